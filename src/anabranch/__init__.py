@@ -1,0 +1,1 @@
+"""Anabranch: adaptive continuous queries over data streams, on Spark."""

@@ -1,0 +1,58 @@
+"""The streams a query may name: their columns, event time and allowed disorder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+import pyarrow as pa
+
+from anabranch.errors import CatalogError
+from anabranch.schema import Schema, type_name
+
+
+@dataclass(frozen=True)
+class StreamDeclaration:
+    """What the catalog knows of one stream; `disorder` is in microseconds of event time."""
+
+    name: str
+    schema: Schema
+    event_time: str
+    disorder: int = 0
+
+    def __post_init__(self) -> None:
+        column = self.schema.find(self.event_time)
+        if column is None:
+            raise CatalogError(
+                f"stream '{self.name}' has no column '{self.event_time}' to take the event time from",
+                detail=f"its columns are {', '.join(self.schema.names) or 'none'}",
+                hint="name a timestamp column as the event time of the stream",
+            )
+        if not pa.types.is_timestamp(column.type):
+            raise CatalogError(
+                f"event time '{self.event_time}' of stream '{self.name}' is of type {type_name(column.type)}",
+                hint="cast it to timestamp where the stream is read",
+            )
+        if self.disorder < 0:
+            raise CatalogError(
+                f"stream '{self.name}' has a negative allowed disorder", hint="use 0 for an ordered stream"
+            )
+
+
+@dataclass
+class Catalog:
+    """Streams by name; names compare without regard to case."""
+
+    streams: dict[str, StreamDeclaration] = field(default_factory=dict)
+
+    def register(self, stream: StreamDeclaration) -> None:
+        """Adds the stream, or replaces the one of that name."""
+        self.streams[stream.name.lower()] = stream
+
+    def find(self, name: str) -> StreamDeclaration | None:
+        return self.streams.get(name.lower())
+
+    def similar(self, name: str) -> list[str]:
+        """Registered names close to a mistyped one, else all of them."""
+        names = [stream.name for stream in self.streams.values()]
+        return get_close_matches(name, names) or sorted(names)

@@ -1,0 +1,153 @@
+"""Every error a user can meet, sorted by whose move it is.
+
+A message has three parts: a short lowercase primary that names the thing, a `detail` that says what was found, and a
+`hint` that says what to do. Errors end a query or refuse to start one; expected trouble inside the optimizers travels
+as a value instead (`Infeasible`). `InvariantBroken` is for bugs of our own and carries the story that led there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class AnabranchError(Exception):
+    """The root of all errors raised by Anabranch."""
+
+    def __init__(self, message: str, *, detail: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.detail:
+            parts.append(self.detail)
+        if self.hint:
+            parts.append(f"hint: {self.hint}")
+        return "\n".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process borders (Spark's Python workers), so they must pickle with their keywords.
+        return (_rebuild, (type(self), self.__dict__, self.args))
+
+
+def _rebuild(kind: type[AnabranchError], state: dict[str, object], args: tuple[object, ...]) -> AnabranchError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    error.args = args
+    return error
+
+
+# --- the query text --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Span:
+    """A half-open range of characters in a query text."""
+
+    start: int
+    end: int
+
+
+class CqlError(AnabranchError):
+    """The query text is wrong at a known place; the message shows the line with a caret under it."""
+
+    def __init__(self, message: str, *, text: str, span: Span, detail: str = "", hint: str = "") -> None:
+        self.text = text
+        self.span = span
+        super().__init__(message, detail=detail, hint=hint)
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Line and column, both counted from one."""
+        before = self.text[: self.span.start]
+        return before.count("\n") + 1, self.span.start - (before.rfind("\n") + 1) + 1
+
+    def __str__(self) -> str:
+        line_number, column = self.position
+        lines = self.text.split("\n")
+        line = lines[line_number - 1] if line_number <= len(lines) else ""
+        width = max(1, min(self.span.end, self.span.start + len(line) - column + 1) - self.span.start)
+        pointer = " " * (column - 1) + "^" * width
+        head = f"{self.message} (line {line_number}, column {column})\n  {line}\n  {pointer}"
+        tail = ([self.detail] if self.detail else []) + ([f"hint: {self.hint}"] if self.hint else [])
+        return "\n".join([head, *tail])
+
+
+class ParseError(CqlError):
+    """The text is not CQL; says what was expected."""
+
+
+class BindError(CqlError):
+    """The text is CQL but names or types do not fit the catalog; says which names exist."""
+
+
+class Unsupported(CqlError):
+    """The text is legal CQL that Anabranch does not run; says what to write instead."""
+
+
+class UnboundedJoin(CqlError):
+    """A join over an unbounded window was not consented to: its state would grow for ever."""
+
+
+# --- the catalog, the plan, the spec ---------------------------------------------------------------------------------
+
+
+class CatalogError(AnabranchError):
+    """A stream was registered without what it needs (an event time, a known type, a free name)."""
+
+
+class PlanError(AnabranchError):
+    """A plan text or plan value is ill-formed, or does not cover the query it is meant for."""
+
+
+class SpecError(AnabranchError):
+    """A spec file has a missing, unknown or contradictory entry."""
+
+
+class StatisticsError(AnabranchError):
+    """Given statistics contradict themselves: a negative rate, a selectivity above one."""
+
+
+class NoFeasiblePlan(AnabranchError):
+    """No plan keeps within the limits; names the bound that fails and the cheapest plan for it."""
+
+
+class TopologyError(AnabranchError):
+    """A network of sites is not usable as given, or a query does not fit it."""
+
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+
+class HostError(AnabranchError):
+    """The host cannot run: no Java, no Spark, a worker without the package."""
+
+
+class ExpressionError(AnabranchError):
+    """An expression failed on real data, for example an integer overflow."""
+
+
+class CheckpointError(AnabranchError):
+    """A checkpoint cannot be used; it is never overwritten."""
+
+
+class ForeignCheckpoint(CheckpointError):
+    """The checkpoint belongs to another query."""
+
+
+class CorruptCheckpoint(CheckpointError):
+    """The checkpoint is damaged or incomplete."""
+
+
+class SinkError(AnabranchError):
+    """The sink refused a batch; the batch is not committed and will be replayed."""
+
+
+class StorageFull(HostError):
+    """No space is left for state; nothing of the batch was committed."""
+
+
+class InvariantBroken(AnabranchError):
+    """A bug of ours: something that cannot be, was. Carries the story that led there."""

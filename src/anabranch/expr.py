@@ -1,0 +1,204 @@
+"""Typed scalar expressions, as immutable values.
+
+A `Column` belongs to a relation (the alias of a FROM item, unique in its query). Everything that computes is a `Call` of
+a function in `functions.FUNCTIONS`; operators are functions too (`a + b` is `add`). Expressions are already typed and
+coerced: an evaluator needs no type rules, only one kernel per function. `AggregateCall` occurs only in the list of
+aggregates of a grouped query; above it, the aggregate is a `Column` of the relation `GROUPED`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from anabranch.schema import type_name
+from anabranch.window import duration_text
+
+GROUPED = "#grouped"
+"""The relation that a grouped query's keys (`key0`…) and aggregates (`aggregate0`…) are columns of."""
+
+LiteralValue: TypeAlias = (
+    None | bool | int | float | str | decimal.Decimal | datetime.date | datetime.datetime | datetime.timedelta
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a relation."""
+
+    relation: str
+    name: str
+    type: pa.DataType
+    nullable: bool = True
+
+    def __str__(self) -> str:
+        return self.name if self.relation == GROUPED else f"{self.relation}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A constant; None is the NULL of its type."""
+
+    value: LiteralValue
+    type: pa.DataType
+
+    def __str__(self) -> str:
+        match self.value:
+            case None:
+                return "NULL"
+            case bool():
+                return "TRUE" if self.value else "FALSE"
+            case str():
+                return "'" + self.value.replace("'", "''") + "'"
+            case datetime.datetime():
+                return f"TIMESTAMP '{self.value.isoformat(sep=' ')}'"
+            case datetime.date():
+                return f"DATE '{self.value.isoformat()}'"
+            case datetime.timedelta():
+                return f"INTERVAL {duration_text(round(self.value / datetime.timedelta(microseconds=1)))}"
+            case _:
+                return str(self.value)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function applied to arguments of exactly the types its kernel takes."""
+
+    function: str
+    arguments: tuple[Expr, ...]
+    type: pa.DataType
+
+    def __str__(self) -> str:
+        return _call_text(self.function, [_nested_text(argument) for argument in self.arguments])
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The argument as another type; a value that does not fit ends the query with an ExpressionError."""
+
+    argument: Expr
+    type: pa.DataType
+
+    def __str__(self) -> str:
+        return f"CAST({self.argument} AS {type_name(self.type).upper()})"
+
+
+Expr: TypeAlias = Column | Literal | Call | Cast
+
+
+@dataclass(frozen=True)
+class AggregateCall:
+    """COUNT, SUM, MIN, MAX or AVG over the combinations of a group; COUNT(*) has no argument."""
+
+    function: str
+    argument: Expr | None
+    type: pa.DataType
+
+    def __str__(self) -> str:
+        return f"{self.function.upper()}({'*' if self.argument is None else self.argument})"
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    match expr:
+        case Call(arguments=arguments):
+            return arguments
+        case Cast(argument=argument):
+            return (argument,)
+        case Column() | Literal():
+            return ()
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """The expression and all below it, parents first."""
+    yield expr
+    for child in children(expr):
+        yield from walk(child)
+
+
+def transform(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """The expression with `change` applied to every node, leaves first."""
+    match expr:
+        case Call(arguments=arguments):
+            expr = replace(expr, arguments=tuple(transform(argument, change) for argument in arguments))
+        case Cast(argument=argument):
+            expr = replace(expr, argument=transform(argument, change))
+        case Column() | Literal():
+            pass
+    return change(expr)
+
+
+def columns(expr: Expr) -> tuple[Column, ...]:
+    """The distinct columns of an expression, in order of first appearance."""
+    return tuple(dict.fromkeys(node for node in walk(expr) if isinstance(node, Column)))
+
+
+def relations(expr: Expr) -> frozenset[str]:
+    """The relations whose columns an expression reads."""
+    return frozenset(column.relation for column in columns(expr))
+
+
+def conjuncts(expr: Expr) -> tuple[Expr, ...]:
+    """The parts of a conjunction; a filter passes a row when every part is true.
+
+    NULL is not true, so the parts may be applied one after another.
+    """
+    if isinstance(expr, Call) and expr.function == "and":
+        return tuple(part for argument in expr.arguments for part in conjuncts(argument))
+    return (expr,)
+
+
+def conjunction(parts: tuple[Expr, ...]) -> Expr | None:
+    """One expression that is true when all parts are; None when there is no part."""
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else Call("and", parts, pa.bool_())
+
+
+_INFIX = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "modulo": "%",
+    "equal": "=",
+    "not_equal": "<>",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "and": "AND",
+    "or": "OR",
+    "like": "LIKE",
+}
+
+
+def _call_text(function: str, arguments: list[str]) -> str:
+    if function in _INFIX:
+        return f" {_INFIX[function]} ".join(arguments)
+    match function:
+        case "not":
+            return f"NOT {arguments[0]}"
+        case "negate":
+            return f"-{arguments[0]}"
+        case "is_null":
+            return f"{arguments[0]} IS NULL"
+        case "is_not_null":
+            return f"{arguments[0]} IS NOT NULL"
+        case "in":
+            return f"{arguments[0]} IN ({', '.join(arguments[1:])})"
+        case "case":
+            pairs = zip(arguments[:-1:2], arguments[1::2], strict=True)
+            whens = " ".join(f"WHEN {condition} THEN {value}" for condition, value in pairs)
+            return f"CASE {whens} ELSE {arguments[-1]} END"
+        case _:
+            return f"{function.upper()}({', '.join(arguments)})"
+
+
+def _nested_text(expr: Expr) -> str:
+    infix = isinstance(expr, Call) and (expr.function in _INFIX or expr.function in {"not", "negate", "in"})
+    return f"({expr})" if infix else str(expr)

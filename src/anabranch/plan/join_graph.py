@@ -1,0 +1,159 @@
+"""The n-ary join of a query as a graph: relations, the key classes that connect them, and the other predicates.
+
+Equalities are closed transitively into *key classes*: all members of a class agree in every result, so any two of them
+may be joined directly, whatever the query text said. Every other predicate over two or more relations is a *theta*; a
+theta of the form low <= x - y <= high is also a *band* and can be looked up by bucket instead of compared pairwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from anabranch.errors import PlanError
+from anabranch.expr import Expr
+from anabranch.schema import Schema, is_integer
+from anabranch.window import Window
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One FROM item after push-down: the columns still needed and the filter its rows must pass."""
+
+    name: str
+    stream: str
+    schema: Schema
+    event_time: str
+    window: Window
+    disorder: int = 0
+    filter: Expr | None = None
+
+
+@dataclass(frozen=True)
+class KeyClass:
+    """Expressions, at most one per relation, that are equal in every result; all of one type."""
+
+    name: str
+    members: tuple[tuple[str, Expr], ...]
+    type: pa.DataType
+
+    @cached_property
+    def relations(self) -> frozenset[str]:
+        return frozenset(relation for relation, _ in self.members)
+
+    def expression(self, relation: str) -> Expr:
+        return dict(self.members)[relation]
+
+    @property
+    def is_exact(self) -> bool:
+        """True when a key fits an int64, so that equal codes mean equal keys and no match needs checking."""
+        kind = self.type
+        return bool(
+            is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
+        )
+
+    def __str__(self) -> str:
+        return " = ".join(str(expression) for _, expression in self.members)
+
+
+@dataclass(frozen=True)
+class Band:
+    """low <= left - right <= high, each side over one relation; times count in microseconds."""
+
+    left_relation: str
+    left: Expr
+    right_relation: str
+    right: Expr
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Theta:
+    """A predicate over two or more relations that is not an equality of keys."""
+
+    predicate: Expr
+    relations: frozenset[str]
+    band: Band | None = None
+
+    def __str__(self) -> str:
+        return str(self.predicate)
+
+
+@dataclass(frozen=True)
+class JoinGraph:
+    """Relations in FROM order, the key classes among them, and the thetas."""
+
+    relations: tuple[Relation, ...]
+    keys: tuple[KeyClass, ...] = ()
+    thetas: tuple[Theta, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [relation.name for relation in self.relations]
+        if len(names) != len(set(names)):
+            raise PlanError("two relations of a join graph have the same name")
+        known = frozenset(names)
+        for key in self.keys:
+            if not key.relations <= known or len(key.relations) != len(key.members):
+                raise PlanError(f"key class '{key}' does not fit the relations {', '.join(names)}")
+        for theta in self.thetas:
+            if not theta.relations <= known or len(theta.relations) < 2:
+                raise PlanError(f"predicate '{theta}' does not join relations of the graph")
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(relation.name for relation in self.relations)
+
+    def relation(self, name: str) -> Relation:
+        for relation in self.relations:
+            if relation.name == name:
+                return relation
+        raise PlanError(f"no relation '{name}' in the join graph", detail=f"it has {', '.join(self.names)}")
+
+    def keys_of(self, relations: Iterable[str]) -> tuple[KeyClass, ...]:
+        """The classes with a member in any of the relations."""
+        wanted = frozenset(relations)
+        return tuple(key for key in self.keys if key.relations & wanted)
+
+    def keys_between(self, left: Iterable[str], right: Iterable[str]) -> tuple[KeyClass, ...]:
+        """The classes that can be used to look up one side from the other."""
+        one, other = frozenset(left), frozenset(right)
+        return tuple(key for key in self.keys if key.relations & one and key.relations & other)
+
+    def thetas_between(self, left: Iterable[str], right: Iterable[str]) -> tuple[Theta, ...]:
+        """The thetas that become checkable when the two sides meet."""
+        one, other = frozenset(left), frozenset(right)
+        both = one | other
+        return tuple(
+            theta
+            for theta in self.thetas
+            if theta.relations <= both and not theta.relations <= one and not theta.relations <= other
+        )
+
+    def are_connected(self, left: Iterable[str], right: Iterable[str]) -> bool:
+        """True when some predicate reaches from one side to the other; otherwise their join is a cross product."""
+        one, other = frozenset(left), frozenset(right)
+        if self.keys_between(one, other):
+            return True
+        return any(theta.relations & one and theta.relations & other for theta in self.thetas)
+
+    @property
+    def is_connected(self) -> bool:
+        reached = {self.names[0]}
+        while grown := {n for n in self.names if n not in reached and self.are_connected(reached, [n])}:
+            reached |= grown
+        return len(reached) == len(self.names)
+
+
+def render(graph: JoinGraph) -> str:
+    """The graph as text: relations, then what connects them."""
+    lines = []
+    for relation in graph.relations:
+        condition = f" WHERE {relation.filter}" if relation.filter is not None else ""
+        lines.append(f"relation {relation.name} = {relation.stream} {relation.window}{condition}")
+    lines += [f"key {key.name}: {key}" for key in graph.keys]
+    lines += [f"{'band' if theta.band else 'theta'}: {theta}" for theta in graph.thetas]
+    return "\n".join(lines)

@@ -1,0 +1,181 @@
+"""Logical plans: what a query means, before anyone decides how to run it.
+
+Nodes are frozen and refuse nonsense at birth, so later passes may trust what they receive. A join stays n-ary. The binder
+builds `Project(Filter(Join(Source…)))`, with an `Aggregate` and a second `Filter` (HAVING) between for grouped queries;
+the rules in `rewrite/` push filters and projections down to the sources; `plan.query` reads the normal form off the
+result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from anabranch.errors import PlanError
+from anabranch.expr import GROUPED, AggregateCall, Column, Expr, columns
+from anabranch.schema import TIMESTAMP, Field, Schema
+from anabranch.window import Window
+
+
+BOUNDARY = Column(GROUPED, "boundary", TIMESTAMP, nullable=False)
+"""The instant a grouped answer holds at; CQL spells it WINDOW_END()."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of a stream under an alias, while they are inside their window."""
+
+    relation: str
+    stream: str
+    schema: Schema
+    event_time: str
+    window: Window
+    disorder: int = 0
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(Column(self.relation, f.name, f.type, f.nullable) for f in self.schema)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The rows for which the predicate is true."""
+
+    input: LogicalPlan
+    predicate: Expr
+
+    def __post_init__(self) -> None:
+        _require_columns(self.input, self.predicate)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.input.columns
+
+
+@dataclass(frozen=True)
+class Output:
+    """One named expression of a projection."""
+
+    name: str
+    expression: Expr
+
+    @property
+    def field(self) -> Field:
+        return Field(self.name, self.expression.type)
+
+
+@dataclass(frozen=True)
+class Project:
+    """The query's answer: named expressions, in order."""
+
+    input: LogicalPlan
+    outputs: tuple[Output, ...]
+
+    def __post_init__(self) -> None:
+        for output in self.outputs:
+            _require_columns(self.input, output.expression)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(Column("", output.name, output.expression.type) for output in self.outputs)
+
+    @property
+    def schema(self) -> Schema:
+        return Schema(tuple(output.field for output in self.outputs))
+
+
+@dataclass(frozen=True)
+class Prune:
+    """Only the columns that something above still reads."""
+
+    input: LogicalPlan
+    kept: tuple[Column, ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.kept
+
+
+@dataclass(frozen=True)
+class Join:
+    """Combinations of one row per input for which all predicates are true, inside the windows."""
+
+    inputs: tuple[LogicalPlan, ...]
+    predicates: tuple[Expr, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [name for child in self.inputs for name in relation_names(child)]
+        if len(names) != len(set(names)):
+            raise PlanError("two inputs of a join have the same relation name", hint="give each an alias of its own")
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return tuple(column for child in self.inputs for column in child.columns)
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One row per group and boundary, over the combinations valid at that boundary."""
+
+    input: LogicalPlan
+    keys: tuple[Column, ...]
+    """The columns of GROUPED that the key expressions become."""
+    key_expressions: tuple[Expr, ...]
+    results: tuple[Column, ...]
+    """The columns of GROUPED that the aggregates become."""
+    aggregates: tuple[AggregateCall, ...]
+    slide: int
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (BOUNDARY, *self.keys, *self.results)
+
+
+LogicalPlan: TypeAlias = Source | Filter | Project | Prune | Join | Aggregate
+
+
+def inputs(plan: LogicalPlan) -> tuple[LogicalPlan, ...]:
+    match plan:
+        case Source():
+            return ()
+        case Join(inputs=several):
+            return several
+        case Filter(input=one) | Project(input=one) | Prune(input=one) | Aggregate(input=one):
+            return (one,)
+
+
+def relation_names(plan: LogicalPlan) -> tuple[str, ...]:
+    """The aliases below a plan, left to right."""
+    if isinstance(plan, Source):
+        return (plan.relation,)
+    return tuple(name for child in inputs(plan) for name in relation_names(child))
+
+
+def render(plan: LogicalPlan, indent: str = "") -> str:
+    """The plan as indented text, one node a line."""
+    deeper = indent + "  "
+    below = "".join("\n" + render(child, deeper) for child in inputs(plan))
+    match plan:
+        case Source():
+            return f"{indent}Source {plan.stream} {plan.window} AS {plan.relation}"
+        case Filter():
+            return f"{indent}Filter {plan.predicate}{below}"
+        case Project():
+            listed = ", ".join(f"{output.expression} AS {output.name}" for output in plan.outputs)
+            return f"{indent}Project {listed}{below}"
+        case Prune():
+            return f"{indent}Prune {', '.join(str(column) for column in plan.kept)}{below}"
+        case Join():
+            on = " AND ".join(str(predicate) for predicate in plan.predicates)
+            return f"{indent}Join{' ON ' + on if on else ''}{below}"
+        case Aggregate():
+            keys = ", ".join(str(key) for key in plan.key_expressions)
+            listed = ", ".join(str(aggregate) for aggregate in plan.aggregates)
+            return f"{indent}Aggregate {listed} BY {keys or '()'} EVERY {plan.slide} us{below}"
+
+
+def _require_columns(plan: LogicalPlan, expr: Expr) -> None:
+    known = {(column.relation, column.name) for column in plan.columns}
+    for column in columns(expr):
+        if (column.relation, column.name) not in known:
+            raise PlanError(f"expression '{expr}' reads '{column}', which its input does not have")

@@ -1,0 +1,127 @@
+"""Columns and their types; the types are Arrow's, because every room below and above speaks Arrow.
+
+A schema is an ordered, immutable set of uniquely named fields. Names compare without regard to case, as in Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from anabranch.errors import CatalogError
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+INTERVAL = pa.duration("us")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One named, typed column."""
+
+    name: str
+    type: pa.DataType
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class Schema:
+    """An ordered set of fields with distinct names."""
+
+    fields: tuple[Field, ...]
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for field in self.fields:
+            if field.name.lower() in seen:
+                raise CatalogError(f"column '{field.name}' appears twice", hint="rename one of them")
+            seen.add(field.name.lower())
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.fields)
+
+    def find(self, name: str) -> Field | None:
+        """The field of that name, in any case of letters, or None."""
+        lowered = name.lower()
+        return next((field for field in self.fields if field.name.lower() == lowered), None)
+
+    def only(self, names: frozenset[str]) -> Schema:
+        """The fields of those names, in this schema's order."""
+        return Schema(tuple(field for field in self.fields if field.name in names))
+
+    def to_arrow(self) -> pa.Schema:
+        return pa.schema([pa.field(field.name, field.type, field.nullable) for field in self.fields])
+
+    @classmethod
+    def from_arrow(cls, schema: pa.Schema) -> Schema:
+        return cls(tuple(Field(field.name, field.type, field.nullable) for field in schema))
+
+
+def is_integer(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind))
+
+
+def is_float(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind))
+
+
+def is_decimal(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(kind))
+
+
+def is_numeric(kind: pa.DataType) -> bool:
+    return is_integer(kind) or is_float(kind) or is_decimal(kind)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_nested(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(kind))
+
+
+def is_fixed_width(kind: pa.DataType) -> bool:
+    """True for the types whose values take the same number of bytes each, the ones numpy can hold."""
+    return bool(
+        is_integer(kind)
+        or is_float(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_date32(kind)
+        or pa.types.is_timestamp(kind)
+        or pa.types.is_duration(kind)
+        or pa.types.is_decimal128(kind)
+    )
+
+
+def type_name(kind: pa.DataType) -> str:
+    """The SQL name of a type, as users write it."""
+    if pa.types.is_timestamp(kind):
+        return "timestamp"
+    if pa.types.is_date32(kind):
+        return "date"
+    if pa.types.is_duration(kind):
+        return "interval"
+    if is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    names = {
+        "int8": "tinyint",
+        "int16": "smallint",
+        "int32": "int",
+        "int64": "bigint",
+        "float": "float",
+        "double": "double",
+        "bool": "boolean",
+        "string": "string",
+        "large_string": "string",
+        "null": "null",
+    }
+    return names.get(str(kind), str(kind))

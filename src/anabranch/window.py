@@ -1,0 +1,76 @@
+"""Time windows of CQL, in microseconds.
+
+`[RANGE r]` keeps a row while the newest row of a combination is at most r after it, both ends included. `[NOW]` is
+`[RANGE 0]`; `[UNBOUNDED]` has no range. A slide asks a grouped query for an answer at every multiple of it since the
+Unix epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MICROSECOND = 1
+UNITS: dict[str, int] = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+FOREVER = 2**62
+"""The deadline of a row that never leaves; added to a time it still fits an int64."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """How long a row stays; `range` is None for an unbounded window."""
+
+    range: int | None
+    slide: int | None = None
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.range is not None
+
+    def __str__(self) -> str:
+        if self.range is None:
+            return "[UNBOUNDED]"
+        if self.range == 0 and self.slide is None:
+            return "[NOW]"
+        slide = f" SLIDE {duration_text(self.slide)}" if self.slide is not None else ""
+        return f"[RANGE {duration_text(self.range)}{slide}]"
+
+
+def duration_text(micros: int) -> str:
+    """The shortest whole-unit spelling of a duration.
+
+    >>> duration_text(90_000_000)
+    '90 SECONDS'
+    >>> duration_text(60_000_000)
+    '1 MINUTE'
+    """
+    for unit in ("week", "day", "hour", "minute", "second", "millisecond", "microsecond"):
+        size = UNITS[unit]
+        if micros % size == 0 and (micros >= size or unit == "microsecond"):
+            count = micros // size
+            return f"{count} {unit.upper()}{'' if count == 1 else 'S'}"
+    raise AssertionError(micros)
+
+
+def parse_duration(text: str) -> int:
+    """Microseconds of a text such as `10 seconds` or `1 minute 30 seconds`; ValueError says what was expected."""
+    words = text.split()
+    if not words or len(words) % 2:
+        raise ValueError(f"expected a duration such as '10 seconds', found '{text}'")
+    total = 0
+    for number, unit in zip(words[::2], words[1::2], strict=True):
+        size = UNITS.get(unit.lower().removesuffix("s"))
+        if size is None:
+            raise ValueError(f"unknown time unit '{unit}'; known are {', '.join(UNITS)}")
+        try:
+            total += round(float(number) * size)
+        except ValueError:
+            raise ValueError(f"expected a number before '{unit}', found '{number}'") from None
+    return total
