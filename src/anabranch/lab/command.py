@@ -1,0 +1,59 @@
+"""`anabranch lab list | NAME | all`: runs reproductions from a shell."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from anabranch.lab.registry import Cell, Outcome, Setting, experiments, find, perform
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+LONGEST_TABLE = 40
+"""Rows shown in the terminal; the CSV has all of them."""
+
+
+def add_arguments(subparsers: Subparsers) -> None:
+    """Adds `lab` to the command; the parsed arguments carry `run`, which returns the exit status."""
+    parser = subparsers.add_parser("lab", help="reproduce an experiment of the papers")
+    parser.add_argument("name", help="an experiment, 'list' or 'all'")
+    parser.add_argument("--quick", action="store_true", help="a smaller run of the same shape")
+    parser.add_argument("--output", type=Path, default=Path("lab-output"), metavar="DIR")
+    parser.add_argument("--seed", type=int, default=1, metavar="N")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Performs what the arguments ask for and prints tables and verdicts."""
+    console = Console()
+    if arguments.name == "list":
+        for experiment in experiments().values():
+            console.print(f"[bold]{experiment.name}[/bold]  {experiment.title}")
+        return 0
+    chosen = list(experiments().values()) if arguments.name == "all" else [find(arguments.name)]
+    setting = Setting(seed=arguments.seed, quick=arguments.quick)
+    for experiment in chosen:
+        outcome = perform(experiment, setting, arguments.output)
+        console.print(_table(experiment.title, outcome))
+        for verdict in outcome.verdicts:
+            console.print(str(verdict), highlight=False)
+        console.print(f"written to {arguments.output / experiment.name}.csv, .png, .txt", highlight=False)
+    return 0
+
+
+def _table(title: str, outcome: Outcome) -> Table:
+    table = Table(title=title)
+    for column in outcome.columns:
+        table.add_column(column)
+    for row in outcome.rows[:LONGEST_TABLE]:
+        table.add_row(*(_text(cell) for cell in row))
+    return table
+
+
+def _text(cell: Cell) -> str:
+    return f"{cell:,.4g}" if isinstance(cell, float) else str(cell)
