@@ -1,0 +1,68 @@
+# Everything a clone needs: `make demo` and `make test` set themselves up. Only python3 (3.11 or newer), java and make
+# are assumed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SOURCES := src tests benchmarks examples
+PYTEST := $(BIN)/python -m pytest -q
+
+# Local Spark binds to the loopback address, whatever the machine's name resolves to.
+export SPARK_LOCAL_IP ?= 127.0.0.1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test test-all check format golden demo bench wheel doctor clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(READY) ## virtual environment with the package and its tools, then the Java check
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"error: Python {v[0]}.{v[1]} is too old\nhint: install Python 3.11 or newer and run make PYTHON=python3.11")'
+	@test -x $(BIN)/python || { echo "== creating $(VENV)"; $(PYTHON) -m venv $(VENV) || { echo "error: the virtual environment could not be made"; echo "hint: install the venv module of your Python (Debian: apt-get install python3-venv)"; exit 1; }; }
+	@echo "== installing the package and its tools into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(BIN)/anabranch doctor
+	@touch $@
+
+doctor: setup ## Python, Java, Spark and memory of this machine
+	@$(BIN)/anabranch doctor
+
+check: setup ## style, types, walls between rooms, spelling
+	@echo "== ruff";        $(BIN)/ruff check --quiet $(SOURCES)
+	@echo "== ruff format"; $(BIN)/ruff format --check --quiet $(SOURCES)
+	@echo "== mypy";        $(BIN)/mypy
+	@echo "== lint-imports"; $(BIN)/lint-imports > $(VENV)/.lint-imports 2>&1 || { cat $(VENV)/.lint-imports; exit 1; }
+	@echo "== codespell";   $(BIN)/codespell src tests docs examples benchmarks README.md CHANGELOG.md Makefile
+
+format: setup ## rewrite the sources in the house style
+	@$(BIN)/ruff check --quiet --fix $(SOURCES); $(BIN)/ruff format --quiet $(SOURCES)
+
+test: setup check ## the checks, then every test that is not slow
+	@echo "== pytest"
+	@$(PYTEST) -m "not slow and not nightly"
+
+test-all: setup check ## the checks, then every test
+	@echo "== pytest, slow ones too"
+	@HYPOTHESIS_PROFILE=nightly $(PYTEST)
+
+golden: setup ## rewrite the golden files; review the difference before committing
+	@$(PYTEST) tests/golden --regold
+
+demo: setup ## three live streams, one query, about a minute
+	@$(BIN)/anabranch demo
+
+bench: setup ## every benchmark, side by side with its rival (BENCH="names --quick" to choose)
+	@$(BIN)/python -m benchmarks $(BENCH)
+
+wheel: setup ## the wheel and the source archive, into dist/
+	@$(BIN)/python -m build --outdir dist .
+
+clean: ## everything that can be made again
+	rm -rf $(VENV) build dist demo-output lab-output spark-warehouse metastore_db derby.log
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
