@@ -1,0 +1,363 @@
+"""The spec file: streams, one query, a sink and how to run it, as a frozen value.
+
+`load` either returns a whole `Spec` or raises a SpecError that names the entry by its path (`streams.s0.event_time`)
+and says what to write. Unknown entries are refused, because a mistyped one would otherwise be silently without effect.
+Relative paths are taken from the folder of the spec file, so a spec means the same from wherever it is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.ddl import parse_schema
+from anabranch.errors import CatalogError, PlanError, SpecError
+from anabranch.plan.text import parse as parse_plan
+from anabranch.schema import Schema
+from anabranch.window import parse_duration
+
+FILE_FORMATS = ("parquet", "csv", "json", "orc", "text", "avro", "xml")
+PLAN_WORDS = ("auto", "mjoin", "tree")
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """Where a stream comes from; durations are microseconds."""
+
+    name: str
+    format: str | None
+    path: str | None
+    table: str | None
+    schema: Schema | None
+    schema_text: str | None
+    event_time: str
+    disorder: int = 0
+    idle_timeout: int | None = None
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class SinkSpec:
+    """Where results go."""
+
+    format: str
+    path: str | None
+    mode: str = "append"
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class AvailableNow:
+    """Take what is there in several batches, then stop."""
+
+
+@dataclass(frozen=True)
+class Every:
+    """A batch at every interval of processing time, until stopped."""
+
+    interval: int
+
+
+Trigger: TypeAlias = AvailableNow | Every
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A query with everything it needs to run."""
+
+    streams: tuple[StreamSpec, ...]
+    query: str
+    sink: SinkSpec
+    checkpoint: str
+    trigger: Trigger = AvailableNow()
+    slots: int | None = None
+    plan: str = "auto"
+    allow_unbounded: bool = False
+    name: str | None = None
+    idle_timeout: int | None = None
+
+    def catalog(self) -> Catalog:
+        """The streams as the binder knows them; every stream must have its schema written down."""
+        catalog = Catalog()
+        for stream in self.streams:
+            if stream.schema is None:
+                raise SpecError(
+                    f"entry 'streams.{stream.name}.schema' is missing",
+                    detail="a query is explained without Spark, so its columns cannot be asked from the source",
+                    hint='write the columns down, for example schema: "ts timestamp, k bigint"',
+                )
+            catalog.register(StreamDeclaration(stream.name, stream.schema, stream.event_time, stream.disorder))
+        return catalog
+
+
+def load(path: str | Path) -> Spec:
+    """The spec in a YAML file."""
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise SpecError(f"spec file '{path}' does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"spec file '{path}' cannot be read", detail=str(error)) from error
+    return parse(text, folder=file.resolve().parent)
+
+
+def parse(text: str, *, folder: Path) -> Spec:
+    """The spec in a YAML text whose relative paths start at `folder`."""
+    try:
+        document = yaml.load(text, Loader=_DistinctKeys)
+    except yaml.YAMLError as error:
+        raise SpecError("the spec is not YAML", detail=str(error), hint="see 'anabranch run --help'") from error
+    root = _Entry("", document)
+    known = "streams query sink checkpoint trigger slots plan allow_unbounded name idle_timeout"
+    entries = root.mapping(known, required="streams query sink checkpoint")
+    streams = entries["streams"]
+    named = streams.named()
+    if not named:
+        raise streams.wrong("is empty", "declare at least one stream")
+    spec = Spec(
+        streams=tuple(_stream(name, entry, folder) for name, entry in named.items()),
+        query=entries["query"].text(),
+        sink=_sink(entries["sink"], folder),
+        checkpoint=entries["checkpoint"].location(folder),
+    )
+    if entry := entries.get("trigger"):
+        spec = replace(spec, trigger=_trigger(entry))
+    if entry := entries.get("slots"):
+        spec = replace(spec, slots=entry.count())
+    if entry := entries.get("plan"):
+        spec = replace(spec, plan=_plan(entry))
+    if entry := entries.get("allow_unbounded"):
+        spec = replace(spec, allow_unbounded=entry.flag())
+    if entry := entries.get("name"):
+        spec = replace(spec, name=entry.text())
+    if entry := entries.get("idle_timeout"):
+        spec = replace(spec, idle_timeout=entry.duration())
+    return spec
+
+
+def _stream(name: str, entry: _Entry, folder: Path) -> StreamSpec:
+    known = "format path table schema event_time watermark options idle_timeout"
+    entries = entry.mapping(known, required="event_time")
+    event_time = entries["event_time"]
+    schema, schema_text = _schema(entries.get("schema"))
+    disorder = entries["watermark"].duration() if "watermark" in entries else 0
+    stream = StreamSpec(
+        name=name,
+        format=entries["format"].text() if "format" in entries else None,
+        path=entries["path"].location(folder) if "path" in entries else None,
+        table=entries["table"].text() if "table" in entries else None,
+        schema=schema,
+        schema_text=schema_text,
+        event_time=event_time.text(),
+        disorder=disorder,
+        idle_timeout=entries["idle_timeout"].duration() if "idle_timeout" in entries else None,
+        options=entries["options"].options() if "options" in entries else (),
+    )
+    if stream.table is not None:
+        if stream.path is not None or stream.format is not None:
+            other = "path" if stream.path is not None else "format"
+            raise entry.wrong(f"has both 'table' and '{other}'", "keep one: a table knows its own place and format")
+    elif stream.format is None:
+        raise entry.missing("format", "format: parquet, or table: name for a registered table")
+    elif stream.format in FILE_FORMATS:
+        if stream.path is None:
+            raise entry.missing("path", "path: data/s0, the folder that new files appear in")
+        if stream.schema is None:
+            raise entry.missing("schema", 'schema: "ts timestamp, k bigint"; a stream of files does not infer it')
+    if schema is not None:
+        try:
+            StreamDeclaration(name, schema, stream.event_time)
+        except CatalogError as error:
+            hint = error.hint or f"name one of {', '.join(schema.names)}"
+            raise SpecError(f"entry '{event_time.path}': {error.message}", detail=error.detail, hint=hint) from error
+    return stream
+
+
+def _schema(entry: _Entry | None) -> tuple[Schema | None, str | None]:
+    if entry is None:
+        return None, None
+    text = entry.text()
+    try:
+        return parse_schema(text), text
+    except ValueError as error:
+        raise entry.wrong(
+            "is not a list of columns", 'write for example "ts timestamp, k bigint"', str(error)
+        ) from error
+
+
+def _sink(entry: _Entry, folder: Path) -> SinkSpec:
+    entries = entry.mapping("format path mode options", required="format")
+    sink = SinkSpec(
+        format=entries["format"].text(),
+        path=entries["path"].location(folder) if "path" in entries else None,
+        options=entries["options"].options() if "options" in entries else (),
+    )
+    if sink.format in FILE_FORMATS and sink.path is None:
+        raise entry.missing("path", "path: out, the folder that results are written to")
+    if "mode" in entries and entries["mode"].text() != sink.mode:
+        raise entries["mode"].wrong(f"is '{entries['mode'].value}'", "write append: each result is emitted once")
+    return sink
+
+
+def _trigger(entry: _Entry) -> Trigger:
+    text = entry.text()
+    if text == "available_now":
+        return AvailableNow()
+    try:
+        interval = parse_duration(text)
+    except ValueError as error:
+        hint = "write available_now, or an interval such as 2 seconds"
+        raise entry.wrong(f"is '{text}'", hint, str(error)) from error
+    if interval < 0:
+        raise entry.wrong(f"is negative: '{text}'", "write 0 seconds for batches as fast as they go")
+    return Every(interval)
+
+
+def _plan(entry: _Entry) -> str:
+    text = entry.text()
+    if text not in PLAN_WORDS:
+        try:
+            parse_plan(text)
+        except PlanError as error:
+            detail = f"{error.message}\n{error.detail}".rstrip()
+            hint = 'write auto, mjoin, tree, or a plan such as "((a b) c)"'
+            raise entry.wrong("is not a plan", hint, detail) from error
+    return text
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A value of the document with the path that leads to it."""
+
+    path: str
+    value: Any
+
+    def wrong(self, what: str, hint: str, detail: str = "") -> SpecError:
+        return SpecError(f"entry '{self.path}' {what}" if self.path else f"the spec {what}", detail=detail, hint=hint)
+
+    def missing(self, key: str, example: str) -> SpecError:
+        return SpecError(f"entry '{self.inside(key)}' is missing", hint=f"write for example {example}")
+
+    def inside(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key
+
+    def named(self) -> dict[str, _Entry]:
+        """The entries below, under names of the user's choice."""
+        if not isinstance(self.value, Mapping):
+            raise self.wrong(f"is {_kind(self.value)}", f"write entries below it, as in '{self.path or 'query'}: …'")
+        for key in self.value:
+            if not isinstance(key, str):
+                raise self.wrong(f"has the key {key!r}, which is {_kind(key)}", f'quote it: "{key}"')
+        return {key: _Entry(self.inside(key), value) for key, value in self.value.items() if value is not None}
+
+    def mapping(self, known: str, *, required: str) -> dict[str, _Entry]:
+        """The entries below, none unknown and none of the required ones missing."""
+        entries, names = self.named(), known.split()
+        for key in self.value:
+            if key not in names:
+                close = get_close_matches(key, names, n=1)
+                hint = f"did you mean '{close[0]}'?" if close else f"known here are {', '.join(names)}"
+                raise SpecError(f"entry '{self.inside(key)}' is not known", hint=hint)
+        for key in required.split():
+            if key not in entries:
+                raise self.missing(key, _EXAMPLES[key])
+        return entries
+
+    def text(self) -> str:
+        if not isinstance(self.value, str) or not self.value.strip():
+            raise self.wrong(f"is {_kind(self.value)}", "write a text")
+        return self.value.strip()
+
+    def duration(self) -> int:
+        """Microseconds, not negative."""
+        hint = "write a number and a unit, such as 10 seconds"
+        if not isinstance(self.value, str):
+            raise self.wrong(f"is {_kind(self.value)}", hint)
+        try:
+            micros = parse_duration(self.value)
+        except ValueError as error:
+            raise self.wrong("is not a duration", hint, str(error)) from error
+        if micros < 0:
+            raise self.wrong(f"is negative: '{self.value}'", hint)
+        return micros
+
+    def count(self) -> int:
+        if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < 1:
+            raise self.wrong(f"is {self.value!r}", "write a whole number of at least 1")
+        return self.value
+
+    def flag(self) -> bool:
+        if not isinstance(self.value, bool):
+            raise self.wrong(f"is {_kind(self.value)}", "write true or false")
+        return self.value
+
+    def location(self, folder: Path) -> str:
+        text = self.text()
+        return text if "://" in text else str(folder / text)
+
+    def options(self) -> tuple[tuple[str, str], ...]:
+        """Options as the texts Spark wants."""
+        options = []
+        for key, entry in self.named().items():
+            match entry.value:
+                case bool():
+                    options.append((key, str(entry.value).lower()))
+                case str() | int() | float():
+                    options.append((key, str(entry.value)))
+                case _:
+                    raise entry.wrong(f"is {_kind(entry.value)}", "write a text, a number, true or false")
+        return tuple(options)
+
+
+_EXAMPLES = {
+    "streams": "streams: {s0: {format: parquet, path: data/s0, schema: …, event_time: ts}}",
+    "query": "query: SELECT a.p FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 10 SECONDS] AS b WHERE a.k = b.k",
+    "sink": "sink: {format: parquet, path: out}",
+    "checkpoint": "checkpoint: ckpt, a folder that belongs to this query alone",
+    "event_time": "event_time: ts, the timestamp column that windows count by",
+    "format": "format: parquet",
+}
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "empty"
+        case bool():
+            return "a truth value"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a text" if value.strip() else "empty"
+        case Mapping():
+            return "a group of entries"
+        case list():
+            return "a list"
+        case _:
+            return f"a {type(value).__name__}"
+
+
+class _DistinctKeys(yaml.SafeLoader):
+    """YAML without its habit of letting the last of two equal keys win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    line = key.start_mark.line + 1
+                    raise SpecError(
+                        f"entry '{key.value}' appears twice",
+                        detail=f"the second is on line {line}",
+                        hint="keep one of them",
+                    )
+                seen.add(key.value)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping

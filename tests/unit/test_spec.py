@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import yaml
+
+from anabranch.errors import SpecError
+from anabranch.spec import AvailableNow, Every, SinkSpec, load, parse
+
+FOLDER = Path("/specs")
+GOOD = dedent(
+    """
+    streams:
+      s0: {format: parquet, path: data/s0, schema: "ts timestamp, k bigint, p bigint", event_time: ts,
+           watermark: 5 seconds, options: {maxFilesPerTrigger: 1, recursiveFileLookup: true}}
+      s1: {format: parquet, path: "s3://bucket/s1", schema: "ts timestamp, k bigint", event_time: ts}
+    query: SELECT a.p FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 10 SECONDS] AS b WHERE a.k = b.k
+    sink: {format: parquet, path: out}
+    checkpoint: ckpt
+    """
+)
+
+
+def changed(path: str, value: object) -> str:
+    """The good spec with the entry at a dotted path set, or removed when the value is None."""
+    document = yaml.safe_load(GOOD)
+    *parents, last = path.split(".")
+    place = document
+    for parent in parents:
+        place = place[parent]
+    if value is None:
+        place.pop(last, None)
+    else:
+        place[last] = value
+    text: str = yaml.safe_dump(document)
+    return text
+
+
+def test_a_good_spec_is_read_whole(tmp_path: Path) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text(GOOD + "trigger: 2 seconds\nslots: 3\nplan: ((a b) c)\nname: n\nidle_timeout: 1 minute\n")
+    spec = load(file)
+    first, second = spec.streams
+    assert first.path == str(tmp_path / "data/s0")
+    assert first.options == (("maxFilesPerTrigger", "1"), ("recursiveFileLookup", "true"))
+    assert first.disorder == 5_000_000
+    assert second.path == "s3://bucket/s1"
+    assert second.disorder == 0
+    assert spec.sink == SinkSpec("parquet", str(tmp_path / "out"))
+    assert spec.checkpoint == str(tmp_path / "ckpt")
+    assert spec.trigger == Every(2_000_000)
+    assert (spec.slots, spec.plan, spec.name, spec.idle_timeout) == (3, "((a b) c)", "n", 60_000_000)
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    spec = parse(GOOD, folder=FOLDER)
+    assert spec.trigger == AvailableNow()
+    assert (spec.slots, spec.plan, spec.allow_unbounded, spec.name) == (None, "auto", False, None)
+
+
+def test_the_catalog_holds_the_streams() -> None:
+    catalog = parse(GOOD, folder=FOLDER).catalog()
+    declared = catalog.find("S0")
+    assert declared is not None
+    assert declared.schema.names == ("ts", "k", "p")
+    assert declared.disorder == 5_000_000
+
+
+def test_the_catalog_needs_schemas() -> None:
+    text = changed("streams.s0", {"format": "kafka", "event_time": "timestamp", "options": {"subscribe": "topic"}})
+    spec = parse(text, folder=FOLDER)
+    with pytest.raises(SpecError, match=r"streams\.s0\.schema"):
+        spec.catalog()
+    assert replace(spec, streams=spec.streams[1:]).catalog().find("s1") is not None
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "primary", "hint"),
+    [
+        ("streams", None, "entry 'streams' is missing", "streams: {s0"),
+        ("streams", {}, "entry 'streams' is empty", "declare at least one"),
+        ("streams", ["s0"], "entry 'streams' is a list", "entries below"),
+        ("query", None, "entry 'query' is missing", "SELECT"),
+        ("query", 5, "entry 'query' is a number", "write a text"),
+        ("sink", None, "entry 'sink' is missing", "format: parquet"),
+        ("sink.path", None, "entry 'sink.path' is missing", "path: out"),
+        ("sink.mode", "complete", "entry 'sink.mode' is 'complete'", "append"),
+        ("checkpoint", None, "entry 'checkpoint' is missing", "folder"),
+        ("chekpoint", "x", "entry 'chekpoint' is not known", "did you mean 'checkpoint'?"),
+        ("limits", "x", "entry 'limits' is not known", "known here are streams"),
+        ("streams.s0.evnt_time", "ts", "entry 'streams.s0.evnt_time' is not known", "did you mean 'event_time'?"),
+        ("streams.s0.event_time", None, "entry 'streams.s0.event_time' is missing", "event_time: ts"),
+        (
+            "streams.s0.event_time",
+            "when",
+            "entry 'streams.s0.event_time': stream 's0' has no column 'when'",
+            "timestamp",
+        ),
+        ("streams.s0.event_time", "k", "event time 'k' of stream 's0' is of type bigint", "cast it"),
+        ("streams.s0.schema", None, "entry 'streams.s0.schema' is missing", "does not infer"),
+        ("streams.s0.schema", "ts timestmp", "entry 'streams.s0.schema' is not a list of columns", "ts timestamp"),
+        ("streams.s0.format", None, "entry 'streams.s0.format' is missing", "table: name"),
+        ("streams.s0.path", None, "entry 'streams.s0.path' is missing", "data/s0"),
+        ("streams.s0.table", "t", "entry 'streams.s0' has both 'table' and 'path'", "keep one"),
+        ("streams.s0.watermark", 5, "entry 'streams.s0.watermark' is a number", "10 seconds"),
+        ("streams.s0.watermark", "5 parsecs", "entry 'streams.s0.watermark' is not a duration", "10 seconds"),
+        ("streams.s0.watermark", "-1 seconds", "entry 'streams.s0.watermark' is negative", "10 seconds"),
+        ("streams.s0.options", {"a": [1]}, "entry 'streams.s0.options.a' is a list", "text, a number"),
+        ("trigger", "once", "entry 'trigger' is 'once'", "available_now"),
+        ("trigger", "-2 seconds", "entry 'trigger' is negative", "0 seconds"),
+        ("slots", 0, "entry 'slots' is 0", "at least 1"),
+        ("slots", True, "entry 'slots' is True", "at least 1"),
+        ("plan", "((a b) c", "entry 'plan' is not a plan", "mjoin"),
+        ("allow_unbounded", "sure", "entry 'allow_unbounded' is a text", "true or false"),
+        ("idle_timeout", 3, "entry 'idle_timeout' is a number", "10 seconds"),
+    ],
+)
+def test_a_wrong_entry_is_named_with_what_to_write(path: str, value: object, primary: str, hint: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(changed(path, value), folder=FOLDER)
+    assert primary in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_a_key_given_twice_is_refused() -> None:
+    with pytest.raises(SpecError, match="entry 'checkpoint' appears twice"):
+        parse(GOOD + "checkpoint: other\n", folder=FOLDER)
+
+
+def test_what_is_not_yaml_is_refused() -> None:
+    with pytest.raises(SpecError, match="not YAML"):
+        parse("streams: [", folder=FOLDER)
+    with pytest.raises(SpecError, match="the spec is empty"):
+        parse("", folder=FOLDER)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="no-such"):
+        load(tmp_path / "no-such.yaml")
