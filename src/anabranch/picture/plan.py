@@ -1,0 +1,268 @@
+"""A physical plan as a picture: sources below, joins above them, results on top.
+
+A join is a bar that spans its inputs; every input enters through the store that the join probes, so what is kept as
+state can be seen at a glance, and above each entry stands the order in which rows of that input probe the others.
+Readable up to about eight relations; beyond that the picture grows wide but stays correct.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+from anabranch.picture import svg
+from anabranch.picture.svg import Colours, Face
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, height, probe_order, shape
+from anabranch.plan.query import Grouping, Query
+from anabranch.window import duration_text
+
+OUTPUT = "output"
+"""The key of the note that stands in the results box."""
+
+_PAPER, _INK, _SOFT, _LINE = "#fcfbf8", "#1f2a33", "#66737d", "#8795a1"
+_SOURCE = Colours("#ffffff", "#9aa8b4")
+_JOIN = Colours("#e6f0ef", "#3d7f7b")
+_GROUP = Colours("#eee9f5", "#74599c")
+_RESULT = Colours(_INK, _INK)
+_BASE_STORE = Colours("#d5e4f3", "#3f73a8")
+_INNER_STORE = Colours("#fae2b8", "#b5791c")
+
+_TITLE = Face(13, _INK, bold=True)
+_CODE = Face(11, _INK, mono=True)
+_QUIET = Face(10.5, _SOFT, mono=True)
+_NOTE = Face(10.5, "#9a3b1f")
+_LABEL = Face(10.5, _SOFT)
+
+_MARGIN, _GAP, _PADDING, _RISE = 28.0, 22.0, 10.0, 66.0
+_LEAF_WIDTH, _WIDEST_LEAF, _WIDEST_ORDER, _JOIN_WIDTH = 140.0, 232.0, 156.0, 230.0
+
+
+def plan_svg(query: Query, plan: PhysicalPlan, *, notes: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The plan of a query as an SVG document; `notes` maps a node's shape text, or `output`, to a remark."""
+    root = _place(query.graph, plan, _MARGIN, notes)
+    top = _result_boxes(query, notes)
+    levels = _levels(root)
+    width = max(root.width, *(piece.width for piece in top), _TITLE.width(str(plan))) + 2 * _MARGIN
+    shift = (width - 2 * _MARGIN - root.width) / 2
+    upper = sum(piece.height + 30 for piece in top)
+    bottoms = [_MARGIN + 34 + upper + sum(levels) + _RISE * (len(levels) - 1)]
+    for tall in levels[:-1]:
+        bottoms.append(bottoms[-1] - tall - _RISE)
+    parts = [svg.text(_MARGIN, _MARGIN + 8, f"plan {plan}", Face(12, _SOFT, mono=True), anchor="start")]
+    centre = root.centre + shift
+    y = _MARGIN + 34.0
+    for piece in top:
+        x = min(max(centre - piece.width / 2, _MARGIN), width - _MARGIN - piece.width)
+        parts.append(piece.draw(x, y))
+        parts.append(svg.line(centre, y + piece.height + 28, y + piece.height + 3, _LINE, arrow=True))
+        y += piece.height + 30
+    parts += _draw(root, _Frame(shift, tuple(bottoms), bottoms[0] - levels[0]))
+    foot = bottoms[0] + 34
+    if root.inputs:
+        parts.append(_legend(foot, inner=any(isinstance(child.plan, JoinNode) for child in _inner(root))))
+    return svg.document(width, foot + 26, parts, title=f"plan {plan}", background=_PAPER, arrow=_LINE)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A box with centred lines of text."""
+
+    lines: tuple[tuple[str, Face], ...]
+    colours: Colours
+    width: float
+    title: str
+
+    @property
+    def height(self) -> float:
+        return sum(face.line for _, face in self.lines) + 2 * _PADDING
+
+    def draw(self, x: float, y: float, *, width: float | None = None, height: float | None = None) -> str:
+        wide = width or self.width
+        parts = [svg.box(x, y, wide, height or self.height, self.colours)]
+        baseline = y + _PADDING
+        for words, face in self.lines:
+            baseline += face.line
+            parts.append(svg.text(x + wide / 2, baseline - face.size * 0.42, words, face))
+        return svg.group(parts, self.title)
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A node of the plan with its piece, its horizontal place and its placed inputs."""
+
+    plan: PhysicalPlan
+    piece: _Piece
+    orders: tuple[tuple[str, ...], ...]
+    """The probe order of every input, as lines."""
+    left: float
+    width: float
+    inputs: tuple[_Placed, ...] = ()
+
+    @property
+    def centre(self) -> float:
+        return self.left + self.width / 2
+
+    @property
+    def height(self) -> float:
+        most = max((len(lines) for lines in self.orders), default=0)
+        return self.piece.height + (most * _QUIET.line + 6 if most else 0)
+
+
+def _place(graph: JoinGraph, plan: PhysicalPlan, left: float, notes: Mapping[str, str], least: float = 0) -> _Placed:
+    """Places a plan from `left` on, at least so wide."""
+    if isinstance(plan, Leaf):
+        piece = _source_piece(graph.relation(plan.relation), notes.get(plan.relation, ""))
+        return _Placed(plan, piece, (), left, max(piece.width, least))
+    orders = tuple(_order_text(plan, position, graph) for position in range(len(plan.inputs)))
+    inputs: list[_Placed] = []
+    at = left
+    floor = max(_JOIN_WIDTH, least)
+    share = (floor - _GAP * (len(plan.inputs) - 1)) / len(plan.inputs)
+    for child, order in zip(plan.inputs, orders, strict=True):
+        inputs.append(_place(graph, child, at, notes, max(share, min(_QUIET.width(order) + 12, _WIDEST_ORDER))))
+        at = inputs[-1].left + inputs[-1].width + _GAP
+    width = at - _GAP - left
+    wrapped = tuple(tuple(_QUIET.wrap(order, child.width - 12, 3)) for order, child in zip(orders, inputs, strict=True))
+    piece = _join_piece(plan, graph, width, notes.get(plan.shape, ""))
+    return _Placed(plan, piece, wrapped, left, width, tuple(inputs))
+
+
+def _source_piece(relation: Relation, note: str) -> _Piece:
+    head = relation.name if relation.name == relation.stream else f"{relation.name} = {relation.stream}"
+    lines = [(head, _TITLE), (str(relation.window), _QUIET)]
+    title = f"{head} {relation.window}"
+    if relation.filter is not None:
+        lines += [(words, _CODE) for words in _CODE.wrap(str(relation.filter), _WIDEST_LEAF - 2 * _PADDING, 4)]
+        title += f" WHERE {relation.filter}"
+    lines += _note_lines(note, _WIDEST_LEAF)
+    width = max(_LEAF_WIDTH, *(face.width(words) + 2 * _PADDING for words, face in lines))
+    return _Piece(tuple(lines), _SOURCE, width, title)
+
+
+def _join_piece(node: JoinNode, graph: JoinGraph, width: float, note: str) -> _Piece:
+    sides = [frozenset(child.relations) for child in node.inputs]
+    conditions = [_key_text(key, sides) for key in graph.keys if sum(bool(key.relations & side) for side in sides) > 1]
+    conditions += [str(theta) for theta in graph.thetas if _meets(theta, node, sides)]
+    lines = [("join" if len(node.inputs) == 2 else f"{len(node.inputs)}-way join", _TITLE)]
+    if not conditions:
+        lines.append(("every pair within the windows", _LABEL))
+    wrap = partial(_CODE.wrap, width=width - 2 * _PADDING, most=3)
+    lines += [(words, _CODE) for condition in conditions for words in wrap(condition)]
+    lines += _note_lines(note, width)
+    return _Piece(tuple(lines), _JOIN, width, f"{node}: {' AND '.join(conditions) or 'cross product'}")
+
+
+def _key_text(key: KeyClass, sides: list[frozenset[str]]) -> str:
+    """The equality that a join adds: one member for each input."""
+    chosen = [next((str(member) for name, member in key.members if name in side), None) for side in sides]
+    return " = ".join(member for member in chosen if member is not None)
+
+
+def _meets(theta: Theta, node: JoinNode, sides: list[frozenset[str]]) -> bool:
+    return theta.relations <= frozenset(node.relations) and not any(theta.relations <= side for side in sides)
+
+
+def _order_text(node: JoinNode, position: int, graph: JoinGraph) -> str:
+    return " → ".join(shape(node.inputs[step]) for step in (position, *probe_order(node, position, graph)))
+
+
+def _note_lines(note: str, width: float) -> list[tuple[str, Face]]:
+    return [(words, _NOTE) for part in note.splitlines() for words in _NOTE.wrap(part, width - 2 * _PADDING, 3)]
+
+
+def _result_boxes(query: Query, notes: Mapping[str, str]) -> list[_Piece]:
+    """The results and, below them, the grouping if there is one."""
+    bright, pale = Face(13, "#ffffff", bold=True), Face(11, "#cfd8df", mono=True)
+    names = ", ".join(output.name for output in query.outputs)
+    lines = [("results", bright), *((words, pale) for words in pale.wrap(names, 380, 2))]
+    lines += [(words, Face(10.5, "#f4c9a8")) for words, _ in _note_lines(notes.get(OUTPUT, ""), 380)]
+    outputs = ", ".join(f"{output.expression} AS {output.name}" for output in query.outputs)
+    boxes = [_Piece(tuple(lines), _RESULT, _fitting(lines), outputs)]
+    if query.grouping is not None:
+        boxes.append(_grouping_piece(query.grouping))
+    return boxes
+
+
+def _grouping_piece(grouping: Grouping) -> _Piece:
+    keys = ", ".join(str(key) for key in grouping.keys)
+    title = f"group by {keys}" if keys else "one group"
+    aggregates = [str(aggregate) for aggregate in grouping.aggregates]
+    lines = [(words, _TITLE) for words in _TITLE.wrap(title, 420, 2)]
+    lines += [(words, _CODE) for words in _CODE.wrap(", ".join(aggregates), 420, 3)]
+    if grouping.having is not None:
+        spelled = re.sub(r"\baggregate(\d+)\b", lambda found: aggregates[int(found[1])], str(grouping.having))
+        spelled = re.sub(r"\bkey(\d+)\b", lambda found: str(grouping.keys[int(found[1])]), spelled)
+        lines += [(words, _CODE) for words in _CODE.wrap(f"HAVING {spelled}", 420, 2)]
+    lines.append((f"every {duration_text(grouping.slide)}", _QUIET))
+    return _Piece(tuple(lines), _GROUP, _fitting(lines), title)
+
+
+def _fitting(lines: list[tuple[str, Face]]) -> float:
+    return max(160.0, *(face.width(words) + 4 * _PADDING for words, face in lines))
+
+
+def _levels(root: _Placed) -> list[float]:
+    """The height of every level, sources first."""
+    levels = [0.0] * (height(root.plan) + 1)
+    for node in _all(root):
+        level = height(node.plan)
+        levels[level] = max(levels[level], node.height)
+    return levels
+
+
+def _all(node: _Placed) -> list[_Placed]:
+    return [node, *_inner(node)]
+
+
+def _inner(node: _Placed) -> list[_Placed]:
+    return [below for child in node.inputs for below in _all(child)]
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Where levels stand: how far everything is moved right, the bottom of each level, the top of the sources."""
+
+    shift: float
+    bottoms: tuple[float, ...]
+    source_top: float
+
+
+def _draw(node: _Placed, frame: _Frame) -> list[str]:
+    bottom = frame.bottoms[height(node.plan)]
+    if isinstance(node.plan, Leaf):
+        # Sources hang from one line, so that their windows stand level whatever their filters.
+        left = node.centre + frame.shift - node.piece.width / 2
+        return [node.piece.draw(left, frame.source_top, height=bottom - frame.source_top)]
+    parts = [node.piece.draw(node.left + frame.shift, bottom - node.height, width=node.width, height=node.height)]
+    most = max(len(lines) for lines in node.orders)
+    for child, order in zip(node.inputs, node.orders, strict=True):
+        x = child.centre + frame.shift
+        baseline = bottom - _PADDING + 3 - (most - 1) * _QUIET.line
+        for words in order:
+            parts.append(svg.text(x, baseline - 3, words, _QUIET))
+            baseline += _QUIET.line
+        inner = isinstance(child.plan, JoinNode)
+        below = frame.bottoms[height(child.plan)] - child.height if inner else frame.source_top
+        parts.append(svg.line(x, below, bottom + 46, _LINE))
+        parts.append(svg.store(x, bottom + 24, _INNER_STORE if inner else _BASE_STORE))
+        parts.append(svg.line(x, bottom + 24, bottom + 3, _LINE, arrow=True))
+        if inner:
+            parts.append(svg.text(x + 22, bottom + 39, shape(child.plan), _QUIET, anchor="start"))
+        parts += _draw(child, frame)
+    return parts
+
+
+def _legend(y: float, *, inner: bool) -> str:
+    entries = [("rows inside their window", _BASE_STORE)]
+    if inner:
+        entries.append(("intermediate results kept as state", _INNER_STORE))
+    x, parts = _MARGIN, []
+    for words, colours in entries:
+        parts.append(svg.store(x + 9, y - 7, colours, width=18, height=14))
+        parts.append(svg.text(x + 24, y + 4, words, _LABEL, anchor="start"))
+        x += _LABEL.width(words) + 44
+    return "".join(parts)

@@ -1,0 +1,104 @@
+"""SVG pieces drawn by hand: text that fits its box, boxes, stores, lines.
+
+Expressions are set in a fixed-width face, so that a text's width is known without a font; everything else is set in the
+reader's sans-serif face and measured generously. There is no dependency, and the same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from html import escape
+
+SANS = "Inter, 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif"
+MONO = "'JetBrains Mono', 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+_MONO_WIDTH = 0.61
+_SANS_WIDTH = 0.58
+
+
+@dataclass(frozen=True)
+class Face:
+    """How a text is set."""
+
+    size: float
+    colour: str
+    mono: bool = False
+    bold: bool = False
+
+    @property
+    def line(self) -> float:
+        return self.size * 1.4
+
+    def width(self, text: str) -> float:
+        return len(text) * self.size * (_MONO_WIDTH if self.mono else _SANS_WIDTH)
+
+    def wrap(self, text: str, width: float, most: int) -> list[str]:
+        """The text in at most `most` lines of that width; what is left out is an ellipsis."""
+        letters = max(8, int(width / (self.size * (_MONO_WIDTH if self.mono else _SANS_WIDTH))))
+        lines = textwrap.wrap(text, letters, break_long_words=True, break_on_hyphens=False)
+        if len(lines) <= most:
+            return lines
+        return [*lines[: most - 1], lines[most - 1][: letters - 1].rstrip(" ,") + "…"]
+
+
+@dataclass(frozen=True)
+class Colours:
+    """Fill and stroke of a shape."""
+
+    fill: str
+    stroke: str
+
+
+def text(x: float, y: float, words: str, face: Face, *, anchor: str = "middle") -> str:
+    weight = ' font-weight="600"' if face.bold else ""
+    family = f' font-family="{MONO}"' if face.mono else ""
+    return (
+        f'<text x="{_n(x)}" y="{_n(y)}" font-size="{_n(face.size)}" fill="{face.colour}" text-anchor="{anchor}"'
+        f"{weight}{family}>{escape(words)}</text>"
+    )
+
+
+def box(x: float, y: float, width: float, height: float, colours: Colours, *, radius: float = 6) -> str:
+    return (
+        f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" rx="{_n(radius)}" '
+        f'fill="{colours.fill}" stroke="{colours.stroke}" stroke-width="1.2"/>'
+    )
+
+
+def store(x: float, y: float, colours: Colours, *, width: float = 30, height: float = 22) -> str:
+    """A small drum whose top centre is (x, y)."""
+    left, right, bow = x - width / 2, x + width / 2, height / 5
+    top, bottom = y + bow, y + height - bow
+    return (
+        f'<path d="M{_n(left)} {_n(top)} V{_n(bottom)} A{_n(width / 2)} {_n(bow)} 0 0 0 {_n(right)} {_n(bottom)} '
+        f'V{_n(top)}" fill="{colours.fill}" stroke="{colours.stroke}" stroke-width="1.2"/>'
+        f'<ellipse cx="{_n(x)}" cy="{_n(top)}" rx="{_n(width / 2)}" ry="{_n(bow)}" fill="{colours.fill}" '
+        f'stroke="{colours.stroke}" stroke-width="1.2"/>'
+    )
+
+
+def line(x: float, start: float, end: float, colour: str, *, arrow: bool = False) -> str:
+    """A line straight up or down."""
+    head = ' marker-end="url(#arrow)"' if arrow else ""
+    return f'<path d="M{_n(x)} {_n(start)} V{_n(end)}" stroke="{colour}" stroke-width="1.4" fill="none"{head}/>'
+
+
+def group(parts: list[str], title: str) -> str:
+    """Parts that belong together, with a full text that viewers show on hovering."""
+    return f"<g><title>{escape(title)}</title>{''.join(parts)}</g>"
+
+
+def document(width: float, height: float, parts: list[str], *, title: str, background: str, arrow: str) -> str:
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(width)}" height="{_n(height)}" '
+        f'viewBox="0 0 {_n(width)} {_n(height)}" role="img" font-family="{SANS}">\n'
+        f"<title>{escape(title)}</title>\n"
+        f'<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        f'<path d="M0 0.8 L7 4 L0 7.2 z" fill="{arrow}"/></marker></defs>\n'
+        f'<rect width="{_n(width)}" height="{_n(height)}" fill="{background}"/>\n{body}\n</svg>\n'
+    )
+
+
+def _n(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
