@@ -1,0 +1,201 @@
+"""Casts with the rules of Spark's ANSI mode: what does not fit is an error, never a NULL or a wrap.
+
+Fractions are cut toward zero when they become integers and rounded half away from zero when they become decimals. Times
+are UTC; numbers stand for seconds since the epoch. Strings are read in their plain forms, with spaces around them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anabranch.engine.evaluate_digits import (
+    decimals_from_text,
+    decimals_to_floats,
+    decimals_to_text,
+    floats_to_text,
+)
+from anabranch.engine.evaluate_numbers import from_numbers, numbers, validity
+from anabranch.schema import TIMESTAMP, is_decimal, is_float, is_integer, is_text, type_name
+
+_SECOND = 1_000_000
+_BLANKS = "".join(chr(code) for code in range(33)) + "\x7f"
+_WHOLE = r"^[+-]?[0-9]+$"
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_FLOAT = rf"{_NUMBER}|^(?i:[+-]?inf(inity)?|nan)$"
+_TRUE = ["t", "true", "y", "yes", "1"]
+_FALSE = ["f", "false", "n", "no", "0"]
+_DATE = r"(?P<year>[0-9]{4})(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})"
+_CLOCK = r"(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{1,2})(?::(?P<second>[0-9]{1,2})(?:\.(?P<fraction>[0-9]{0,9}))?)?"
+_ZONE = r" *(?P<zone>Z|UTC|GMT|(?P<sign>[+-])(?P<zone_hour>[0-9]{1,2})(?::?(?P<zone_minute>[0-9]{2}))?)?"
+
+
+def cast(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """The values as another type; pa.ArrowInvalid names the first one that does not fit."""
+    source = values.type
+    if source == target:
+        return values
+    if pa.types.is_null(source):
+        return pa.nulls(len(values), target)
+    if is_text(source):
+        return _from_text(values if is_text(target) else pc.utf8_trim(values, characters=_BLANKS), target)
+    if is_text(target):
+        return _to_text(values).cast(target)
+    if pa.types.is_timestamp(source) or pa.types.is_date32(source):
+        return _from_time(values, target)
+    if pa.types.is_timestamp(target):
+        return _to_timestamp(values)
+    if pa.types.is_boolean(target):
+        return pc.not_equal(values, pa.scalar(0, pa.int64()).cast(source))
+    if pa.types.is_boolean(source):
+        values, source = values.cast(pa.int64()), pa.int64()
+    if is_integer(target):
+        return _to_integer(values, target)
+    if is_float(target):
+        floats = decimals_to_floats(values) if is_decimal(source) else values
+        return floats.cast(target, safe=False)
+    if is_decimal(target):
+        return _to_decimal(values, target)
+    raise AssertionError(f"no cast from {source} to {target}")
+
+
+def _to_integer(values: pa.Array, target: pa.DataType) -> pa.Array:
+    if is_decimal(values.type):
+        options = pc.CastOptions(pa.int64(), allow_decimal_truncate=True)
+        return pc.cast(values, options=options).cast(target)
+    if is_float(values.type):
+        valid = validity(values)
+        whole = np.trunc(np.asarray(numbers(values), dtype=np.float64))
+        fits = (whole >= -(2.0**63)) & (whole < 2.0**63)
+        if not (fits | ~valid).all():
+            raise _misfit(values, fits | ~valid, target)
+        return from_numbers(np.where(fits, whole, 0.0).astype(np.int64), valid, pa.int64()).cast(target)
+    return values.cast(target)
+
+
+def _to_decimal(values: pa.Array, target: pa.DataType) -> pa.Array:
+    if is_float(values.type):
+        floats = values.cast(pa.float64())
+        finite = pc.is_finite(floats)
+        # Spark reads a float's digits as written; what is not a number has none and gives NULL.
+        return decimals_from_text(pc.if_else(finite, floats, pa.scalar(None, pa.float64())).cast(pa.string()), target)
+    if is_integer(values.type):
+        return values.cast(pa.int64()).cast(pa.decimal128(19, 0)).cast(target)
+    if values.type.scale > target.scale:
+        wide = values.cast(pa.decimal128(38, values.type.scale))
+        values = pc.round(wide, ndigits=target.scale, round_mode="half_towards_infinity")
+    return values.cast(target)
+
+
+def _to_text(values: pa.Array) -> pa.Array:
+    kind = values.type
+    if is_float(kind):
+        return floats_to_text(values)
+    if is_decimal(kind):
+        return decimals_to_text(values)
+    if pa.types.is_timestamp(kind):
+        written = values.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string())
+        return pc.replace_substring_regex(written, r"\.?0*$", "")
+    return values.cast(pa.string())
+
+
+def _from_time(values: pa.Array, target: pa.DataType) -> pa.Array:
+    if pa.types.is_date32(values.type):
+        return values.cast(pa.timestamp("us")).cast(target)
+    plain = values.cast(pa.int64())
+    if pa.types.is_date32(target):
+        return plain.cast(pa.timestamp("us")).cast(target)
+    if pa.types.is_timestamp(target):
+        return values.cast(target)
+    if is_integer(target):
+        seconds = np.floor_divide(numbers(plain), _SECOND)
+        return from_numbers(seconds, validity(plain), pa.int64()).cast(target)
+    fractions = pc.divide(plain.cast(pa.float64(), safe=False), float(_SECOND))
+    return cast(fractions, target)
+
+
+def _to_timestamp(values: pa.Array) -> pa.Array:
+    if is_float(values.type):
+        micros = _to_integer(pc.multiply(values.cast(pa.float64()), float(_SECOND)), pa.int64())
+    elif is_decimal(values.type):
+        wide = _to_decimal(values, pa.decimal128(38, max(values.type.scale, 6)))
+        options = pc.CastOptions(pa.decimal128(38, 6), allow_decimal_truncate=True)
+        scaled = pc.cast(wide, options=options)
+        micros = pa.Array.from_buffers(pa.decimal128(38, 0), len(scaled), scaled.buffers()).cast(pa.int64())
+    else:
+        micros = pc.multiply_checked(values.cast(pa.int64()), _SECOND)
+    return micros.cast(TIMESTAMP)
+
+
+# --- reading strings -------------------------------------------------------------------------------------------------
+
+
+def _from_text(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    if is_text(target):
+        return texts.cast(target)
+    if is_integer(target):
+        return _unsigned(_matching(texts, _WHOLE, target)).cast(pa.int64()).cast(target)
+    if is_float(target):
+        return _unsigned(_matching(texts, _FLOAT, target)).cast(target)
+    if is_decimal(target):
+        return decimals_from_text(_matching(texts, _NUMBER, target).cast(pa.string()), target)
+    if pa.types.is_boolean(target):
+        lowered = pc.utf8_lower(texts)
+        yes = pc.is_in(lowered, value_set=pa.array(_TRUE, lowered.type))
+        known = pc.is_in(lowered, value_set=pa.array(_TRUE + _FALSE, lowered.type))
+        _require(texts, known.to_numpy(zero_copy_only=False), target)
+        return pc.if_else(texts.is_valid(), yes, pa.scalar(None, pa.bool_()))
+    if pa.types.is_date32(target):
+        days, valid = _days(texts, pc.extract_regex(texts, rf"^{_DATE}(?:[ T].*)?)?)?$"), target)
+        return from_numbers(days.astype(np.int32), valid, pa.int32()).cast(target)
+    assert pa.types.is_timestamp(target), target
+    parts = pc.extract_regex(texts, rf"^{_DATE}(?:[ T]{_CLOCK}{_ZONE})?)?)?$")
+    days, valid = _days(texts, parts, target)
+    field = {name: _field(parts, name, 0) for name in ("hour", "minute", "second", "zone_hour", "zone_minute")}
+    _require(texts, (field["hour"] < 24) & (field["minute"] < 60) & (field["second"] < 60), target)
+    fraction = pc.utf8_slice_codeunits(pc.utf8_rpad(parts.field("fraction"), width=6, padding="0"), 0, 6)
+    micros = numbers(pc.fill_null(fraction, "0").cast(pa.int64()))
+    zone = 60 * field["zone_hour"] + field["zone_minute"]
+    behind = np.asarray(pc.fill_null(pc.equal(parts.field("sign"), "-"), False).to_numpy(zero_copy_only=False))
+    minutes = 1440 * days + 60 * field["hour"] + field["minute"] - np.where(behind, -zone, zone)
+    return from_numbers((60 * minutes + field["second"]) * _SECOND + micros, valid, pa.int64()).cast(target)
+
+
+def _days(texts: pa.Array, parts: pa.StructArray, target: pa.DataType) -> tuple[np.ndarray, np.ndarray]:
+    """Days since the epoch of matched year, month and day, where months and days may be missing."""
+    _require(texts, parts.is_valid().to_numpy(zero_copy_only=False), target)
+    year, month, day = _field(parts, "year", 1970), _field(parts, "month", 1), _field(parts, "day", 1)
+    months = (12 * (year - 1970) + month - 1).astype("datetime64[M]")
+    first = months.astype("datetime64[D]").astype(np.int64)
+    following = (months + 1).astype("datetime64[D]").astype(np.int64)
+    _require(texts, (month >= 1) & (month <= 12) & (day >= 1) & (day <= following - first) & (year >= 1), target)
+    return first + day - 1, validity(texts)
+
+
+def _field(parts: pa.StructArray, name: str, missing: int) -> np.ndarray:
+    texts = parts.field(name)
+    given = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
+    present = pc.if_else(parts.is_valid(), given, pa.scalar(None, texts.type))
+    return np.asarray(pc.fill_null(present.cast(pa.int64()), missing).to_numpy(zero_copy_only=False))
+
+
+def _unsigned(texts: pa.Array) -> pa.Array:
+    """Without a leading plus, which Arrow does not read."""
+    return pc.replace_substring_regex(texts, r"^\+", "")
+
+
+def _matching(texts: pa.Array, form: str, target: pa.DataType) -> pa.Array:
+    matched = pc.fill_null(pc.match_substring_regex(texts, form), True)
+    _require(texts, matched.to_numpy(zero_copy_only=False), target)
+    return texts
+
+
+def _require(texts: pa.Array, good: np.ndarray, target: pa.DataType) -> None:
+    fine = good | ~validity(texts)
+    if not fine.all():
+        raise _misfit(texts, fine, target)
+
+
+def _misfit(values: pa.Array, fine: np.ndarray, target: pa.DataType) -> pa.ArrowInvalid:
+    return pa.ArrowInvalid(f"'{values[int(np.argmin(fine))].as_py()}' is not a {type_name(target)}")
