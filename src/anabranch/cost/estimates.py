@@ -1,0 +1,169 @@
+"""The numbers of one query that every cost model starts from, with an estimate in place of each unknown.
+
+A relation has a rate (rows per second that pass its filter) and a window in seconds, so its state holds rate x window
+rows. How two sides of a join multiply is kept per key class as a number of distinct values for each member: two sides
+agree with the chance 1 / max of their least counts (the usual containment assumption), which makes the estimate of a
+joined set independent of the order in which it was joined. Thetas are independent of all else.
+
+Sets of relations are bit masks in the order of the query's relations; that bounds a query to 62 relations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, pairwise
+from typing import TypeAlias
+
+from anabranch.errors import PlanError
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
+from anabranch.schema import Schema, is_fixed_width
+from anabranch.stats.view import Known, Source, StatisticsView
+
+MOST_RELATIONS = 62
+ASSUMED_RATE = 1_000.0
+ASSUMED_FILTER = 1 / 3
+ASSUMED_BAND = 0.1
+ASSUMED_THETA = 1 / 3
+ASSUMED_VALUE_BYTES = 24.0
+SHORTEST_WINDOW = 1e-6
+"""Seconds; [NOW] keeps the rows of one instant, and the clock of event times ticks in microseconds."""
+
+
+@dataclass(frozen=True)
+class Used:
+    """One number that a choice rested on: what it is, its value, and where it came from."""
+
+    what: str
+    value: float
+    source: Source
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Rates, windows, row sizes and selectivities of a query, all filled in."""
+
+    names: tuple[str, ...]
+    rates: tuple[float, ...]
+    windows: tuple[float, ...]
+    """Seconds."""
+    row_bytes: tuple[float, ...]
+    keys: tuple[tuple[float, ...], ...]
+    """For each key class the distinct values per relation; 0 where the relation is no member."""
+    thetas: tuple[tuple[int, float], ...]
+    """The relations of each theta, and its selectivity."""
+    used: tuple[Used, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.names) > MOST_RELATIONS:
+            raise PlanError(
+                f"a query of {len(self.names)} relations is too large to plan",
+                hint=f"at most {MOST_RELATIONS} may join",
+            )
+
+    @cached_property
+    def positions(self) -> dict[str, int]:
+        return {name: position for position, name in enumerate(self.names)}
+
+    @property
+    def everything(self) -> int:
+        return (1 << len(self.names)) - 1
+
+    def mask(self, relations: tuple[str, ...]) -> int:
+        """The bit mask of some relations."""
+        return sum(1 << self.positions[name] for name in relations)
+
+
+def from_edges(
+    rates: Mapping[str, float], window: float, selectivities: Mapping[tuple[str, str], float], row_bytes: float = 1.0
+) -> Estimates:
+    """The estimates of a join graph as the papers draw it: one independent selectivity per edge, one window for all."""
+    names = tuple(rates)
+    keys = tuple(
+        tuple((1 / selectivity if selectivity else math.inf) if name in pair else 0.0 for name in names)
+        for pair, selectivity in selectivities.items()
+    )
+    size = len(names)
+    return Estimates(names, tuple(rates.values()), (window,) * size, (row_bytes,) * size, keys, ())
+
+
+def from_statistics(graph: JoinGraph, seen: StatisticsView, *, horizon: float = 3600.0) -> Estimates:
+    """The numbers of a query; what the view does not know is assumed, and marked so.
+
+    An unbounded window counts as `horizon` seconds. An unknown rate is the mean of the known ones; an unknown equality
+    is taken for a foreign key (each row meets about one row of the larger state).
+    """
+    used: list[Used] = []
+
+    def use(what: str, known: Known | None, assumed: float) -> float:
+        value, source = (known.value, known.source) if known is not None else (assumed, "assumed")
+        used.append(Used(what, value, source))
+        return value
+
+    known_rates = [known.value for r in graph.relations if (known := seen.rate(r.name, r.stream)) is not None]
+    fallback = sum(known_rates) / len(known_rates) if known_rates else ASSUMED_RATE
+    rates: list[float] = []
+    windows: list[float] = []
+    row_bytes: list[float] = []
+    for relation in graph.relations:
+        rate = use(f"rate of {relation.name}", seen.rate(relation.name, relation.stream), fallback)
+        if relation.filter is not None:
+            passing = seen.filter_selectivity(relation.name)
+            rate *= use(f"selectivity of {relation.filter}", passing, ASSUMED_FILTER)
+        rates.append(rate)
+        reach = relation.window.range
+        windows.append(max(horizon if reach is None else reach / 1e6, SHORTEST_WINDOW))
+        known_bytes = seen.row_bytes(relation.name, relation.stream)
+        row_bytes.append(use(f"bytes of a row of {relation.name}", known_bytes, payload_bytes(relation.schema)))
+    sizes = dict(zip(graph.names, (rate * window for rate, window in zip(rates, windows, strict=True)), strict=True))
+    keys = tuple(_distinct_values(key, graph, seen, sizes, use) for key in graph.keys)
+    thetas = tuple(_theta(theta, graph, seen, use) for theta in graph.thetas)
+    return Estimates(graph.names, tuple(rates), tuple(windows), tuple(row_bytes), keys, thetas, tuple(used))
+
+
+def payload_bytes(schema: Schema) -> float:
+    """Bytes of a row by its column types; text and nested values count as two dozen bytes."""
+    return sum(
+        max(1.0, field.type.bit_width / 8) if is_fixed_width(field.type) else ASSUMED_VALUE_BYTES for field in schema
+    )
+
+
+_Use: TypeAlias = Callable[[str, Known | None, float], float]
+"""Notes the number taken for one quantity, and returns it."""
+
+
+def _distinct_values(
+    key: KeyClass, graph: JoinGraph, seen: StatisticsView, sizes: Mapping[str, float], use: _Use
+) -> tuple[float, ...]:
+    """Distinct values per relation, such that 1 / max of two of them is the selectivity of that pair where known."""
+    members = [name for name, _ in key.members]
+    least: dict[str, float] = {}
+    known: dict[tuple[str, str], Known] = {}
+    for left, right in combinations(members, 2):
+        pair = seen.pair_selectivity(left, right)
+        if pair is not None:
+            # A pair that several classes connect shares its selectivity evenly among them.
+            share = pair.value ** (1 / len(graph.keys_between([left], [right])))
+            known[left, right] = Known(share, pair.source)
+            values = 1 / share if share else math.inf
+            least[left] = min(least.get(left, math.inf), values)
+            least[right] = min(least.get(right, math.inf), values)
+    distinct = {name: least.get(name, max(1.0, sizes[name])) for name in members}
+    reported = [*known, *(pair for pair in pairwise(members) if pair not in known)]
+    for left, right in reported:
+        text = f"selectivity of {key.expression(left)} = {key.expression(right)}"
+        use(text, known.get((left, right)), 1 / max(distinct[left], distinct[right]))
+    return tuple(distinct.get(name, 0.0) for name in graph.names)
+
+
+def _theta(theta: Theta, graph: JoinGraph, seen: StatisticsView, use: _Use) -> tuple[int, float]:
+    names = [name for name in graph.names if name in theta.relations]
+    known = seen.predicate_selectivity(str(theta))
+    left, right = names[:1], names[1:]
+    alone = len(names) == 2 and not graph.keys_between(left, right) and len(graph.thetas_between(left, right)) == 1
+    if known is None and alone:
+        known = seen.pair_selectivity(*names)
+    value = use(f"selectivity of {theta}", known, ASSUMED_BAND if theta.band is not None else ASSUMED_THETA)
+    return sum(1 << graph.names.index(name) for name in names), value

@@ -1,0 +1,241 @@
+"""What is known of the data: the one interface through which optimizers read rates, selectivities and unit costs.
+
+Statistics may be given by hand, sampled from the first rows of the streams, or measured while the query runs; each
+source is a `StatisticsView`, and `Layered` asks several in turn. A view answers None for what it does not know. None is
+never zero: a rate of zero says that no row arrives, None says that nobody has looked. What is finally assumed for an
+unknown is decided in `cost.estimates`, and every number keeps the name of its source so that it can be explained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Literal, Protocol, TypeAlias
+
+from anabranch.errors import StatisticsError
+from anabranch.plan.join_graph import JoinGraph
+
+Source: TypeAlias = Literal["given", "sampled", "measured", "assumed"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A number and where it came from."""
+
+    value: float
+    source: Source
+
+
+@dataclass(frozen=True)
+class UnitCosts:
+    """What one elementary operation of a join costs: seconds of one core, and bytes per row of state.
+
+    `compare` is paid for each candidate a lookup returns, `match` for each pair that passes, `emit` for each finished
+    result; base and joined bytes are what a state adds to the payload of a base row, to a joined row, and to a joined
+    row for each relation in it.
+    """
+
+    insert: float
+    delete: float
+    probe: float
+    compare: float
+    match: float
+    emit: float = 0.0
+    base_bytes: float = 0.0
+    joined_bytes: float = 0.0
+    joined_relation_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            _require(getattr(self, item.name), f"costs.{item.name}", "cost", high=math.inf)
+
+
+class StatisticsView(Protocol):
+    """Read access to statistics; None means not known."""
+
+    def rate(self, relation: str, stream: str) -> Known | None:
+        """Rows per second of a stream, before the relation's filter."""
+        ...
+
+    def filter_selectivity(self, relation: str) -> Known | None:
+        """The share of a relation's rows that pass its filter."""
+        ...
+
+    def pair_selectivity(self, left: str, right: str) -> Known | None:
+        """The share of all pairs of rows of two relations that agree in their keys."""
+        ...
+
+    def predicate_selectivity(self, predicate: str) -> Known | None:
+        """The share of all combinations for which a predicate, by its text, is true."""
+        ...
+
+    def row_bytes(self, relation: str, stream: str) -> Known | None:
+        """Bytes of payload of a row kept in a base state."""
+        ...
+
+    def unit_costs(self) -> UnitCosts | None: ...
+
+
+Numbers: TypeAlias = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class FixedStatistics:
+    """Statistics as plain numbers: rates and row bytes by stream or relation, pairs by two relations, the rest by text.
+
+    >>> FixedStatistics(rates={"orders": 20.0}).rate("o", "orders")
+    Known(value=20.0, source='given')
+    """
+
+    rates: Numbers = field(default_factory=dict)
+    filters: Numbers = field(default_factory=dict)
+    selectivities: Numbers = field(default_factory=dict)
+    """By a pair of relations such as 'a b', in either order, or by the text of a predicate."""
+    bytes: Numbers = field(default_factory=dict)
+    costs: UnitCosts | None = None
+    source: Source = "given"
+
+    def __post_init__(self) -> None:
+        for name, value in self.rates.items():
+            _require(value, f"rates.{name}", "rate", high=math.inf)
+        for name, value in self.bytes.items():
+            _require(value, f"bytes.{name}", "number of bytes", high=math.inf)
+        for name, value in self.filters.items():
+            _require(value, f"filters.{name}", "selectivity", high=1.0)
+        seen: dict[frozenset[str], str] = {}
+        for name, value in self.selectivities.items():
+            _require(value, f"selectivities.{name}", "selectivity", high=1.0)
+            pair = frozenset(name.split())
+            earlier = seen.setdefault(pair, name)
+            if len(pair) == 2 and earlier != name and self.selectivities[earlier] != value:
+                raise StatisticsError(
+                    f"'stats.selectivities.{name}' contradicts 'stats.selectivities.{earlier}'",
+                    detail=f"{value:g} and {self.selectivities[earlier]:g} are given for the same two relations",
+                    hint="keep one of them",
+                )
+
+    @classmethod
+    def from_mapping(cls, entries: Mapping[str, object], *, source: Source = "given") -> FixedStatistics:
+        """The statistics of a `stats:` block; a wrong entry is named with what to write instead."""
+        sections = ("rates", "filters", "selectivities", "bytes", "costs")
+        for name in entries:
+            if name not in sections:
+                raise StatisticsError(f"unknown entry 'stats.{name}'", hint=_suggestion(name, sections))
+        numbers = {name: _numbers(entries.get(name), name) for name in sections}
+        costs = numbers.pop("costs")
+        names = tuple(item.name for item in fields(UnitCosts))
+        for name in costs:
+            if name not in names:
+                raise StatisticsError(f"unknown entry 'stats.costs.{name}'", hint=_suggestion(name, names))
+        if costs and (missing := [name for name in names[:5] if name not in costs]):
+            raise StatisticsError(
+                f"'stats.costs' lacks '{missing[0]}'",
+                hint=f"give all of {', '.join(names[:5])} in seconds, or leave 'stats.costs' out",
+            )
+        return cls(**numbers, costs=UnitCosts(**costs) if costs else None, source=source)
+
+    def check_names(self, graph: JoinGraph) -> None:
+        """Refuses an entry for a stream, relation or predicate that the query does not have."""
+        relations = set(graph.names)
+        streams = relations | {relation.stream for relation in graph.relations}
+        predicates = {str(theta) for theta in graph.thetas}
+        for section, entries, known in (
+            ("rates", self.rates, streams),
+            ("bytes", self.bytes, streams),
+            ("filters", self.filters, relations),
+        ):
+            for name in entries:
+                if name not in known:
+                    raise _unknown(section, name, known)
+        for name in self.selectivities:
+            if name not in predicates:
+                words = name.split()
+                if len(words) != 2 or words[0] == words[1] or not set(words) <= relations:
+                    raise _unknown("selectivities", name, predicates | {f"{a} {b}" for a, b in _pairs(graph.names)})
+
+    def rate(self, relation: str, stream: str) -> Known | None:
+        return self._known(self.rates, relation, stream)
+
+    def filter_selectivity(self, relation: str) -> Known | None:
+        return self._known(self.filters, relation)
+
+    def pair_selectivity(self, left: str, right: str) -> Known | None:
+        return self._known(self.selectivities, f"{left} {right}", f"{right} {left}")
+
+    def predicate_selectivity(self, predicate: str) -> Known | None:
+        return self._known(self.selectivities, predicate)
+
+    def row_bytes(self, relation: str, stream: str) -> Known | None:
+        return self._known(self.bytes, relation, stream)
+
+    def unit_costs(self) -> UnitCosts | None:
+        return self.costs
+
+    def _known(self, entries: Numbers, *names: str) -> Known | None:
+        for name in names:
+            if name in entries:
+                return Known(float(entries[name]), self.source)
+        return None
+
+
+@dataclass(frozen=True)
+class Layered:
+    """Several views as one; the first that knows answers."""
+
+    views: tuple[StatisticsView, ...]
+
+    def rate(self, relation: str, stream: str) -> Known | None:
+        return next((k for view in self.views if (k := view.rate(relation, stream)) is not None), None)
+
+    def filter_selectivity(self, relation: str) -> Known | None:
+        return next((k for view in self.views if (k := view.filter_selectivity(relation)) is not None), None)
+
+    def pair_selectivity(self, left: str, right: str) -> Known | None:
+        return next((k for view in self.views if (k := view.pair_selectivity(left, right)) is not None), None)
+
+    def predicate_selectivity(self, predicate: str) -> Known | None:
+        return next((k for view in self.views if (k := view.predicate_selectivity(predicate)) is not None), None)
+
+    def row_bytes(self, relation: str, stream: str) -> Known | None:
+        return next((k for view in self.views if (k := view.row_bytes(relation, stream)) is not None), None)
+
+    def unit_costs(self) -> UnitCosts | None:
+        return next((costs for view in self.views if (costs := view.unit_costs()) is not None), None)
+
+
+NOTHING_KNOWN = FixedStatistics()
+
+
+def _require(value: float, entry: str, kind: str, *, high: float) -> None:
+    if math.isnan(value) or value < 0 or value > high or (high == math.inf and value == math.inf):
+        wanted = "between 0 and 1" if high == 1.0 else "of 0 or more"
+        raise StatisticsError(f"'stats.{entry}' is {value:g}", hint=f"write a {kind} {wanted}")
+
+
+def _numbers(section: object, name: str) -> dict[str, float]:
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        raise StatisticsError(f"'stats.{name}' is not a mapping", hint=f"write 'stats: {{{name}: {{name: number}}}}'")
+    for key, value in section.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise StatisticsError(f"'stats.{name}.{key}' is '{value}'", hint="write a number")
+    return {str(key): float(value) for key, value in section.items()}
+
+
+def _unknown(section: str, name: str, known: set[str]) -> StatisticsError:
+    return StatisticsError(
+        f"'stats.{section}.{name}' names something the query does not have",
+        hint=_suggestion(name, tuple(sorted(known))),
+    )
+
+
+def _suggestion(name: str, known: tuple[str, ...]) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"known are {', '.join(known)}"
+
+
+def _pairs(names: tuple[str, ...]) -> list[tuple[str, str]]:
+    return [(left, right) for i, left in enumerate(names) for right in names[i + 1 :]]

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from anabranch.cost.estimates import Estimates, from_edges, from_statistics
+from anabranch.cost.resources import HASHED, ResourceModel
+from anabranch.errors import PlanError
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
+from tests.unit.optimize.graphs import chain_graph, key, less, random_setting, relation
+
+
+def test_given_numbers_arrive_with_their_source() -> None:
+    seen = FixedStatistics(rates={"a": 20, "b": 30}, selectivities={"a b": 0.05}, bytes={"a": 7, "b": 9})
+    estimates = from_statistics(chain_graph("ab"), seen)
+    assert list(estimates.rates) == [20, 30]
+    assert list(estimates.windows) == [10, 10]
+    assert list(estimates.row_bytes) == [7, 9]
+    assert ResourceModel(estimates, HASHED).selectivity(0b01, 0b10) == pytest.approx(0.05)
+    assert {used.source for used in estimates.used} == {"given"}
+
+
+def test_unknowns_are_assumed_and_marked() -> None:
+    estimates = from_statistics(chain_graph("abc"), FixedStatistics(rates={"a": 10, "b": 30}))
+    assert estimates.rates[2] == 20
+    assumed = {used.what for used in estimates.used if used.source == "assumed"}
+    assert "rate of c" in assumed
+    assert "selectivity of a.a1 = b.b1" in assumed
+    # A foreign key: a row of the smaller state meets about one row of the larger.
+    assert ResourceModel(estimates, HASHED).selectivity(0b001, 0b010) == pytest.approx(1 / 300)
+
+
+def test_a_filter_thins_the_stream() -> None:
+    graph = JoinGraph(
+        (relation("a", ("x",), filtered=True), relation("b", ("x",))), (key("k", ("a", "x"), ("b", "x")),)
+    )
+    seen = FixedStatistics(rates={"a": 100, "b": 1}, filters={"a": 0.1})
+    assert list(from_statistics(graph, seen).rates) == pytest.approx([10, 1])
+
+
+def test_an_unbounded_window_counts_to_the_horizon() -> None:
+    graph = JoinGraph((relation("a", ("x",), None), relation("b", ("x",), 0)), (key("k", ("a", "x"), ("b", "x")),))
+    assert list(from_statistics(graph, NOTHING_KNOWN, horizon=60).windows) == pytest.approx([60, 1e-6])
+
+
+def test_pairs_of_one_class_are_kept_where_they_are_consistent() -> None:
+    members = (("a", "x"), ("b", "x"), ("c", "x"))
+    graph = JoinGraph(tuple(relation(name, ("x",)) for name in "abc"), (key("k", *members),))
+    seen = FixedStatistics(rates={"a": 1, "b": 1, "c": 1}, selectivities={"a b": 1e-3, "b c": 2e-4, "a c": 2e-4})
+    model = ResourceModel(from_statistics(graph, seen), HASHED)
+    assert model.selectivity(0b001, 0b010) == pytest.approx(1e-3)
+    assert model.selectivity(0b010, 0b100) == pytest.approx(2e-4)
+    # Not the product of all three pairs: once a = b and b = c hold, a = c is no further condition.
+    assert model.rows(0b111) == pytest.approx(10**3 * 1e-3 * 2e-4)
+
+
+def test_a_theta_takes_its_own_entry_or_that_of_its_pair() -> None:
+    graph = JoinGraph((relation("a", ("x",)), relation("b", ("x",))), (), (less(("a", "x"), ("b", "x")),))
+    by_text = FixedStatistics(selectivities={"a.x < b.x": 0.4})
+    by_pair = FixedStatistics(selectivities={"b a": 0.3})
+    assert from_statistics(graph, by_text).thetas == ((0b11, 0.4),)
+    assert from_statistics(graph, by_pair).thetas == ((0b11, 0.3),)
+    assert from_statistics(graph, NOTHING_KNOWN).thetas == ((0b11, 1 / 3),)
+
+
+def test_rows_of_a_set_do_not_depend_on_the_order_of_joining() -> None:
+    rng = random.Random(5)
+    for _ in range(20):
+        model = ResourceModel(random_setting(rng, 6, extra_edges=3), HASHED)
+        left = rng.randrange(1, 62)
+        right = 63 ^ left
+        joined = model.rows(left) * model.rows(right) * model.selectivity(left, right)
+        assert joined == pytest.approx(model.rows(63))
+
+
+def test_a_query_beyond_the_mask_is_refused() -> None:
+    with pytest.raises(PlanError, match="63 relations"):
+        from_edges({f"s{i}": 1.0 for i in range(63)}, 1.0, {})
+    assert isinstance(from_edges({f"s{i}": 1.0 for i in range(62)}, 1.0, {}), Estimates)
