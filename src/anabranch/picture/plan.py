@@ -15,8 +15,9 @@ from types import MappingProxyType
 
 from anabranch.picture import svg
 from anabranch.picture.svg import Colours, Face
-from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, height, probe_order, shape
+from anabranch.plan.describe import conditions, probe_path
+from anabranch.plan.join_graph import JoinGraph, Relation
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, height, shape
 from anabranch.plan.query import Grouping, Query
 from anabranch.window import duration_text
 
@@ -117,7 +118,7 @@ def _place(graph: JoinGraph, plan: PhysicalPlan, left: float, notes: Mapping[str
     if isinstance(plan, Leaf):
         piece = _source_piece(graph.relation(plan.relation), notes.get(plan.relation, ""))
         return _Placed(plan, piece, (), left, max(piece.width, least))
-    orders = tuple(_order_text(plan, position, graph) for position in range(len(plan.inputs)))
+    orders = tuple(" → ".join(probe_path(plan, position, graph)) for position in range(len(plan.inputs)))
     inputs: list[_Placed] = []
     at = left
     floor = max(_JOIN_WIDTH, least)
@@ -144,30 +145,14 @@ def _source_piece(relation: Relation, note: str) -> _Piece:
 
 
 def _join_piece(node: JoinNode, graph: JoinGraph, width: float, note: str) -> _Piece:
-    sides = [frozenset(child.relations) for child in node.inputs]
-    conditions = [_key_text(key, sides) for key in graph.keys if sum(bool(key.relations & side) for side in sides) > 1]
-    conditions += [str(theta) for theta in graph.thetas if _meets(theta, node, sides)]
+    added = conditions(node, graph)
     lines = [("join" if len(node.inputs) == 2 else f"{len(node.inputs)}-way join", _TITLE)]
-    if not conditions:
+    if not added:
         lines.append(("every pair within the windows", _LABEL))
     wrap = partial(_CODE.wrap, width=width - 2 * _PADDING, most=3)
-    lines += [(words, _CODE) for condition in conditions for words in wrap(condition)]
+    lines += [(words, _CODE) for condition in added for words in wrap(condition)]
     lines += _note_lines(note, width)
-    return _Piece(tuple(lines), _JOIN, width, f"{node}: {' AND '.join(conditions) or 'cross product'}")
-
-
-def _key_text(key: KeyClass, sides: list[frozenset[str]]) -> str:
-    """The equality that a join adds: one member for each input."""
-    chosen = [next((str(member) for name, member in key.members if name in side), None) for side in sides]
-    return " = ".join(member for member in chosen if member is not None)
-
-
-def _meets(theta: Theta, node: JoinNode, sides: list[frozenset[str]]) -> bool:
-    return theta.relations <= frozenset(node.relations) and not any(theta.relations <= side for side in sides)
-
-
-def _order_text(node: JoinNode, position: int, graph: JoinGraph) -> str:
-    return " → ".join(shape(node.inputs[step]) for step in (position, *probe_order(node, position, graph)))
+    return _Piece(tuple(lines), _JOIN, width, f"{node}: {' AND '.join(added) or 'cross product'}")
 
 
 def _note_lines(note: str, width: float) -> list[tuple[str, Face]]:

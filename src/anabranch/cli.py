@@ -1,0 +1,244 @@
+"""The command `anabranch`: run, explain and look after continuous queries from a shell.
+
+Whatever a user can get wrong ends as `error: …` with what was found and what to do, and exit status 2; a traceback is
+shown only with --debug. Commands import what they need when they run, so that `explain` and `--help` need neither Spark
+nor Java.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent, indent
+
+from rich.console import Console
+
+import anabranch
+from anabranch import doctor, explain, spec
+from anabranch.errors import AnabranchError, HostError, InvariantBroken, SpecError
+from anabranch.lab import command as lab_command
+from anabranch.picture import plan_svg
+
+USER_ERROR = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command line and gives the exit status."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        status: int = parsed.run(parsed)
+        return status
+    except AnabranchError as error:
+        if parsed.debug or isinstance(error, InvariantBroken):
+            raise
+        first, *rest = str(error).split("\n")
+        print(f"error: {first}", *(indent(line, "  ") for line in rest), sep="\n", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the query of a spec until it ends, or until it is interrupted."""
+    chosen = _spec(arguments)
+    # Below, because these need pyspark, which explain and --help must not.
+    from anabranch.host.spark.session import local_session
+    from anabranch.launch import start
+    from anabranch.live import follow
+
+    console = Console(stderr=True)
+    spark = local_session(**({} if chosen.slots is None else {"cores": chosen.slots}))
+    try:
+        handle = start(chosen, spark)
+        try:
+            follow(handle, console)
+        except KeyboardInterrupt:
+            console.print("stopping; the checkpoint stays good for a restart")
+            handle.stop()
+        finally:
+            if arguments.report is not None:
+                _write(arguments.report, json.dumps(handle.report(), indent=2) + "\n")
+    finally:
+        spark.stop()
+    return 0
+
+
+def explain_spec(arguments: argparse.Namespace) -> int:
+    """Prints one stage of the spec's query and draws its plan if asked."""
+    chosen = _spec(arguments)
+    explained = explain.Explanation(chosen.query, chosen.catalog(), allow_unbounded=chosen.allow_unbounded)
+    print(explained.text(arguments.stage, chosen.plan))
+    if arguments.picture is not None:
+        _write(arguments.picture, plan_svg(explained.query, explained.plan(chosen.plan)))
+    return 0
+
+
+def demonstrate(arguments: argparse.Namespace) -> int:
+    """Runs the demo; fails when its result is not the batch answer."""
+    from anabranch.demo import run_demo
+
+    return 0 if run_demo(arguments.output, seconds=arguments.seconds, seed=arguments.seed) else 1
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    """Hands over to the benchmarks of the repository."""
+    if not Path("benchmarks/__main__.py").is_file():
+        raise HostError(
+            "no benchmarks in this folder",
+            detail="they belong to the repository, not to the installed package",
+            hint="run the command, or 'make bench', in a clone of the repository",
+        )
+    return subprocess.run([sys.executable, "-m", "benchmarks", *arguments.rest], check=False).returncode
+
+
+def examine(arguments: argparse.Namespace) -> int:
+    """Prints what the machine offers."""
+    findings = doctor.examine()
+    for finding in findings:
+        print(f"{'ok' if finding.is_good else '--':3}{finding.name:14} {finding.found}")
+        if not finding.is_good:
+            print(f"{'':18}hint: {finding.remedy}")
+    return 0 if all(finding.is_good for finding in findings) else USER_ERROR
+
+
+def _spec(arguments: argparse.Namespace) -> spec.Spec:
+    """The spec file with what the command line says on top."""
+    chosen = spec.load(arguments.spec)
+    if arguments.plan is not None:
+        chosen = replace(chosen, plan=arguments.plan)
+    if arguments.slots is not None:
+        if arguments.slots < 1:
+            raise SpecError(f"option '--slots' is {arguments.slots}", hint="give a whole number of at least 1")
+        chosen = replace(chosen, slots=arguments.slots)
+    return chosen
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise HostError(f"file '{path}' cannot be written", detail=str(error)) from error
+    print(f"wrote {path}", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="anabranch",
+        description="Adaptive continuous queries over data streams, on Spark.",
+        epilog=_examples(
+            """
+            anabranch demo                                see it work, in about a minute
+            anabranch explain examples/orders.yaml        what would run, without running it
+            anabranch run examples/orders.yaml            run it
+            anabranch COMMAND --help                      options and examples of a command
+            """
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"anabranch {anabranch.__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    command = _command(
+        commands,
+        "run",
+        "run the query of a spec file",
+        """
+        anabranch run query.yaml
+        anabranch run query.yaml --report report.json
+        anabranch run query.yaml --plan "((a b) c)" --slots 4     the checkpoint fits any plan and any number of slots
+
+        A spec file:
+
+        streams:
+          s0: {format: parquet, path: data/s0, schema: "ts timestamp, k bigint, p bigint", event_time: ts,
+               watermark: 0 seconds, options: {maxFilesPerTrigger: 1}}
+          s1: {format: parquet, path: data/s1, schema: "ts timestamp, k bigint, p bigint", event_time: ts}
+        query: SELECT a.p AS p0, b.p AS p1 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 10 SECONDS] AS b WHERE a.k = b.k
+        sink: {format: parquet, path: out}
+        checkpoint: ckpt
+        trigger: available_now        # or: 2 seconds
+        slots: 2
+        plan: auto                    # or mjoin | tree | "((a b) c)"
+        """,
+    )
+    _add_spec(command)
+    command.add_argument("--report", type=Path, metavar="FILE", help="write rows, times, state and plan as JSON")
+    command.set_defaults(run=run)
+
+    command = _command(
+        commands,
+        "explain",
+        "show how the query of a spec file would run",
+        """
+        anabranch explain query.yaml
+        anabranch explain query.yaml --stage logical
+        anabranch explain query.yaml --plan tree --picture plan.svg
+        """,
+    )
+    _add_spec(command)
+    command.add_argument(
+        "--stage", choices=explain.STAGES, default="physical", help="how far to go (default: physical)"
+    )
+    command.add_argument("--picture", type=Path, metavar="FILE", help="draw the physical plan as SVG")
+    command.set_defaults(run=explain_spec)
+
+    command = _command(
+        commands,
+        "demo",
+        "three live streams, one query, checked against the batch answer",
+        """
+        anabranch demo
+        anabranch demo --seconds 20 --output /tmp/demo
+        """,
+    )
+    command.add_argument("--output", type=Path, default=Path("demo-output"), metavar="DIR", help="where to write")
+    command.add_argument("--seconds", type=int, default=35, metavar="N", help="how long the streams flow (default: 35)")
+    command.add_argument("--seed", type=int, default=1, metavar="N", help="which data to generate (default: 1)")
+    command.set_defaults(run=demonstrate)
+
+    command = _command(
+        commands,
+        "bench",
+        "run the repository's benchmarks",
+        """
+        anabranch bench -- --list
+        anabranch bench -- spark-w3 --quick
+        """,
+    )
+    command.add_argument("rest", nargs="*", metavar="ARGUMENT", help="handed to the benchmarks; put -- before options")
+    command.set_defaults(run=bench)
+
+    command = _command(commands, "doctor", "check Python, Java, Spark and memory of this machine", "anabranch doctor")
+    command.set_defaults(run=examine)
+
+    lab_command.add_arguments(commands)
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str, examples: str
+) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name,
+        help=purpose,
+        description=purpose[0].upper() + purpose[1:] + ".",
+        epilog=_examples(examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _add_spec(command: argparse.ArgumentParser) -> None:
+    command.add_argument("spec", type=Path, metavar="SPEC.yaml", help="streams, query, sink and how to run it")
+    command.add_argument("--plan", metavar="PLAN", help="auto, mjoin, tree or a plan text, instead of the spec's")
+    command.add_argument("--slots", type=int, metavar="N", help="parallel slots, instead of the spec's")
+
+
+def _examples(text: str) -> str:
+    return "examples:\n" + indent(dedent(text).strip(), "  ")

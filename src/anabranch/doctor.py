@@ -1,0 +1,62 @@
+"""What this machine offers to a query, and what to do about what is missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from anabranch.errors import HostError
+from anabranch.live import size_text
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at; a remedy is given when it keeps queries from running."""
+
+    name: str
+    found: str
+    remedy: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        return not self.remedy
+
+
+def examine() -> list[Finding]:
+    """Python, Java, Spark, and the memory that hot state lives in."""
+    return [_python(), _spark(), _java(), _shared_memory(), Finding("processors", f"{os.cpu_count()}")]
+
+
+def _python() -> Finding:
+    return Finding("python", f"{platform.python_version()} ({sys.executable})")
+
+
+def _spark() -> Finding:
+    try:
+        return Finding("spark", f"pyspark {version('pyspark')}")
+    except PackageNotFoundError:
+        return Finding("spark", "pyspark is not installed", "install it with: pip install 'anabranch[spark]'")
+
+
+def _java() -> Finding:
+    try:
+        # Only here, because the module needs pyspark, which is an extra.
+        from anabranch.host.spark.session import require_java
+
+        return Finding("java", f"version {require_java()}")
+    except HostError as error:
+        return Finding("java", "; ".join(filter(None, (error.message, error.detail))), error.hint)
+
+
+def _shared_memory() -> Finding:
+    if not SHARED_MEMORY.is_dir():
+        return Finding("shared memory", "none; hot state will live in the temporary folder, which is slower")
+    usage = shutil.disk_usage(SHARED_MEMORY)
+    return Finding("shared memory", f"{size_text(usage.free)} free of {size_text(usage.total)} in {SHARED_MEMORY}")

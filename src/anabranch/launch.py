@@ -1,0 +1,50 @@
+"""From a spec to a running query on Spark: the one place where spec entries become calls of the public API."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+from anabranch.api import QueryHandle, Session
+from anabranch.spec import AvailableNow, Every, Spec, StreamSpec
+from anabranch.window import duration_text
+
+
+def start(spec: Spec, spark: SparkSession) -> QueryHandle:
+    """Registers the spec's streams, compiles its query and starts it."""
+    session = Session(spark)
+    for stream in spec.streams:
+        session.register(
+            stream.name,
+            read(stream, spark),
+            event_time=stream.event_time,
+            watermark=duration_text(stream.disorder),
+            idle_timeout=None if stream.idle_timeout is None else duration_text(stream.idle_timeout),
+        )
+    query = session.sql(spec.query, allow_unbounded=spec.allow_unbounded)
+    writer = query.writeStream.format(spec.sink.format).outputMode(spec.sink.mode).options(**dict(spec.sink.options))
+    writer = writer.option("checkpointLocation", spec.checkpoint).plan(spec.plan)
+    if spec.sink.path is not None:
+        writer = writer.option("path", spec.sink.path)
+    if spec.slots is not None:
+        writer = writer.slots(spec.slots)
+    if spec.name is not None:
+        writer = writer.queryName(spec.name)
+    if spec.idle_timeout is not None:
+        writer = writer.idleTimeout(duration_text(spec.idle_timeout))
+    match spec.trigger:
+        case AvailableNow():
+            writer = writer.trigger(availableNow=True)
+        case Every(interval):
+            writer = writer.trigger(processingTime=duration_text(interval).lower())
+    return writer.start()
+
+
+def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
+    """The streaming frame that a stream's entry describes."""
+    reader = spark.readStream.options(**dict(stream.options))
+    if stream.schema_text is not None:
+        reader = reader.schema(stream.schema_text)
+    if stream.table is not None:
+        return reader.table(stream.table)
+    assert stream.format is not None, "a stream without a table has a format"
+    return reader.format(stream.format).load(stream.path)

@@ -1,0 +1,43 @@
+"""What a join of a physical plan does, in words: the predicates it adds and the orders its inputs probe in.
+
+Text and pictures of plans are made from these, so that they cannot tell different stories.
+"""
+
+from __future__ import annotations
+
+from anabranch.plan.join_graph import JoinGraph, KeyClass, render
+from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, probe_order, shape
+
+
+def conditions(node: JoinNode, graph: JoinGraph) -> tuple[str, ...]:
+    """The predicates that become checkable in this join and not in an input of it; none for a cross product."""
+    sides = [frozenset(child.relations) for child in node.inputs]
+    keys = [_key_text(key, sides) for key in graph.keys if sum(bool(key.relations & side) for side in sides) > 1]
+    here = frozenset(node.relations)
+    thetas = [
+        str(theta)
+        for theta in graph.thetas
+        if theta.relations <= here and not any(theta.relations <= side for side in sides)
+    ]
+    return (*keys, *thetas)
+
+
+def probe_path(node: JoinNode, position: int, graph: JoinGraph) -> tuple[str, ...]:
+    """An input and the others in the order its rows probe them, as shapes."""
+    return tuple(shape(node.inputs[step]) for step in (position, *probe_order(node, position, graph)))
+
+
+def describe(plan: PhysicalPlan, graph: JoinGraph) -> str:
+    """The plan text, then every join with its predicates and probe orders, then the relations."""
+    lines = [f"plan {plan}"]
+    for node in nodes(plan):
+        lines.append(f"  join {node.shape}{'' if node == plan else ' kept as state'}")
+        lines.append(f"    on {' AND '.join(conditions(node, graph)) or 'nothing: every pair within the windows'}")
+        lines += [f"    probe {' > '.join(probe_path(node, position, graph))}" for position in range(len(node.inputs))]
+    return "\n".join([*lines, *(f"  {line}" for line in render(graph).split("\n") if line.startswith("relation "))])
+
+
+def _key_text(key: KeyClass, sides: list[frozenset[str]]) -> str:
+    """The equality that a join adds: one member for each input."""
+    chosen = [next((str(member) for name, member in key.members if name in side), None) for side in sides]
+    return " = ".join(member for member in chosen if member is not None)

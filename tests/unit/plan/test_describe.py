@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pyarrow as pa
+
+from anabranch.expr import Call, Column
+from anabranch.plan.describe import conditions, describe
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
+from anabranch.plan.physical import JoinNode, nodes
+from anabranch.plan.text import parse
+from anabranch.schema import Field, Schema
+from anabranch.window import Window
+
+SCHEMA = Schema((Field("k", pa.int64()), Field("p", pa.int64())))
+
+
+def column(relation: str, name: str) -> Column:
+    return Column(relation, name, pa.int64())
+
+
+GRAPH = JoinGraph(
+    tuple(Relation(name, f"s{name}", SCHEMA, "ts", Window(10_000_000)) for name in "abc"),
+    (KeyClass("k0", tuple((name, column(name, "k")) for name in "abc"), pa.int64()),),
+    (Theta(Call("less", (column("a", "p"), column("c", "p")), pa.bool_()), frozenset("ac")),),
+)
+
+
+def test_each_predicate_is_added_by_exactly_one_join_of_a_tree() -> None:
+    inner, outer = nodes(parse("((a b) c)"))
+    assert conditions(inner, GRAPH) == ("a.k = b.k",)
+    assert conditions(outer, GRAPH) == ("a.k = c.k", "a.p < c.p")
+
+
+def test_an_mjoin_adds_all_predicates_at_once() -> None:
+    root = parse("(a b c)")
+    assert isinstance(root, JoinNode)
+    assert conditions(root, GRAPH) == ("a.k = b.k = c.k", "a.p < c.p")
+
+
+def test_the_description_names_joins_orders_states_and_relations() -> None:
+    assert describe(parse("((a b) c)"), GRAPH).split("\n") == [
+        "plan ((a b) c)",
+        "  join (a b) kept as state",
+        "    on a.k = b.k",
+        "    probe a > b",
+        "    probe b > a",
+        "  join ((a b) c)",
+        "    on a.k = c.k AND a.p < c.p",
+        "    probe (a b) > c",
+        "    probe c > (a b)",
+        "  relation a = sa [RANGE 10 SECONDS]",
+        "  relation b = sb [RANGE 10 SECONDS]",
+        "  relation c = sc [RANGE 10 SECONDS]",
+    ]
+
+
+def test_a_join_without_predicates_says_so() -> None:
+    assert "nothing: every pair within the windows" in describe(parse("(a b)"), JoinGraph(GRAPH.relations[:2]))
