@@ -1,0 +1,60 @@
+"""What flows through the engine: new rows of a relation, and combinations of rows under way to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.engine.kernels import Int64Array
+from anabranch.schema import Schema
+
+
+@dataclass(frozen=True)
+class RelationBatch:
+    """New rows of one relation: event times, one code per key class, and the payload columns.
+
+    Rows without event time, late rows and rows that fail the relation's filter are not in it.
+    """
+
+    times: Int64Array
+    codes: Mapping[str, Int64Array]
+    payload: pa.RecordBatch
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def slice(self, start: int, stop: int) -> RelationBatch:
+        return RelationBatch(
+            self.times[start:stop],
+            {name: codes[start:stop] for name, codes in self.codes.items()},
+            self.payload.slice(start, stop - start) if self.payload.num_columns else self.payload,
+        )
+
+    def take(self, order: Int64Array) -> RelationBatch:
+        return RelationBatch(
+            self.times[order],
+            {name: codes[order] for name, codes in self.codes.items()},
+            self.payload.take(pa.array(order)) if self.payload.num_columns else self.payload,
+        )
+
+
+@dataclass(frozen=True)
+class Combinations:
+    """One row number per bound relation for each combination, with its newest time and its deadline."""
+
+    rows: Mapping[str, Int64Array]
+    newest: Int64Array
+    deadline: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.newest)
+
+
+def empty_batch(schema: Schema, codes: tuple[str, ...]) -> RelationBatch:
+    """No rows."""
+    nothing = np.empty(0, dtype=np.int64)
+    payload = pa.RecordBatch.from_pydict({field.name: pa.array([], field.type) for field in schema})
+    return RelationBatch(nothing, dict.fromkeys(codes, nothing), payload)

@@ -1,0 +1,128 @@
+"""From a query and a physical plan to the probes the engine performs.
+
+For each input of each join the compiler lists the probes of its order: which state, by which index, with codes taken from
+which bound relation, and what to check on the matches. All key classes that connect the bound relations with the target
+go into one index (a composite code when there are several); without any, a band gives a bucket index; without that, the
+index `all` links every row under one code and the probe is a nested loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anabranch.plan.join_graph import Band, JoinGraph, KeyClass, Theta
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes, probe_order, shape
+
+ALL = "all"
+"""The index that links every row under one code."""
+
+
+@dataclass(frozen=True)
+class KeyCheck:
+    """A class whose equality must be verified on the matches, between two bound relations."""
+
+    key: KeyClass
+    left: str
+    right: str
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One lookup: bound combinations against the state of one other input."""
+
+    target: int
+    index: tuple[str, ...]
+    """Code names; empty for the index of all rows."""
+    sources: tuple[str, ...]
+    """For each code name, the bound relation whose code is looked up."""
+    offsets: tuple[int, ...]
+    """What is added to the code: (0,) for keys, two neighbouring buckets for a band."""
+    checks: tuple[KeyCheck, ...]
+    thetas: tuple[Theta, ...]
+
+
+@dataclass(frozen=True)
+class JoinProgram:
+    """A join of the plan with the probes of each of its inputs."""
+
+    node: JoinNode
+    probes: tuple[tuple[Probe, ...], ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """All joins of a plan, inputs first, and the indexes each state must keep (by the shape of its plan)."""
+
+    plan: PhysicalPlan
+    joins: tuple[JoinProgram, ...]
+    indexes: dict[str, tuple[tuple[str, ...], ...]]
+
+
+def compile_plan(plan: PhysicalPlan, graph: JoinGraph) -> Program:
+    joins = tuple(JoinProgram(node, _probes(node, graph)) for node in nodes(plan))
+    indexes: dict[str, dict[tuple[str, ...], None]] = {}
+    for join in joins:
+        for probes in join.probes:
+            for probe in probes:
+                indexes.setdefault(shape(join.node.inputs[probe.target]), {})[probe.index] = None
+    if isinstance(plan, Leaf):
+        indexes[plan.relation] = {(): None}
+    return Program(plan, joins, {state: tuple(kept) for state, kept in indexes.items()})
+
+
+def index_name(index: tuple[str, ...]) -> str:
+    return "+".join(index) or ALL
+
+
+def band_name(position: int) -> str:
+    """The code name of the band that the graph's theta at that position carries."""
+    return f"band{position}"
+
+
+def bands_of(graph: JoinGraph, relation: str) -> tuple[tuple[str, Band], ...]:
+    """The bands that one relation has a side of, with their code names."""
+    return tuple(
+        (band_name(position), theta.band)
+        for position, theta in enumerate(graph.thetas)
+        if theta.band is not None and relation in (theta.band.left_relation, theta.band.right_relation)
+    )
+
+
+def _probes(node: JoinNode, graph: JoinGraph) -> tuple[tuple[Probe, ...], ...]:
+    programs = []
+    for position, child in enumerate(node.inputs):
+        bound = frozenset(child.relations)
+        probes = []
+        for target in probe_order(node, position, graph):
+            others = frozenset(node.inputs[target].relations)
+            probes.append(_probe(target, bound, others, graph))
+            bound |= others
+        programs.append(tuple(probes))
+    return tuple(programs)
+
+
+def _probe(target: int, bound: frozenset[str], others: frozenset[str], graph: JoinGraph) -> Probe:
+    keys = graph.keys_between(bound, others)
+    thetas = graph.thetas_between(bound, others)
+    checks = tuple(
+        KeyCheck(key, _member(key, bound), _member(key, others))
+        for key in keys
+        # One exact class is compared by the probe itself; a composite code is a hash and proves nothing.
+        if not key.is_exact or len(keys) > 1
+    )
+    if keys:
+        sources = tuple(_member(key, bound) for key in keys)
+        return Probe(target, tuple(key.name for key in keys), sources, (0,), checks, thetas)
+    for position, theta in enumerate(graph.thetas):
+        band = theta.band
+        if band is None:
+            continue
+        if band.left_relation in bound and band.right_relation in others:
+            return Probe(target, (band_name(position),), (band.left_relation,), (0, -1), (), thetas)
+        if band.right_relation in bound and band.left_relation in others:
+            return Probe(target, (band_name(position),), (band.right_relation,), (0, 1), (), thetas)
+    return Probe(target, (), (), (0,), (), thetas)
+
+
+def _member(key: KeyClass, relations: frozenset[str]) -> str:
+    return next(relation for relation, _ in key.members if relation in relations)

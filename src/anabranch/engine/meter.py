@@ -1,0 +1,57 @@
+"""Counts what the operators of one step do, and hands it over as an immutable `StepStatistics`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
+
+
+class Meter:
+    """The running totals of one step; `finish` starts the next."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.rows_in: dict[str, int] = defaultdict(int)
+        self.rows_out = 0
+        self._probes: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0] * 5)
+        self._inserted: dict[str, int] = defaultdict(int)
+        self._dropped: dict[str, int] = defaultdict(int)
+
+    def spent(self, kind: str, seconds: float) -> None:
+        self.seconds[kind] += seconds
+
+    def probed(self, join: str, origin: str, target: str, probes: int, pairs: int) -> None:
+        totals = self._probes[join, origin, target]
+        totals[0] += probes
+        totals[1] += pairs
+
+    def matched(self, join: str, origin: str, target: str, visited: int, matches: int, kept: int) -> None:
+        totals = self._probes[join, origin, target]
+        totals[2] += visited
+        totals[3] += matches
+        totals[4] += kept
+
+    def inserted(self, state: str, rows: int) -> None:
+        self._inserted[state] += rows
+
+    def dropped(self, state: str, rows: int) -> None:
+        self._dropped[state] += rows
+
+    def finish(self, sizes: dict[str, tuple[int, int]]) -> StepStatistics:
+        """The statistics of the step, given rows and bytes of each state as they are now."""
+        statistics = StepStatistics(
+            rows_in=dict(self.rows_in),
+            rows_out=self.rows_out,
+            probes=tuple(ProbeStatistics(*names, *totals) for names, totals in self._probes.items()),
+            states=tuple(
+                StateStatistics(name, rows, size, self._inserted[name], self._dropped[name])
+                for name, (rows, size) in sizes.items()
+            ),
+            seconds=dict(self.seconds),
+        )
+        self.reset()
+        return statistics

@@ -1,0 +1,147 @@
+"""The n-way window join.
+
+Law: the inputs' new combinations are taken one input after another. Those of an input probe the states of all the others
+(in which the inputs taken earlier already stand) and then enter their own. Of the new parts of a result exactly one is
+taken last, and that one finds all the others: each result is born once, whatever arrives together.
+
+A probe works on blocks, depth first along the probe order, so the memory of a step is bounded by the blocks on the way and
+not by the fan-out. Matches are row numbers; columns are read only by the checks that need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from time import perf_counter
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.engine.batch import Combinations
+from anabranch.engine.codes import equal_values
+from anabranch.engine.compile import JoinProgram, KeyCheck, Probe, index_name
+from anabranch.engine.evaluate import evaluate, evaluate_mask
+from anabranch.engine.kernels import BoolArray, Int64Array
+from anabranch.engine.meter import Meter
+from anabranch.engine.state.base import BaseState, combined
+from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.engine.state.ring import Matches
+from anabranch.expr import Column
+from anabranch.plan.physical import shape
+
+State = BaseState | IntermediateState
+
+
+class WindowJoin:
+    """One join of the plan over the states of its inputs."""
+
+    def __init__(
+        self, program: JoinProgram, inputs: tuple[State, ...], bases: Mapping[str, BaseState], meter: Meter
+    ) -> None:
+        self.program = program
+        self.inputs = inputs
+        self.bases = bases
+        self.meter = meter
+        self.name = program.node.shape
+
+    def probe(self, position: int, found: Combinations) -> Iterator[Combinations]:
+        """The results that new combinations of one input have with what the other inputs hold."""
+        yield from self._probe(position, self.program.probes[position], found)
+
+    def enter(self, position: int, found: Combinations) -> None:
+        """The new combinations of an input become findable by the others."""
+        started = perf_counter()
+        state = self.inputs[position]
+        if isinstance(state, BaseState):
+            state.link(found.rows[state.relation], found.newest, found.deadline)
+        else:
+            state.insert(found, lambda name, combinations: read_code(self.bases, name, combinations))
+        self.meter.spent("insert", perf_counter() - started)
+        self.meter.inserted(shape(self.program.node.inputs[position]), len(found))
+
+    def _probe(self, position: int, probes: tuple[Probe, ...], found: Combinations) -> Iterator[Combinations]:
+        if not len(found):
+            return
+        if not probes:
+            yield found
+            return
+        probe, *rest = probes
+        target = self.inputs[probe.target]
+        origin, name = shape(self.program.node.inputs[position]), shape(self.program.node.inputs[probe.target])
+        started = perf_counter()
+        codes = combined(
+            [
+                self.bases[relation].code(code, found.rows[relation])
+                for code, relation in zip(probe.index, probe.sources, strict=True)
+            ],
+            len(found),
+        )
+        self.meter.probed(self.name, origin, name, len(found), len(found) * target.ring.live)
+        for offset in probe.offsets:
+            shifted = codes + offset if offset else codes
+            for matches in target.ring.probe(index_name(probe.index), shifted, found.newest, found.deadline):
+                combinations = _extend(found, matches, target)
+                probed = perf_counter()
+                self.meter.spent("probe", probed - started)
+                kept = self._checked(probe, combinations)
+                self.meter.spent("check", perf_counter() - probed)
+                self.meter.matched(self.name, origin, name, matches.visited, len(matches.rows), len(kept))
+                yield from self._probe(position, tuple(rest), kept)
+                started = perf_counter()
+        self.meter.spent("probe", perf_counter() - started)
+
+    def _checked(self, probe: Probe, found: Combinations) -> Combinations:
+        """The combinations that pass every check which became possible with this probe."""
+        for check in probe.checks:
+            found = keep(found, self._equal(check, found))
+        for theta in probe.thetas:
+            if not len(found):
+                break
+            mask = evaluate_mask(theta.predicate, lambda column: read_column(self.bases, column, found), len(found))  # noqa: B023
+            found = keep(found, mask)
+        return found
+
+    def _equal(self, check: KeyCheck, found: Combinations) -> BoolArray:
+        left, right = self.bases[check.left], self.bases[check.right]
+        left_rows, right_rows = found.rows[check.left], found.rows[check.right]
+        same: BoolArray = left.code(check.key.name, left_rows) == right.code(check.key.name, right_rows)
+        if check.key.is_exact:
+            return same
+        values = [
+            evaluate(
+                check.key.expression(relation), lambda column: read_column(self.bases, column, found), len(found)
+            )
+            for relation in (check.left, check.right)
+        ]
+        return same & equal_values(values[0], values[1])
+
+
+def read_column(bases: Mapping[str, BaseState], column: Column, found: Combinations) -> pa.Array:
+    """A payload column of the combinations."""
+    return bases[column.relation].column(column.name, found.rows[column.relation])
+
+
+def read_code(bases: Mapping[str, BaseState], name: str, found: Combinations) -> Int64Array:
+    """A code of the combinations, from the first bound relation that has it."""
+    for relation, rows in found.rows.items():
+        if bases[relation].has_code(name):
+            return bases[relation].code(name, rows)
+    raise AssertionError(f"no bound relation has code {name}")
+
+
+def keep(found: Combinations, mask: BoolArray) -> Combinations:
+    if mask.all():
+        return found
+    kept = np.flatnonzero(mask)
+    return Combinations(
+        {relation: rows[kept] for relation, rows in found.rows.items()}, found.newest[kept], found.deadline[kept]
+    )
+
+
+def _extend(found: Combinations, matches: Matches, target: State) -> Combinations:
+    rows = {relation: numbers.take(matches.probes) for relation, numbers in found.rows.items()}
+    if isinstance(target, BaseState):
+        rows[target.relation] = matches.rows
+    else:
+        for relation in target.relations:
+            rows[relation] = target.rows(relation, matches.rows)
+    return Combinations(rows, matches.newest, matches.deadline)

@@ -1,0 +1,86 @@
+"""Where the arrays of a state live: in this process, or in memory-mapped files that all workers of a host share.
+
+A state asks its arena for named arrays and gives them back when it has outgrown them; it never knows which kind it has.
+Spark's Python workers are interchangeable, so between two steps a state must be found by whoever runs the next one: a
+`MappedArena` keeps every array in a file (on tmpfs where there is one) and can be reopened by name.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from anabranch.errors import StorageFull
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+class Arena(Protocol):
+    """A source of named arrays, and of named record batches for the columns that numpy cannot hold."""
+
+    def allocate(self, name: str, shape: tuple[int, ...], kind: str) -> Array: ...
+    def open(self, name: str, shape: tuple[int, ...], kind: str) -> Array: ...
+    def keep_batch(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch: ...
+    def open_batch(self, name: str) -> pa.RecordBatch: ...
+    def release(self, name: str) -> None: ...
+
+
+class ProcessArena:
+    """Arrays in this process's own memory."""
+
+    def allocate(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
+        return np.empty(shape, dtype=kind)
+
+    def open(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
+        raise KeyError(f"array '{name}' was not kept: this arena ends with its process")
+
+    def keep_batch(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+    def open_batch(self, name: str) -> pa.RecordBatch:
+        raise KeyError(f"batch '{name}' was not kept: this arena ends with its process")
+
+    def release(self, name: str) -> None:
+        pass
+
+
+class MappedArena:
+    """Arrays in files of one folder, mapped into every process that opens them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def allocate(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
+        path = self.folder / name
+        path.unlink(missing_ok=True)
+        size = int(np.prod(shape)) * np.dtype(kind).itemsize
+        try:
+            with open(path, "wb") as file:
+                # Without this a full tmpfs shows itself as SIGBUS in the middle of a kernel.
+                os.posix_fallocate(file.fileno(), 0, size)
+        except OSError as error:
+            raise StorageFull(
+                f"no space for {size} bytes of hot state in '{self.folder}'",
+                detail=str(error),
+                hint="free memory there, set ANABRANCH_HOT_FOLDER to a larger file system, or use shorter windows",
+            ) from error
+        return self.open(name, shape, kind)
+
+    def open(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
+        return np.asarray(np.memmap(self.folder / name, dtype=kind, mode="r+", shape=shape))
+
+    def keep_batch(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        with pa.OSFile(str(self.folder / name), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+            writer.write_batch(batch)
+        return self.open_batch(name)
+
+    def open_batch(self, name: str) -> pa.RecordBatch:
+        return pa.ipc.open_file(pa.memory_map(str(self.folder / name))).get_batch(0)
+
+    def release(self, name: str) -> None:
+        (self.folder / name).unlink(missing_ok=True)

@@ -1,0 +1,130 @@
+"""The rows of one relation: event time, codes, payload; the only state that must survive a crash.
+
+Everything else (intermediate states, groups, indexes) can be recomputed from the live base rows, so a checkpoint holds
+these alone and does not depend on the plan. `export` gives them back as a `RelationBatch`: what a snapshot saves is what a
+migration carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.engine.batch import RelationBatch, empty_batch
+from anabranch.engine.codes import band_codes, combine_codes
+from anabranch.engine.compile import bands_of, index_name
+from anabranch.engine.evaluate import evaluate
+from anabranch.engine.kernels import Int64Array
+from anabranch.engine.state.arena import Arena
+from anabranch.engine.state.chunks import ChunkStore
+from anabranch.engine.state.columns import numpy_form, to_arrow, to_numpy, validity
+from anabranch.engine.state.ring import Ring
+from anabranch.plan.join_graph import Band, JoinGraph
+from anabranch.schema import is_fixed_width
+from anabranch.window import FOREVER
+
+
+class BaseState:
+    """Live rows of a relation in a ring, with one hash index per combination of codes that some probe uses."""
+
+    def __init__(
+        self, arena: Arena, graph: JoinGraph, relation: str, codes: tuple[str, ...], indexes: tuple[tuple[str, ...], ...]
+    ) -> None:
+        declared = graph.relation(relation)
+        self.relation = relation
+        self.schema = declared.schema
+        self.range = FOREVER if declared.window.range is None else declared.window.range
+        self.codes = codes
+        self.bands = bands_of(graph, relation)
+        self.indexes = indexes
+        self._fixed = {field.name: field for field in declared.schema if is_fixed_width(field.type)}
+        columns: dict[str, tuple[str, int]] = {f"code.{name}": ("<i8", 1) for name in codes}
+        columns |= {f"code.{name}": ("<i8", 1) for name, _ in self.bands}
+        for field in self._fixed.values():
+            columns[f"value.{field.name}"] = numpy_form(field.type)
+            if field.nullable:
+                columns[f"valid.{field.name}"] = ("|u1", 1)
+        self.ring = Ring(arena, relation, columns, tuple(index_name(index) for index in indexes))
+        variable = [pa.field(f.name, f.type) for f in declared.schema if not is_fixed_width(f.type)]
+        self.chunks = ChunkStore(arena, relation, pa.schema(variable)) if variable else None
+
+    def layout(self) -> dict[str, Any]:
+        return {"ring": self.ring.layout(), "chunks": self.chunks.layout() if self.chunks else None}
+
+    def reopen(self, layout: Mapping[str, Any]) -> None:
+        self.ring.reopen(layout["ring"])
+        if self.chunks is not None:
+            self.chunks.reopen(layout["chunks"])
+
+    @property
+    def bytes(self) -> int:
+        return self.ring.bytes + (self.chunks.bytes if self.chunks else 0)
+
+    def append(self, batch: RelationBatch) -> int:
+        """Adds rows, readable but not yet findable; returns the number of the first."""
+        columns = {f"code.{name}": batch.codes[name] for name in self.codes}
+        for name, band in self.bands:
+            columns[f"code.{name}"] = _band_codes(self.relation, band, batch)
+        for field in self._fixed.values():
+            array = batch.payload.column(field.name)
+            columns[f"value.{field.name}"] = to_numpy(array)
+            if field.nullable:
+                columns[f"valid.{field.name}"] = validity(array)
+        first = self.ring.append(columns, len(batch))
+        if self.chunks is not None:
+            self.chunks.append(first, batch.payload.select(self.chunks.schema.names))
+        return first
+
+    def link(self, rows: Int64Array, newest: Int64Array, deadline: Int64Array) -> None:
+        """Makes appended rows, numbered without gaps, findable through every index."""
+        if not len(rows):
+            return
+        for index in self.indexes:
+            codes = combined([self.code(name, rows) for name in index], len(rows))
+            self.ring.link(index_name(index), int(rows[0]), codes, newest, deadline)
+
+    def drop(self, low: int) -> int:
+        dropped = self.ring.drop(low)
+        if self.chunks is not None and dropped:
+            self.chunks.drop(self.ring.first)
+        return dropped
+
+    def has_code(self, name: str) -> bool:
+        return f"code.{name}" in self.ring.columns
+
+    def code(self, name: str, rows: Int64Array) -> Int64Array:
+        return self.ring.get(f"code.{name}", rows)
+
+    def column(self, name: str, rows: Int64Array) -> pa.Array:
+        """The payload column's values of the rows of those numbers."""
+        field = self._fixed.get(name)
+        if field is None:
+            assert self.chunks is not None
+            return self.chunks.get(name, rows)
+        valid = self.ring.get(f"valid.{name}", rows) if field.nullable else None
+        return to_arrow(self.ring.get(f"value.{name}", rows), valid, field.type)
+
+    def export(self) -> RelationBatch:
+        """All live rows, which must be linked."""
+        rows = np.arange(self.ring.first, self.ring.next, dtype=np.int64)
+        if not len(rows):
+            return empty_batch(self.schema, self.codes)
+        payload = pa.RecordBatch.from_pydict({field.name: self.column(field.name, rows) for field in self.schema})
+        return RelationBatch(self.ring.times(rows)[0], {name: self.code(name, rows) for name in self.codes}, payload)
+
+
+def combined(codes: list[Int64Array], length: int) -> Int64Array:
+    """One code per row out of several; the code of no code is zero."""
+    if not codes:
+        return np.zeros(length, dtype=np.int64)
+    return codes[0] if len(codes) == 1 else combine_codes(codes)
+
+
+def _band_codes(relation: str, band: Band, batch: RelationBatch) -> Int64Array:
+    is_left = relation == band.left_relation
+    side, shift = (band.left, 0.0) if is_left else (band.right, band.low)
+    values = evaluate(side, lambda column: batch.payload.column(column.name), len(batch))
+    return band_codes(values, shift, band.high - band.low)

@@ -1,0 +1,91 @@
+"""Columns that numpy cannot hold (strings, nested values), kept as Arrow record batches in row-number order.
+
+Neighbouring batches are merged when the younger has grown to half the older, so there are O(log rows) of them and each
+row is copied O(log rows) times in its life. Batches wholly below the oldest live row are given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.engine.kernels import Int64Array
+from anabranch.engine.state.arena import Arena
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows [first, first + rows) of the state."""
+
+    file: str
+    first: int
+    batch: pa.RecordBatch
+
+    @property
+    def stop(self) -> int:
+        return self.first + int(self.batch.num_rows)
+
+
+class ChunkStore:
+    """The variable-width columns of one state."""
+
+    def __init__(self, arena: Arena, name: str, schema: pa.Schema) -> None:
+        self.arena = arena
+        self.name = name
+        self.schema = schema
+        self.chunks: list[Chunk] = []
+        self.written = 0
+
+    def layout(self) -> dict[str, Any]:
+        return {"written": self.written, "chunks": [[chunk.file, chunk.first] for chunk in self.chunks]}
+
+    def reopen(self, layout: Mapping[str, Any]) -> None:
+        self.written = layout["written"]
+        self.chunks = [Chunk(file, first, self.arena.open_batch(file)) for file, first in layout["chunks"]]
+
+    @property
+    def bytes(self) -> int:
+        return sum(int(chunk.batch.nbytes) for chunk in self.chunks)
+
+    def append(self, first: int, batch: pa.RecordBatch) -> None:
+        """Adds rows numbered from `first`."""
+        if not batch.num_rows:
+            return
+        start, parts = first, [batch]
+        while self.chunks and self.chunks[-1].batch.num_rows < 2 * sum(part.num_rows for part in parts):
+            younger = self.chunks.pop()
+            start, parts = younger.first, [younger.batch, *parts]
+            self.arena.release(younger.file)
+        merged = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        file = f"{self.name}.chunk.{self.written}"
+        self.written += 1
+        self.chunks.append(Chunk(file, start, self.arena.keep_batch(file, merged)))
+
+    def drop(self, first: int) -> None:
+        """Gives back the chunks that hold no row numbered `first` or later."""
+        while self.chunks and self.chunks[0].stop <= first:
+            self.arena.release(self.chunks.pop(0).file)
+
+    def get(self, column: str, rows: Int64Array) -> pa.Array:
+        """The column's values of the rows of those numbers."""
+        if not len(rows):
+            return pa.array([], self.schema.field(column).type)
+        starts = np.array([chunk.first for chunk in self.chunks], dtype=np.int64)
+        owners = np.searchsorted(starts, rows, side="right") - 1
+        touched = np.unique(owners)
+        if len(touched) == 1:
+            chunk = self.chunks[int(touched[0])]
+            return chunk.batch.column(column).take(pa.array(rows - chunk.first))
+        order = np.argsort(owners, kind="stable")
+        pieces = []
+        for owner in touched:
+            chunk = self.chunks[int(owner)]
+            mine = rows[owners == owner] - chunk.first
+            pieces.append(chunk.batch.column(column).take(pa.array(mine)))
+        back = np.empty(len(rows), dtype=np.int64)
+        back[order] = np.arange(len(rows), dtype=np.int64)
+        return pa.concat_arrays(pieces).take(pa.array(back))

@@ -1,0 +1,180 @@
+"""A state: numbered rows in a ring, with hash indexes over them.
+
+Rows get consecutive numbers for ever; the live ones are [first, next). Row n stands at n modulo the capacity, in every
+array of the state alike. Appending makes a row readable by number; linking makes it findable through the indexes. The
+two are apart because a new row must be readable (for residual predicates and results) before it may be found (each
+result is born exactly once). Dropping moves `first`; it costs the rows dropped, never the rows kept.
+
+Scaling: appending and linking are amortised O(1) per row, a probe costs its chain, a resize copies the live rows and
+happens when their number has doubled or shrunk to an eighth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anabranch.engine import kernels
+from anabranch.engine.kernels import DEADLINE, NEWEST, Int64Array
+from anabranch.engine.state.arena import Arena, Array
+
+SMALLEST_CAPACITY = 1 << 10
+BLOCK = 1 << 17
+"""How many matches a probe hands over at once; bounds the memory of a join whatever its fan-out."""
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Pairs found by a probe: the position of the probing row, the row number found, and their combined times."""
+
+    probes: Int64Array
+    rows: Int64Array
+    newest: Int64Array
+    deadline: Int64Array
+    visited: int
+
+
+class Ring:
+    """The arrays of one state; `columns` are (numpy kind, values per row), `indexes` are names of hash indexes."""
+
+    def __init__(
+        self, arena: Arena, name: str, columns: Mapping[str, tuple[str, int]], indexes: tuple[str, ...]
+    ) -> None:
+        self.arena = arena
+        self.name = name
+        self.columns = dict(columns)
+        self.indexes = indexes
+        self.first = 0
+        self.next = 0
+        self.capacity = 0
+        self.generation = 0
+        self._arrays: dict[str, Array] = {}
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def layout(self) -> dict[str, Any]:
+        """All that is needed, beside the arrays themselves, to find this state again."""
+        return {
+            "first": self.first,
+            "next": self.next,
+            "capacity": self.capacity,
+            "generation": self.generation,
+        }
+
+    def reopen(self, layout: Mapping[str, Any]) -> None:
+        self.first, self.next = layout["first"], layout["next"]
+        self.capacity, self.generation = layout["capacity"], layout["generation"]
+        if self.capacity:
+            self._arrays = {
+                part: self.arena.open(self._file(part), shape, kind) for part, shape, kind in self._parts(self.capacity)
+            }
+
+    @property
+    def live(self) -> int:
+        return self.next - self.first
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that the live rows take, at the density the ring is kept at (a ring is at most half empty)."""
+        per_row = sum(np.dtype(kind).itemsize * width for kind, width in self.columns.values())
+        return self.live * (per_row + len(self.indexes) * (4 * 8 + 2 * 8))
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def append(self, columns: Mapping[str, Array], count: int) -> int:
+        """Adds rows, not yet findable, and returns the number of the first."""
+        self._reserve(count)
+        start = self.next
+        for name, values in columns.items():
+            target = self._arrays[name]
+            for part, place in self._places(start, count):
+                target[place] = values[part]
+        self.next += count
+        return start
+
+    def link(self, index: str, first: int, codes: Int64Array, newest: Int64Array, deadline: Int64Array) -> None:
+        """Makes the rows numbered from `first` findable under their codes."""
+        entries, heads = self._arrays[f"entries.{index}"], self._arrays[f"heads.{index}"]
+        kernels.link(entries, heads, self._shift, first, codes, newest, deadline)
+
+    def drop(self, low: int) -> int:
+        """Drops the longest prefix of rows whose deadline is before `low`; returns how many."""
+        if not self.live:
+            return 0
+        before = self.first
+        self.first = kernels.first_alive(self._arrays[f"entries.{self.indexes[0]}"], before, self.next, low)
+        return self.first - before
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def get(self, column: str, rows: Int64Array) -> Array:
+        """The column's values of the rows of those numbers."""
+        values: Array = self._arrays[column].take(rows & (self.capacity - 1), axis=0)
+        return values
+
+    def times(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Newest time and deadline of linked rows."""
+        entries = self._arrays[f"entries.{self.indexes[0]}"].take(rows & (self.capacity - 1), axis=0)
+        return entries[:, NEWEST], entries[:, DEADLINE]
+
+    def probe(
+        self, index: str, codes: Int64Array, newest: Int64Array, deadline: Int64Array, block: int = BLOCK
+    ) -> Iterator[Matches]:
+        """All live linked rows of equal code that fit in time, in blocks."""
+        if not self.live or not len(codes):
+            return
+        entries, heads = self._arrays[f"entries.{index}"], self._arrays[f"heads.{index}"]
+        at, row = 0, -2
+        while at < len(codes):
+            room = tuple(np.empty(block, dtype=np.int64) for _ in range(4))
+            count, at, row, visited = kernels.probe(
+                entries, heads, self._shift, self.first, codes, newest, deadline, at, row, *room
+            )
+            yield Matches(*(array[:count] for array in room), visited)
+
+    # --- space --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _shift(self) -> int:
+        return 64 - (2 * self.capacity).bit_length() + 1
+
+    def _file(self, part: str) -> str:
+        return f"{self.name}.{part}.{self.generation}"
+
+    def _parts(self, capacity: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
+        for name, (kind, width) in self.columns.items():
+            yield name, (capacity,) if width == 1 else (capacity, width), kind
+        for index in self.indexes:
+            yield f"entries.{index}", (capacity, 4), "<i8"
+            yield f"heads.{index}", (2 * capacity,), "<i8"
+
+    def _places(self, start: int, count: int) -> Iterator[tuple[slice, slice]]:
+        """Where `count` rows from `start` on stand: one run, or two around the end of the ring."""
+        place = start & (self.capacity - 1)
+        head = min(count, self.capacity - place)
+        yield slice(0, head), slice(place, place + head)
+        if head < count:
+            yield slice(head, count), slice(0, count - head)
+
+    def _reserve(self, count: int) -> None:
+        needed = self.live + count
+        if needed <= self.capacity <= max(SMALLEST_CAPACITY, 8 * needed):
+            return
+        capacity = max(SMALLEST_CAPACITY, 1 << (needed - 1).bit_length() if needed > 1 else 1)
+        old, old_capacity, old_files = self._arrays, self.capacity, [self._file(part) for part in self._arrays]
+        self.generation += 1
+        self._arrays = {part: self.arena.allocate(self._file(part), s, k) for part, s, k in self._parts(capacity)}
+        self.capacity = capacity
+        rows = np.arange(self.first, self.next, dtype=np.int64)
+        for part, values in old.items():
+            if not part.startswith("heads."):
+                self._arrays[part][rows & (capacity - 1)] = values[rows & (old_capacity - 1)]
+        for index in self.indexes:
+            entries, heads = self._arrays[f"entries.{index}"], self._arrays[f"heads.{index}"]
+            kernels.relink(entries, heads, self._shift, self.first, self.next)
+        del old
+        for file in old_files:
+            self.arena.release(file)

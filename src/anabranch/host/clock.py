@@ -1,0 +1,77 @@
+"""Event time of a running query: how far each stream has come, what counts as late, and the watermark.
+
+The *floor* of a stream is the event time below which none of its rows is admitted any more: its largest event time so far
+minus its allowed disorder. The watermark of the query is the least floor. A stream that has been silent for the idle
+timeout would hold everything up; its floor is then raised to the watermark of the streams that are not idle. Rows it
+brings later from below that floor are late: dropped and counted, never silently half-joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anabranch.window import FOREVER
+
+BEFORE_ALL = -FOREVER
+
+
+@dataclass(frozen=True)
+class StreamClock:
+    """One stream's progress; `heard` is the processing time, in microseconds, of its last row (or of the start)."""
+
+    floor: int = BEFORE_ALL
+    newest: int | None = None
+    heard: int = 0
+    is_idle: bool = False
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The clocks of all streams of a query."""
+
+    streams: Mapping[str, StreamClock]
+
+    @property
+    def watermark(self) -> int:
+        return min(clock.floor for clock in self.streams.values())
+
+    def advance(
+        self,
+        newest: Mapping[str, int | None],
+        disorder: Mapping[str, int],
+        now: int,
+        idle_timeout: Mapping[str, int | None],
+    ) -> Clocks:
+        """The clocks after a batch with these largest event times (None: no rows), at processing time `now`."""
+        clocks = {}
+        for name, clock in self.streams.items():
+            seen = newest.get(name)
+            if seen is not None:
+                top = seen if clock.newest is None else max(seen, clock.newest)
+                clocks[name] = StreamClock(max(clock.floor, top - disorder[name]), top, now, is_idle=False)
+            else:
+                timeout = idle_timeout.get(name)
+                clocks[name] = replace(clock, is_idle=timeout is not None and now - clock.heard >= timeout)
+        awake = [clock.floor for clock in clocks.values() if not clock.is_idle]
+        if awake:
+            watermark = min(awake)
+            for name, clock in clocks.items():
+                if clock.is_idle and clock.floor < watermark:
+                    clocks[name] = replace(clock, floor=watermark)
+        return Clocks(clocks)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            name: {"floor": c.floor, "newest": c.newest, "heard": c.heard, "is_idle": c.is_idle}
+            for name, c in self.streams.items()
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Clocks:
+        return cls({name: StreamClock(**clock) for name, clock in value.items()})
+
+    @classmethod
+    def at_start(cls, streams: list[str], now: int) -> Clocks:
+        return cls({name: StreamClock(heard=now) for name in streams})

@@ -1,0 +1,193 @@
+"""The in-process host: the whole product without Spark, for tests, experiments and notebooks.
+
+Slots are engines in this process, stepped one after another. With a checkpoint it keeps the same durable rows and manifests
+as the Spark host and can be restarted with another plan or another number of slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.engine.batch import RelationBatch
+from anabranch.engine.codes import combine_codes, key_codes
+from anabranch.engine.engine import Engine
+from anabranch.engine.evaluate import evaluate, evaluate_mask
+from anabranch.engine.operators.group_by import finish
+from anabranch.engine.ownership import needed_in
+from anabranch.expr import Column
+from anabranch.host.clock import Clocks
+from anabranch.host.commit import (
+    merged_statistics,
+    next_manifest,
+    relation_floors,
+    slots_to_compact,
+)
+from anabranch.host.slot import SlotTask, advance, drain, make_engine, rebuild
+from anabranch.host.store import Manifest, Store
+from anabranch.host.wire import WireLayout, wire_layout
+from anabranch.plan.check import validate
+from anabranch.plan.join_graph import Relation
+from anabranch.plan.partitioning import choose_partitioning, row_code
+from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.query import Query
+from anabranch.stats.step import StepStatistics
+
+
+class LocalHost:
+    """A running query; feed it one micro-batch at a time.
+
+    >>> host = LocalHost(query, plan, slots=2)                        # doctest: +SKIP
+    >>> results = host.step({"orders": orders, "payments": payments})  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        plan: PhysicalPlan,
+        *,
+        slots: int = 1,
+        checkpoint: str | None = None,
+        idle_timeout: int | None = None,
+        now: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.query = query
+        self.plan = validate(plan, query.graph)
+        self.partitioning = choose_partitioning(query.graph, slots)
+        self.idle_timeout = idle_timeout
+        self.now = now
+        self.statistics = StepStatistics()
+        self.late: dict[str, int] = dict.fromkeys(self._streams, 0)
+        self._store = Store(checkpoint) if checkpoint is not None else None
+        self._manifest: Manifest | None = None
+        if self._store is not None:
+            self._store.open(query)
+            self._manifest = self._store.latest()
+        manifest = self._manifest
+        self.batch = manifest.batch + 1 if manifest else 0
+        self.clocks = manifest.clocks if manifest else Clocks.at_start(self._streams, now())
+        task = self._task(self.clocks)
+        self._engines = [make_engine(task, slot) for slot in range(slots)]
+        if self._store is not None:
+            for slot, engine in enumerate(self._engines):
+                rebuild(engine, task, slot, self._store)
+
+    @property
+    def _streams(self) -> list[str]:
+        return list(dict.fromkeys(relation.stream for relation in self.query.graph.relations))
+
+    def step(self, rows: Mapping[str, pa.Table]) -> pa.Table:
+        """Takes one micro-batch, tables by stream name, and returns the results it completes."""
+        layout = wire_layout(self.query, self.partitioning)
+        news = {
+            relation.name: relation_batch(relation, layout, rows[relation.stream])
+            for relation in self.query.graph.relations
+            if relation.stream in rows
+        }
+        clocks = self._clocks_after(rows)
+        task = self._task(clocks)
+        results: list[pa.RecordBatch] = []
+        reports: dict[int, dict[str, Any]] = {}
+        for slot, engine in enumerate(self._engines):
+            mine = layout.join(self._of_slot(slot, news))
+            found, reports[slot] = drain(advance(engine, task, slot, mine, self._store))
+            results += found
+        answer = self._finished(self._engines[0], results)
+        for report in reports.values():
+            for name, count in report["late"].items():
+                self.late[self.query.graph.relation(name).stream] += count
+        self.statistics = merged_statistics(reports)
+        self.clocks = clocks
+        self._commit(task, reports, clocks)
+        self.batch += 1
+        return answer
+
+    def _clocks_after(self, rows: Mapping[str, pa.Table]) -> Clocks:
+        newest: dict[str, int | None] = {}
+        for relation in self.query.graph.relations:
+            table = rows.get(relation.stream)
+            times = None if table is None else _times(table.column(relation.event_time))
+            newest[relation.stream] = int(times.max()) if times is not None and len(times) else None
+        disorder = {relation.stream: relation.disorder for relation in self.query.graph.relations}
+        return self.clocks.advance(newest, disorder, self.now(), dict.fromkeys(self._streams, self.idle_timeout))
+
+    def _task(self, clocks_after: Clocks) -> SlotTask:
+        manifest = self._manifest
+        return SlotTask(
+            query=self.query,
+            plan=self.plan,
+            partitioning=self.partitioning,
+            batch=self.batch,
+            floors=relation_floors(self.query, self.clocks),
+            answered_before=self.clocks.watermark,
+            watermark=clocks_after.watermark,
+            files=manifest.files if manifest else (),
+            partitionings=manifest.partitionings if manifest else (),
+            compacting=slots_to_compact(manifest, self.partitioning),
+        )
+
+    def _of_slot(self, slot: int, news: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:
+        if self.partitioning.slots == 1:
+            return dict(news)
+        return {
+            name: batch.take(
+                np.flatnonzero(needed_in(self.partitioning, name, batch.codes, len(batch))[:, slot]),
+            )
+            for name, batch in news.items()
+        }
+
+    def _finished(self, engine: Engine, results: list[pa.RecordBatch]) -> pa.Table:
+        table = pa.Table.from_batches(results, engine.result_schema())
+        return table if self.query.grouping is None else finish(self.query, table)
+
+    def _commit(self, task: SlotTask, reports: Mapping[int, Mapping[str, Any]], clocks: Clocks) -> None:
+        if self._store is None:
+            return
+        before, self._manifest = self._manifest, next_manifest(task, reports, clocks)
+        self._store.commit(self._manifest)
+        self._store.collect((self._manifest, before) if before else (self._manifest,))
+
+
+def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> RelationBatch:
+    """The rows of a stream as rows of one of its relations: filtered, timed, coded, only the payload kept."""
+    times = table.column(relation.event_time).combine_chunks()
+    kept = times.is_valid()
+    flat = {name: table.column(name).combine_chunks() for name in table.column_names}
+
+    def read(column: Column) -> pa.Array:
+        return flat[column.name]
+
+    if relation.filter is not None:
+        mask = evaluate_mask(relation.filter, read, table.num_rows)
+        kept = pa.array(mask & kept.to_numpy(zero_copy_only=False))
+    flat = {name: values.filter(kept) for name, values in flat.items()}
+    times = _times(flat[relation.event_time])
+    keys = {key.name: key for key in layout.query.graph.keys_of([relation.name])}
+    codes = {}
+    for code in layout.codes[relation.name]:
+        if code == row_code(relation.name):
+            codes[code] = _row_codes(times, flat)
+        else:
+            key = keys[code]
+            codes[code] = key_codes(evaluate(key.expression(relation.name), read, len(times)), key.type)
+    payload = pa.RecordBatch.from_pydict({field.name: flat[field.name].cast(field.type) for field in relation.schema})
+    return RelationBatch(times, codes, payload)
+
+
+def _row_codes(times: Any, columns: Mapping[str, pa.Array]) -> Any:
+    """A hash that spreads rows evenly and is the same when the row is read again."""
+    hashed = [times]
+    for values in columns.values():
+        if not pa.types.is_nested(values.type):
+            hashed.append(key_codes(values, values.type))
+    return combine_codes(hashed)
+
+
+def _times(column: pa.Array | pa.ChunkedArray) -> Any:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    micros = column.drop_null().cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    return micros.to_numpy(zero_copy_only=False)

@@ -1,0 +1,152 @@
+"""One engine step of one slot, the same on every host.
+
+A `SlotTask` is all that a step needs beside the rows: a small immutable value that travels to the worker. The step admits
+the rows (late ones are counted and dropped), advances the engine, and keeps what the slot took in as a file of base rows
+that carries the slot's report. A task may be run again: it starts from the state after the batch before, and if that is
+not at hand it is rebuilt from the base rows that the last manifest lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.engine.batch import RelationBatch
+from anabranch.engine.engine import Engine, expiry
+from anabranch.engine.ownership import needed_in, owner_test
+from anabranch.engine.state.arena import Arena
+from anabranch.host.store import RowFile, Store, rows_name
+from anabranch.host.wire import WireLayout, wire_layout
+from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.query import Query
+from anabranch.window import FOREVER
+
+
+@dataclass(frozen=True)
+class SlotTask:
+    """A step of all slots of a query: the plan and the state it starts from."""
+
+    query: Query
+    plan: PhysicalPlan
+    partitioning: Partitioning
+    batch: int
+    floors: Mapping[str, int]
+    """By relation, as of before the batch."""
+    answered_before: int
+    """The watermark before the batch: boundaries below it have been answered."""
+    watermark: int | None
+    """The watermark after the batch; only grouped queries need it during the step."""
+    files: tuple[RowFile, ...] = ()
+    partitionings: tuple[Partitioning, ...] = ()
+    compacting: frozenset[int] = frozenset()
+    """The slots that write all their live rows this time, so that older files can go."""
+
+
+def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> Engine:
+    layout = wire_layout(task.query, task.partitioning)
+    return Engine(
+        task.query, task.plan, arena=arena, codes=layout.codes, owns=owner_test(task.partitioning, slot)
+    )
+
+
+def rebuild(engine: Engine, task: SlotTask, slot: int, store: Store) -> None:
+    """Brings a fresh engine to the state after the batch before the task's, from durable base rows."""
+    layout = wire_layout(task.query, task.partitioning)
+    parts: dict[str, list[RelationBatch]] = {name: [] for name in task.query.graph.names}
+    for file in task.files:
+        written_by = task.partitionings[file.partitioning]
+        if written_by == task.partitioning and file.slot != slot:
+            continue
+        batches = wire_layout(task.query, written_by).split(store.read_rows(file.name))
+        for name, batch in batches.items():
+            if len(batch):
+                mine = _alive(task, name, batch)
+                if written_by != task.partitioning:
+                    mine &= _moves_here(task.partitioning, slot, written_by, file.slot, name, batch)
+                parts[name].append(batch.take(np.flatnonzero(mine)))
+    rows = {name: _concatenate(layout, name, batches) for name, batches in parts.items()}
+    engine.restore(rows, task.answered_before)
+
+
+def advance(
+    engine: Engine, task: SlotTask, slot: int, rows: pa.Table, store: Store | None
+) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+    """Yields the results of one step; at its end the rows are durable, and with them the report it returns."""
+    started = perf_counter()
+    layout = wire_layout(task.query, task.partitioning)
+    arrived = layout.split(rows)
+    admitted: dict[str, RelationBatch] = {}
+    counts: dict[str, dict[str, Any]] = {"rows": {}, "late": {}, "newest": {}}
+    for name, batch in arrived.items():
+        on_time = batch.times >= task.floors[name]
+        late = batch if on_time.all() else None
+        admitted[name] = batch if late is None else batch.take(np.flatnonzero(on_time))
+        counts["rows"][name] = _first_copies(task.partitioning, slot, name, admitted[name])
+        if late is not None:
+            counts["late"][name] = _first_copies(task.partitioning, slot, name, late.take(np.flatnonzero(~on_time)))
+        if len(admitted[name]):
+            counts["newest"][name] = int(admitted[name].times.max())
+    receiving = perf_counter() - started
+    yield from (batch for batch in engine.step(admitted, task.floors, task.watermark) if batch.num_rows)
+    statistics = engine.statistics()
+    report: dict[str, Any] = {**counts, "statistics": statistics.to_json(), "seconds": {"receive": receiving}}
+    if store is not None:
+        kept = engine.export() if slot in task.compacting else admitted
+        report["file"] = {
+            "rows": sum(len(batch) for batch in kept.values()),
+            "newest": {name: int(batch.times.max()) for name, batch in kept.items() if len(batch)},
+        }
+        store.write_rows(rows_name(task.batch, slot), layout.join(kept), report)
+    return report
+
+
+def drain(step: Generator[pa.RecordBatch, None, dict[str, Any]]) -> tuple[list[pa.RecordBatch], dict[str, Any]]:
+    """All results of a step, and its report."""
+    results = []
+    while True:
+        try:
+            results.append(next(step))
+        except StopIteration as end:
+            return results, end.value
+
+
+def _alive(task: SlotTask, name: str, batch: RelationBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    window = task.query.graph.relation(name).window.range
+    deadline = batch.times + (FOREVER if window is None else window)
+    alive: np.ndarray[Any, np.dtype[np.bool_]] = deadline >= expiry(task.query, task.floors)[name]
+    return alive
+
+
+def _moves_here(
+    partitioning: Partitioning, slot: int, before: Partitioning, written_in: int, name: str, batch: RelationBatch
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Rows of a file of another partitioning that this slot needs; of several copies, the first slot's counts."""
+    copies = needed_in(before, name, batch.codes, len(batch))
+    is_first = copies.argmax(axis=1) == written_in
+    here: np.ndarray[Any, np.dtype[np.bool_]] = is_first & needed_in(partitioning, name, batch.codes, len(batch))[:, slot]
+    return here
+
+
+def _first_copies(partitioning: Partitioning, slot: int, name: str, batch: RelationBatch) -> int:
+    """How many of the rows are counted here: each row once, in the first of the slots it was sent to."""
+    if partitioning.is_partition or not len(batch):
+        return len(batch)
+    return int((needed_in(partitioning, name, batch.codes, len(batch)).argmax(axis=1) == slot).sum())
+
+
+def _concatenate(layout: WireLayout, name: str, batches: list[RelationBatch]) -> RelationBatch:
+    if not batches:
+        return layout.empty(name)
+    return RelationBatch(
+        np.concatenate([batch.times for batch in batches]),
+        {code: np.concatenate([batch.codes[code] for batch in batches]) for code in layout.codes[name]},
+        pa.concat_batches([batch.payload for batch in batches])
+        if batches[0].payload.num_columns
+        else batches[0].payload,
+    )

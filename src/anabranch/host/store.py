@@ -1,0 +1,282 @@
+"""The durable side of a query: base rows per batch and slot, and one manifest per committed batch.
+
+    <checkpoint>/anabranch/metadata.json            which query this is
+    <checkpoint>/anabranch/rows/<batch>-<slot>.arrow  base rows that a slot took in (or, after compaction, all it holds)
+    <checkpoint>/anabranch/manifests/<batch>.json   what the state after that batch consists of
+
+Law: a batch is committed when its manifest has its final name, and not before. A manifest lists everything needed to
+rebuild every slot; nothing in it depends on a plan. Files are written under another name and renamed, so a reader sees
+whole files or none. What neither of the last two manifests needs is removed.
+
+Limit: rename must be atomic on the file system (true of local disks, HDFS, and object stores' single-object puts).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, StorageFull
+from anabranch.host.clock import Clocks
+from anabranch.plan.partitioning import Dimension, Partitioning
+from anabranch.plan.query import Query
+
+FORMAT_VERSION = 1
+_REPORT = b"anabranch.report"
+
+
+@dataclass(frozen=True)
+class RowFile:
+    """Base rows of one slot: those of one batch, or all live ones up to it when compacted."""
+
+    name: str
+    batch: int
+    slot: int
+    rows: int
+    newest: Mapping[str, int]
+    """The largest event time of each relation in the file."""
+    partitioning: int
+    """Position in the manifest's list of partitionings: the one the rows were spread by."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The state of a query after a batch."""
+
+    batch: int
+    clocks: Clocks
+    files: tuple[RowFile, ...]
+    partitionings: tuple[Partitioning, ...]
+    """The last one is in force."""
+    report: Mapping[str, Any] = field(default_factory=dict)
+    """What the batch did, for people; nothing depends on it."""
+
+
+class Store:
+    """A checkpoint folder on any file system that Arrow can reach."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self.files, root = _file_system(location)
+        self.root = f"{root.rstrip('/')}/anabranch"
+
+    # --- identity -----------------------------------------------------------------------------------------------------
+
+    def open(self, query: Query) -> str:
+        """Claims an empty checkpoint for the query, or makes sure an existing one is its own; returns its identity."""
+        path = f"{self.root}/metadata.json"
+        found = self._read_json(path)
+        if found is None:
+            self._refuse_leftovers()
+            identity = uuid.uuid4().hex
+            metadata = {
+                "version": FORMAT_VERSION,
+                "identity": identity,
+                "fingerprint": query.fingerprint,
+                "query": query.text,
+            }
+            for folder in ("rows", "manifests"):
+                self.files.create_dir(f"{self.root}/{folder}", recursive=True)
+            self._write_json(path, metadata)
+            return identity
+        if not {"version", "identity", "fingerprint", "query"} <= found.keys():
+            raise CorruptCheckpoint(
+                f"checkpoint '{self.location}' has a damaged metadata file",
+                detail=f"found the entries {', '.join(sorted(found)) or 'none'}",
+                hint="restore it from a copy, or start with an empty checkpoint folder",
+            )
+        if found["version"] != FORMAT_VERSION:
+            raise ForeignCheckpoint(
+                f"checkpoint '{self.location}' has format version {found['version']}; this is version {FORMAT_VERSION}",
+                hint="run it with the release that wrote it, or start with an empty checkpoint folder",
+            )
+        if found["fingerprint"] != query.fingerprint:
+            raise ForeignCheckpoint(
+                f"checkpoint '{self.location}' belongs to another query",
+                detail=f"it was written by: {found['query']}",
+                hint="use that query, or give this one a checkpoint folder of its own",
+            )
+        return str(found["identity"])
+
+    def _refuse_leftovers(self) -> None:
+        if self._names("manifests") or self._names("rows"):
+            raise CorruptCheckpoint(
+                f"checkpoint '{self.location}' has state but no metadata file",
+                hint="restore 'anabranch/metadata.json', or start with an empty checkpoint folder",
+            )
+
+    # --- manifests ----------------------------------------------------------------------------------------------------
+
+    def latest(self) -> Manifest | None:
+        """The manifest of the last committed batch."""
+        names = sorted(name for name in self._names("manifests") if name.endswith(".json"))
+        return self.manifest(int(names[-1].removesuffix(".json"))) if names else None
+
+    def manifest(self, batch: int) -> Manifest | None:
+        path = f"{self.root}/manifests/{batch:09d}.json"
+        value = self._read_json(path)
+        if value is None:
+            return None
+        try:
+            return _manifest_from_json(value)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptCheckpoint(
+                f"manifest of batch {batch} in checkpoint '{self.location}' cannot be read",
+                detail=f"{type(error).__name__}: {error}",
+                hint="restore it from a copy, or start with an empty checkpoint folder",
+            ) from error
+
+    def commit(self, manifest: Manifest) -> None:
+        """The batch is done from here on, whatever happens next."""
+        self._write_json(f"{self.root}/manifests/{manifest.batch:09d}.json", _manifest_to_json(manifest))
+
+    def collect(self, keep: tuple[Manifest, ...]) -> None:
+        """Removes the rows and manifests that none of the given manifests needs."""
+        rows = {file.name for manifest in keep for file in manifest.files}
+        newest = max(manifest.batch for manifest in keep)
+        for name in self._names("rows"):
+            if name not in rows and int(name[:9]) <= newest:
+                self.files.delete_file(f"{self.root}/rows/{name}")
+        manifests = {f"{manifest.batch:09d}.json" for manifest in keep}
+        for name in self._names("manifests"):
+            if name not in manifests and name.endswith(".json") and int(name[:9]) < newest:
+                self.files.delete_file(f"{self.root}/manifests/{name}")
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
+    def write_rows(self, name: str, table: pa.Table, report: Mapping[str, Any]) -> None:
+        """Keeps the rows a slot took in, and with them its report to the driver."""
+        schema = table.schema.with_metadata({_REPORT: json.dumps(report).encode()})
+        path = f"{self.root}/rows/{name}"
+        partial = f"{path}.{uuid.uuid4().hex}.partial"
+        try:
+            with self.files.open_output_stream(partial) as stream, pa.ipc.new_file(stream, schema) as writer:
+                writer.write_table(table.replace_schema_metadata(schema.metadata))
+            self.files.move(partial, path)
+        except OSError as error:
+            raise self._storage_error(error, path) from error
+
+    def read_rows(self, name: str) -> pa.Table:
+        return self._open_rows(name).read_all()
+
+    def read_report(self, name: str) -> dict[str, Any]:
+        metadata = self._open_rows(name).schema.metadata or {}
+        report: dict[str, Any] = json.loads(metadata[_REPORT])
+        return report
+
+    def _open_rows(self, name: str) -> pa.ipc.RecordBatchFileReader:
+        path = f"{self.root}/rows/{name}"
+        try:
+            if isinstance(self.files, pafs.LocalFileSystem):
+                return pa.ipc.open_file(pa.memory_map(path))
+            return pa.ipc.open_file(self.files.open_input_file(path))
+        except (OSError, pa.ArrowInvalid) as error:
+            raise CorruptCheckpoint(
+                f"rows '{name}' of checkpoint '{self.location}' are missing or damaged",
+                detail=str(error),
+                hint="restore the file from a copy, or start with an empty checkpoint folder",
+            ) from error
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def _names(self, folder: str) -> list[str]:
+        selector = pafs.FileSelector(f"{self.root}/{folder}", allow_not_found=True)
+        return [info.base_name for info in self.files.get_file_info(selector) if info.is_file]
+
+    def _read_json(self, path: str) -> dict[str, Any] | None:
+        if self.files.get_file_info(path).type == pafs.FileType.NotFound:
+            return None
+        with self.files.open_input_stream(path) as stream:
+            content = stream.read()
+        try:
+            value = json.loads(content)
+        except ValueError as error:
+            raise CorruptCheckpoint(
+                f"'{path}' is not valid JSON",
+                detail=str(error),
+                hint="restore it from a copy, or start with an empty checkpoint folder",
+            ) from error
+        if not isinstance(value, dict):
+            raise CorruptCheckpoint(f"'{path}' does not hold an object", hint="restore it from a copy")
+        return value
+
+    def _write_json(self, path: str, value: Mapping[str, Any]) -> None:
+        partial = f"{path}.{uuid.uuid4().hex}.partial"
+        try:
+            with self.files.open_output_stream(partial) as stream:
+                stream.write(json.dumps(value).encode())
+            self.files.move(partial, path)
+        except OSError as error:
+            raise self._storage_error(error, path) from error
+
+    def _storage_error(self, error: OSError, path: str) -> Exception:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return StorageFull(
+                f"no space left to write '{path}'",
+                detail="the batch was not committed; it will be replayed",
+                hint="free space on that file system and start the query again",
+            )
+        return CheckpointError(f"cannot write '{path}'", detail=str(error), hint="check the folder's permissions")
+
+
+def rows_name(batch: int, slot: int) -> str:
+    return f"{batch:09d}-{slot:04d}.arrow"
+
+
+def _file_system(location: str) -> tuple[pafs.FileSystem, str]:
+    if location.startswith("/"):
+        return pafs.LocalFileSystem(), location
+    try:
+        files, path = pafs.FileSystem.from_uri(location)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CheckpointError(
+            f"checkpoint location '{location}' cannot be used",
+            detail=str(error),
+            hint="give an absolute path or a URI such as file:///… or hdfs://…",
+        ) from error
+    return files, path
+
+
+def _manifest_to_json(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "batch": manifest.batch,
+        "clocks": manifest.clocks.to_json(),
+        "files": [asdict(file) for file in manifest.files],
+        "partitionings": [_partitioning_to_json(partitioning) for partitioning in manifest.partitionings],
+        "report": dict(manifest.report),
+    }
+
+
+def _manifest_from_json(value: Mapping[str, Any]) -> Manifest:
+    return Manifest(
+        batch=value["batch"],
+        clocks=Clocks.from_json(value["clocks"]),
+        files=tuple(RowFile(**file) for file in value["files"]),
+        partitionings=tuple(_partitioning_from_json(partitioning) for partitioning in value["partitionings"]),
+        report=value["report"],
+    )
+
+
+def _partitioning_to_json(partitioning: Partitioning) -> dict[str, Any]:
+    return {
+        "dimensions": [
+            {"code": d.code, "relations": sorted(d.relations), "share": d.share} for d in partitioning.dimensions
+        ],
+        "slots": partitioning.slots,
+        "table": list(partitioning.table),
+    }
+
+
+def _partitioning_from_json(value: Mapping[str, Any]) -> Partitioning:
+    return Partitioning(
+        tuple(Dimension(d["code"], frozenset(d["relations"]), d["share"]) for d in value["dimensions"]),
+        value["slots"],
+        tuple(value["table"]),
+    )

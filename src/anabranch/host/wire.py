@@ -1,0 +1,151 @@
+"""The one row layout in which rows of all relations travel together: through the shuffle and into the checkpoint.
+
+Columns: the relation's position in FROM, the event time, one code per key class (and per row-spread relation), and payload
+columns shared between relations by type, so that a union of many relations stays narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.engine.batch import RelationBatch, empty_batch
+from anabranch.engine.engine import key_codes_of
+from anabranch.engine.kernels import Int64Array
+from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.query import Query
+
+RELATION, TIME = "_relation", "_time"
+
+
+@dataclass(frozen=True)
+class WireLayout:
+    """Where each relation's codes and columns stand."""
+
+    query: Query
+    codes: Mapping[str, tuple[str, ...]]
+    """The code names of each relation, in order."""
+
+    @cached_property
+    def code_columns(self) -> tuple[str, ...]:
+        """One shared column per position: the n-th code of any relation stands in `_code<n>`."""
+        return tuple(f"_code{i}" for i in range(max((len(names) for names in self.codes.values()), default=0)))
+
+    @cached_property
+    def payload(self) -> Mapping[str, Mapping[str, str]]:
+        """Relation to column to wire column."""
+        return {name: dict(placed) for name, placed in self._placed[0].items()}
+
+    @cached_property
+    def _placed(self) -> tuple[dict[str, dict[str, str]], list[tuple[str, pa.DataType]]]:
+        shared: dict[pa.DataType, list[str]] = {}
+        columns: list[tuple[str, pa.DataType]] = []
+        placed: dict[str, dict[str, str]] = {}
+        for relation in self.query.graph.relations:
+            used: dict[pa.DataType, int] = {}
+            placed[relation.name] = {}
+            for field in relation.schema:
+                position = used.get(field.type, 0)
+                used[field.type] = position + 1
+                of_type = shared.setdefault(field.type, [])
+                if position == len(of_type):
+                    of_type.append(f"_value{len(columns)}")
+                    columns.append((of_type[-1], field.type))
+                placed[relation.name][field.name] = of_type[position]
+        return placed, columns
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        fields = [pa.field(RELATION, pa.int8(), False), pa.field(TIME, pa.int64(), False)]
+        fields += [pa.field(name, pa.int64()) for name in self.code_columns]
+        fields += [pa.field(name, kind) for name, kind in self._placed[1]]
+        return pa.schema(fields)
+
+    def split(self, table: pa.Table) -> dict[str, RelationBatch]:
+        """The rows of each relation, in time order."""
+        names = self.query.graph.names
+        if not table.num_rows:
+            return {name: self.empty(name) for name in names}
+        tags = _numpy(table, RELATION)
+        times = _numpy(table, TIME)
+        order = _order(tags, times)
+        if order is not None:
+            table = table.take(pa.array(order))
+            tags, times = tags[order], times[order]
+        batch = table.combine_chunks().to_batches()[0]
+        stops = np.searchsorted(tags, np.arange(len(names)), side="right")
+        batches = {}
+        start = 0
+        for position, name in enumerate(names):
+            stop = int(stops[position])
+            part = batch.slice(start, stop - start)
+            codes = {code: _numpy(part, self.code_columns[i]) for i, code in enumerate(self.codes[name])}
+            fields = self.query.graph.relation(name).schema
+            payload = pa.RecordBatch.from_pydict(
+                {f.name: part.column(self.payload[name][f.name]).cast(f.type) for f in fields}
+            )
+            batches[name] = RelationBatch(times[start:stop], codes, payload)
+            start = stop
+        return batches
+
+    def join(self, batches: Mapping[str, RelationBatch]) -> pa.Table:
+        """The rows of all relations as one table; the inverse of `split` up to order."""
+        tables = [
+            self.relation_table(position, batches[name])
+            for position, name in enumerate(self.query.graph.names)
+            if name in batches and len(batches[name])
+        ]
+        return pa.concat_tables(tables) if tables else self.schema.empty_table()
+
+    def relation_table(self, position: int, batch: RelationBatch) -> pa.Table:
+        name = self.query.graph.names[position]
+        length = len(batch)
+        columns: dict[str, pa.Array] = {
+            RELATION: pa.array(np.full(length, position, dtype=np.int8)),
+            TIME: pa.array(batch.times),
+        }
+        for i, code in enumerate(self.codes[name]):
+            columns[self.code_columns[i]] = pa.array(batch.codes[code])
+        for column, wire in self.payload[name].items():
+            columns[wire] = batch.payload.column(column)
+        return pa.table(
+            [columns[f.name] if f.name in columns else pa.nulls(length, f.type) for f in self.schema],
+            schema=self.schema,
+        )
+
+    def empty(self, relation: str) -> RelationBatch:
+        return empty_batch(self.query.graph.relation(relation).schema, self.codes[relation])
+
+
+def wire_layout(query: Query, partitioning: Partitioning) -> WireLayout:
+    """The layout that carries every code the joins and the partitioning need."""
+    codes = {
+        name: (
+            *of_keys,
+            *(d.code for d in partitioning.dimensions if d.relations == {name} and d.code not in of_keys),
+        )
+        for name, of_keys in key_codes_of(query).items()
+    }
+    return WireLayout(query, codes)
+
+
+def _order(tags: Int64Array, times: Int64Array) -> Int64Array | None:
+    """The order by relation, then time, stable; None when the rows stand in it already."""
+    same = tags[1:] == tags[:-1]
+    if bool(((tags[1:] > tags[:-1]) | (same & (times[1:] >= times[:-1]))).all()):
+        return None
+    by_time = np.argsort(times, kind="stable")
+    order: Int64Array = by_time[np.argsort(tags[by_time], kind="stable")]
+    return order
+
+
+def _numpy(rows: pa.Table | pa.RecordBatch, name: str) -> Int64Array:
+    column = rows.column(name)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    values: Int64Array = column.to_numpy(zero_copy_only=False)
+    return values

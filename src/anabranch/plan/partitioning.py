@@ -1,0 +1,120 @@
+"""How the work of one query is spread over slots: a grid of partition groups and a table from groups to slots.
+
+Every key class is a possible dimension of the grid; a relation that is in no class gets a dimension of its own, along
+which its rows are spread by a hash of the row. A row has a coordinate in each dimension it is a member of and is needed
+in every group that agrees with those: a *hypercube* when there are several classes (Shares: Afrati & Ullman 2010), a grid
+when there is no equality at all (1-Bucket-Theta: Okcan & Riedewald 2011). Rows are sent once per slot, not once per
+group; a finished combination has all coordinates and belongs to the one slot that holds its group.
+
+The table is a value. Moving a group to another slot is a new table; which slots need a row follows from it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from anabranch.errors import PlanError
+from anabranch.plan.join_graph import JoinGraph
+
+GROUPS = 64
+"""Partition groups of a query, at least; the unit that is balanced."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """An axis of the grid: the code that gives the coordinate, the relations that have it, and its length."""
+
+    code: str
+    relations: frozenset[str]
+    share: int
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """A grid of groups and the slot of each, groups numbered with the last dimension running fastest."""
+
+    dimensions: tuple[Dimension, ...]
+    slots: int
+    table: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise PlanError(f"{self.slots} slots cannot run a query", hint="use at least one slot")
+        if len(self.table) != self.groups or not all(0 <= slot < self.slots for slot in self.table):
+            raise PlanError(f"a slot map of {len(self.table)} entries does not fit {self.groups} partition groups")
+
+    @property
+    def groups(self) -> int:
+        return math.prod(dimension.share for dimension in self.dimensions)
+
+    def members(self, relation: str) -> tuple[Dimension, ...]:
+        """The dimensions in which a relation's rows have a coordinate."""
+        return tuple(dimension for dimension in self.dimensions if relation in dimension.relations)
+
+    @cached_property
+    def is_partition(self) -> bool:
+        """True when no row is needed in two slots, so that no result can be found twice."""
+        relations = frozenset(name for dimension in self.dimensions for name in dimension.relations)
+        return self.slots == 1 or all(len(slots) == 1 for name in relations for slots in self.slots_of(name))
+
+    def slots_of(self, relation: str) -> tuple[tuple[int, ...], ...]:
+        """For every coordinate a row of the relation can have, in mixed radix over its dimensions, the slots it needs."""
+        ranges = [range(dimension.share) for dimension in self.dimensions]
+        own = [position for position, d in enumerate(self.dimensions) if relation in d.relations]
+        needed: dict[tuple[int, ...], set[int]] = {}
+        for group, coordinates in enumerate(itertools.product(*ranges)):
+            needed.setdefault(tuple(coordinates[i] for i in own), set()).add(self.table[group])
+        return tuple(tuple(sorted(needed[key])) for key in sorted(needed))
+
+
+def row_code(relation: str) -> str:
+    """The name of the code that spreads the rows of a relation without a key."""
+    return f"row.{relation}"
+
+
+def choose_partitioning(graph: JoinGraph, slots: int, groups: int = GROUPS) -> Partitioning:
+    """The grid that sends the fewest rows, all relations taken as equally fast, and an even table over it.
+
+    First the slots are factored over the dimensions so that the sum over relations of (slots a row is sent to) is least;
+    then every dimension is cut finer until there are enough groups to balance with.
+    """
+    axes = [(key.name, key.relations) for key in graph.keys]
+    axes += [(row_code(name), frozenset([name])) for name in graph.names if not graph.keys_of([name])]
+    if not axes:
+        raise PlanError("a join graph without relations cannot be partitioned")
+
+    def sent(factors: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
+        copies = [
+            math.prod(f for f, (_, members) in zip(factors, axes, strict=True) if name not in members)
+            for name in graph.names
+        ]
+        return sum(copies), max(factors), tuple(-factor for factor in factors)
+
+    factors = min(_factorings(slots, len(axes)), key=sent)
+    # Only dimensions that are cut anyway are cut finer: a longer axis elsewhere would spread rows for nothing.
+    cut = [i for i, factor in enumerate(factors) if factor > 1] or [0]
+    finer = math.ceil((max(groups, slots) / math.prod(factors)) ** (1 / len(cut)))
+    shares = tuple(factor * finer if i in cut else 1 for i, factor in enumerate(factors))
+    dimensions = tuple(Dimension(code, members, share) for (code, members), share in zip(axes, shares, strict=True))
+    table = []
+    for coordinates in itertools.product(*(range(share) for share in shares)):
+        slot = 0
+        for coordinate, share, factor in zip(coordinates, shares, factors, strict=True):
+            slot = slot * factor + coordinate * factor // share
+        table.append(slot)
+    return Partitioning(dimensions, slots, tuple(table))
+
+
+def _factorings(number: int, parts: int) -> list[tuple[int, ...]]:
+    """All ways to write a number as an ordered product.
+
+    >>> _factorings(4, 2)
+    [(1, 4), (2, 2), (4, 1)]
+    """
+    if parts == 1:
+        return [(number,)]
+    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    return [(d, *rest) for d in divisors for rest in _factorings(number // d, parts - 1)]

@@ -1,0 +1,110 @@
+"""What one engine step did: the measured statistics that optimizers, progress reports and benchmarks read.
+
+One immutable value per step (per batch and slot); `merge` adds the slots of a batch together. Counts are exact; times are
+seconds of wall clock inside the step, by kind of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ProbeStatistics:
+    """Rows of one input of a join looked up in the state of another.
+
+    Selectivity of the lookup is matches / (probes x state rows); `kept` are the matches that also passed the predicates
+    that became checkable with it.
+    """
+
+    join: str
+    origin: str
+    target: str
+    probes: int = 0
+    state_rows: int = 0
+    """Live rows of the probed state, summed over probes: the number of pairs that stood to be compared."""
+    visited: int = 0
+    matches: int = 0
+    kept: int = 0
+
+
+@dataclass(frozen=True)
+class StateStatistics:
+    """The rows and bytes a state holds after the step, and what entered and left it."""
+
+    state: str
+    rows: int
+    bytes: int
+    inserted: int = 0
+    dropped: int = 0
+
+
+@dataclass(frozen=True)
+class StepStatistics:
+    """One step of one slot, or several of them merged."""
+
+    rows_in: Mapping[str, int] = field(default_factory=dict)
+    """Rows admitted, by relation."""
+    rows_out: int = 0
+    probes: tuple[ProbeStatistics, ...] = ()
+    states: tuple[StateStatistics, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def state_rows(self) -> int:
+        return sum(state.rows for state in self.states)
+
+    @property
+    def state_bytes(self) -> int:
+        return sum(state.bytes for state in self.states)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> StepStatistics:
+        return cls(
+            rows_in=dict(value["rows_in"]),
+            rows_out=value["rows_out"],
+            probes=tuple(ProbeStatistics(**probe) for probe in value["probes"]),
+            states=tuple(StateStatistics(**state) for state in value["states"]),
+            seconds=dict(value["seconds"]),
+        )
+
+
+def merge(steps: Iterable[StepStatistics]) -> StepStatistics:
+    """The sum of several steps; operators of the same name are added together."""
+    rows_in: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    probes: dict[tuple[str, str, str], ProbeStatistics] = {}
+    states: dict[str, StateStatistics] = {}
+    rows_out = 0
+    for step in steps:
+        rows_out += step.rows_out
+        for relation, count in step.rows_in.items():
+            rows_in[relation] = rows_in.get(relation, 0) + count
+        for kind, spent in step.seconds.items():
+            seconds[kind] = seconds.get(kind, 0.0) + spent
+        for probe in step.probes:
+            key = (probe.join, probe.origin, probe.target)
+            known = probes.get(key, ProbeStatistics(*key))
+            probes[key] = ProbeStatistics(
+                *key,
+                known.probes + probe.probes,
+                known.state_rows + probe.state_rows,
+                known.visited + probe.visited,
+                known.matches + probe.matches,
+                known.kept + probe.kept,
+            )
+        for state in step.states:
+            before = states.get(state.state, StateStatistics(state.state, 0, 0))
+            states[state.state] = StateStatistics(
+                state.state,
+                before.rows + state.rows,
+                before.bytes + state.bytes,
+                before.inserted + state.inserted,
+                before.dropped + state.dropped,
+            )
+    return StepStatistics(rows_in, rows_out, tuple(probes.values()), tuple(states.values()), seconds)
