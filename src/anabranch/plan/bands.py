@@ -1,0 +1,182 @@
+"""Recognises band predicates: conjunctions that keep the distance of two expressions between two finite numbers.
+
+    ABS(x - y) <= c        x BETWEEN y - c AND y + d        x >= y - c AND x <= y + d
+
+Each comparison is read as a sum of terms and a constant; when exactly one term of one relation and one of another stay,
+with opposite signs, it bounds their difference. Bounds of the same pair are intersected over all predicates, and the
+first of them carries the band. Every predicate stays as it is: the band only says where to look, so its bounds are
+closed and rounded outwards.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from anabranch.expr import Call, Cast, Expr, Literal, relations
+from anabranch.functions import kind_of, without_widening
+from anabranch.plan.join_graph import Band, Theta
+
+_MEASURABLE = frozenset({"integer", "float", "decimal", "timestamp"})
+_MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
+_EXACT_IN_DOUBLE = 2**53
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """low <= left - right <= high; None for a side without a bound."""
+
+    left: Expr
+    right: Expr
+    low: Fraction | None
+    high: Fraction | None
+
+    def mirrored(self) -> _Bounds:
+        low, high = (None if self.high is None else -self.high), (None if self.low is None else -self.low)
+        return _Bounds(self.right, self.left, low, high)
+
+    def within(self, other: _Bounds) -> _Bounds:
+        lows = [bound for bound in (self.low, other.low) if bound is not None]
+        highs = [bound for bound in (self.high, other.high) if bound is not None]
+        return replace(self, low=max(lows, default=None), high=min(highs, default=None))
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """Terms added, terms subtracted, and a constant."""
+
+    added: tuple[Expr, ...]
+    subtracted: tuple[Expr, ...]
+    constant: Fraction
+
+    def minus(self, other: _Sum) -> _Sum:
+        return _Sum(self.added + other.subtracted, self.subtracted + other.added, self.constant - other.constant)
+
+    def plus(self, other: _Sum) -> _Sum:
+        return _Sum(self.added + other.added, self.subtracted + other.subtracted, self.constant + other.constant)
+
+
+def thetas_with_bands(predicates: Sequence[Expr]) -> tuple[Theta, ...]:
+    """The predicates as thetas, in order, the first of each bounded pair with its band."""
+    found: dict[tuple[Expr, Expr], tuple[int, _Bounds]] = {}
+    for position, predicate in enumerate(predicates):
+        bounds = _bounds(predicate)
+        if bounds is None:
+            continue
+        if (bounds.right, bounds.left) in found:
+            bounds = bounds.mirrored()
+        pair = bounds.left, bounds.right
+        first, known = found.get(pair, (position, bounds))
+        found[pair] = first, known.within(bounds)
+    bands = {first: band for first, bounds in found.values() if (band := _band(bounds)) is not None}
+    return tuple(
+        Theta(predicate, relations(predicate), bands.get(position)) for position, predicate in enumerate(predicates)
+    )
+
+
+def _band(bounds: _Bounds) -> Band | None:
+    if bounds.low is None or bounds.high is None:
+        return None
+    (left,), (right,) = relations(bounds.left), relations(bounds.right)
+    low, high = float(bounds.low), float(bounds.high)
+    low = math.nextafter(low, -math.inf) if Fraction(low) > bounds.low else low
+    high = math.nextafter(high, math.inf) if Fraction(high) < bounds.high else high
+    return Band(left, bounds.left, right, bounds.right, low, high)
+
+
+def _bounds(predicate: Expr) -> _Bounds | None:
+    if not isinstance(predicate, Call) or predicate.function not in _MIRRORED:
+        return None
+    function, (left, right) = predicate.function, predicate.arguments
+    distance = _absolute(left), _absolute(right)
+    if distance[1] is not None:
+        function, left, right, distance = _MIRRORED[function], right, left, (distance[1], distance[0])
+    if distance[0] is None:
+        return _pair(_sum(left).minus(_sum(right)), function, None)
+    limit = _sum(right)
+    if limit.added or limit.subtracted or function not in {"less", "less_equal"}:
+        return None
+    return _pair(_sum(distance[0]), function, limit.constant)
+
+
+def _pair(total: _Sum, function: str, distance: Fraction | None) -> _Bounds | None:
+    """What `total function 0`, or `|total| function distance`, says of the difference of two terms."""
+    if len(total.added) != 1 or len(total.subtracted) != 1:
+        return None
+    left, right = total.added[0], total.subtracted[0]
+    one, other = relations(left), relations(right)
+    if len(one) != 1 or len(other) != 1 or one == other:
+        return None
+    if not {kind_of(left.type), kind_of(right.type)} <= _MEASURABLE:
+        return None
+    if distance is not None:
+        return _Bounds(left, right, -distance - total.constant, distance - total.constant)
+    if function in {"less", "less_equal"}:
+        return _Bounds(left, right, None, -total.constant)
+    return _Bounds(left, right, -total.constant, None)
+
+
+def _absolute(expr: Expr) -> Expr | None:
+    expr = _uncast(expr)
+    return expr.arguments[0] if isinstance(expr, Call) and expr.function == "abs" else None
+
+
+def _sum(expr: Expr) -> _Sum:
+    expr = _uncast(expr)
+    match expr:
+        case Literal():
+            constant = _constant(expr)
+            if constant is not None:
+                return _Sum((), (), constant)
+        case Call(function="add", arguments=(left, right)):
+            return _sum(left).plus(_sum(right))
+        case Call(function="subtract", arguments=(left, right)):
+            return _sum(left).minus(_sum(right))
+        case Call(function="negate", arguments=(argument,)):
+            return _Sum((), (), Fraction(0)).minus(_sum(argument))
+    return _Sum((expr,), (), Fraction(0))
+
+
+def _uncast(expr: Expr) -> Expr:
+    """The expression below widening casts, and below the double of an integer computation.
+
+    Rounding to a double keeps the order, so a bound on the double of a sum of integers is a bound on the sum; it must
+    itself be exact as a double, which constants up to 2**53 are.
+    """
+    expr = without_widening(expr)
+    match expr:
+        case Cast(argument=Call(function="add" | "subtract" | "negate" | "abs") as inner):
+            if kind_of(inner.type) == "integer" and kind_of(expr.type) == "float" and _is_small(inner):
+                return inner
+    return expr
+
+
+def _is_small(expr: Expr) -> bool:
+    constants = [_constant(part) for part in _literals(expr)]
+    return all(constant is not None and abs(constant) < _EXACT_IN_DOUBLE for constant in constants)
+
+
+def _literals(expr: Expr) -> list[Literal]:
+    match expr:
+        case Literal():
+            return [expr]
+        case Call(arguments=arguments):
+            return [literal for argument in arguments for literal in _literals(argument)]
+        case _:
+            return []
+
+
+def _constant(literal: Literal) -> Fraction | None:
+    match literal.value:
+        case bool() | None:
+            return None
+        case int() | float() | decimal.Decimal():
+            return Fraction(literal.value)
+        case datetime.timedelta():
+            return Fraction(literal.value // datetime.timedelta(microseconds=1))
+        case _:
+            return None
