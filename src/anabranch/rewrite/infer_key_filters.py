@@ -1,0 +1,44 @@
+"""What one member of a key class must equal, all members must."""
+
+from __future__ import annotations
+
+from anabranch.expr import Call, Expr, Literal
+from anabranch.functions import bind_call, without_widening
+from anabranch.plan.key_classes import equal_expressions
+from anabranch.plan.logical import Filter, Join, LogicalPlan, relation_names
+from anabranch.rewrite.arms import conditions
+
+
+def infer_key_filters(plan: LogicalPlan) -> LogicalPlan | None:
+    """A filter `key = literal` on one input of a Join is copied to the inputs that the key is joined with."""
+    if not isinstance(plan, Join):
+        return None
+    fixed: dict[tuple[str, Expr], Literal] = {}
+    for child in plan.inputs:
+        for condition in conditions(child):
+            found = _fixed(condition)
+            if found is not None:
+                fixed.setdefault((relation_names(child)[0], found[0]), found[1])
+    filtered = list(plan.inputs)
+    for known in equal_expressions(plan.predicates):
+        literal = next((fixed[member] for member in known.members if member in fixed), None)
+        if literal is None:
+            continue
+        for relation, member in known.members:
+            if (relation, member) not in fixed:
+                position = next(i for i, child in enumerate(filtered) if relation in relation_names(child))
+                filtered[position] = _with(filtered[position], bind_call("equal", (member, literal)))
+    return None if tuple(filtered) == plan.inputs else Join(tuple(filtered), plan.predicates)
+
+
+def _fixed(condition: Expr) -> tuple[Expr, Literal] | None:
+    match condition:
+        case Call(function="equal", arguments=(value, Literal() as literal)) if literal.value is not None:
+            return without_widening(value), literal
+        case Call(function="equal", arguments=(Literal() as literal, value)) if literal.value is not None:
+            return without_widening(value), literal
+    return None
+
+
+def _with(child: LogicalPlan, condition: Expr) -> LogicalPlan:
+    return child if condition in conditions(child) else Filter(child, condition)

@@ -1,0 +1,42 @@
+"""Columns that nothing above reads are left behind at the source."""
+
+from __future__ import annotations
+
+from anabranch.expr import Column, Expr, columns
+from anabranch.plan.logical import Aggregate, Filter, Join, LogicalPlan, Project, Prune, Source
+
+
+def prune_columns(plan: LogicalPlan) -> LogicalPlan | None:
+    """Each source, with its filter, gets a Prune to what the join and the projection or aggregate above it read."""
+    match plan:
+        case Project(input=below, outputs=outputs):
+            narrowed = _narrowed(below, [output.expression for output in outputs])
+            return None if narrowed is None else Project(narrowed, outputs)
+        case Aggregate():
+            arguments = [a.argument for a in plan.aggregates if a.argument is not None]
+            narrowed = _narrowed(plan.input, [*plan.key_expressions, *arguments])
+            if narrowed is None:
+                return None
+            return Aggregate(narrowed, plan.keys, plan.key_expressions, plan.results, plan.aggregates, plan.slide)
+    return None
+
+
+def _narrowed(plan: LogicalPlan, readers: list[Expr]) -> LogicalPlan | None:
+    match plan:
+        case Join(inputs=inputs, predicates=predicates):
+            read = _read([*readers, *predicates])
+            pruned = tuple(_pruned(child, read) for child in inputs)
+            return None if pruned == inputs else Join(pruned, predicates)
+        case Source() | Filter(input=Source()):
+            single = _pruned(plan, _read(readers))
+            return None if single == plan else single
+    return None
+
+
+def _pruned(arm: LogicalPlan, read: frozenset[Column]) -> LogicalPlan:
+    kept = tuple(column for column in arm.columns if column in read)
+    return arm if kept == arm.columns else Prune(arm, kept)
+
+
+def _read(expressions: list[Expr]) -> frozenset[Column]:
+    return frozenset(column for expression in expressions for column in columns(expression))

@@ -1,0 +1,40 @@
+"""A NULL key equals nothing, so its row can be dropped before it is kept."""
+
+from __future__ import annotations
+
+from anabranch.expr import Call, Cast, Expr, children, conjunction, relations
+from anabranch.functions import bind_call, is_nullable
+from anabranch.plan.key_classes import key_sides
+from anabranch.plan.logical import Filter, Join, LogicalPlan, relation_names
+from anabranch.rewrite.arms import conditions
+
+_STRICT = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "like", "is_not_null"})
+"""Tests that are never true of a NULL argument."""
+
+
+def require_keys_not_null(plan: LogicalPlan) -> LogicalPlan | None:
+    """Each input of a Join drops rows whose nullable key is NULL."""
+    if not isinstance(plan, Join):
+        return None
+    sides = [side for predicate in plan.predicates for side in key_sides(predicate) or ()]
+    filtered = tuple(_not_null(child, sides) for child in plan.inputs)
+    return None if filtered == plan.inputs else Join(filtered, plan.predicates)
+
+
+def _not_null(child: LogicalPlan, sides: list[Expr]) -> LogicalPlan:
+    here = frozenset(relation_names(child))
+    nullable = (_below_casts(side) for side in sides if relations(side) <= here and is_nullable(side))
+    known = conditions(child)
+    wanted = [side for side in dict.fromkeys(nullable) if not any(_rejects_null(part, side) for part in known)]
+    condition = conjunction(tuple(bind_call("is_not_null", (side,)) for side in wanted))
+    return child if condition is None else Filter(child, condition)
+
+
+def _rejects_null(condition: Expr, expr: Expr) -> bool:
+    strict = isinstance(condition, Call) and condition.function in _STRICT
+    return strict and any(_below_casts(argument) == expr for argument in children(condition))
+
+
+def _below_casts(expr: Expr) -> Expr:
+    # A cast fails or gives a value, so it is NULL exactly when its argument is.
+    return _below_casts(expr.argument) if isinstance(expr, Cast) else expr
