@@ -1,0 +1,146 @@
+"""What was written: the syntax of a query with the place of every part, before names and types are looked up.
+
+Operators, CASE, IN, BETWEEN, LIKE and IS NULL are already `Operation`s of canonical functions; `FunctionCall` keeps
+what was written in call syntax, because only the binder knows functions from aggregates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from anabranch.errors import Span
+from anabranch.expr import LiteralValue
+
+
+@dataclass(frozen=True)
+class Identifier:
+    """A name as written, without its quotes."""
+
+    name: str
+    span: Span
+
+
+@dataclass(frozen=True)
+class ColumnName:
+    """`name` or `relation.name`."""
+
+    relation: Identifier | None
+    name: Identifier
+    span: Span
+
+    def __str__(self) -> str:
+        return f"{self.relation.name}.{self.name.name}" if self.relation else self.name.name
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number, text, boolean, date, timestamp, interval or NULL."""
+
+    value: LiteralValue
+    span: Span
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A canonical function written as an operator or a clause."""
+
+    function: str
+    arguments: tuple[Expression, ...]
+    span: Span
+
+
+@dataclass(frozen=True)
+class FunctionCall:
+    """`name(argument, …)`; `star` for `COUNT(*)`."""
+
+    name: Identifier
+    arguments: tuple[Expression, ...]
+    star: bool
+    span: Span
+
+
+@dataclass(frozen=True)
+class CastTo:
+    """`CAST(argument AS type)`."""
+
+    argument: Expression
+    type: Identifier
+    parameters: tuple[int, ...]
+    span: Span
+
+
+Expression: TypeAlias = ColumnName | Constant | Operation | FunctionCall | CastTo
+
+
+@dataclass(frozen=True)
+class Star:
+    """`*` or `relation.*`."""
+
+    relation: Identifier | None
+    span: Span
+
+
+@dataclass(frozen=True)
+class SelectItem:
+    """An expression of the select list, perhaps named."""
+
+    expression: Expression
+    alias: Identifier | None
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A length of time in microseconds, as written, so possibly not positive."""
+
+    micros: int
+    span: Span
+
+
+@dataclass(frozen=True)
+class WindowClause:
+    """`[…]` after a stream; `range` is None when unbounded, and zero length only for `[NOW]`."""
+
+    range: Duration | None
+    is_now: bool
+    slide: Duration | None
+    span: Span
+
+
+@dataclass(frozen=True)
+class FromItem:
+    """A stream with its window and alias, and the ON condition it was joined with."""
+
+    stream: Identifier
+    window: WindowClause | None
+    alias: Identifier | None
+    condition: Expression | None
+    span: Span
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A whole query."""
+
+    text: str
+    items: tuple[SelectItem | Star, ...]
+    sources: tuple[FromItem, ...]
+    where: Expression | None
+    group_by: tuple[Expression, ...]
+    having: Expression | None
+    istream: Span | None
+    """Where ISTREAM was written around the query, if it was."""
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """The expression and all below it, parents first."""
+    yield expression
+    match expression:
+        case Operation(arguments=arguments) | FunctionCall(arguments=arguments):
+            for argument in arguments:
+                yield from walk(argument)
+        case CastTo(argument=argument):
+            yield from walk(argument)
+        case ColumnName() | Constant():
+            pass

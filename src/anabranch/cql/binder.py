@@ -1,0 +1,361 @@
+"""Syntax to a logical plan: streams, windows and names looked up in the catalog, expressions typed.
+
+The plan is `Project(Filter(Join(Source…)))`, with the ON conditions on the join; a grouped query has an `Aggregate` and
+a `Filter` for HAVING in between, and everything above the aggregate reads the columns of GROUPED only. Nothing is
+optimised here: that is for `rewrite`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeAlias
+
+from anabranch.catalog import Catalog
+from anabranch.cql.ast import (
+    CastTo,
+    ColumnName,
+    Constant,
+    Expression,
+    FromItem,
+    FunctionCall,
+    SelectItem,
+    Star,
+    Statement,
+    WindowClause,
+    walk,
+)
+from anabranch.cql.parser import parse
+from anabranch.cql.scope import Scope, aggregate_column, closest_first
+from anabranch.errors import BindError, Span, UnboundedJoin, Unsupported
+from anabranch.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, columns, conjuncts
+from anabranch.functions import AGGREGATES, is_nullable, kind_of
+from anabranch.plan.logical import Aggregate, Filter, Join, LogicalPlan, Output, Project, Source
+from anabranch.schema import type_name
+from anabranch.window import Window
+
+_BindItem: TypeAlias = Callable[[Expression], Expr]
+_RELATION_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+
+
+def bind(text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> LogicalPlan:
+    """The logical plan of a query text over the streams of a catalog."""
+    statement = parse(text)
+    sources = _bind_sources(statement, catalog)
+    if not allow_unbounded:
+        _refuse_unbounded(statement, sources)
+    plan = _rows(statement, sources)
+    slide = _common_slide(statement)
+    if _is_grouped(statement):
+        return _grouped(statement, sources, plan, slide)
+    for item in statement.sources:
+        if item.window is not None and item.window.slide is not None:
+            raise BindError(
+                "SLIDE has no meaning in a query without aggregates",
+                text=text,
+                span=item.window.slide.span,
+                hint="leave SLIDE out, or GROUP BY and aggregate",
+            )
+    scope = Scope(text, "SELECT", sources)
+    return Project(plan, _outputs(statement, scope, scope.expression))
+
+
+# --- FROM ------------------------------------------------------------------------------------------------------------
+
+
+def _bind_sources(statement: Statement, catalog: Catalog) -> tuple[Source, ...]:
+    sources: list[Source] = []
+    for item in statement.sources:
+        source = _bind_source(statement, item, catalog)
+        if any(other.relation.lower() == source.relation.lower() for other in sources):
+            raise BindError(
+                f"relation '{source.relation}' occurs twice in FROM",
+                text=statement.text,
+                span=(item.alias or item.stream).span,
+                hint="give each an alias of its own, as in s AS a, s AS b",
+            )
+        sources.append(source)
+    return tuple(sources)
+
+
+def _bind_source(statement: Statement, item: FromItem, catalog: Catalog) -> Source:
+    stream = catalog.find(item.stream.name)
+    if stream is None:
+        names = closest_first(item.stream.name, (known.name for known in catalog.streams.values()))
+        raise BindError(
+            f"stream '{item.stream.name}' does not exist",
+            text=statement.text,
+            span=item.stream.span,
+            detail=f"the streams are {', '.join(names)}" if names else "no stream is registered",
+        )
+    name = item.alias or item.stream
+    if not _RELATION_NAME.fullmatch(name.name):
+        raise BindError(
+            f"relation name '{name.name}' is not made of letters, digits and underscores",
+            text=statement.text,
+            span=name.span,
+            hint="give it an alias, as in AS a",
+        )
+    time = stream.schema.find(stream.event_time)
+    assert time is not None, "the declaration checked it"
+    window = _bind_window(statement, item.window)
+    return Source(name.name, stream.name, stream.schema, time.name, window, stream.disorder)
+
+
+def _bind_window(statement: Statement, clause: WindowClause | None) -> Window:
+    if clause is None:
+        return Window(None)
+    if clause.slide is not None and clause.slide.micros <= 0:
+        raise BindError("SLIDE must be more than zero", text=statement.text, span=clause.slide.span)
+    if clause.range is not None and clause.range.micros <= 0:
+        raise BindError(
+            "RANGE must be more than zero",
+            text=statement.text,
+            span=clause.range.span,
+            hint="write [NOW] to combine only rows of the same instant",
+        )
+    slide = clause.slide.micros if clause.slide is not None else None
+    if clause.is_now:
+        return Window(0, slide)
+    return Window(clause.range.micros if clause.range is not None else None, slide)
+
+
+def _refuse_unbounded(statement: Statement, sources: tuple[Source, ...]) -> None:
+    if len(sources) < 2 and not _is_grouped(statement):
+        return
+    for item, source in zip(statement.sources, sources, strict=True):
+        if not source.window.is_bounded and (len(sources) > 1 or source.window.slide is not None):
+            raise UnboundedJoin(
+                f"the window of relation '{source.relation}' is unbounded",
+                text=statement.text,
+                span=item.window.span if item.window else item.span,
+                detail="all its rows would have to be kept for ever",
+                hint="write a window such as [RANGE 10 MINUTES], or allow unbounded windows for this query",
+            )
+
+
+# --- WHERE and ON ----------------------------------------------------------------------------------------------------
+
+
+def _rows(statement: Statement, sources: tuple[Source, ...]) -> LogicalPlan:
+    predicates: list[Expr] = []
+    for position, item in enumerate(statement.sources):
+        if item.condition is not None:
+            scope = Scope(statement.text, "ON", sources[: position + 1])
+            predicates += conjuncts(scope.condition(item.condition))
+    plan: LogicalPlan = sources[0] if len(sources) == 1 else Join(sources, tuple(predicates))
+    if statement.where is None:
+        return plan
+    return Filter(plan, Scope(statement.text, "WHERE", sources).condition(statement.where))
+
+
+# --- SELECT ----------------------------------------------------------------------------------------------------------
+
+
+def _outputs(statement: Statement, scope: Scope, bind_item: _BindItem) -> tuple[Output, ...]:
+    outputs: list[Output] = []
+    for position, item in enumerate(statement.items):
+        if isinstance(item, Star):
+            _add(outputs, _starred(statement, item, scope), item.span, scope)
+        else:
+            expression = bind_item(item.expression)
+            if kind_of(expression.type) == "null":
+                raise BindError(
+                    "an untyped NULL cannot be selected",
+                    text=statement.text,
+                    span=item.expression.span,
+                    hint="write CAST(NULL AS type)",
+                )
+            name = item.alias.name if item.alias else _default_name(item.expression, position)
+            span = item.alias.span if item.alias else item.expression.span
+            _add(outputs, [Output(_declared(name, expression, item), expression)], span, scope)
+    return tuple(outputs)
+
+
+def _declared(name: str, expression: Expr, item: SelectItem) -> str:
+    """An unnamed column keeps its declared spelling, whatever case the query used."""
+    plain = item.alias is None and isinstance(expression, Column) and expression.relation != GROUPED
+    return expression.name if plain and isinstance(expression, Column) else name
+
+
+def _add(outputs: list[Output], more: list[Output], span: Span, scope: Scope) -> None:
+    for output in more:
+        if any(output.name.lower() == other.name.lower() for other in outputs):
+            raise BindError(
+                f"two output columns are called '{output.name}'",
+                text=scope.text,
+                span=span,
+                hint=f"rename one of them, as in … AS other_{output.name}",
+            )
+        outputs.append(output)
+
+
+def _starred(statement: Statement, star: Star, scope: Scope) -> list[Output]:
+    chosen = [source for source in scope.sources if _covers(star, source)]
+    if not chosen:
+        assert star.relation is not None
+        raise BindError(
+            f"relation '{star.relation.name}' does not exist",
+            text=statement.text,
+            span=star.relation.span,
+            detail=f"FROM has {', '.join(source.relation for source in scope.sources)}",
+        )
+    stars = [item for item in statement.items if isinstance(item, Star)]
+    starred = [source for source in scope.sources if any(_covers(item, source) for item in stars)]
+    names = [field.name.lower() for source in starred for field in source.schema]
+    return [
+        Output(f"{column.relation}_{column.name}" if names.count(column.name.lower()) > 1 else column.name, column)
+        for source in chosen
+        for column in source.columns
+    ]
+
+
+def _covers(star: Star, source: Source) -> bool:
+    return star.relation is None or star.relation.name.lower() == source.relation.lower()
+
+
+def _default_name(node: Expression, position: int) -> str:
+    match node:
+        case ColumnName():
+            return node.name.name
+        case FunctionCall():
+            return node.name.name.lower()
+        case CastTo():
+            return _default_name(node.argument, position)
+        case _:
+            return f"column{position + 1}"
+
+
+# --- GROUP BY --------------------------------------------------------------------------------------------------------
+
+
+def _is_grouped(statement: Statement) -> bool:
+    selected = [item.expression for item in statement.items if isinstance(item, SelectItem)]
+    calls = (node for root in selected for node in walk(root) if isinstance(node, FunctionCall))
+    aggregated = any(call.name.name.lower() in AGGREGATES for call in calls)
+    return bool(statement.group_by) or statement.having is not None or aggregated
+
+
+def _common_slide(statement: Statement) -> int | None:
+    given = [item.window.slide for item in statement.sources if item.window is not None and item.window.slide]
+    for slide in given[1:]:
+        if slide.micros != given[0].micros:
+            raise BindError(
+                "the slides of the windows differ",
+                text=statement.text,
+                span=slide.span,
+                hint="a grouped query answers at one pace: give every window the same SLIDE, or only one of them",
+            )
+    return given[0].micros if given else None
+
+
+def _grouped(statement: Statement, sources: tuple[Source, ...], plan: LogicalPlan, slide: int | None) -> LogicalPlan:
+    if statement.istream is not None:
+        raise Unsupported(
+            "ISTREAM around a grouped query is not supported",
+            text=statement.text,
+            span=statement.istream,
+            hint="leave it out: a grouped query answers once at every boundary",
+        )
+    if slide is None:
+        first = statement.sources[0]
+        raise BindError(
+            "a grouped query needs a SLIDE to say when it answers",
+            text=statement.text,
+            span=first.window.span if first.window else first.span,
+            hint="write a window such as [RANGE 1 MINUTE SLIDE 10 SECONDS]",
+        )
+    key_expressions = _keys(statement, sources)
+    keys = tuple(
+        Column(GROUPED, f"key{position}", key.type, is_nullable(key)) for position, key in enumerate(key_expressions)
+    )
+    aggregates: list[AggregateCall] = []
+    by_key = dict(zip(key_expressions, keys, strict=True))
+
+    def over_groups(scope: Scope, node: Expression, expr: Expr) -> Expr:
+        replaced = _replace_keys(expr, by_key)
+        for column in columns(replaced):
+            if column.relation != GROUPED:
+                raise BindError(
+                    f"column '{column}' is neither grouped by nor inside an aggregate",
+                    text=statement.text,
+                    span=_place_of(column, node, scope),
+                    hint=f"add {column} to GROUP BY, or use MIN({column})",
+                )
+        return replaced
+
+    select = Scope(statement.text, "SELECT", sources, aggregates)
+    for item in statement.items:
+        if isinstance(item, Star):
+            raise BindError(
+                "* has no meaning in a grouped query",
+                text=statement.text,
+                span=item.span,
+                hint="name the grouped columns and the aggregates",
+            )
+    outputs = _outputs(statement, select, lambda node: over_groups(select, node, select.expression(node)))
+    having_scope = Scope(statement.text, "HAVING", sources, aggregates)
+    having: Expr | None = None
+    if statement.having is not None:
+        condition = having_scope.condition(statement.having)
+        having = over_groups(having_scope, statement.having, condition)
+    results = tuple(aggregate_column(position, aggregate) for position, aggregate in enumerate(aggregates))
+    grouped: LogicalPlan = Aggregate(plan, keys, key_expressions, results, tuple(aggregates), slide)
+    return Project(Filter(grouped, having) if having is not None else grouped, outputs)
+
+
+def _keys(statement: Statement, sources: tuple[Source, ...]) -> tuple[Expr, ...]:
+    scope = Scope(statement.text, "GROUP BY", sources)
+    keys: list[Expr] = []
+    for node in statement.group_by:
+        meant = _meant(statement, scope, node)
+        key = scope.expression(meant)
+        if kind_of(key.type) in {"other", "null"}:
+            raise BindError(
+                f"a value of type {type_name(key.type)} cannot be grouped by", text=statement.text, span=node.span
+            )
+        if key not in keys:
+            keys.append(key)
+    return tuple(keys)
+
+
+def _meant(statement: Statement, scope: Scope, node: Expression) -> Expression:
+    """GROUP BY 1 means the first output; an output's alias means that output unless a column has the name."""
+    if isinstance(node, Constant) and isinstance(node.value, int) and not isinstance(node.value, bool):
+        item = statement.items[node.value - 1] if 1 <= node.value <= len(statement.items) else None
+        if not isinstance(item, SelectItem):
+            raise BindError(
+                f"GROUP BY {node.value} is not the position of an output expression",
+                text=statement.text,
+                span=node.span,
+                hint=f"positions run from 1 to {len(statement.items)}",
+            )
+        return item.expression
+    if isinstance(node, ColumnName) and node.relation is None and not scope.has_column(node.name.name):
+        for item in statement.items:
+            alias = item.alias if isinstance(item, SelectItem) else None
+            if alias is not None and alias.name.lower() == node.name.name.lower():
+                assert isinstance(item, SelectItem)
+                return item.expression
+    return node
+
+
+def _replace_keys(expr: Expr, by_key: dict[Expr, Column]) -> Expr:
+    """The expression with the largest parts that are group keys read from the group."""
+    if expr in by_key:
+        return by_key[expr]
+    match expr:
+        case Call():
+            arguments = tuple(_replace_keys(argument, by_key) for argument in expr.arguments)
+            return Call(expr.function, arguments, expr.type)
+        case Cast():
+            return Cast(_replace_keys(expr.argument, by_key), expr.type)
+        case _:
+            return expr
+
+
+def _place_of(column: Column, node: Expression, scope: Scope) -> Span:
+    for part in walk(node):
+        if isinstance(part, ColumnName) and scope.column(part) == column:
+            return part.span
+    return node.span

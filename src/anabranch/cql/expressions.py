@@ -1,0 +1,321 @@
+"""The expression half of the grammar, loosest binding first.
+
+OR  <  AND  <  NOT  <  comparison, IS, IN, BETWEEN, LIKE  <  + - ||  <  * / %  <  unary + -  <  primary
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+
+from anabranch.cql.ast import (
+    CastTo,
+    ColumnName,
+    Constant,
+    Duration,
+    Expression,
+    FunctionCall,
+    Operation,
+)
+from anabranch.cql.cursor import Cursor
+from anabranch.cql.lexer import Kind, Token
+from anabranch.errors import ParseError, Span
+from anabranch.window import UNITS, parse_duration
+
+_COMPARISONS = {
+    "=": "equal",
+    "==": "equal",
+    "<>": "not_equal",
+    "!=": "not_equal",
+    "<": "less",
+    "<=": "less_equal",
+    ">": "greater",
+    ">=": "greater_equal",
+}
+_SUMS = {"+": "add", "-": "subtract", "||": "concat"}
+_PRODUCTS = {"*": "multiply", "/": "divide", "%": "modulo"}
+_SUBQUERY_REMEDY = "join the stream in FROM and put the condition in WHERE"
+
+
+def expression(cursor: Cursor) -> Expression:
+    """Any expression; whether a condition is boolean is for the binder to say."""
+    start = cursor.peek().span.start
+    parts = [_conjunction(cursor)]
+    while cursor.take_word("OR"):
+        parts.append(_conjunction(cursor))
+    return parts[0] if len(parts) == 1 else Operation("or", tuple(parts), _since(cursor, start))
+
+
+def duration(cursor: Cursor, expected: str) -> Duration:
+    """`(number unit)+`, perhaps with a sign, so that the binder can say that lengths must be positive."""
+    start = cursor.peek().span.start
+    sign = -1 if cursor.take_symbol("-") else 1
+    if cursor.peek().kind is not Kind.NUMBER:
+        raise cursor.unexpected(expected)
+    total = 0
+    while cursor.peek().kind is Kind.NUMBER:
+        number = cursor.take()
+        total += round(float(number.value) * _unit(cursor))
+    return Duration(sign * total, _since(cursor, start))
+
+
+def _unit(cursor: Cursor) -> int:
+    size = UNITS.get(cursor.peek().value.lower().removesuffix("s")) if cursor.peek().kind is Kind.WORD else None
+    if size is None:
+        raise cursor.unexpected(f"a unit of time ({', '.join(f'{unit}s' for unit in UNITS)})")
+    cursor.take()
+    return size
+
+
+def _conjunction(cursor: Cursor) -> Expression:
+    start = cursor.peek().span.start
+    parts = [_negation(cursor)]
+    while cursor.take_word("AND"):
+        parts.append(_negation(cursor))
+    return parts[0] if len(parts) == 1 else Operation("and", tuple(parts), _since(cursor, start))
+
+
+def _negation(cursor: Cursor) -> Expression:
+    negated = cursor.take_word("NOT")
+    if negated is None:
+        return _comparison(cursor)
+    return Operation("not", (_negation(cursor),), _since(cursor, negated.span.start))
+
+
+def _comparison(cursor: Cursor) -> Expression:
+    start = cursor.peek().span.start
+    left = _sum(cursor)
+    symbol = cursor.take_symbol(*_COMPARISONS)
+    if symbol is not None:
+        return Operation(_COMPARISONS[symbol.value], (left, _sum(cursor)), _since(cursor, start))
+    if cursor.take_word("IS"):
+        negated = cursor.take_word("NOT")
+        cursor.expect_word("NULL", also="" if negated else "NOT")
+        return Operation("is_not_null" if negated else "is_null", (left,), _since(cursor, start))
+    negated = cursor.take_word("NOT") if cursor.peek(1).is_word("IN", "BETWEEN", "LIKE") else None
+    test: Expression | None = None
+    if cursor.take_word("IN"):
+        test = Operation("in", (left, *_listed(cursor)), _since(cursor, start))
+    elif cursor.take_word("BETWEEN"):
+        low = _sum(cursor)
+        cursor.expect_word("AND")
+        high = _sum(cursor)
+        span = _since(cursor, start)
+        bounds = Operation("greater_equal", (left, low), span), Operation("less_equal", (left, high), span)
+        test = Operation("and", bounds, span)
+    elif cursor.take_word("LIKE"):
+        test = Operation("like", (left, _sum(cursor)), _since(cursor, start))
+    if test is None:
+        return left
+    return Operation("not", (test,), test.span) if negated else test
+
+
+def _listed(cursor: Cursor) -> list[Expression]:
+    cursor.expect_symbol("(")
+    _refuse_subquery(cursor)
+    listed = [expression(cursor)]
+    while cursor.take_symbol(","):
+        listed.append(expression(cursor))
+    cursor.expect_symbol(")", also="','")
+    return listed
+
+
+def _sum(cursor: Cursor) -> Expression:
+    start = cursor.peek().span.start
+    left = _product(cursor)
+    while (symbol := cursor.take_symbol(*_SUMS)) is not None:
+        left = Operation(_SUMS[symbol.value], (left, _product(cursor)), _since(cursor, start))
+    return left
+
+
+def _product(cursor: Cursor) -> Expression:
+    start = cursor.peek().span.start
+    left = _signed(cursor)
+    while (symbol := cursor.take_symbol(*_PRODUCTS)) is not None:
+        left = Operation(_PRODUCTS[symbol.value], (left, _signed(cursor)), _since(cursor, start))
+    return left
+
+
+def _signed(cursor: Cursor) -> Expression:
+    if cursor.take_symbol("+"):
+        return _signed(cursor)
+    minus = cursor.take_symbol("-")
+    if minus is None:
+        return _primary(cursor)
+    return Operation("negate", (_signed(cursor),), _since(cursor, minus.span.start))
+
+
+def _primary(cursor: Cursor) -> Expression:
+    token = cursor.peek()
+    match token.kind:
+        case Kind.NUMBER | Kind.TEXT:
+            cursor.take()
+            return Constant(_number(token.value) if token.kind is Kind.NUMBER else token.value, token.span)
+        case Kind.SYMBOL if token.is_symbol("("):
+            cursor.take()
+            _refuse_subquery(cursor)
+            inner = expression(cursor)
+            cursor.expect_symbol(")")
+            return inner
+        case Kind.WORD if token.value.upper() in _WORDED:
+            return _WORDED[token.value.upper()](cursor)
+        case Kind.WORD if token.value.upper() in _TYPED and cursor.peek(1).kind in (Kind.TEXT, Kind.NUMBER):
+            return _TYPED[token.value.upper()](cursor)
+    if not cursor.at_name():
+        raise cursor.unexpected("an expression")
+    if cursor.peek(1).is_symbol("(") and token.kind is Kind.WORD:
+        return _call(cursor)
+    return _column(cursor)
+
+
+def _number(digits: str) -> int | float:
+    return int(digits) if digits.isdigit() else float(digits)
+
+
+def _column(cursor: Cursor) -> Expression:
+    first = cursor.identifier("a column")
+    if not cursor.take_symbol("."):
+        return ColumnName(None, first, first.span)
+    second = cursor.identifier(f"a column of '{first.name}'")
+    if cursor.peek().is_symbol("."):
+        raise cursor.unsupported(
+            "a field inside a nested column cannot be read",
+            "take the field out as a column of its own where the stream is read",
+        )
+    return ColumnName(first, second, _since(cursor, first.span.start))
+
+
+def _call(cursor: Cursor) -> Expression:
+    name = cursor.identifier("a function")
+    cursor.expect_symbol("(")
+    arguments: list[Expression] = []
+    star = False
+    if cursor.peek().is_word("DISTINCT"):
+        raise cursor.unsupported("DISTINCT inside an aggregate is not supported", "add the column to GROUP BY")
+    if cursor.peek().is_symbol("*"):
+        cursor.take()
+        star = True
+    elif not cursor.peek().is_symbol(")"):
+        _refuse_subquery(cursor)
+        arguments.append(expression(cursor))
+        while cursor.take_symbol(","):
+            arguments.append(expression(cursor))
+    cursor.expect_symbol(")", also="" if star else "','")
+    if cursor.peek().is_word("OVER"):
+        raise cursor.unsupported("OVER is not supported", "use GROUP BY with a SLIDE on the windows")
+    return FunctionCall(name, tuple(arguments), star, _since(cursor, name.span.start))
+
+
+def _refuse_subquery(cursor: Cursor) -> None:
+    if cursor.peek().is_word("SELECT"):
+        raise cursor.unsupported("a subquery is not supported", _SUBQUERY_REMEDY)
+
+
+def _exists(cursor: Cursor) -> Expression:
+    raise cursor.unsupported("EXISTS is not supported", _SUBQUERY_REMEDY)
+
+
+def _named_constant(cursor: Cursor) -> Expression:
+    token = cursor.take()
+    return Constant({"TRUE": True, "FALSE": False, "NULL": None}[token.value.upper()], token.span)
+
+
+def _case(cursor: Cursor) -> Expression:
+    start = cursor.take().span.start
+    operand = None if cursor.peek().is_word("WHEN") else expression(cursor)
+    arguments: list[Expression] = []
+    while cursor.take_word("WHEN"):
+        when = expression(cursor)
+        arguments.append(when if operand is None else Operation("equal", (operand, when), when.span))
+        cursor.expect_word("THEN")
+        arguments.append(expression(cursor))
+    if not arguments:
+        raise cursor.unexpected("WHEN")
+    otherwise = expression(cursor) if cursor.take_word("ELSE") else Constant(None, cursor.peek().span)
+    cursor.expect_word("END", also="WHEN or ELSE")
+    return Operation("case", (*arguments, otherwise), _since(cursor, start))
+
+
+def _cast(cursor: Cursor) -> Expression:
+    start = cursor.take().span.start
+    cursor.expect_symbol("(")
+    argument = expression(cursor)
+    cursor.expect_word("AS")
+    type_ = cursor.identifier("a type")
+    parameters: list[int] = []
+    if cursor.take_symbol("("):
+        parameters.append(_whole_number(cursor))
+        while cursor.take_symbol(","):
+            parameters.append(_whole_number(cursor))
+        cursor.expect_symbol(")")
+    cursor.expect_symbol(")")
+    return CastTo(argument, type_, tuple(parameters), _since(cursor, start))
+
+
+def _whole_number(cursor: Cursor) -> int:
+    if cursor.peek().kind is not Kind.NUMBER or not cursor.peek().value.isdigit():
+        raise cursor.unexpected("a whole number")
+    return int(cursor.take().value)
+
+
+def _interval(cursor: Cursor) -> Expression:
+    start = cursor.take().span.start
+    if cursor.peek().kind is Kind.NUMBER:
+        micros = duration(cursor, "a length of time").micros
+    else:
+        text = cursor.take()
+        micros = _interval_text(cursor, text)
+    return Constant(datetime.timedelta(microseconds=micros), _since(cursor, start))
+
+
+def _interval_text(cursor: Cursor, text: Token) -> int:
+    """`'5' SECOND`, or a whole duration inside the quotes."""
+    try:
+        number = float(text.value)
+    except ValueError:
+        try:
+            return parse_duration(text.value)
+        except ValueError as error:
+            raise ParseError(str(error), text=cursor.text, span=text.span) from None
+    return round(number * _unit(cursor))
+
+
+def _date(cursor: Cursor) -> Expression:
+    start, text = cursor.take().span.start, cursor.take()
+    try:
+        value = datetime.date.fromisoformat(text.value)
+    except ValueError:
+        raise _not_a("date", "DATE '2026-01-31'", cursor, text) from None
+    return Constant(value, _since(cursor, start))
+
+
+def _timestamp(cursor: Cursor) -> Expression:
+    start, text = cursor.take().span.start, cursor.take()
+    try:
+        value = datetime.datetime.fromisoformat(text.value)
+    except ValueError:
+        raise _not_a("timestamp", "TIMESTAMP '2026-01-31 12:00:00'", cursor, text) from None
+    value = value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
+    return Constant(value, _since(cursor, start))
+
+
+def _not_a(what: str, example: str, cursor: Cursor, token: Token) -> ParseError:
+    return ParseError(f"{token} is not a {what}", text=cursor.text, span=token.span, hint=f"write it as {example}")
+
+
+def _since(cursor: Cursor, start: int) -> Span:
+    return Span(start, cursor.end_of_last)
+
+
+_WORDED: dict[str, Callable[[Cursor], Expression]] = {
+    "TRUE": _named_constant,
+    "FALSE": _named_constant,
+    "NULL": _named_constant,
+    "CASE": _case,
+    "CAST": _cast,
+    "EXISTS": _exists,
+}
+"""Reserved words that begin an expression."""
+
+_TYPED: dict[str, Callable[[Cursor], Expression]] = {"INTERVAL": _interval, "DATE": _date, "TIMESTAMP": _timestamp}
+"""Words that begin a constant only when a text or number follows; otherwise they are names."""

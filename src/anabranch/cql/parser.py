@@ -1,0 +1,172 @@
+"""Tokens to syntax, by recursive descent; one function per rule of the grammar.
+
+    query      := select | ISTREAM '(' select ')'
+    select     := SELECT item (',' item)* FROM source ((',' | join) source [ON expression])*
+                  [WHERE expression] [GROUP BY expression (',' expression)*] [HAVING expression]
+    source     := name [window] [[AS] alias]
+    window     := '[' (RANGE duration | NOW | UNBOUNDED) [SLIDE duration] ']'
+    duration   := (number unit)+
+
+Legal CQL or SQL that Anabranch does not run is recognised where it would stand and answered with `Unsupported` and the
+remedy; everything else unexpected is a `ParseError` that says what was expected. Expressions are in `expressions.py`.
+"""
+
+from __future__ import annotations
+
+from anabranch.cql.ast import (
+    Duration,
+    Expression,
+    FromItem,
+    Identifier,
+    SelectItem,
+    Star,
+    Statement,
+    WindowClause,
+)
+from anabranch.cql.cursor import Cursor
+from anabranch.cql.expressions import duration, expression
+from anabranch.cql.lexer import Kind
+from anabranch.errors import Span
+
+_CLAUSES = {
+    "ORDER": ("ORDER BY", "results of a stream have no end to sort; sort where they are read"),
+    "LIMIT": ("LIMIT", "stop the query, or filter where the results are read"),
+    "UNION": ("UNION", "run one query per branch into the same sink"),
+    "INTERSECT": ("INTERSECT", "write it as a join"),
+    "EXCEPT": ("EXCEPT", "Anabranch has no anti-join; filter where the results are read"),
+    "QUALIFY": ("QUALIFY", "filter where the results are read"),
+}
+_OUTER = ("LEFT", "RIGHT", "FULL", "OUTER", "NATURAL", "SEMI", "ANTI", "LATERAL")
+_WINDOW_HELP = "RANGE, NOW or UNBOUNDED, as in [RANGE 10 SECONDS]"
+
+
+def parse(text: str) -> Statement:
+    """The syntax of a query text, or a ParseError or Unsupported that points at the place."""
+    cursor = Cursor(text)
+    for operator in ("RSTREAM", "DSTREAM"):
+        if cursor.peek().is_word(operator):
+            raise cursor.unsupported(
+                f"{operator} is not supported", "leave it out: a join query emits each result once, as ISTREAM does"
+            )
+    wrapper = cursor.take_word("ISTREAM")
+    if wrapper is None:
+        statement = _select(cursor, None)
+    else:
+        cursor.expect_symbol("(")
+        statement = _select(cursor, wrapper.span)
+        cursor.expect_symbol(")")
+    cursor.take_symbol(";")
+    _refuse_clauses(cursor)
+    if cursor.peek().kind is not Kind.END:
+        raise cursor.unexpected("the end of the query")
+    return statement
+
+
+def _select(cursor: Cursor, istream: Span | None) -> Statement:
+    cursor.expect_word("SELECT")
+    if cursor.peek().is_word("DISTINCT"):
+        raise cursor.unsupported(
+            "SELECT DISTINCT is not supported", "GROUP BY the columns, with a SLIDE on the windows"
+        )
+    cursor.take_word("ALL")
+    items = [_item(cursor)]
+    while cursor.take_symbol(","):
+        items.append(_item(cursor))
+    cursor.expect_word("FROM", also="',' or an alias")
+    sources = _sources(cursor)
+    where = expression(cursor) if cursor.take_word("WHERE") else None
+    group_by: list[Expression] = []
+    if cursor.take_word("GROUP"):
+        cursor.expect_word("BY")
+        group_by.append(expression(cursor))
+        while cursor.take_symbol(","):
+            group_by.append(expression(cursor))
+    having = expression(cursor) if cursor.take_word("HAVING") else None
+    _refuse_clauses(cursor)
+    return Statement(cursor.text, tuple(items), tuple(sources), where, tuple(group_by), having, istream)
+
+
+def _refuse_clauses(cursor: Cursor) -> None:
+    for word, (clause, remedy) in _CLAUSES.items():
+        if cursor.peek().is_word(word):
+            raise cursor.unsupported(f"{clause} is not supported", remedy)
+
+
+def _item(cursor: Cursor) -> SelectItem | Star:
+    star = cursor.take_symbol("*")
+    if star is not None:
+        return Star(None, star.span)
+    if cursor.peek(1).is_symbol(".") and cursor.peek(2).is_symbol("*"):
+        relation = cursor.identifier("a relation name")
+        cursor.expect_symbol(".")
+        end = cursor.expect_symbol("*")
+        return Star(relation, Span(relation.span.start, end.span.end))
+    value = expression(cursor)
+    return SelectItem(value, _alias(cursor))
+
+
+def _alias(cursor: Cursor) -> Identifier | None:
+    if cursor.take_word("AS"):
+        return cursor.identifier("an alias after AS")
+    return cursor.identifier("an alias") if cursor.at_name() else None
+
+
+def _sources(cursor: Cursor) -> list[FromItem]:
+    sources = [_source(cursor, joined=False)]
+    while True:
+        if cursor.take_symbol(","):
+            sources.append(_source(cursor, joined=False))
+        elif cursor.peek().is_word(*_OUTER):
+            raise cursor.unsupported(
+                f"{cursor.peek().value.upper()} joins are not supported",
+                "use an inner join: [INNER] JOIN … ON, or commas and WHERE",
+            )
+        elif cursor.take_word("CROSS"):
+            cursor.expect_word("JOIN")
+            sources.append(_source(cursor, joined=False))
+        elif cursor.peek().is_word("INNER", "JOIN"):
+            cursor.take_word("INNER")
+            cursor.expect_word("JOIN")
+            sources.append(_source(cursor, joined=True))
+        else:
+            return sources
+
+
+def _source(cursor: Cursor, *, joined: bool) -> FromItem:
+    if cursor.peek().is_symbol("("):
+        raise cursor.unsupported(
+            "a subquery in FROM is not supported", "join the streams directly and put its conditions in WHERE"
+        )
+    stream = cursor.identifier("the name of a stream")
+    window = _window(cursor)
+    alias = _alias(cursor)
+    window = window or _window(cursor)
+    last = (alias or stream).span.end
+    on = _on(cursor) if joined else None
+    return FromItem(stream, window, alias, on, Span(stream.span.start, max(last, window.span.end if window else 0)))
+
+
+def _on(cursor: Cursor) -> Expression:
+    if cursor.peek().is_word("USING"):
+        raise cursor.unsupported("USING is not supported", "write ON left.column = right.column")
+    cursor.expect_word("ON", also="a window or an alias")
+    return expression(cursor)
+
+
+def _window(cursor: Cursor) -> WindowClause | None:
+    opened = cursor.take_symbol("[")
+    if opened is None:
+        return None
+    if cursor.peek().is_word("ROWS", "PARTITION"):
+        what = "PARTITION BY windows" if cursor.peek().is_word("PARTITION") else "[ROWS n] windows"
+        raise cursor.unsupported(f"{what} are not supported", "use a time window such as [RANGE 10 SECONDS]")
+    length: Duration | None = None
+    is_now = cursor.take_word("NOW") is not None
+    if not is_now and not cursor.take_word("UNBOUNDED"):
+        cursor.expect_word("RANGE", instead=_WINDOW_HELP)
+        length = None if cursor.take_word("UNBOUNDED") else duration(cursor, "a length of time such as 10 SECONDS")
+    slide = duration(cursor, "a length of time such as 5 SECONDS") if cursor.take_word("SLIDE") else None
+    if cursor.peek().is_word("ROWS", "PARTITION"):
+        raise cursor.unsupported("a row count in a window is not supported", "use [RANGE n unit] alone")
+    closed = cursor.expect_symbol("]", also="SLIDE" if slide is None else "")
+    return WindowClause(length, is_now, slide, Span(opened.span.start, closed.span.end))

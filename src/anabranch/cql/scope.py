@@ -1,0 +1,216 @@
+"""Names and expressions: which column a name means, and the typed expression a piece of syntax is.
+
+A scope knows the relations that a clause may read, the clause's name for messages, and, in the select list and HAVING
+of a grouped query, where aggregates are collected. Elsewhere an aggregate is an error.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+
+import pyarrow as pa
+
+from anabranch.cql.ast import CastTo, ColumnName, Constant, Expression, FunctionCall, Operation
+from anabranch.errors import BindError, Span, Unsupported
+from anabranch.expr import GROUPED, AggregateCall, Column, Expr, Literal, LiteralValue
+from anabranch.functions import AGGREGATES, SPELLINGS, bind_aggregate, bind_call, bind_cast, kind_of, type_named
+from anabranch.plan.logical import BOUNDARY, Source
+from anabranch.schema import INTERVAL, TIMESTAMP, type_name
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What the expressions of one clause may refer to."""
+
+    text: str
+    clause: str
+    sources: tuple[Source, ...]
+    aggregates: list[AggregateCall] | None = field(default=None, compare=False)
+    """Collects the distinct aggregates met; None where aggregates are not allowed."""
+
+    def expression(self, node: Expression) -> Expr:
+        """The typed expression that the syntax means."""
+        match node:
+            case ColumnName():
+                return self.column(node)
+            case Constant():
+                return self._constant(node)
+            case Operation():
+                return self._call(node.function, node.arguments, node.span)
+            case FunctionCall():
+                return self._function(node)
+            case CastTo():
+                argument = self.expression(node.argument)
+                try:
+                    return bind_cast(argument, type_named(node.type.name, node.parameters))
+                except ValueError as error:
+                    raise self.error(error, node.span) from None
+
+    def condition(self, node: Expression) -> Expr:
+        """The expression, which must be boolean."""
+        expr = self.expression(node)
+        if kind_of(expr.type) == "null":
+            return Literal(None, pa.bool_())
+        if kind_of(expr.type) != "boolean":
+            raise BindError(
+                f"{self.clause} expects a condition, found a value of type {type_name(expr.type)}",
+                text=self.text,
+                span=node.span,
+                hint="compare it with something, as in x > 0",
+            )
+        return expr
+
+    def column(self, node: ColumnName) -> Column:
+        sources = self.sources if node.relation is None else (self._relation(node),)
+        found = [(source, f) for source in sources if (f := source.schema.find(node.name.name)) is not None]
+        if len(found) > 1:
+            candidates = " or ".join(f"'{source.relation}.{f.name}'" for source, f in found)
+            raise BindError(f"column '{node}' is ambiguous", text=self.text, span=node.span, hint=f"write {candidates}")
+        if not found:
+            raise self._unknown_column(node, sources)
+        source, match = found[0]
+        return Column(source.relation, match.name, match.type, match.nullable)
+
+    def has_column(self, name: str) -> bool:
+        return any(source.schema.find(name) is not None for source in self.sources)
+
+    def error(self, error: ValueError, span: Span) -> BindError:
+        """A type rule's complaint, at its place in the text."""
+        message, hint = (*error.args, "")[:2]
+        return BindError(message, text=self.text, span=span, hint=hint)
+
+    def _relation(self, node: ColumnName) -> Source:
+        assert node.relation is not None
+        wanted = node.relation.name
+        found = next((source for source in self.sources if source.relation.lower() == wanted.lower()), None)
+        if found is not None:
+            return found
+        names = closest_first(wanted, (source.relation for source in self.sources))
+        by_stream = [source.relation for source in self.sources if source.stream.lower() == wanted.lower()]
+        hint = f"stream '{wanted}' is called '{by_stream[0]}' in this query" if by_stream else ""
+        if not by_stream and self.has_column(wanted):
+            hint = "fields inside a column cannot be read; take them out where the stream is read"
+        raise BindError(
+            f"relation '{wanted}' does not exist",
+            text=self.text,
+            span=node.relation.span,
+            detail=f"{self.clause} may read {', '.join(names)}",
+            hint=hint,
+        )
+
+    def _unknown_column(self, node: ColumnName, sources: tuple[Source, ...]) -> BindError:
+        lines = [
+            f"relation '{source.relation}' has {', '.join(closest_first(node.name.name, source.schema.names))}"
+            for source in sources
+        ]
+        return BindError(f"column '{node}' does not exist", text=self.text, span=node.span, detail="\n".join(lines))
+
+    def _constant(self, node: Constant) -> Literal:
+        if isinstance(node.value, int) and not isinstance(node.value, bool) and node.value >= 2**63:
+            raise BindError(
+                f"number {node.value} does not fit a bigint",
+                text=self.text,
+                span=node.span,
+                hint="write it with a decimal point to make it a double",
+            )
+        return Literal(node.value, _type_of(node.value))
+
+    def _call(self, function: str, arguments: tuple[Expression, ...], span: Span) -> Expr:
+        bound = tuple(self.expression(argument) for argument in arguments)
+        try:
+            return bind_call(function, bound)
+        except ValueError as error:
+            raise self.error(error, span) from None
+
+    def _function(self, node: FunctionCall) -> Expr:
+        name = node.name.name.lower()
+        if name in AGGREGATES:
+            return self._aggregate(node)
+        if name == "window_end":
+            return self._window_end(node)
+        if name in {"istream", "rstream", "dstream"}:
+            raise Unsupported(
+                f"{name.upper()} in the select list is not supported",
+                text=self.text,
+                span=node.span,
+                hint="write ISTREAM(SELECT …) around a join query, or leave it out: it is what a join query does",
+            )
+        if name not in SPELLINGS:
+            known = closest_first(name, [*SPELLINGS, *AGGREGATES, "window_end"])
+            raise BindError(
+                f"function '{node.name.name}' does not exist",
+                text=self.text,
+                span=node.name.span,
+                detail=f"the closest are {', '.join(known[:3])}",
+                hint="docs/cql.md lists the functions",
+            )
+        if node.star:
+            raise BindError(f"'{name.upper()}' does not take *", text=self.text, span=node.span)
+        return self._call(name, node.arguments, node.span)
+
+    def _aggregate(self, node: FunctionCall) -> Column:
+        name = node.name.name.upper()
+        if self.aggregates is None:
+            nested = self.clause in {"COUNT", "SUM", "MIN", "MAX", "AVG"}
+            raise BindError(
+                f"aggregate '{name}' is not allowed inside {self.clause}",
+                text=self.text,
+                span=node.span,
+                hint="" if nested else "put conditions on aggregates into HAVING",
+            )
+        if len(node.arguments) + node.star != 1:
+            raise BindError(f"'{name}' takes one argument", text=self.text, span=node.span)
+        inner = replace(self, clause=name, aggregates=None)
+        argument = None if node.star else inner.expression(node.arguments[0])
+        try:
+            aggregate = bind_aggregate(name, argument)
+        except ValueError as error:
+            raise self.error(error, node.span) from None
+        if aggregate not in self.aggregates:
+            self.aggregates.append(aggregate)
+        return aggregate_column(self.aggregates.index(aggregate), aggregate)
+
+    def _window_end(self, node: FunctionCall) -> Column:
+        if self.aggregates is None:
+            raise BindError(
+                f"WINDOW_END() is not allowed inside {self.clause}",
+                text=self.text,
+                span=node.span,
+                hint="it is the instant a grouped answer holds at; use it in the select list or HAVING of one",
+            )
+        if node.arguments or node.star:
+            raise BindError("WINDOW_END takes no argument", text=self.text, span=node.span)
+        return BOUNDARY
+
+
+def aggregate_column(position: int, aggregate: AggregateCall) -> Column:
+    """The column of GROUPED that an aggregate becomes."""
+    return Column(GROUPED, f"aggregate{position}", aggregate.type, nullable=aggregate.function != "count")
+
+
+def closest_first(name: str, names: Iterable[str]) -> list[str]:
+    """The names, those most like a mistyped one first."""
+    return sorted(names, key=lambda other: -SequenceMatcher(None, name.lower(), other.lower()).ratio())
+
+
+def _type_of(value: LiteralValue) -> pa.DataType:
+    match value:
+        case None:
+            return pa.null()
+        case bool():
+            return pa.bool_()
+        case int():
+            return pa.int64()
+        case str():
+            return pa.string()
+        case datetime.datetime():
+            return TIMESTAMP
+        case datetime.date():
+            return pa.date32()
+        case datetime.timedelta():
+            return INTERVAL
+        case _:
+            return pa.float64()
