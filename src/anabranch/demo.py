@@ -1,0 +1,278 @@
+"""The demo: three live streams of files, one query on local Spark, and a check against the batch answer.
+
+A thread writes small Parquet files while the query runs, slightly out of order, as real streams are. The data come from
+a seed, and the answer depends on the data alone, so every run of one seed and length ends with the same rows. The check
+is a plain SQL join that DuckDB computes once over the same files, compared as a multiset.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+
+from anabranch.errors import HostError
+from anabranch.explain import Explanation
+from anabranch.host.spark.session import local_session
+from anabranch.launch import start
+from anabranch.live import View, advance, follow, size_text
+from anabranch.picture import OUTPUT, plan_svg
+from anabranch.schema import TIMESTAMP
+from anabranch.spec import Spec, load
+
+ORDERS_PER_TICK = 1_500
+TICK = 0.5
+"""Seconds of the wall clock between two files of a stream."""
+TICK_EVENT_TIME = 2_000_000
+"""Microseconds of event time that a file covers: the streams run four times as fast as the clock."""
+DISORDER = 3_000_000
+START = 1_767_225_600_000_000
+"""2026-01-01, where event time begins."""
+
+SPEC = """\
+# Orders that were paid in full and shipped, each step within its window.
+streams:
+  orders:
+    {format: parquet, path: streams/orders, event_time: ts, watermark: 3 seconds,
+     schema: "ts timestamp, order_id bigint, customer string, amount bigint"}
+  payments:
+    {format: parquet, path: streams/payments, event_time: ts, watermark: 3 seconds,
+     schema: "ts timestamp, order_id bigint, method string, paid bigint"}
+  shipments:
+    {format: parquet, path: streams/shipments, event_time: ts, watermark: 3 seconds,
+     schema: "ts timestamp, order_id bigint, carrier string"}
+query: |
+  SELECT o.order_id, o.customer, o.amount, p.method, s.carrier, s.ts AS shipped
+  FROM orders [RANGE 60 SECONDS] AS o, payments [RANGE 40 SECONDS] AS p, shipments [NOW] AS s
+  WHERE o.order_id = p.order_id AND p.order_id = s.order_id AND p.paid >= o.amount AND o.amount > 20
+sink: {format: parquet, path: results}
+checkpoint: checkpoint
+trigger: 1 second
+slots: 2
+plan: auto
+name: demo
+"""
+
+# Each row counts while the newest of the three is within its range: 60 s for orders, 40 s for payments, 0 s for
+# shipments, which therefore have to be the newest themselves.
+BATCH_ANSWER = """
+SELECT o.order_id, o.customer, o.amount, p.method, s.carrier, s.ts AS shipped
+FROM orders o JOIN payments p ON o.order_id = p.order_id JOIN shipments s ON p.order_id = s.order_id
+WHERE p.paid >= o.amount AND o.amount > 20
+  AND greatest(o.ts, p.ts, s.ts) - o.ts <= INTERVAL 60 SECONDS
+  AND greatest(o.ts, p.ts, s.ts) - p.ts <= INTERVAL 40 SECONDS
+  AND greatest(o.ts, p.ts, s.ts) - s.ts <= INTERVAL 0 SECONDS
+"""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result against the batch answer; missing and extra count rows of the multiset difference."""
+
+    results: int
+    missing: int
+    extra: int
+
+    @property
+    def has_passed(self) -> bool:
+        return self.missing == 0 and self.extra == 0
+
+
+def run_demo(folder: Path, *, seconds: int = 35, seed: int = 1, console: Console | None = None) -> bool:
+    """Runs the demo inside a folder; true when the result equals the batch answer."""
+    console = console or Console()
+    spec = _prepare(folder)
+    streams = generate(max(2, round(seconds / TICK)), seed)
+    console.print(f"[bold]anabranch demo[/bold]: three live streams for {seconds} s, joined as they flow\n")
+    console.print(spec.query.strip(), style="cyan", highlight=False)
+    console.print("\nstarting Spark …", style="dim")
+    spark = local_session(2, **{"spark.driver.memory": "1g"})
+    try:
+        handle = start(spec, spark)
+        with _Writer(streams, folder / "streams") as writer:
+            follow(handle, console, until=writer.is_done)
+        handle.processAllAvailable()
+        handle.stop()
+        view = advance(View(), handle.recentProgress)
+        report = handle.report()
+    finally:
+        spark.stop()
+    picture = folder / "plan.svg"
+    picture.write_text(_picture(spec, view, streams), encoding="utf-8")
+    check = compare(folder)
+    console.print(_closing_screen(folder, streams, view, report, check))
+    return check.has_passed
+
+
+def generate(ticks: int, seed: int) -> dict[str, list[pa.Table]]:
+    """Per stream its files in order of arrival; a row arrives up to the allowed disorder after its event time.
+
+    Most orders are paid, most payments are in full, most paid orders are shipped; some of it takes longer than the
+    windows allow, so that the windows matter.
+    """
+    random = np.random.default_rng(seed)
+    count = ORDERS_PER_TICK * ticks
+    horizon = ticks * TICK_EVENT_TIME
+    ordered = np.sort(random.integers(0, horizon, count))
+    number = random.permutation(count)
+    amount = random.integers(1, 200, count)
+    customer = random.integers(0, 5_000, count)
+
+    paid = random.random(count) < 0.85
+    paid_at = ordered + random.exponential(18e6, count).astype(np.int64)
+    short = random.random(count) < 0.1
+    shipped = paid & (random.random(count) < 0.8)
+    shipped_at = paid_at + random.exponential(16e6, count).astype(np.int64)
+
+    methods, carriers = np.array(["card", "transfer", "wallet"]), np.array(["road", "rail", "air", "barge"])
+    columns: dict[str, tuple[np.ndarray[Any, Any], dict[str, Any]]] = {
+        "orders": (
+            ordered,
+            {"order_id": number, "customer": [f"c{id:04}" for id in customer], "amount": amount},
+        ),
+        "payments": (
+            paid_at[paid],
+            {
+                "order_id": number[paid],
+                "method": methods[random.integers(0, len(methods), int(paid.sum()))],
+                "paid": (amount - short)[paid],
+            },
+        ),
+        "shipments": (
+            shipped_at[shipped],
+            {"order_id": number[shipped], "carrier": carriers[random.integers(0, len(carriers), int(shipped.sum()))]},
+        ),
+    }
+    return {name: _files(times, payload, ticks, random) for name, (times, payload) in columns.items()}
+
+
+def compare(folder: Path) -> Check:
+    """The files of the result against DuckDB's answer over the files of the streams."""
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        raise HostError(
+            "duckdb is not installed, so the demo cannot check its answer", hint="pip install 'anabranch[demo]'"
+        ) from error
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        for name in ("orders", "payments", "shipments"):
+            connection.execute(
+                f"CREATE VIEW {name} AS FROM read_parquet('{_quoted(folder / 'streams' / name)}/*.parquet')"
+            )
+        connection.execute(f"CREATE TABLE expected AS {BATCH_ANSWER}")
+        found = folder / "results"
+        if any(found.glob("*.parquet")):
+            connection.execute(f"CREATE VIEW found AS FROM read_parquet('{_quoted(found)}/*.parquet')")
+        else:
+            connection.execute("CREATE VIEW found AS FROM expected LIMIT 0")
+
+        def count(query: str) -> int:
+            return int(connection.execute(f"SELECT count(*) FROM ({query})").fetchall()[0][0])
+
+        columns = "order_id, customer, amount, method, carrier, shipped"
+        expected, actual = f"SELECT {columns} FROM expected", f"SELECT {columns} FROM found"
+        return Check(count(actual), count(f"{expected} EXCEPT ALL {actual}"), count(f"{actual} EXCEPT ALL {expected}"))
+
+
+class _Writer:
+    """A thread that drops one file per stream at every tick, whole or not at all."""
+
+    def __init__(self, streams: dict[str, list[pa.Table]], folder: Path) -> None:
+        self._streams = streams
+        self._folder = folder
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="demo-streams", daemon=True)
+
+    def __enter__(self) -> _Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def _write(self) -> None:
+        for tick, tables in enumerate(zip(*self._streams.values(), strict=True)):
+            for name, table in zip(self._streams, tables, strict=True):
+                # A reader never sees half a file: Spark skips names that begin with a dot, and the rename is atomic.
+                hidden = self._folder / name / f".{tick:05}.parquet"
+                pq.write_table(table, hidden)
+                hidden.rename(self._folder / name / f"{tick:05}.parquet")
+            if self._stopped.wait(TICK):
+                return
+
+
+def _prepare(folder: Path) -> Spec:
+    """An empty folder for streams, results and checkpoint, with the spec in it."""
+    for name in ("streams", "results", "checkpoint"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in ("orders", "payments", "shipments"):
+        (folder / "streams" / name).mkdir(parents=True)
+    file = folder / "spec.yaml"
+    file.write_text(SPEC, encoding="utf-8")
+    return load(file)
+
+
+def _files(
+    times: np.ndarray[Any, Any], payload: dict[str, Any], ticks: int, random: np.random.Generator
+) -> list[pa.Table]:
+    """The rows cut by arrival; those that would arrive after the last tick never do."""
+    arrival = times + random.integers(0, DISORDER, len(times))
+    table = pa.table({"ts": pa.array(START + times, pa.int64()).cast(TIMESTAMP), **payload})
+    table = table.take(pa.array(np.argsort(arrival, kind="stable")))
+    cuts = np.searchsorted(np.sort(arrival), TICK_EVENT_TIME * np.arange(ticks + 1))
+    return [table.slice(begin, end - begin) for begin, end in pairwise(cuts)]
+
+
+def _picture(spec: Spec, view: View, streams: dict[str, list[pa.Table]]) -> str:
+    explained = Explanation(spec.query, spec.catalog())
+    notes = {
+        relation.name: f"{sum(table.num_rows for table in streams[relation.stream]):,} rows"
+        for relation in explained.query.graph.relations
+    }
+    notes[OUTPUT] = f"{view.rows_out:,} rows"
+    return plan_svg(explained.query, explained.plan(spec.plan), notes=notes)
+
+
+def _closing_screen(
+    folder: Path, streams: dict[str, list[pa.Table]], view: View, report: dict[str, Any], check: Check
+) -> Panel:
+    sizes = {name: sum(table.num_rows for table in tables) for name, tables in streams.items()}
+    times = sorted(batch["duration_ms"] for batch in report["batches"])
+    verdict = (
+        "[green]passed[/green]: row for row the batch answer of DuckDB over the same files"
+        if check.has_passed
+        else f"[red]FAILED[/red]: {check.missing:,} rows missing, {check.extra:,} rows too many"
+    )
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", justify="right")
+    table.add_column()
+    table.add_row("rows in", f"{sum(sizes.values()):,}  ({', '.join(f'{n} {size:,}' for n, size in sizes.items())})")
+    table.add_row("results", f"{check.results:,}")
+    table.add_row("check", verdict)
+    if times:
+        table.add_row("batches", f"{len(times)}, half of them within {times[len(times) // 2] / 1000:.2f} s")
+    table.add_row("state", f"{view.state_rows:,} rows, {size_text(view.state_bytes)}; late rows {view.late_rows:,}")
+    table.add_row("plan", f"{report['plan']}, drawn in [bold]{folder / 'plan.svg'}[/bold]")
+    table.add_row("", "")
+    table.add_row("next", f"anabranch explain {folder / 'spec.yaml'} --plan tree")
+    table.add_row("", f'anabranch run {folder / "spec.yaml"} --plan "((o p) s)"   the same checkpoint, another plan')
+    return Panel(table, title="anabranch demo", border_style="green" if check.has_passed else "red", expand=False)
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+from xml.etree import ElementTree
+
+import pytest
+
+from anabranch import cli, doctor
+from anabranch.doctor import Finding
+
+SPEC = dedent(
+    """
+    streams:
+      s0: {format: parquet, path: data/s0, schema: "ts timestamp, k bigint, p bigint", event_time: ts}
+      s1: {format: parquet, path: data/s1, schema: "ts timestamp, k bigint, p bigint", event_time: ts}
+      s2: {format: parquet, path: data/s2, schema: "ts timestamp, k bigint, p bigint", event_time: ts}
+    query: |
+      SELECT a.p AS p0, b.p AS p1 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 10 SECONDS] AS b, s2 [RANGE 5 SECONDS] AS c
+      WHERE a.k = b.k AND b.k = c.k AND a.p > 3
+    sink: {format: parquet, path: out}
+    checkpoint: ckpt
+    """
+)
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path) -> Path:
+    file = tmp_path / "spec.yaml"
+    file.write_text(SPEC)
+    return file
+
+
+def test_explain_prints_the_plan(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", str(spec_file)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("plan (a b c)\n")
+    assert "on a.k = b.k = c.k" in shown
+
+
+@pytest.mark.parametrize(
+    ("stage", "part"),
+    [
+        ("logical", "Join"),
+        ("rewritten", "Filter"),
+        ("graph", "key k0: a.k = b.k = c.k"),
+        ("physical", "probe a > b > c"),
+    ],
+)
+def test_every_stage_can_be_seen(spec_file: Path, stage: str, part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", str(spec_file), "--stage", stage]) == 0
+    assert part in capsys.readouterr().out
+
+
+def test_the_command_line_wins_over_the_spec(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", str(spec_file), "--plan", "((a c) b)"]) == 0
+    assert capsys.readouterr().out.startswith("plan ((a c) b)\n")
+
+
+def test_explain_draws_the_plan(spec_file: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "new" / "plan.svg"
+    assert cli.main(["explain", str(spec_file), "--plan", "tree", "--picture", str(picture)]) == 0
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+
+
+def test_explain_needs_neither_spark_nor_java(spec_file: Path) -> None:
+    program = "import sys; sys.modules['pyspark'] = None; from anabranch.cli import main; sys.exit(main(sys.argv[1:]))"
+    bare = {"PATH": "", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program, "explain", str(spec_file)], env=bare, check=False)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["explain", "SPEC", "--plan", "((a b)"], "error: plan text is wrong at character 7"),
+        (["explain", "SPEC", "--plan", "(a b)"], "error: plan '(a b)' leaves out 'c'"),
+        (["explain", "SPEC", "--slots", "0"], "error: option '--slots' is 0"),
+        (["explain", "no-such.yaml"], "error: spec file 'no-such.yaml' does not exist"),
+        (["run", "no-such.yaml"], "error: spec file 'no-such.yaml' does not exist"),
+    ],
+)
+def test_a_users_error_is_told_without_a_traceback(
+    arguments: list[str], expected: str, spec_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(spec_file) if argument == "SPEC" else argument for argument in arguments]
+    assert cli.main(given) == cli.USER_ERROR
+    shown = capsys.readouterr().err
+    assert shown.startswith(expected)
+    assert "Traceback" not in shown
+
+
+def test_an_error_of_the_query_points_at_its_place(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec_file.write_text(SPEC.replace("a.p > 3", "a.q > 3"))
+    assert cli.main(["explain", str(spec_file)]) == cli.USER_ERROR
+    shown = capsys.readouterr().err
+    assert "(line 2, column" in shown
+    assert "^" in shown
+
+
+def test_debug_lets_the_error_through(spec_file: Path) -> None:
+    with pytest.raises(Exception, match="leaves out"):
+        cli.main(["--debug", "explain", str(spec_file), "--plan", "(a b)"])
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "demo", "bench", "doctor"])
+def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"anabranch {command}" in capsys.readouterr().out.split("examples:")[1]
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out.startswith("anabranch ")
+
+
+def test_benchmarks_need_a_clone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["bench"]) == cli.USER_ERROR
+    assert "clone of the repository" in capsys.readouterr().err
+
+
+def test_the_doctor_gives_the_remedy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = Finding("python", "3.11"), Finding("java", "java was not found", "install a Java 17 runtime")
+    monkeypatch.setattr(doctor, "examine", lambda: [good, bad])
+    assert cli.main(["doctor"]) == cli.USER_ERROR
+    shown = capsys.readouterr().out
+    assert "ok python" in shown
+    assert "hint: install a Java 17 runtime" in shown
+
+
+def test_a_missing_java_is_a_finding_not_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    java = next(finding for finding in doctor.examine() if finding.name == "java")
+    assert not java.is_good
+    assert "17" in java.remedy
