@@ -1,0 +1,118 @@
+"""A folder of result files, each of which belongs to one batch of one query.
+
+A batch is staged in a hidden folder inside the target, then published: files of the same batch and query from an
+earlier attempt go, the staged ones take their place as `part-<batch>-<query>-…`, inside the same partition folders.
+Leftovers can exist only of the batch that a crash interrupted, so the folder is listed once per start and never again.
+
+Limit: a path without a scheme is a local path of driver and executors; other places need a URI that Arrow knows
+(`hdfs:`, `s3:`, `s3a:`, `gs:`, `abfs:`, `abfss:`).
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Mapping
+
+import pyarrow as pa
+from pyarrow import fs, orc, parquet
+
+from anabranch.errors import SinkError
+
+_STAGING = ".staging-"
+
+
+class BatchFolder:
+    """The files of one folder; `stage` and `publish` are called in turn for each batch."""
+
+    def __init__(self, path: str, format: str, options: Mapping[str, str]) -> None:
+        self._files, self._root, self._spark_root = _locate(path)
+        self._format = format
+        self._has_header = options.get("header", "false").lower() == "true"
+        self._newest: int | None = None
+
+    def stage(self, batch_id: int, query_id: str) -> str:
+        """The path that Spark shall write the batch to; nothing is there."""
+        if self._newest is None:
+            self._drop_staging(_owner(query_id))
+        return posixpath.join(self._spark_root, _staging_name(batch_id, query_id))
+
+    def publish(self, batch_id: int, query_id: str) -> None:
+        """Afterwards the folder holds of this batch exactly the staged files that have rows."""
+        prefix = f"part-{batch_id:09d}-{_owner(query_id)}-"
+        if self._newest is None or batch_id <= self._newest:
+            self._drop_leftovers(prefix)
+        staging = posixpath.join(self._root, _staging_name(batch_id, query_id))
+        made: set[str] = set()
+        for file in self._data_files(staging):
+            # Spark's first task leaves a file even when it has no row to write.
+            if file.base_name.startswith("part-00000-") and not self._has_rows(file):
+                continue
+            inside = posixpath.relpath(posixpath.dirname(file.path), staging)
+            folder = posixpath.normpath(posixpath.join(self._root, inside))
+            if folder not in made:
+                self._files.create_dir(folder, recursive=True)
+                made.add(folder)
+            self._files.move(file.path, posixpath.join(folder, prefix + file.base_name.removeprefix("part-")))
+        if self._files.get_file_info(staging).type == fs.FileType.Directory:
+            self._files.delete_dir(staging)
+        self._newest = batch_id if self._newest is None else max(batch_id, self._newest)
+
+    def _drop_staging(self, owner: str) -> None:
+        for entry in self._list(self._root, recursive=False):
+            if entry.base_name.startswith(_STAGING) and entry.base_name.endswith(owner):
+                self._files.delete_dir(entry.path)
+
+    def _drop_leftovers(self, prefix: str) -> None:
+        for file in self._data_files(self._root):
+            if file.base_name.startswith(prefix):
+                self._files.delete_file(file.path)
+
+    def _data_files(self, folder: str) -> list[fs.FileInfo]:
+        listed = self._list(folder, recursive=True)
+        return [info for info in listed if info.type == fs.FileType.File and info.base_name.startswith("part-")]
+
+    def _list(self, folder: str, *, recursive: bool) -> list[fs.FileInfo]:
+        return list(self._files.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=recursive)))
+
+    def _has_rows(self, file: fs.FileInfo) -> bool:
+        """False for a file that is known to be empty; Arrow does not look into Avro, whose empty files stay."""
+        match self._format:
+            case "parquet":
+                return bool(parquet.read_metadata(file.path, filesystem=self._files).num_rows)
+            case "orc":
+                with self._files.open_input_file(file.path) as source:
+                    return bool(orc.ORCFile(source).nrows)
+            case "csv" | "json" | "text":
+                with self._files.open_input_stream(file.path) as stream:
+                    start: bytes = stream.read(1 << 16)
+                lines = start.count(b"\n") + (not start.endswith(b"\n") and len(start) > 0)
+                return lines > int(self._format == "csv" and self._has_header)
+            case _:
+                return True
+
+
+def _owner(query_id: str) -> str:
+    return query_id[:8] or "0" * 8
+
+
+def _staging_name(batch_id: int, query_id: str) -> str:
+    return f"{_STAGING}{batch_id:09d}-{_owner(query_id)}"
+
+
+def _locate(path: str) -> tuple[fs.FileSystem, str, str]:
+    """The file system of a path, the path in it, and the path as Spark is to be told it."""
+    scheme, separator, rest = path.partition(":")
+    if not separator or "/" in scheme or scheme == "file":
+        # Hadoop does not decode `%20`, so a local path is taken as it is written and never becomes a URI.
+        local = os.path.abspath("/" + rest.lstrip("/") if scheme == "file" else path)
+        return fs.LocalFileSystem(), local, f"file://{local}"
+    try:
+        files, root = fs.FileSystem.from_uri("s3" + path[3:] if scheme == "s3a" else path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise SinkError(
+            f"sink path '{path}' cannot be opened",
+            detail=str(error),
+            hint="write it as a local path or a URI Arrow knows",
+        ) from error
+    return files, root, path

@@ -1,0 +1,247 @@
+"""The running query as its user holds it: Spark's StreamingQuery, with what Anabranch knows beside it.
+
+Every member means what it means in PySpark. Progress is Spark's own JSON with our statistics of the same batch under
+the one key `adaptive`, so that there are never two accounts of one batch. An error of ours comes out as itself, not as
+the text that Spark wraps it in.
+
+Limit: progress and report reach back as far as Spark does, `spark.sql.streaming.numRecentProgressUpdates` triggers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn, Protocol
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+
+from anabranch.errors import AnabranchError
+from anabranch.plan.physical import PhysicalPlan
+
+_SPARK_STEP = "addBatch"
+
+
+class Runner(Protocol):
+    """What the driver's side of a running query tells about itself."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the query from within a batch, if anything did."""
+
+    @property
+    def plan(self) -> PhysicalPlan:
+        """The plan of the latest batch."""
+
+    def adaptive(self, batch_id: int) -> dict[str, Any] | None:
+        """The statistics of a batch that ran, as values that JSON can hold."""
+
+
+class Progress(dict[str, Any]):
+    """One trigger of a query: Spark's keys, and ours under `adaptive` (None when the trigger had nothing to do)."""
+
+    @property
+    def json(self) -> str:
+        return json.dumps(self, default=str)
+
+    @property
+    def prettyJson(self) -> str:
+        return json.dumps(self, indent=2, default=str)
+
+
+class QueryHandle:
+    """A continuous query that runs, or ran, on Spark.
+
+    Examples
+    --------
+    >>> handle = query.writeStream.format("memory").queryName("pairs").start()  # doctest: +SKIP
+    >>> handle.processAllAvailable()  # doctest: +SKIP
+    >>> handle.lastProgress["adaptive"]["rows_out"]  # doctest: +SKIP
+    12
+    >>> handle.stop()  # doctest: +SKIP
+    """
+
+    def __init__(self, query: StreamingQuery, runner: Runner) -> None:
+        self._query = query
+        self._runner = runner
+
+    @property
+    def id(self) -> str:
+        """The identity of the query, the same after a restart from its checkpoint."""
+        return str(self._query.id)
+
+    @property
+    def runId(self) -> str:
+        """The identity of this run."""
+        return str(self._query.runId)
+
+    @property
+    def name(self) -> str | None:
+        return self._query.name
+
+    @property
+    def isActive(self) -> bool:
+        return self._query.isActive
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return dict(self._query.status)
+
+    @property
+    def plan(self) -> PhysicalPlan:
+        """The physical plan in force."""
+        return self._runner.plan
+
+    @property
+    def lastProgress(self) -> Progress | None:
+        """The latest trigger, or None before the first."""
+        latest = self._query.lastProgress
+        return None if latest is None else self._progress(latest)
+
+    @property
+    def recentProgress(self) -> list[Progress]:
+        """The latest triggers, oldest first."""
+        return [self._progress(each) for each in self._query.recentProgress]
+
+    def exception(self) -> AnabranchError | StreamingQueryException | None:
+        """What ended the query, or None while it runs or after it was stopped."""
+        outer = self._query.exception()
+        return None if outer is None else self._original(outer)
+
+    def explain(self, extended: bool = False) -> None:
+        """Prints the plan in force, then Spark's plan of the latest batch."""
+        print(f"== Anabranch plan ==\n{self.plan}")  # noqa: T201
+        self._query.explain(extended)
+
+    def processAllAvailable(self) -> None:
+        """Returns when all data that the sources have now is in the sink; for tests and demos."""
+        with self._own_errors():
+            self._query.processAllAvailable()
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Waits for the end, raising what ended the query; with a timeout in seconds, tells whether it ended."""
+        with self._own_errors():
+            if timeout is None:
+                self._query.awaitTermination()
+                return None
+            # PySpark's own annotation says int; its code takes fractions of a second.
+            return self._query.awaitTermination(timeout)  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        """Ends the query after the work at hand; its checkpoint stays good for a restart."""
+        self._query.stop()
+
+    def report(self) -> dict[str, Any]:
+        """The run so far in numbers: rows, late rows, time per batch split into Spark's part and ours, state, plan."""
+        batches = [_batch_report(progress) for progress in self.recentProgress if _has_batch(progress)]
+        latest = batches[-1] if batches else {}
+        failure = self.exception()
+        return {
+            "id": self.id,
+            "name": self.name,
+            "plan": str(self.plan),
+            "rows_in": sum(batch["rows_in"] for batch in batches),
+            "rows_out": _total(batches, "rows_out"),
+            "late_rows": _total(batches, "late_rows"),
+            "state_rows": latest.get("state_rows"),
+            "state_bytes": latest.get("state_bytes"),
+            "duration_ms": sum(batch["duration_ms"] for batch in batches),
+            "batches": batches,
+            "error": None if failure is None else str(failure),
+        }
+
+    def _progress(self, spark: StreamingQueryProgress) -> Progress:
+        progress = Progress(json.loads(spark.json))
+        # An idle trigger bears the number of the batch to come; the statistics of that batch are not its own.
+        progress["adaptive"] = self._runner.adaptive(progress["batchId"]) if _has_batch(progress) else None
+        return progress
+
+    def raise_original(self, outer: StreamingQueryException) -> NoReturn:
+        """Raises the error of ours that Spark reports in its own words, or else Spark's."""
+        original = self._original(outer)
+        raise original from original.__cause__
+
+    def _original(self, outer: StreamingQueryException) -> AnabranchError | StreamingQueryException:
+        failure = self._runner.failure
+        if not isinstance(failure, AnabranchError):
+            return outer
+        if failure.__cause__ is None:
+            failure.__cause__ = outer
+        return failure
+
+    @contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except StreamingQueryException as outer:
+            self.raise_original(outer)
+
+
+class ContinuousQueries:
+    """The queries that a session started, in the manner of PySpark's StreamingQueryManager."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._handles: list[QueryHandle] = []
+
+    @property
+    def active(self) -> list[QueryHandle]:
+        """The queries that run, in the order they were started."""
+        return [handle for handle in self._handles if handle.isActive]
+
+    def add(self, handle: QueryHandle) -> None:
+        self._handles.append(handle)
+
+    def get(self, id: str) -> QueryHandle | None:
+        """The running query of that identity, or None."""
+        return next((handle for handle in self.active if handle.id == id), None)
+
+    def awaitAnyTermination(self, timeout: float | None = None) -> bool | None:
+        """Waits until some query ends, raising what ended it; with a timeout in seconds, tells whether one did."""
+        try:
+            if timeout is None:
+                self._spark.streams.awaitAnyTermination()
+                return None
+            return self._spark.streams.awaitAnyTermination(timeout)  # type: ignore[arg-type]
+        except StreamingQueryException as outer:
+            for handle in self._handles:
+                if handle.runId in str(outer):
+                    handle.raise_original(outer)
+            raise
+
+    def resetTerminated(self) -> None:
+        """Forgets the queries that have ended, so that `awaitAnyTermination` waits for the next one."""
+        self._spark.streams.resetTerminated()
+        self._handles = self.active
+
+
+def _has_batch(progress: Mapping[str, Any]) -> bool:
+    return _SPARK_STEP in progress["durationMs"]
+
+
+def _batch_report(progress: Progress) -> dict[str, Any]:
+    """One batch; our part is what the runner timed, Spark's the rest of the trigger."""
+    ours: Mapping[str, Any] = progress["adaptive"] or {}
+    whole = progress["durationMs"]["triggerExecution"]
+    own = ours.get("duration_ms")
+    return {
+        "batch": progress["batchId"],
+        "rows_in": progress["numInputRows"],
+        "rows_out": ours.get("rows_out"),
+        "late_rows": ours.get("late_rows"),
+        "state_rows": ours.get("state_rows"),
+        "state_bytes": ours.get("state_bytes"),
+        "duration_ms": whole,
+        "own_ms": own,
+        "spark_ms": None if own is None else max(0, whole - own),
+        "plan": ours.get("plan"),
+    }
+
+
+def _total(batches: list[dict[str, Any]], key: str) -> int | None:
+    """The sum over the batches that know, or None when none does: not known is not zero."""
+    known = [batch[key] for batch in batches if batch[key] is not None]
+    return sum(known) if known else None

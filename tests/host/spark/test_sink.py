@@ -1,0 +1,255 @@
+"""Every sink keeps its law: a batch written again replaces what its first attempt left."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from anabranch import errors
+from anabranch.host.spark.sink import (
+    ConsoleSink,
+    FileSink,
+    ForeachBatchSink,
+    MemorySink,
+    Sink,
+    TableSink,
+    WriterSink,
+    make_sink,
+    step_error,
+)
+from anabranch.schema import TIMESTAMP, Field, Schema
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = Schema((Field("k", pa.int64()), Field("v", pa.string())))
+COLUMNS = "k bigint, v string"
+
+
+def rows(spark: SparkSession, *pairs: tuple[int, str]) -> DataFrame:
+    return spark.createDataFrame(list(pairs), COLUMNS).coalesce(1)
+
+
+def content(spark: SparkSession, path: Path, format: str = "parquet", **options: str) -> list[tuple[object, ...]]:
+    frame = spark.read.format(format).schema(COLUMNS).options(**options).load(str(path))
+    return sorted((row["k"], row["v"]) for row in frame.collect())
+
+
+def visible(path: Path) -> list[str]:
+    return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize(
+    ("format", "options"), [("parquet", {}), ("orc", {}), ("json", {}), ("csv", {}), ("csv", {"header": "true"})]
+)
+def test_files_read_back_as_a_plain_table(
+    spark: SparkSession, tmp_path: Path, format: str, options: dict[str, str]
+) -> None:
+    sink = FileSink(format, str(tmp_path / "out"), options)
+    sink.write(rows(spark, (1, "a"), (2, "b")), 0)
+    sink.write(rows(spark), 1)
+    sink.write(rows(spark, (3, "c")), 2)
+    assert content(spark, tmp_path / "out", format, **options) == [(1, "a"), (2, "b"), (3, "c")]
+    assert [name[:15] for name in visible(tmp_path / "out")] == ["part-000000000-", "part-000000002-"]
+
+
+def test_a_folder_of_files_has_exactly_the_selected_columns(spark: SparkSession, tmp_path: Path) -> None:
+    FileSink("parquet", str(tmp_path)).write(rows(spark, (1, "a")), 0)
+    assert spark.read.parquet(str(tmp_path)).columns == ["k", "v"]
+
+
+def test_text_files_hold_lines(spark: SparkSession, tmp_path: Path) -> None:
+    FileSink("text", str(tmp_path)).write(spark.createDataFrame([("x",), ("y",)], "line string"), 0)
+    assert sorted(row[0] for row in spark.read.text(str(tmp_path)).collect()) == ["x", "y"]
+
+
+def test_a_replayed_batch_replaces_its_files_only(spark: SparkSession, tmp_path: Path) -> None:
+    FileSink("parquet", str(tmp_path)).write(rows(spark, (1, "a")), 0)
+    FileSink("parquet", str(tmp_path)).write(rows(spark, (2, "half")), 1)
+    FileSink("parquet", str(tmp_path)).write(rows(spark, (2, "b"), (3, "c")), 1)
+    assert content(spark, tmp_path) == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def test_one_sink_may_replay_a_batch_too(spark: SparkSession, tmp_path: Path) -> None:
+    sink = FileSink("parquet", str(tmp_path))
+    for value in ("first", "second"):
+        sink.write(rows(spark, (1, value)), 4)
+    assert content(spark, tmp_path) == [(1, "second")]
+
+
+def test_an_empty_replay_removes_what_the_first_attempt_left(spark: SparkSession, tmp_path: Path) -> None:
+    FileSink("parquet", str(tmp_path)).write(rows(spark, (1, "a")), 7)
+    FileSink("parquet", str(tmp_path)).write(rows(spark), 7)
+    assert visible(tmp_path) == []
+
+
+def test_partition_folders_carry_the_batch_as_well(spark: SparkSession, tmp_path: Path) -> None:
+    out = tmp_path / "with space"
+    FileSink("parquet", str(out), partition_by=("v",)).write(rows(spark, (1, "a/b"), (2, "c")), 3)
+    FileSink("parquet", str(out), partition_by=("v",)).write(rows(spark, (5, "c"), (6, "d")), 3)
+    assert {Path(name).parts[0] for name in visible(out)} == {"v=c", "v=d"}
+    assert all(Path(name).name.startswith("part-000000003-") for name in visible(out))
+    assert content(spark, out) == [(5, "c"), (6, "d")]
+
+
+def test_leftover_staging_is_cleaned_at_start(spark: SparkSession, tmp_path: Path) -> None:
+    stale = tmp_path / ".staging-000000001-00000000"
+    stale.mkdir()
+    (stale / "part-00000-x.parquet").write_bytes(b"half a file")
+    FileSink("parquet", f"file:{tmp_path}").write(rows(spark, (1, "a")), 2)
+    assert not stale.exists()
+    assert content(spark, tmp_path) == [(1, "a")]
+
+
+def test_another_querys_files_of_the_same_batch_stay(spark: SparkSession, tmp_path: Path) -> None:
+    FileSink("parquet", str(tmp_path)).write(rows(spark, (1, "a")), 0)
+    with streaming_query(spark, "11111111-2222"):
+        FileSink("parquet", str(tmp_path)).write(rows(spark, (2, "b")), 0)
+    assert content(spark, tmp_path) == [(1, "a"), (2, "b")]
+
+
+def test_a_failing_writer_names_format_path_and_batch(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(errors.SinkError, match=r"sink 'parquet' at '.*file/out' failed on batch 5") as caught:
+        FileSink("parquet", str(tmp_path / "file" / "out")).write(rows(spark, (1, "a")), 5)
+    assert caught.value.__cause__ is not None
+
+
+def test_an_error_of_the_step_is_not_blamed_on_the_sink(spark: SparkSession, tmp_path: Path) -> None:
+    def explode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        raise errors.ExpressionError("integer overflow in 'a.k + 1'", detail="row 3", hint="cast to decimal")
+
+    frame = rows(spark, (1, "a")).mapInArrow(explode, COLUMNS)
+    with pytest.raises(errors.ExpressionError) as caught:
+        FileSink("parquet", str(tmp_path / "out")).write(frame, 0)
+    assert (caught.value.message, caught.value.detail, caught.value.hint) == (
+        "integer overflow in 'a.k + 1'",
+        "row 3",
+        "cast to decimal",
+    )
+    assert visible(tmp_path / "out") == []
+
+
+def test_other_errors_are_not_the_steps() -> None:
+    assert step_error(ValueError("anabranch.errors.HostError: no")) is None
+
+
+def test_memory_keeps_batches_as_arrow_and_as_a_view(spark: SparkSession) -> None:
+    sink = MemorySink("kept", spark, SCHEMA)
+    assert spark.table("kept").count() == 0
+    for batch in range(6):
+        sink.write(rows(spark, *((batch, str(i)) for i in range(batch))), batch)
+    expected = [(batch, str(i)) for batch in range(6) for i in range(batch)]
+    assert sorted(zip(*sink.table().to_pydict().values(), strict=True)) == expected
+    assert sorted((row.k, row.v) for row in spark.sql("SELECT * FROM kept").collect()) == expected
+
+
+def test_memory_replaces_a_replayed_batch(spark: SparkSession) -> None:
+    sink = MemorySink("again", spark, SCHEMA)
+    sink.write(rows(spark, (1, "a")), 0)
+    sink.write(rows(spark, (2, "half")), 1)
+    sink.write(rows(spark, (2, "b")), 1)
+    assert sink.table().to_pydict() == {"k": [1, 2], "v": ["a", "b"]}
+    assert spark.table("again").count() == 2
+
+
+def test_memory_has_the_types_of_the_query(spark: SparkSession) -> None:
+    schema = Schema((Field("at", TIMESTAMP, nullable=False), Field("d", pa.decimal128(10, 2))))
+    sink = MemorySink("typed", spark, schema)
+    noon = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
+    sink.write(spark.createDataFrame([(noon, None)], "at timestamp, d decimal(10,2)"), 0)
+    assert sink.table().schema == schema.to_arrow()
+    assert sink.table()["at"].to_pylist() == [noon]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "memory", "console", "noop", "foreach", "idle foreach", "table"])
+def test_every_sink_evaluates_each_partition_once(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    def several(frame: DataFrame, batch: int) -> None:
+        assert (frame.count(), frame.limit(3).count(), batch) == (10, 3, 0)
+
+    sinks: dict[str, Sink] = {
+        "parquet": FileSink("parquet", str(tmp_path)),
+        "memory": MemorySink("once", spark, SCHEMA),
+        "console": ConsoleSink(),
+        "noop": WriterSink("noop"),
+        "foreach": ForeachBatchSink(several),
+        "idle foreach": ForeachBatchSink(lambda frame, batch: None),
+        "table": TableSink("evaluated_once", spark),
+    }
+    counter = spark.sparkContext.accumulator(0)
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        counter.add(1)
+        yield from batches
+
+    frame = spark.range(10, numPartitions=2).selectExpr("id AS k", "string(id) AS v").mapInArrow(count, COLUMNS)
+    sinks[kind].write(frame, 0)
+    assert counter.value == 2
+
+
+def test_foreach_batch_names_the_failing_batch(spark: SparkSession) -> None:
+    def refuse(frame: DataFrame, batch: int) -> None:
+        raise RuntimeError("no room")
+
+    with pytest.raises(errors.SinkError, match="'foreachBatch' failed on batch 9") as caught:
+        ForeachBatchSink(refuse).write(rows(spark, (1, "a")), 9)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_console_prints_the_batch(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    ConsoleSink().write(rows(spark, (41, "shown")), 3)
+    printed = capsys.readouterr().out
+    assert "batch 3" in printed
+    assert "shown" in printed
+
+
+@pytest.mark.parametrize("partition_by", [(), ("k",)])
+def test_a_table_replaces_a_replayed_batch(spark: SparkSession, partition_by: tuple[str, ...]) -> None:
+    name = f"results_{len(partition_by)}"
+    TableSink(name, spark, partition_by=partition_by).write(rows(spark, (1, "a")), 0)
+    TableSink(name, spark, partition_by=partition_by).write(rows(spark, (2, "half")), 1)
+    TableSink(name, spark).write(rows(spark, (2, "b"), (3, "c")), 1)
+    assert sorted((row.k, row.v) for row in spark.table(name).collect()) == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def test_a_table_of_other_columns_is_refused(spark: SparkSession) -> None:
+    spark.sql("CREATE TABLE others (x bigint) USING parquet")
+    with pytest.raises(errors.SinkError, match="table 'others' has other columns than the query"):
+        TableSink("others", spark).write(rows(spark, (1, "a")), 0)
+
+
+def test_missing_settings_are_named(spark: SparkSession) -> None:
+    with pytest.raises(errors.SpecError, match="the 'parquet' sink has no path"):
+        make_sink("parquet", {}, spark=spark, schema=SCHEMA)
+    with pytest.raises(errors.SpecError, match="a memory sink has no name"):
+        make_sink("memory", {}, spark=spark, schema=SCHEMA)
+    with pytest.raises(errors.SpecError, match="partition column 'z' is not in the SELECT list"):
+        make_sink("parquet", {"path": "out"}, spark=spark, schema=SCHEMA, partition_by=("z",))
+
+
+def test_a_path_that_no_file_system_knows_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(errors.SinkError, match="sink path 'gopher://x/y' cannot be opened"):
+        make_sink("parquet", {"path": "gopher://x/y"}, spark=spark, schema=SCHEMA)
+
+
+def test_any_other_format_goes_to_sparks_writer(spark: SparkSession) -> None:
+    sink = make_sink("no.such.format", {"path": "p", "a": "b"}, spark=spark, schema=SCHEMA)
+    assert sink == WriterSink("no.such.format", {"a": "b", "path": "p"})
+    with pytest.raises(errors.SinkError, match=r"sink 'no\.such\.format' at 'p' failed on batch 0"):
+        sink.write(rows(spark, (1, "a")), 0)
+
+
+@contextmanager
+def streaming_query(spark: SparkSession, identity: str) -> Iterator[None]:
+    """Stands for the thread of a streaming query, which Spark marks with the query's identity."""
+    spark.sparkContext.setLocalProperty("sql.streaming.queryId", identity)
+    try:
+        yield
+    finally:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)  # type: ignore[arg-type]
