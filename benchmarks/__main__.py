@@ -1,0 +1,67 @@
+"""`python -m benchmarks [names…] [--quick] [--runs 3] [--json out.json] [--list]`
+
+Without names, every scenario. A scenario that fails is reported and the others still run; the exit code is then 1. A
+full run is kept under benchmarks/results and renews the table of docs/benchmarks.md; a quick one prints only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.bench import FULL, QUICK, Bench
+from benchmarks.figures import Figure
+from benchmarks.job import FailedRun, WrongAnswer
+from benchmarks.scenarios import SCENARIOS
+
+
+def main(arguments: list[str]) -> int:
+    options = _options(arguments)
+    if options.list:
+        for scenario in SCENARIOS:
+            print(f"{scenario.name:18}{scenario.purpose}")
+        return 0
+    bench = Bench(QUICK if options.quick else FULL, 1 if options.quick else options.runs, options.quick)
+    measured: dict[str, list[Figure]] = {}
+    failed: dict[str, str] = {}
+    for scenario in SCENARIOS:
+        if options.names and scenario.name not in options.names:
+            continue
+        print(f"{scenario.name}: {scenario.purpose}", file=sys.stderr, flush=True)
+        try:
+            measured[scenario.name] = scenario.measure(bench)
+        except (FailedRun, WrongAnswer, ImportError) as error:
+            failed[scenario.name] = str(error)
+            print(f"  failed: {error}", file=sys.stderr)
+    found = report.document(bench, measured, failed)
+    print(report.table(dict.fromkeys(measured, found)))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    if measured and not options.quick:
+        report.keep(found)
+        report.put_in_page(report.table(report.newest()))
+    return 1 if failed else 0
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Anabranch side by side.")
+    parser.add_argument("names", nargs="*", help="scenarios to run; all when none is named")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one run: does everything work?")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each side (default: 3)")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--list", action="store_true", help="list the scenarios and stop")
+    options = parser.parse_args(arguments)
+    known = {scenario.name for scenario in SCENARIOS}
+    unknown = [name for name in options.names if name not in known]
+    if unknown:
+        parser.error(f"unknown scenario '{unknown[0]}'; known are {', '.join(sorted(known))}")
+    if options.runs < 1:
+        parser.error("--runs must be at least 1")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

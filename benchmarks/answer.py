@@ -1,0 +1,89 @@
+"""The batch answer of a workload by DuckDB, and the digest of what a system wrote, to be equal before anything counts.
+
+The digest is the number of results and the sum of each output column: cheap, and blind only to exchanges that keep all
+of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks.workloads import Workload, written
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Number of results and the sum of each of their columns."""
+
+    count: int
+    sums: tuple[int, ...]
+
+
+def expected(workload: Workload) -> Digest:
+    """The digest of the batch answer; computed once per workload and kept beside its files."""
+    kept = written(workload) / "answer.json"
+    if kept.exists():
+        found = json.loads(kept.read_text())
+        return Digest(found["count"], tuple(found["sums"]))
+    files = [f"read_parquet('{workload.path(stream)}/*.parquet')" for stream in workload.streams]
+    with duckdb.connect() as connection:
+        row = connection.execute(f"{_digest_columns(workload)} FROM ({batch_sql(workload, files)})").fetchone()
+    answer = _digest(row)
+    kept.write_text(json.dumps(asdict(answer)))
+    return answer
+
+
+def found_in(workload: Workload, output: Path) -> Digest:
+    """The digest of the Parquet files below a directory."""
+    files = [str(file) for file in output.rglob("*.parquet") if "_temporary" not in file.parts]
+    if not files:
+        return Digest(0, (0,) * len(workload.streams))
+    with duckdb.connect() as connection:
+        row = connection.execute(f"{_digest_columns(workload)} FROM read_parquet(?)", [files]).fetchone()
+    return _digest(row)
+
+
+def batch_sql(workload: Workload, sources: Sequence[str]) -> str:
+    """The join as one batch in DuckDB's SQL, each stream read from the source given for it.
+
+    Time buckets as wide as the window let the hash join see the window: two times at most W apart lie in buckets at
+    most one apart, so each later relation is read three times, once per neighbouring bucket of the first.
+    """
+    first, *others = range(len(workload.streams))
+    timed = [f"(SELECT epoch_us(ts) AS t, * FROM {source})" for source in sources]
+    clauses = [f"FROM (SELECT t // {workload.window} AS bucket, * FROM {timed[first]}) r{first}"]
+    for i in others:
+        spread = f"SELECT unnest([t // {workload.window} + d for d in [-1, 0, 1]]) AS bucket, * FROM {timed[i]}"
+        on = [f"r{i}.bucket = r{first}.bucket"]
+        on += [
+            f"r{e.left}.{e.left_key} = r{e.right}.{e.right_key}"
+            for e in workload.equalities
+            if max(e.left, e.right) == i
+        ]
+        on += [f"abs(r{i}.t - r{j}.t) <= {workload.window}" for j in range(i)]
+        clauses.append(f"JOIN ({spread}) r{i} ON {' AND '.join(on)}")
+    outputs = ", ".join(f"r{i}.p AS p{i}" for i in range(len(workload.streams)))
+    return f"SELECT {outputs} {' '.join(clauses)}"
+
+
+def digest_of(table: pa.Table) -> Digest:
+    """The digest of results held in memory."""
+    sums = (pc.sum(column).as_py() or 0 for column in table.columns)
+    return Digest(table.num_rows, tuple(sums))
+
+
+def _digest(row: tuple[int, ...] | None) -> Digest:
+    assert row is not None
+    return Digest(row[0], tuple(row[1:]))
+
+
+def _digest_columns(workload: Workload) -> str:
+    sums = ", ".join(f"coalesce(sum(p{i}), 0)::BIGINT" for i in range(len(workload.streams)))
+    return f"SELECT count(*), {sums}"

@@ -1,0 +1,74 @@
+"""What scenarios share: sizes, the number of runs, and finished runs, so that no run is made twice.
+
+Runs of the systems under comparison alternate, so that a slow spell of the machine meets both.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+
+from benchmarks.job import Run, System, run
+from benchmarks.workloads import Workload
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the workloads are."""
+
+    rows: int
+    batches: int
+    few_batches: int
+    sustained_start: dict[System, int]
+    sustained_trials: int
+    fixed_batches: int
+    state_rows: int
+    growth_rows_per_batch: int
+    growth_fill: int
+
+
+FULL = Sizes(
+    rows=4_000_000,
+    batches=40,
+    few_batches=10,
+    sustained_start={"native": 90_000, "ours": 600_000},
+    sustained_trials=5,
+    fixed_batches=24,
+    state_rows=1_000_000,
+    growth_rows_per_batch=30_000,
+    growth_fill=100,
+)
+QUICK = Sizes(
+    rows=60_000,
+    batches=4,
+    few_batches=2,
+    sustained_start={"native": 20_000, "ours": 20_000},
+    sustained_trials=1,
+    fixed_batches=8,
+    state_rows=30_000,
+    growth_rows_per_batch=3_000,
+    growth_fill=30,
+)
+
+
+@dataclass
+class Bench:
+    """One invocation: its sizes and every finished Spark run, by what was run and the run's number."""
+
+    sizes: Sizes
+    repeats: int
+    is_quick: bool
+    finished: dict[tuple[System, Workload, int, int], Run] = field(default_factory=dict)
+
+    def spark(self, system: System, workload: Workload, number: int, *, slots: int = 2) -> Run:
+        """The run of that number, made now unless another scenario has made it."""
+        key = (system, workload, number, slots)
+        if key not in self.finished:
+            self.finished[key] = run(system, workload, slots=slots)
+            summary = self.finished[key].summary
+            say(f"{workload.name} {system}: {summary['stream_seconds']} s, {summary['rows_per_second']} rows/s")
+        return self.finished[key]
+
+
+def say(line: str) -> None:
+    print(f"  {line}", file=sys.stderr, flush=True)

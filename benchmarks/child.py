@@ -1,0 +1,80 @@
+"""The process of one measured run: `python -m benchmarks.child job.pickle outcome.json`.
+
+All systems get the same session, so that none is slowed by a default the other was spared: two cores, two shuffle
+partitions, no micro-batches without data, and the checkpoint file manager that does not fork a `chmod` per file. On top
+of it each system has the few settings it asks for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pickle
+import sys
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from pyspark.sql import SparkSession
+
+from benchmarks.job import Job, System
+
+CORES = 2
+DRIVER_MEMORY = "4g"
+CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+SETTINGS = {
+    "spark.driver.memory": DRIVER_MEMORY,
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
+    "spark.sql.streaming.numRecentProgressUpdates": "10000",
+}
+MODULES: dict[System, str] = {
+    "ours": "ours",
+    "native": "spark_native",
+    "native-rocksdb": "spark_native",
+    "count": "plain_count",
+}
+"""Which module starts a system; only that one is loaded, so that nobody's libraries weigh on another's memory."""
+
+
+class Handle(Protocol):
+    """What the two systems' running queries have in common."""
+
+    @property
+    def recentProgress(self) -> Any: ...
+
+    def awaitTermination(self) -> Any: ...
+
+
+def main(asked: Path, answered: Path) -> None:
+    job: Job = pickle.loads(asked.read_bytes())
+    begun = time.time()
+    builder = SparkSession.builder.master(f"local[{CORES}]").appName(job.system)
+    module = importlib.import_module(f"benchmarks.{MODULES[job.system]}")
+    for name, value in (SETTINGS | module.settings(job)).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    started = time.time()
+    query: Handle = module.start(spark, job)
+    query.awaitTermination()
+    ended = time.time()
+    progress = [dict(one) for one in query.recentProgress]
+    outcome = {
+        "session_seconds": started - begun,
+        "started": started,
+        "ended": ended,
+        "progress": [one for one in progress if one["numInputRows"]],
+    }
+    answered.write_text(json.dumps(outcome, default=str))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,91 @@
+"""The scenarios that need no Spark.
+
+Every engine is run once on a small workload first, so that neither side pays for its first compilation.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from benchmarks import in_process
+from benchmarks.bench import Bench, say
+from benchmarks.figures import Bound, Figure, ratio
+from benchmarks.polars_join import FORMS
+from benchmarks.workloads import SECOND, Workload, steady, w3
+
+LONGER = 30
+WARM_UP = w3(3_000, 3)
+GROWTH_MEASURED = 20
+
+
+def polars_loop(bench: Bench) -> list[Figure]:
+    """W3 in 40 micro-batches, and with windows 30 times longer and as many results."""
+    sizes = bench.sizes
+    return [
+        *_against_loop(bench, w3(sizes.rows, sizes.batches), "W3", 1.0),
+        *_against_loop(
+            bench, w3(sizes.rows, sizes.batches, window=LONGER * 10 * SECOND), f"W3 with windows {LONGER}x longer", 0.2
+        ),
+    ]
+
+
+def _against_loop(bench: Bench, workload: Workload, label: str, most: float) -> list[Figure]:
+    in_process.ours(WARM_UP)
+    ours: list[float] = []
+    loops: dict[str, list[float]] = {name: [] for name in FORMS}
+    for _ in range(bench.repeats):
+        ours.append(in_process.ours(workload).total)
+        for name, form in FORMS.items():
+            loops[name].append(in_process.polars_loop(workload, form).total)
+        say(
+            f"{label}: ours {ours[-1]:.2f} s, "
+            + ", ".join(f"{name} {spent[-1]:.2f} s" for name, spent in loops.items())
+        )
+    best = min(loops, key=lambda name: median(loops[name]))
+    figures = [
+        ratio(
+            f"{label}, in-process: time over a polars loop ({best} form)",
+            [a / b for a, b in zip(ours, loops[best], strict=True)],
+            Bound("at most", most),
+        ),
+        Figure(f"{label}, in-process: ours", "rows/s", tuple(workload.rows / spent for spent in ours)),
+    ]
+    return figures + [
+        Figure(f"{label}: polars loop ({name} form)", "rows/s", tuple(workload.rows / spent for spent in loop))
+        for name, loop in loops.items()
+    ]
+
+
+def batch(bench: Bench) -> list[Figure]:
+    """Our 40 steps against the same join computed once, when everything is known beforehand."""
+    workload = w3(bench.sizes.rows, bench.sizes.batches)
+    in_process.ours(WARM_UP)
+    ours, duckdb, polars = (
+        [measured(workload).total for _ in range(bench.repeats)]
+        for measured in (in_process.ours, in_process.duckdb_batch, in_process.polars_batch)
+    )
+    return [
+        ratio("W3, in-process: time over DuckDB's one batch", [a / b for a, b in zip(ours, duckdb, strict=True)]),
+        ratio("W3, in-process: time over polars' one batch", [a / b for a, b in zip(ours, polars, strict=True)]),
+        Figure("W3: DuckDB, one batch", "rows/s", tuple(workload.rows / spent for spent in duckdb)),
+        Figure("W3: polars, one batch", "rows/s", tuple(workload.rows / spent for spent in polars)),
+    ]
+
+
+def window_growth(bench: Bench) -> list[Figure]:
+    """Step time once the windows are full, at windows of W and 10 W, with equal new rows and equally many matches."""
+    fill, rows = bench.sizes.growth_fill, bench.sizes.growth_rows_per_batch
+    short, long = (
+        steady(rows, fill + GROWTH_MEASURED, batch=SECOND, window=window * SECOND) for window in (fill // 10, fill)
+    )
+    in_process.ours(WARM_UP)
+    pairs = [(_step(short, fill), _step(long, fill)) for _ in range(bench.repeats)]
+    return [
+        ratio("step time when the window grows tenfold", [b / a for a, b in pairs], Bound("at most", 1.3)),
+        Figure(f"step of {rows:,} rows, short window", "ms", tuple(1000 * a for a, _ in pairs)),
+        Figure(f"step of {rows:,} rows, long window", "ms", tuple(1000 * b for _, b in pairs)),
+    ]
+
+
+def _step(workload: Workload, fill: int) -> float:
+    return median(in_process.ours(workload).seconds[fill:])

@@ -1,0 +1,208 @@
+"""Runs one command under a supervisor and says what it and all its descendants cost.
+
+The supervisor is a process of its own that adopts orphans (Linux `PR_SET_CHILD_SUBREAPER`), so that the CPU time of
+processes that outlive their parent, such as Spark's Python workers, is still counted once they end. It samples ten
+times a second, or less often when a sample is dear, so that sampling takes at most a twentieth of one core.
+
+Memory is the sum of proportional set sizes (shared pages count once), with anonymous and file pages taken from the
+processes and shared memory taken as the larger of what they map and what /dev/shm has grown by: state that no process
+maps just then is memory too. The growth is that of the whole machine's /dev/shm, so nobody else may use it meanwhile.
+Linux only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+SHARED_MEMORY = "/dev/shm"
+INTERVAL = 0.1
+PR_SET_CHILD_SUBREAPER = 36
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes in use at one moment: by the processes, mapped shared memory among it, and the growth of /dev/shm."""
+
+    private: int
+    mapped_shared: int
+    shared_growth: int
+
+    @property
+    def total(self) -> int:
+        return self.private + max(self.mapped_shared, self.shared_growth)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a command cost: wall and CPU seconds, CPU seconds at each sample, and memory at its peak."""
+
+    exit_code: int
+    wall: float
+    cpu: float
+    peak: Memory
+    samples: int
+    clock: tuple[float, ...]
+    cpu_so_far: tuple[float, ...]
+
+    def cpu_between(self, start: float, end: float) -> float:
+        """CPU seconds spent between two instants of the Unix clock, read between samples."""
+        return self._cpu_at(end) - self._cpu_at(start)
+
+    def _cpu_at(self, instant: float) -> float:
+        after = bisect_left(self.clock, instant)
+        if after == 0:
+            return 0.0
+        if after == len(self.clock):
+            return self.cpu
+        before_time, after_time = self.clock[after - 1], self.clock[after]
+        share = (instant - before_time) / (after_time - before_time)
+        return self.cpu_so_far[after - 1] + share * (self.cpu_so_far[after] - self.cpu_so_far[after - 1])
+
+
+def measure(command: Sequence[str], *, timeout: float, log: Path) -> Cost:
+    """Runs the command to its end with its output in `log`; on timeout all its processes are killed."""
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory) / "cost.json"
+        request = json.dumps({"command": list(command), "timeout": timeout, "log": str(log), "report": str(report)})
+        subprocess.run([sys.executable, "-m", "benchmarks.measure", request], check=True)
+        found = json.loads(report.read_text())
+    return Cost(
+        **{
+            **found,
+            "peak": Memory(**found["peak"]),
+            "clock": tuple(found["clock"]),
+            "cpu_so_far": tuple(found["cpu_so_far"]),
+        }
+    )
+
+
+def supervise(command: Sequence[str], timeout: float, log: Path) -> Cost:
+    """What `measure` does, inside the supervisor process."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    shared_before = _shared_memory_used()
+    begun = time.monotonic()
+    with log.open("wb") as output:
+        redirect = [(os.POSIX_SPAWN_DUP2, output.fileno(), 1), (os.POSIX_SPAWN_DUP2, output.fileno(), 2)]
+        child = os.posix_spawnp(command[0], list(command), dict(os.environ), file_actions=redirect, setpgroup=0)
+    exit_code: int | None = None
+    ended = begun
+    peak = Memory(0, 0, 0)
+    clock: list[float] = []
+    cpu_so_far: list[float] = []
+    while True:
+        sampled, work = time.monotonic(), time.thread_time()
+        processes = _descendants(os.getpid())
+        if exit_code is not None and (not processes or sampled - ended > 10):
+            break
+        clock.append(time.time())
+        cpu_so_far.append(_reaped_cpu() + sum(_cpu(pid) for pid in processes))
+        memory = _memory(processes, _shared_memory_used() - shared_before)
+        peak = max(peak, memory, key=lambda one: one.total)
+        spent = time.thread_time() - work
+        time.sleep(max(INTERVAL - spent, 19 * spent))
+        if sampled - begun > timeout:
+            _kill(processes)
+        for pid, status in _reap():
+            if pid == child:
+                exit_code, ended = os.waitstatus_to_exitcode(status), time.monotonic()
+    _kill(processes)
+    for _ in range(100):
+        _reap()
+        if not _descendants(os.getpid()):
+            break
+        time.sleep(0.05)
+    return Cost(exit_code, ended - begun, _reaped_cpu(), peak, len(clock), tuple(clock), tuple(cpu_so_far))
+
+
+def _descendants(root: int) -> list[int]:
+    """Living processes below a process, by the parent links of /proc."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            fields = _stat(int(entry))
+            if fields is not None:
+                children.setdefault(int(fields[1]), []).append(int(entry))
+    found: list[int] = []
+    waiting = list(children.get(root, ()))
+    while waiting:
+        pid = waiting.pop()
+        found.append(pid)
+        waiting += children.get(pid, ())
+    return found
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/pid/stat from the state on, or None when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def _cpu(pid: int) -> float:
+    """User and system seconds of a process and of those of its children it has waited for."""
+    fields = _stat(pid)
+    return sum(int(ticks) for ticks in fields[11:15]) / TICKS if fields is not None else 0.0
+
+
+def _reaped_cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _memory(processes: Sequence[int], shared_growth: int) -> Memory:
+    private = mapped_shared = 0
+    for pid in processes:
+        try:
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        sizes = {line.split()[0]: int(line.split()[1]) * 1024 for line in text.splitlines()[1:]}
+        shared = sizes.get("Pss_Shmem:", 0)
+        private += sizes.get("Pss:", 0) - shared
+        mapped_shared += shared
+    return Memory(private, mapped_shared, max(0, shared_growth))
+
+
+def _shared_memory_used() -> int:
+    usage = os.statvfs(SHARED_MEMORY)
+    return (usage.f_blocks - usage.f_bfree) * usage.f_frsize
+
+
+def _reap() -> list[tuple[int, int]]:
+    ended: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, status))
+
+
+def _kill(processes: Sequence[int]) -> None:
+    for pid in processes:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    cost = supervise(asked["command"], asked["timeout"], Path(asked["log"]))
+    Path(asked["report"]).write_text(json.dumps(asdict(cost)))

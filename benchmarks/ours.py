@@ -1,0 +1,31 @@
+"""The same queries through Anabranch, with the settings it recommends for any session."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+import anabranch
+from anabranch.host.spark.handle import QueryHandle
+from anabranch.host.spark.session import recommended_configuration
+from benchmarks.job import Job
+from benchmarks.spark_native import streams
+
+
+def settings(_job: Job) -> dict[str, str]:
+    return recommended_configuration()
+
+
+def start(spark: SparkSession, job: Job) -> QueryHandle:
+    """Starts the workload's query over its files, to end when they are read."""
+    session = anabranch.Session(spark)
+    for stream, frame in zip(job.workload.streams, streams(spark, job), strict=True):
+        session.register(stream.name, frame, event_time="ts", watermark="0 seconds")
+    return (
+        session.sql(job.workload.cql)
+        .writeStream.format("parquet")
+        .option("path", str(job.output))
+        .option("checkpointLocation", str(job.checkpoint))
+        .slots(job.slots)
+        .trigger(availableNow=True)
+        .start()
+    )

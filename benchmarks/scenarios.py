@@ -1,0 +1,240 @@
+"""The scenarios: each measures both sides in one invocation and returns figures.
+
+In-process scenarios load their engines when they are asked for, because a listing, or a run on Spark alone, needs none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+
+from benchmarks.bench import Bench, say
+from benchmarks.figures import Bound, Figure, ratio
+from benchmarks.job import Job, Run, Scratch, System, check, execute
+from benchmarks.workloads import Workload, held, steady, w3, w3x, w4, written
+
+SUSTAINED_LIMIT = 2.0
+SUSTAINED_FILL = 6
+"""Micro-batches of 2 s before windows of 10 s are full and the first compilations are over; they do not count."""
+SUSTAINED_MEASURED = 6
+FIXED_WARM_UP = 4
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A named measurement."""
+
+    name: str
+    purpose: str
+    measure: Callable[[Bench], list[Figure]]
+
+
+def against_native(bench: Bench, workload: Workload, label: str, least: float) -> list[Figure]:
+    """Rows a second, CPU and memory against Spark's own joins, with whichever state store was faster in the first run.
+
+    The other store is run once, and once only: it is there to show that the better one was compared with.
+    """
+    stores: tuple[System, System] = ("native", "native-rocksdb")
+    firsts = [bench.spark(store, workload, 0) for store in stores]
+    best = max(firsts, key=lambda one: one.rows_per_second).job.system
+    pairs = [(bench.spark("ours", workload, i), bench.spark(best, workload, i)) for i in range(bench.repeats)]
+    million = workload.rows / 1e6
+    figures = [
+        ratio(
+            f"{label}: rows/s over Spark's own joins ({best})",
+            [ours.rows_per_second / native.rows_per_second for ours, native in pairs],
+            Bound("at least", least),
+        ),
+        ratio(
+            f"{label}: CPU seconds over Spark's own",
+            [ours.stream_cpu / native.stream_cpu for ours, native in pairs],
+            Bound("at most", 0.25),
+        ),
+        ratio(
+            f"{label}: peak memory over Spark's own",
+            [ours.cost.peak.total / native.cost.peak.total for ours, native in pairs],
+            Bound("at most", 1.0),
+        ),
+    ]
+    sides: list[tuple[str, list[Run]]] = [("ours", [a for a, _ in pairs]), (best, [b for _, b in pairs])]
+    sides += [(one.job.system, [one]) for one in firsts if one.job.system != best]
+    for name, runs in sides:
+        figures += [
+            Figure(f"{label}: {name}", "rows/s", tuple(one.rows_per_second for one in runs)),
+            Figure(f"{label}: {name}", "CPU s per M rows", tuple(one.stream_cpu / million for one in runs)),
+            Figure(f"{label}: {name}", "MB at peak", tuple(one.cost.peak.total / 2**20 for one in runs)),
+        ]
+    return figures
+
+
+def spark_w3(bench: Bench) -> list[Figure]:
+    return against_native(bench, w3(bench.sizes.rows, bench.sizes.batches), "W3", 3.0)
+
+
+def spark_w3_few(bench: Bench) -> list[Figure]:
+    return against_native(bench, w3(bench.sizes.rows, bench.sizes.few_batches), "W3 in few batches", 8.0)
+
+
+def spark_w4(bench: Bench) -> list[Figure]:
+    return against_native(bench, w4(bench.sizes.rows, bench.sizes.batches), "W4", 3.0)
+
+
+def spark_w3x(bench: Bench) -> list[Figure]:
+    return against_native(bench, w3x(bench.sizes.rows, bench.sizes.batches), "W3x", 3.0)
+
+
+def slots(bench: Bench) -> list[Figure]:
+    workload = w3(bench.sizes.rows, bench.sizes.batches)
+    runs = [
+        (bench.spark("ours", workload, i, slots=1), bench.spark("ours", workload, i, slots=2))
+        for i in range(bench.repeats)
+    ]
+    return [
+        ratio("W3: rows/s of two slots over one", [two.rows_per_second / one.rows_per_second for one, two in runs]),
+        Figure("W3: one slot", "rows/s", tuple(one.rows_per_second for one, _ in runs)),
+        Figure("W3: two slots", "rows/s", tuple(two.rows_per_second for _, two in runs)),
+    ]
+
+
+def sustained(bench: Bench) -> list[Figure]:
+    """The highest rate at which every micro-batch, once the windows are full, takes at most 2 s."""
+    rates: dict[System, list[float]] = {"native": [], "ours": []}
+    for number in range(bench.repeats):
+        for system, found in rates.items():
+            rows = highest(
+                partial(_slowest, bench, system, number),
+                bench.sizes.sustained_start[system],
+                bench.sizes.sustained_trials,
+            )
+            found.append(rows / SUSTAINED_LIMIT)
+    return [
+        ratio(
+            "sustained rows/s at micro-batches of 2 s over Spark's own joins",
+            [a / b for a, b in zip(rates["ours"], rates["native"], strict=True)],
+            Bound("at least", 10.0),
+        ),
+        Figure("sustained: ours", "rows/s", tuple(rates["ours"])),
+        Figure("sustained: native", "rows/s", tuple(rates["native"])),
+    ]
+
+
+def highest(trial: Callable[[int], float], start: int, trials: int, limit: float = SUSTAINED_LIMIT) -> int:
+    """The largest size seen to keep the limit, when a trial says how many seconds a size takes.
+
+    Sizes grow or shrink by what the last trial suggests (at most fourfold) until there is one on either side, then
+    halve the gap by ratio; within a tenth is near enough. When no trial kept the limit, the smallest size tried is
+    scaled by how far it was off.
+    """
+    kept: int | None = None
+    broken: int | None = None
+    size, seconds = start, 0.0
+    for _ in range(trials):
+        seconds = trial(size)
+        say(f"{size} rows in a micro-batch: {seconds:.2f} s")
+        if seconds <= limit:
+            kept = max(size, kept or 0)
+        else:
+            broken = min(size, broken or size)
+        if kept and broken and broken <= 1.1 * kept:
+            break
+        if kept and broken:
+            size = round((kept * broken) ** 0.5)
+        else:
+            size = max(1, round(size * min(4.0, max(0.25, 0.95 * limit / seconds))))
+            size = max(size, round(1.1 * kept)) if kept else size
+    if kept is None:
+        assert broken is not None
+        return min(size, broken)
+    return kept
+
+
+def _slowest(bench: Bench, system: System, number: int, rows: int) -> float:
+    workload = steady(rows, SUSTAINED_FILL + SUSTAINED_MEASURED)
+    return max(bench.spark(system, workload, number).outcome.batch_seconds[SUSTAINED_FILL:])
+
+
+def fixed_cost(bench: Bench) -> list[Figure]:
+    """Our part of a micro-batch of 1,000 rows: its time less that of a `foreachBatch` over the same sources that only
+    counts."""
+    workload = steady(1_000, bench.sizes.fixed_batches)
+    middles = [
+        tuple(
+            median(bench.spark(system, workload, i).outcome.batch_seconds[FIXED_WARM_UP:])
+            for system in ("ours", "count")
+        )
+        for i in range(bench.repeats)
+    ]
+    return [
+        Figure(
+            "a micro-batch of 1,000 rows, beyond Spark's part",
+            "s",
+            tuple(ours - count for ours, count in middles),
+            Bound("at most", 0.25),
+        ),
+        Figure("a micro-batch of 1,000 rows: ours, whole", "s", tuple(ours for ours, _ in middles)),
+        Figure("a micro-batch of 1,000 rows: counting only", "s", tuple(count for _, count in middles)),
+    ]
+
+
+def restart(bench: Bench) -> list[Figure]:
+    """From the start of the query to its first new micro-batch done, less the same for a query that only counts."""
+    workload = held(bench.sizes.state_rows * 11 // 10, 11)
+    pairs = [(_restarted("ours", workload), _restarted("count", workload)) for _ in range(bench.repeats)]
+    return [
+        Figure(
+            f"restart with {bench.sizes.state_rows:,} rows of state: first new result, beyond Spark's part",
+            "s",
+            tuple(ours - count for ours, count in pairs),
+            Bound("at most", 5.0),
+        ),
+        Figure("restart: ours, whole", "s", tuple(ours for ours, _ in pairs)),
+        Figure("restart: counting only", "s", tuple(count for _, count in pairs)),
+    ]
+
+
+def _restarted(system: System, workload: Workload) -> float:
+    """Runs all micro-batches but the last, then starts again from the checkpoint with the last one there."""
+    source = written(workload)
+    with Scratch() as scratch:
+        job = Job(system, workload, scratch.disk / "in", scratch.disk / "out", scratch.tmpfs / "checkpoint")
+        names = sorted(file.name for file in (source / workload.streams[0].name).iterdir())
+        _link(source, job.source, workload, names[:-1])
+        execute(job, scratch.disk)
+        _link(source, job.source, workload, names[-1:])
+        outcome = execute(job, scratch.disk).outcome
+        if system != "count":
+            check(job)
+        say(f"{workload.name} {system}: first new result {outcome.first_result - outcome.started:.2f} s after start")
+        return outcome.first_result - outcome.started
+
+
+def _link(source: Path, target: Path, workload: Workload, names: list[str]) -> None:
+    for stream in workload.streams:
+        (target / stream.name).mkdir(parents=True, exist_ok=True)
+        for name in names:
+            os.link(source / stream.name / name, target / stream.name / name)
+
+
+def in_process(name: str) -> Callable[[Bench], list[Figure]]:
+    """A scenario of `benchmarks.in_process_scenarios`, loaded when it runs."""
+    return lambda bench: getattr(import_module("benchmarks.in_process_scenarios"), name)(bench)
+
+
+SCENARIOS = (
+    Scenario("spark-w3", "W3 against Spark's own joins, 40 micro-batches: rows/s, CPU, memory", spark_w3),
+    Scenario("spark-w3-10", "the same rows in 10 micro-batches", spark_w3_few),
+    Scenario("spark-w4", "four-way, one stream ten times as fast", spark_w4),
+    Scenario("spark-w3x", "a chain on different keys", spark_w3x),
+    Scenario("sustained", "highest input rate with micro-batches of at most 2 s", sustained),
+    Scenario("fixed-cost", "our part of a micro-batch of 1,000 rows", fixed_cost),
+    Scenario("restart", "first new result after a restart with 1 M rows of state", restart),
+    Scenario("slots", "rows/s for one and two slots", slots),
+    Scenario("inprocess-polars", "our engine in-process against a polars loop", in_process("polars_loop")),
+    Scenario("inprocess-batch", "our engine in-process against one batch join", in_process("batch")),
+    Scenario("window-growth", "step time as the window grows tenfold", in_process("window_growth")),
+)

@@ -1,0 +1,77 @@
+"""The same queries by Spark's own stream-stream joins, with the settings a good engineer would choose.
+
+Every pair of relations is held within the window by an interval condition, which is max - min <= W, and watermarks of
+no delay let Spark drop rows as early as it can. Spark takes one event time per input of a join, so an intermediate
+result keeps that of its first relation and carries the others as plain timestamps. Relations are joined in the order of
+the workload, which names the fastest stream last. Either state store can be asked for; RocksDB gets changelog
+checkpoints and the join state format made for it.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.job import Job
+from benchmarks.workloads import Workload
+
+ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.join.stateFormatVersion": "4",
+}
+
+
+def settings(job: Job) -> dict[str, str]:
+    return ROCKSDB if job.system == "native-rocksdb" else {}
+
+
+def start(spark: SparkSession, job: Job) -> StreamingQuery:
+    """Starts the workload's query over its files, to end when they are read."""
+    return (
+        joined(job.workload, streams(spark, job))
+        .writeStream.format("parquet")
+        .option("path", str(job.output))
+        .option("checkpointLocation", str(job.checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def streams(spark: SparkSession, job: Job) -> list[DataFrame]:
+    """The file sources of a workload, one file of each per micro-batch."""
+    return [
+        spark.readStream.schema(stream.spark_schema)
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(job.source / stream.name))
+        for stream in job.workload.streams
+    ]
+
+
+def joined(workload: Workload, frames: list[DataFrame]) -> DataFrame:
+    """The workload's query as a chain of two-way joins; columns carry the number of their relation."""
+    relations = [
+        frame.select([F.col(name).alias(f"{name}{i}") for name in frame.columns]).withWatermark(f"ts{i}", "0 seconds")
+        for i, frame in enumerate(frames)
+    ]
+    whole = relations[0]
+    for i, relation in enumerate(relations[1:], start=1):
+        whole = whole.join(relation, reduce(Column.__and__, _conditions(workload, i)))
+        whole = whole.withColumn(f"ts{i}", F.col(f"ts{i}") + F.expr("INTERVAL 0 SECONDS"))
+    return whole.select([f"p{i}" for i in range(len(frames))])
+
+
+def _conditions(workload: Workload, i: int) -> list[Column]:
+    window = F.expr(f"INTERVAL {workload.window} MICROSECONDS")
+    equal = [
+        F.col(f"{e.left_key}{e.left}") == F.col(f"{e.right_key}{e.right}")
+        for e in workload.equalities
+        if max(e.left, e.right) == i
+    ]
+    near = [F.col(f"ts{i}").between(F.col(f"ts{j}") - window, F.col(f"ts{j}") + window) for j in range(i)]
+    return equal + near

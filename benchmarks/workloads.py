@@ -1,0 +1,207 @@
+"""Seeded streams and the queries over them, as Parquet files: one file per stream and micro-batch.
+
+A workload is a value; everything else (its files, its CQL text, its batch answer in SQL) is a function of it. Times are
+uniform over the span and sorted within a stream, keys are uniform over a domain chosen so that the output has a wanted
+size. Of n streams with N_i rows uniform over a span T, the combinations with max - min <= W fill the volume
+
+    V = n W^(n-1) T - (n-1) W^n            (W <= T; the second term is what the two ends of the span cut off)
+
+of T^n, and n - 1 equalities over a domain of K keep one in K^(n-1) of them. So the expected number of results is
+prod(N_i) V / T^n / K^(n-1), and K follows from the wanted number. For W3 without the ends that is K = rate x W: one row
+per key, stream and window.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SECOND = 1_000_000
+EPOCH = 1_767_225_600 * SECOND
+"""2026-01-01 UTC: where the event time of every workload begins."""
+FIRST_FILE_TIME = 1_767_225_600
+DATA = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One stream: its name, its rows over the whole span, and its key columns."""
+
+    name: str
+    rows: int
+    keys: tuple[str, ...]
+
+    @property
+    def spark_schema(self) -> str:
+        return ", ".join(["ts timestamp", *(f"{key} bigint" for key in self.keys), "p bigint"])
+
+
+@dataclass(frozen=True)
+class Equality:
+    """One equality of the query: a key of one stream equals a key of an earlier one, by position."""
+
+    left: int
+    left_key: str
+    right: int
+    right_key: str
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Streams, a window join over them, and how the span is cut into micro-batches; lengths are in microseconds."""
+
+    name: str
+    streams: tuple[Stream, ...]
+    equalities: tuple[Equality, ...]
+    window: int
+    span: int
+    batches: int
+    domain: int
+    seed: int = 7
+
+    @property
+    def rows(self) -> int:
+        return sum(stream.rows for stream in self.streams)
+
+    @property
+    def cql(self) -> str:
+        """The query as Anabranch reads it."""
+        seconds, rest = divmod(self.window, SECOND)
+        window = f"[RANGE {seconds} SECONDS]" if not rest else f"[RANGE {self.window} MICROSECONDS]"
+        outputs = ", ".join(f"r{i}.p AS p{i}" for i in range(len(self.streams)))
+        relations = ", ".join(f"{stream.name} {window} AS r{i}" for i, stream in enumerate(self.streams))
+        on = " AND ".join(f"r{e.left}.{e.left_key} = r{e.right}.{e.right_key}" for e in self.equalities)
+        return f"SELECT {outputs} FROM {relations} WHERE {on}"
+
+    @property
+    def directory(self) -> Path:
+        """Where the files are kept; the digest makes any change of the workload another directory."""
+        return DATA / f"{self.name}-{self.rows}-{self.batches}-{sha256(repr(self).encode()).hexdigest()[:10]}"
+
+    def path(self, stream: Stream) -> Path:
+        return self.directory / stream.name
+
+
+def domain_for_total(rows: tuple[int, ...], window: int, span: int, results: float) -> int:
+    """The key domain at which the whole run is expected to give that many results."""
+    count = len(rows)
+    wide = min(window, span)
+    volume = count * wide ** (count - 1) * span - (count - 1) * wide**count
+    combinations = math.prod(rows) * (volume / span**count)
+    return max(1, round(math.pow(combinations / results, 1 / (count - 1))))
+
+
+def domain_for_rate(rows: tuple[int, ...], window: int, span: int, ratio: float) -> int:
+    """The key domain at which, once the windows are full, each input row is expected to give `ratio` results."""
+    count = len(rows)
+    combinations = math.prod(rows) * count * math.pow(window / span, count - 1)
+    return max(1, round(math.pow(combinations / (ratio * sum(rows)), 1 / (count - 1))))
+
+
+def w3(rows: int, batches: int, *, window: int = 10 * SECOND, span: int = 400 * SECOND) -> Workload:
+    """Three streams of equal rate on one key; about as many results as rows."""
+    each = rows // 3
+    sizes = (rows - 2 * each, each, each)
+    streams = tuple(Stream(f"s{i}", size, ("k",)) for i, size in enumerate(sizes))
+    domain = domain_for_total(sizes, window, span, rows)
+    return Workload("w3", streams, _star(3), window, span, batches, domain)
+
+
+def w4(rows: int, batches: int) -> Workload:
+    """Four streams on one key, the last ten times as fast; it is named last because that order suits Spark best."""
+    slow = rows // 13
+    sizes = (slow, slow, slow, rows - 3 * slow)
+    window, span = 10 * SECOND, 400 * SECOND
+    streams = tuple(Stream(f"s{i}", size, ("k",)) for i, size in enumerate(sizes))
+    return Workload("w4", streams, _star(4), window, span, batches, domain_for_total(sizes, window, span, rows))
+
+
+def w3x(rows: int, batches: int) -> Workload:
+    """A chain over two keys: a.x = b.x AND b.y = c.y."""
+    each = rows // 3
+    sizes = (rows - 2 * each, each, each)
+    window, span = 10 * SECOND, 400 * SECOND
+    streams = (Stream("s0", sizes[0], ("x",)), Stream("s1", sizes[1], ("x", "y")), Stream("s2", sizes[2], ("y",)))
+    equalities = (Equality(0, "x", 1, "x"), Equality(1, "y", 2, "y"))
+    return Workload("w3x", streams, equalities, window, span, batches, domain_for_total(sizes, window, span, rows))
+
+
+def steady(rows_per_batch: int, batches: int, *, batch: int = 2 * SECOND, window: int = 10 * SECOND) -> Workload:
+    """W3 at a constant rate: each micro-batch covers `batch` of event time and one row gives one result."""
+    each = max(1, rows_per_batch // 3) * batches
+    span = batch * batches
+    streams = tuple(Stream(f"s{i}", each, ("k",)) for i in range(3))
+    domain = domain_for_rate((each,) * 3, window, span, 1.0)
+    return Workload("steady", streams, _star(3), window, span, batches, domain)
+
+
+def held(rows: int, batches: int) -> Workload:
+    """W3 whose windows hold the whole run, so that all of its rows are state at the end; one result per ten rows."""
+    each = rows // 3
+    window = span = 400 * SECOND
+    streams = tuple(Stream(f"s{i}", each, ("k",)) for i in range(3))
+    domain = domain_for_total((each,) * 3, window, span, rows / 10)
+    return Workload("held", streams, _star(3), window, span, batches, domain)
+
+
+def tables(workload: Workload) -> Iterator[dict[str, pa.Table]]:
+    """The micro-batches of a workload, each a table per stream; the same rows that `written` puts into files."""
+    whole = {stream.name: _stream(workload, index) for index, stream in enumerate(workload.streams)}
+    cuts = {name: _cuts(workload, table) for name, table in whole.items()}
+    for number in range(workload.batches):
+        yield {
+            name: table.slice(cuts[name][number], cuts[name][number + 1] - cuts[name][number])
+            for name, table in whole.items()
+        }
+
+
+def written(workload: Workload) -> Path:
+    """The directory with the workload's files, written on first use."""
+    directory = workload.directory
+    if (directory / "ready.json").exists():
+        return directory
+    shutil.rmtree(directory, ignore_errors=True)
+    for number, batch in enumerate(tables(workload)):
+        for name, table in batch.items():
+            write_file(directory / name, number, table)
+    (directory / "ready.json").write_text(json.dumps({"workload": repr(workload)}))
+    return directory
+
+
+def write_file(directory: Path, number: int, table: pa.Table) -> None:
+    """Writes one micro-batch's file of a stream, dated so that a file source reads files in batch order."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"batch-{number:05}.parquet"
+    pq.write_table(table, path)
+    os.utime(path, (FIRST_FILE_TIME + 10 * number,) * 2)
+
+
+def _star(count: int) -> tuple[Equality, ...]:
+    return tuple(Equality(0, "k", i, "k") for i in range(1, count))
+
+
+def _stream(workload: Workload, index: int) -> pa.Table:
+    stream = workload.streams[index]
+    random = np.random.default_rng((workload.seed, index))
+    times = np.sort(random.integers(0, workload.span, stream.rows)) + EPOCH
+    columns = {"ts": pa.array(times).cast(pa.timestamp("us", tz="UTC"))}
+    for key in stream.keys:
+        columns[key] = pa.array(random.integers(0, workload.domain, stream.rows))
+    columns["p"] = pa.array(np.arange(stream.rows, dtype=np.int64))
+    return pa.table(columns)
+
+
+def _cuts(workload: Workload, table: pa.Table) -> list[int]:
+    """Row numbers at which micro-batches begin; equal times never lie on both sides of a cut."""
+    edges = EPOCH + np.arange(workload.batches + 1, dtype=np.int64) * workload.span // workload.batches
+    return [int(cut) for cut in np.searchsorted(table["ts"].cast(pa.int64()).to_numpy(), edges)]
