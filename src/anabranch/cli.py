@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from textwrap import dedent, indent
 
@@ -20,15 +22,18 @@ from rich.console import Console
 import anabranch
 from anabranch import doctor, explain, spec
 from anabranch.errors import AnabranchError, HostError, InvariantBroken, SpecError
-from anabranch.lab import command as lab_command
 from anabranch.picture import plan_svg
 
 USER_ERROR = 2
 
+ROOMS = {"lab": ("anabranch.lab.command", "reproduce an experiment of the papers")}
+"""Commands that live with their rooms; a room is imported only when its name is on the command line."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line and gives the exit status."""
-    parsed = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    parsed = _parser(words).parse_args(words)
     try:
         status: int = parsed.run(parsed)
         return status
@@ -52,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     from anabranch.live import follow
 
     console = Console(stderr=True)
-    spark = local_session(**({} if chosen.slots is None else {"cores": chosen.slots}))
+    spark = local_session(os.cpu_count() or 2)
     try:
         handle = start(chosen, spark)
         try:
@@ -127,7 +132,7 @@ def _write(path: Path, text: str) -> None:
     print(f"wrote {path}", file=sys.stderr)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: list[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="anabranch",
         description="Adaptive continuous queries over data streams, on Spark.",
@@ -218,7 +223,11 @@ def _parser() -> argparse.ArgumentParser:
     command = _command(commands, "doctor", "check Python, Java, Spark and memory of this machine", "anabranch doctor")
     command.set_defaults(run=examine)
 
-    lab_command.add_arguments(commands)
+    for name, (home, purpose) in ROOMS.items():
+        if name in words:
+            import_module(home).add_arguments(commands)
+        else:
+            commands.add_parser(name, help=purpose)
     return parser
 
 

@@ -113,6 +113,13 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
     assert f"anabranch {command}" in capsys.readouterr().out.split("examples:")[1]
 
 
+def test_a_room_brings_its_own_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["lab", "--help"])
+    assert ended.value.code == 0
+    assert "--seed" in capsys.readouterr().out
+
+
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["--version"])
