@@ -6,6 +6,8 @@ are UTC; numbers stand for seconds since the epoch. Strings are read in their pl
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,7 +49,7 @@ def cast(values: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(target):
         return _to_timestamp(values)
     if pa.types.is_boolean(target):
-        return pc.not_equal(values, pa.scalar(0, pa.int64()).cast(source))
+        return pc.not_equal(values, pa.scalar(Decimal(0) if is_decimal(source) else 0, source))
     if pa.types.is_boolean(source):
         values, source = values.cast(pa.int64()), pa.int64()
     if is_integer(target):

@@ -85,11 +85,12 @@ def replace(value: Datum, searched: pa.Scalar, replacement: pa.Scalar) -> Datum:
 def substring(values: pa.Array, starts: pa.Array, lengths: pa.Array) -> pa.Array:
     """Characters from a start that counts from 1, or from the end when negative; 0 is taken as 1.
 
-    A negative start before the first character still consumes length, as in Spark.
+    A negative start before the first character still consumes length, and both are held to 32 bits, as in Spark.
     """
     valid = validity(values, starts, lengths)
     offsets, data = text_buffers(values)
-    begins, ends = _substring_bounds(offsets, data, valid, numbers(starts), numbers(lengths))
+    bounds = [np.clip(numbers(bound), -(2**31), 2**31 - 1) for bound in (starts, lengths)]
+    begins, ends = _substring_bounds(offsets, data, valid, *bounds)
     cut_offsets, cut_data = _cut(data, begins, ends)
     return text_array(cut_offsets, cut_data, valid, values.type)
 
@@ -144,9 +145,7 @@ def _substring_bounds(offsets: Any, data: Any, valid: Any, starts: Any, lengths:
                 if data[at] & 0xC0 != 0x80:
                     characters += 1
             start = characters + starts[row]
-        # Positions beyond any text are all alike; holding them small keeps the sum from wrapping.
-        start = min(max(start, -(np.int64(2) ** 32)), np.int64(2) ** 32)
-        stop = start + min(lengths[row], np.int64(2) ** 33)
+        stop = start + lengths[row]
         begin, end, position = last, last, -1
         for at in range(first, last):
             if data[at] & 0xC0 != 0x80:

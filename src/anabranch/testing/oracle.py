@@ -1,0 +1,256 @@
+"""The batch answer of a query, computed naively: what every plan, batch cut, migration and restart must reproduce.
+
+It follows the contract to the letter and shares no code with the engine. A combination of one row per relation is a
+result iff all predicates are true and, with `newest` its largest event time, newest - time <= range for every row. A
+grouped query answers at every multiple of its slide strictly below the final watermark, over the combinations whose
+rows are all at or before that boundary and within range of it. Rows without an event time are passed over. Late rows
+are the caller's concern: give only the rows that the query accepts.
+
+Answers are multisets (`Counter`) of plain tuples in output order; times are int microseconds and floats keep nine
+significant digits, because sums of floats depend on their order. Meant for up to some sixty rows a stream.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Context, Decimal, localcontext
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from anabranch.errors import ExpressionError
+from anabranch.expr import GROUPED, AggregateCall, Column, Expr
+from anabranch.plan.join_graph import JoinGraph, Relation
+from anabranch.plan.query import Grouping, Query
+from anabranch.testing.interpreter import Value, column_values, interpret, order
+
+Answer: TypeAlias = Counter[tuple[Any, ...]]
+Row: TypeAlias = dict[str, Value]
+Combination: TypeAlias = dict[str, Row]
+
+_TIME = ""
+"""The key under which a row carries its event time; no column has an empty name."""
+
+
+def batch_answer(query: Query, rows: Mapping[str, pa.Table]) -> Answer:
+    """All results of the query over whole streams, `rows` by stream name."""
+    tables = {name.lower(): table for name, table in rows.items()}
+    given = {relation.name: _rows(relation, tables[relation.stream.lower()]) for relation in query.graph.relations}
+    combinations = _combinations(query.graph, given)
+    if query.grouping is None:
+        return Counter(
+            tuple(comparable(interpret(output.expression, _lookup(combination))) for output in query.outputs)
+            for combination in combinations
+        )
+    return _grouped_answer(query, query.grouping, combinations, _watermark(query.graph, tables))
+
+
+def rows_as_multiset(table: pa.Table) -> Answer:
+    """An engine's results in the comparable form of `batch_answer`."""
+    columns = [[comparable(value) for value in column_values(column)] for column in table.columns]
+    return Counter(zip(*columns, strict=True)) if columns else Counter({(): table.num_rows})
+
+
+def describe_difference(expected: Answer, actual: Answer) -> str:
+    """What is missing and what is too much, a few rows of each; empty when the answers agree."""
+    lines = []
+    for title, rest in (("missing", expected - actual), ("unexpected", actual - expected)):
+        if rest:
+            lines.append(f"{rest.total()} {title} of {expected.total()} expected:")
+            lines += [f"  {count} x {row}" for row, count in sorted(rest.items(), key=str)[:10]]
+    return "\n".join(lines)
+
+
+def comparable(value: Value) -> Value:
+    """A hashable value, equal for equal answers; numbers that differ by float rounding alone become equal."""
+    match value:
+        case float():
+            if math.isnan(value):
+                return "NaN"
+            return float(f"{value:.9g}") + 0.0
+        case list():
+            return tuple(comparable(item) for item in value)
+        case dict():
+            return tuple((name, comparable(item)) for name, item in value.items())
+        case _:
+            return value
+
+
+# --- joining ---------------------------------------------------------------------------------------------------------
+
+
+def _rows(relation: Relation, table: pa.Table) -> list[Row]:
+    """The relation's rows that have an event time and pass its filter."""
+    names = {name.lower(): name for name in table.column_names}
+    wanted = {field.name for field in relation.schema} | {relation.event_time}
+    columns = {name: column_values(table[names[name.lower()]]) for name in wanted}
+    columns[_TIME] = columns[relation.event_time]
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    timed = [row for row in rows if row[_TIME] is not None]
+    if relation.filter is None:
+        return timed
+    return [row for row in timed if interpret(relation.filter, _lookup({relation.name: row})) is True]
+
+
+def _lookup(combination: Combination) -> Callable[[Column], Value]:
+    return lambda column: combination[column.relation][column.name]
+
+
+def _combinations(graph: JoinGraph, rows: Mapping[str, list[Row]]) -> Iterator[Combination]:
+    """Every valid combination, found relation by relation; each condition is tested once all it reads is bound."""
+    sequence = _sequence(graph)
+    indexes = [_Index(graph, relation.name, sequence[:step], rows) for step, relation in enumerate(sequence)]
+
+    def extend(bound: Combination, newest: float, deadline: float) -> Iterator[Combination]:
+        if len(bound) == len(sequence):
+            yield dict(bound)
+            return
+        relation, index = sequence[len(bound)], indexes[len(bound)]
+        for row in index.candidates(bound):
+            time = row[_TIME]
+            leaves = math.inf if relation.window.range is None else time + relation.window.range
+            if max(newest, time) > min(deadline, leaves):
+                continue
+            bound[relation.name] = row
+            if all(interpret(test, _lookup(bound)) is True for test in index.tests):
+                yield from extend(bound, max(newest, time), min(deadline, leaves))
+            del bound[relation.name]
+
+    yield from extend({}, -math.inf, math.inf)
+
+
+def _sequence(graph: JoinGraph) -> list[Relation]:
+    """Relations so that each is connected to an earlier one where the graph allows it."""
+    left = list(graph.relations)
+    sequence = [left.pop(0)]
+    while left:
+        names = [relation.name for relation in sequence]
+        by_key = [relation for relation in left if graph.keys_between(names, [relation.name])]
+        by_any = [relation for relation in left if graph.are_connected(names, [relation.name])]
+        chosen = (by_key or by_any or left)[0]
+        left.remove(chosen)
+        sequence.append(chosen)
+    return sequence
+
+
+class _Index:
+    """The rows of one relation by the keys it shares with the relations bound before it."""
+
+    def __init__(self, graph: JoinGraph, name: str, before: list[Relation], rows: Mapping[str, list[Row]]) -> None:
+        earlier = [relation.name for relation in before]
+        self.partners: list[Expr] = []
+        own: list[Expr] = []
+        for key in graph.keys_of([name]):
+            partner = next((other for other in earlier if other in key.relations), None)
+            if partner is not None:
+                self.partners.append(key.expression(partner))
+                own.append(key.expression(name))
+        self.tests = [theta.predicate for theta in graph.thetas_between(earlier, [name])]
+        self.rows: dict[tuple[Value, ...], list[Row]] = defaultdict(list)
+        for row in rows[name]:
+            key_values = tuple(_key(interpret(expr, _lookup({name: row}))) for expr in own)
+            if None not in key_values:
+                self.rows[key_values].append(row)
+
+    def candidates(self, bound: Combination) -> list[Row]:
+        wanted = tuple(_key(interpret(expr, _lookup(bound))) for expr in self.partners)
+        return [] if None in wanted else self.rows.get(wanted, [])
+
+
+def _key(value: Value) -> Value:
+    """A dictionary key that is equal when SQL says equal: NaN is one value, -0.0 is 0.0."""
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
+
+
+# --- grouping --------------------------------------------------------------------------------------------------------
+
+
+def _watermark(graph: JoinGraph, tables: Mapping[str, pa.Table]) -> float:
+    """The least, over the streams, of the largest event time less the allowed disorder."""
+    marks = []
+    for relation in graph.relations:
+        table = tables[relation.stream.lower()]
+        names = {name.lower(): name for name in table.column_names}
+        times = [time for time in column_values(table[names[relation.event_time.lower()]]) if time is not None]
+        marks.append(max(times) - relation.disorder if times else -math.inf)
+    return min(marks)
+
+
+def _grouped_answer(query: Query, grouping: Grouping, combinations: Iterator[Combination], watermark: float) -> Answer:
+    groups: dict[tuple[int, tuple[Value, ...]], list[Combination]] = defaultdict(list)
+    values: dict[tuple[int, tuple[Value, ...]], tuple[Value, ...]] = {}
+    ranges = {relation.name: relation.window.range for relation in query.graph.relations}
+    for combination in combinations:
+        key = tuple(interpret(expression, _lookup(combination)) for expression in grouping.keys)
+        for boundary in _boundaries(combination, ranges, grouping.slide, watermark):
+            place = (boundary, tuple(_group_key(value) for value in key))
+            groups[place].append(combination)
+            values.setdefault(place, key)
+    answer: Answer = Counter()
+    for place, members in groups.items():
+        row: Row = {"boundary": place[0]}
+        row |= {f"key{index}": value for index, value in enumerate(values[place])}
+        row |= {f"aggregate{index}": _aggregate(call, members) for index, call in enumerate(grouping.aggregates)}
+        lookup = _lookup({GROUPED: row})
+        if grouping.having is None or interpret(grouping.having, lookup) is True:
+            answer[tuple(comparable(interpret(output.expression, lookup)) for output in query.outputs)] += 1
+    return answer
+
+
+def _boundaries(
+    combination: Combination, ranges: Mapping[str, int | None], slide: int, watermark: float
+) -> Iterator[int]:
+    """The multiples of the slide below the watermark at which all rows are present and none has left."""
+    boundary = -(-max(row[_TIME] for row in combination.values()) // slide) * slide
+    deadline = min(math.inf if ranges[name] is None else row[_TIME] + ranges[name] for name, row in combination.items())
+    while boundary <= deadline and boundary < watermark:
+        yield boundary
+        boundary += slide
+
+
+def _group_key(value: Value) -> tuple[bool, Value]:
+    return (value is None, _key(value))
+
+
+def _aggregate(call: AggregateCall, members: list[Combination]) -> Value:
+    if call.argument is None:
+        return len(members)
+    argument = call.argument
+    values = [interpret(argument, _lookup(member)) for member in members]
+    present = [value for value in values if value is not None]
+    if call.function == "count":
+        return len(present)
+    if not present:
+        return None
+    match call.function:
+        case "sum":
+            return _sum(call, present)
+        case "avg":
+            total = _exact_sum(present)
+            return float(total) / len(present)
+        case "min" | "max":
+            sign = 1 if call.function == "max" else -1
+            best = present[0]
+            for value in present[1:]:
+                best = value if sign * order(value, best) > 0 else best
+            return best
+    raise AssertionError(f"no aggregate '{call.function}'")
+
+
+def _sum(call: AggregateCall, values: list[Value]) -> Value:
+    total = _exact_sum(values)
+    if isinstance(total, int) and not -(2**63) <= total < 2**63:
+        raise ExpressionError(f"aggregate '{call}' overflows")
+    if isinstance(total, Decimal) and abs(total) >= Decimal(10) ** (call.type.precision - call.type.scale):
+        raise ExpressionError(f"aggregate '{call}' overflows")
+    return total
+
+
+def _exact_sum(values: list[Value]) -> Value:
+    if isinstance(values[0], float):
+        finite = all(math.isfinite(value) for value in values)
+        return math.fsum(values) if finite else sum(values)
+    with localcontext(Context(prec=100)):
+        return sum(values)
