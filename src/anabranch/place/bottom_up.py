@@ -1,0 +1,175 @@
+"""Bottom-Up (section 3.3) and the Net Present Cost hybrid (section 3.4): plan from the sink's cluster upwards.
+
+At every level the cluster that holds the sink joins what it can see of the query (`V_local`), and hands the result to
+the next level as one stream; the last level that is needed sees everything and delivers to the sink. This prunes join
+orders between near and far streams, so its loss is not bounded. NPC joins at a level only if the estimated net present
+cost of doing so is at most that of waiting, otherwise it leaves the decision to the next level.
+
+The paper leaves open where a local view waits for its partners; here it is sent towards the cluster's coordinator. A
+view whose relations share no predicate is not joined early. A relation counts as local when its source is, or when a
+stream that already covers it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from anabranch.place.hierarchy import Cluster, Hierarchy
+from anabranch.place.landscape import Landscape, SinkQuery
+from anabranch.place.planner import Decision, Problem, decide, problem_of
+from anabranch.place.search import Found, Mask, Placed
+from anabranch.place.top_down import Part, descend
+
+
+@dataclass(frozen=True)
+class BottomUp:
+    """Joins whatever a level sees as soon as it sees it."""
+
+    hierarchy: Hierarchy
+    name: str = "bottom-up"
+
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Decision:
+        return decide(problem_of(landscape, query), self.name, lambda problem: _climb(problem, self.hierarchy, False))
+
+
+@dataclass(frozen=True)
+class NetPresentCost:
+    """Joins at a level only where waiting would not be estimated cheaper."""
+
+    hierarchy: Hierarchy
+    name: str = "npc"
+
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Decision:
+        return decide(problem_of(landscape, query), self.name, lambda problem: _climb(problem, self.hierarchy, True))
+
+
+def _climb(problem: Problem, hierarchy: Hierarchy, weighing: bool) -> Found | None:
+    made: dict[Mask, Placed] = {}
+    considered = evaluated = 0
+    for level in range(1, hierarchy.height + 1):
+        cluster = hierarchy.cluster_of(level, problem.sink)
+        seen = _within(problem, hierarchy, level, cluster)
+        local = _reachable(seen, made)
+        if local == problem.full:
+            part = Part(_units(seen, made, local), made, problem.sink)
+            last = descend(seen, hierarchy, level, cluster, part)
+            if last is None:
+                return None
+            return Found(last.plan, last.cost, considered + last.considered, evaluated + last.evaluated)
+        for view in _components(problem, local, made):
+            units = _units(seen, made, view)
+            if len(units) < 2 and (view.bit_count() == 1 or view in made):
+                continue
+            if weighing and _waiting_surely_wins(problem, hierarchy, level, view):
+                continue
+            inner = {mask: plan for mask, plan in made.items() if mask & view}
+            found = descend(seen, hierarchy, level, cluster, Part(units, inner, cluster.coordinator))
+            if found is None:
+                continue
+            considered += found.considered
+            evaluated += found.evaluated
+            if weighing and not _joining_pays(problem, hierarchy, level, view, found.cost):
+                continue
+            made = {mask: plan for mask, plan in made.items() if not mask & view} | {view: found.plan}
+    return None
+
+
+def _within(problem: Problem, hierarchy: Hierarchy, level: int, cluster: Cluster) -> Problem:
+    inside = np.isin(hierarchy.representatives(level), cluster.members)
+    return replace(problem, offered=tuple(p for p in problem.offered if inside[p.site]))
+
+
+def _reachable(problem: Problem, made: dict[Mask, Placed]) -> Mask:
+    """The largest set of relations that the streams in sight can supply without overlap."""
+    pieces = {p.mask for p in problem.producers if p.price == 0.0} | set(made)
+    reached = {0}
+    for piece in sorted(pieces):
+        reached |= {mask | piece for mask in reached if not mask & piece}
+    must = 0
+    for mask in made:
+        must |= mask
+    holding = [mask for mask in reached if mask & must == must]
+    return max(holding, key=lambda mask: (mask.bit_count(), -problem.bytes[mask], -mask), default=0)
+
+
+def _units(problem: Problem, made: dict[Mask, Placed], view: Mask) -> tuple[Mask, ...]:
+    """The pieces a view is joined from: made parts, then the smallest streams in sight that make up the rest."""
+    units = [mask for mask in made if mask & view]
+    rest = view
+    for mask in units:
+        rest &= ~mask
+    offered = sorted({p.mask for p in problem.producers if p.price == 0.0}, key=lambda mask: (mask.bit_count(), mask))
+    cover = _exact_cover(rest, offered)
+    assert cover is not None
+    return (*units, *cover)
+
+
+def _exact_cover(rest: Mask, pieces: list[Mask]) -> tuple[Mask, ...] | None:
+    """Disjoint pieces that make up the rest, small ones first, or None."""
+    if not rest:
+        return ()
+    for position, piece in enumerate(pieces):
+        if piece & rest == piece:
+            others = _exact_cover(rest & ~piece, pieces[position + 1 :])
+            if others is not None:
+                return (piece, *others)
+    return None
+
+
+def _components(problem: Problem, local: Mask, made: dict[Mask, Placed]) -> list[Mask]:
+    """The local relations, grouped by what some predicate connects; a made part stays whole."""
+    graph = problem.query.query.graph
+    names = graph.names
+    groups: list[Mask] = [mask for mask in made if mask & local]
+    groups += [1 << i for i in range(len(names)) if local >> i & 1 and not any(mask >> i & 1 for mask in groups)]
+    merged = True
+    while merged:
+        merged = False
+        for one in groups:
+            for other in groups:
+                if one < other and graph.are_connected(_names(names, one), _names(names, other)):
+                    groups = [mask for mask in groups if mask not in (one, other)] + [one | other]
+                    merged = True
+                    break
+            if merged:
+                break
+    return sorted(groups)
+
+
+def _names(names: tuple[str, ...], mask: Mask) -> list[str]:
+    return [name for index, name in enumerate(names) if mask >> index & 1]
+
+
+def _future(problem: Problem, hierarchy: Hierarchy, level: int, volume: float) -> float:
+    """The expected cost of carrying a volume at the levels above: the sum of p_i · λ · d_i.
+
+    p_i is the share, of the network not yet in sight, that first comes into sight at level i.
+    """
+    sizes = [
+        len(hierarchy.sites_under(i, hierarchy.cluster_of(i, problem.sink))) for i in range(level, hierarchy.height + 1)
+    ]
+    hidden = sizes[-1] - sizes[0]
+    if not hidden:
+        return 0.0
+    gains = [(after - before) / hidden for before, after in pairwise(sizes)]
+    widths = hierarchy.widths[level : hierarchy.height]
+    return volume * sum(share * width for share, width in zip(gains, widths, strict=True))
+
+
+def _remote_volume(problem: Problem, view: Mask) -> float:
+    """The volume of what is still to come, joined as far as predicates allow."""
+    return sum(problem.bytes[mask] for mask in _components(problem, problem.full & ~view, {}))
+
+
+def _waiting_surely_wins(problem: Problem, hierarchy: Hierarchy, level: int, view: Mask) -> bool:
+    """True when joining now loses whatever the join itself costs, so that no search is needed to know it."""
+    return not _joining_pays(problem, hierarchy, level, view, 0.0)
+
+
+def _joining_pays(problem: Problem, hierarchy: Hierarchy, level: int, view: Mask, cost: float) -> bool:
+    """The paper's test: the cost of waiting, on the volume of the whole query, is at least the net present cost."""
+    net_present = cost + _future(problem, hierarchy, level, _remote_volume(problem, view))
+    return _future(problem, hierarchy, level, problem.bytes[problem.full]) >= net_present

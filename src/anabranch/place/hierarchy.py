@@ -1,0 +1,182 @@
+"""Virtual hierarchies of clusters (section 3.1 of the paper), by which planners see the network coarsely.
+
+Level 1 clusters all sites, each level above clusters the coordinators of the one below, until one cluster is left; no
+cluster has more than `max_cs` members. At level l a site is *represented* by the coordinator that stands for it there,
+and Theorem 1 bounds what that costs: the distance of two sites is at most the distance of their representatives plus
+twice the sum of the widest clusters below l. Clusters come from k-means over distances to landmark sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from sklearn.cluster import KMeans
+
+from anabranch.errors import TopologyError
+from anabranch.place.topology import Floats, Indices, Topology
+
+LANDMARKS = 48
+"""Sites that others are located by; more of them made no tighter clusters on networks of 10,000 sites."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Members at one level, by site position, and the member that stands for all of them one level up."""
+
+    members: tuple[int, ...]
+    coordinator: int
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """Clusters by level, lowest first; the last level has one cluster."""
+
+    topology: Topology
+    max_cs: int
+    levels: tuple[tuple[Cluster, ...], ...]
+
+    @property
+    def height(self) -> int:
+        return len(self.levels)
+
+    @property
+    def top(self) -> Cluster:
+        return self.levels[-1][0]
+
+    @cached_property
+    def _representatives(self) -> tuple[Indices, ...]:
+        """For every level, the member of that level that stands for each site."""
+        current = np.arange(len(self.topology.sites))
+        found = [current]
+        for clusters in self.levels[:-1]:
+            step = {member: cluster.coordinator for cluster in clusters for member in cluster.members}
+            current = np.array([step[int(member)] for member in current], dtype=np.intp)
+            found.append(current)
+        return tuple(found)
+
+    def representatives(self, level: int) -> Indices:
+        """Who stands for each site among the members of a level; at level 1 everyone stands for itself."""
+        return self._representatives[level - 1]
+
+    @cached_property
+    def _by_member(self) -> tuple[dict[int, Cluster], ...]:
+        return tuple(
+            {member: cluster for cluster in clusters for member in cluster.members} for clusters in self.levels
+        )
+
+    def cluster_of(self, level: int, site: int) -> Cluster:
+        """The cluster at a level in which a site is represented."""
+        return self._by_member[level - 1][int(self.representatives(level)[site])]
+
+    @cached_property
+    def _by_coordinator(self) -> tuple[dict[int, Cluster], ...]:
+        return tuple({cluster.coordinator: cluster for cluster in clusters} for clusters in self.levels)
+
+    def below(self, level: int, member: int) -> Cluster:
+        """The cluster at the level below that a member of this level coordinates."""
+        return self._by_coordinator[level - 2][member]
+
+    def sites_under(self, level: int, cluster: Cluster) -> Indices:
+        """All sites that the members of a cluster stand for."""
+        return np.flatnonzero(np.isin(self.representatives(level), cluster.members))
+
+    @cached_property
+    def widths(self) -> tuple[float, ...]:
+        """The widest distance of two members of one cluster, for every level: the d_i of the paper."""
+        return tuple(
+            max(float(self.topology.between(cluster.members, cluster.members).max()) for cluster in clusters)
+            for clusters in self.levels
+        )
+
+    def estimate(self, level: int, left: int, right: int) -> float:
+        """The distance of two sites as seen at a level."""
+        seen = self.representatives(level)
+        return self.topology.distance(int(seen[left]), int(seen[right]))
+
+    def slack(self, level: int) -> float:
+        """By how much an estimate at a level may be wrong (Theorem 1)."""
+        return 2.0 * sum(self.widths[: level - 1])
+
+
+def build(topology: Topology, max_cs: int, seed: int = 0) -> Hierarchy:
+    """The hierarchy of a network with at most `max_cs` members a cluster."""
+    if max_cs < 2:
+        raise TopologyError(f"clusters of at most {max_cs} sites make no hierarchy", hint="use a max_cs of at least 2")
+    return _raise_levels(topology, max_cs, _clusters(topology, np.arange(len(topology.sites)), max_cs, seed), seed)
+
+
+def join(hierarchy: Hierarchy, topology: Topology, seed: int = 0) -> Hierarchy:
+    """The hierarchy after the last site of the topology has come.
+
+    The request walks down from the top, at each level to the member closest to the newcomer (section 3.1.2). Only a
+    cluster that overflows is split, and only the levels above it are built again.
+    """
+    newcomer = len(topology.sites) - 1
+    distances = topology.distances([newcomer])[0]
+    cluster = hierarchy.top
+    for level in range(hierarchy.height, 1, -1):
+        closest = min(cluster.members, key=lambda member: (distances[member], member))
+        cluster = hierarchy.below(level, closest)
+    grown = (*cluster.members, newcomer)
+    if len(grown) <= hierarchy.max_cs:
+        lowest = tuple(Cluster(grown, c.coordinator) if c is cluster else c for c in hierarchy.levels[0])
+        return Hierarchy(topology, hierarchy.max_cs, (lowest, *hierarchy.levels[1:]))
+    parts = _clusters(topology, np.array(grown), hierarchy.max_cs, seed)
+    others = tuple(c for c in hierarchy.levels[0] if c is not cluster)
+    return _raise_levels(topology, hierarchy.max_cs, others + parts, seed)
+
+
+def leave(hierarchy: Hierarchy, topology: Topology, gone: int, seed: int = 0) -> Hierarchy:
+    """The hierarchy after the site at a position has left, or failed as coordinator, and the others have closed up.
+
+    The cluster keeps its remaining members; if it lost its coordinator, the member closest to all the others takes over
+    (every member knows the distances in its cluster, so each can serve as the backup).
+    """
+    lowest = []
+    for cluster in hierarchy.levels[0]:
+        members = tuple(member - (member > gone) for member in cluster.members if member != gone)
+        if members:
+            kept = cluster.coordinator - (cluster.coordinator > gone)
+            lowest.append(Cluster(members, _medoid(topology, members) if cluster.coordinator == gone else kept))
+    return _raise_levels(topology, hierarchy.max_cs, tuple(lowest), seed)
+
+
+def _raise_levels(topology: Topology, max_cs: int, lowest: tuple[Cluster, ...], seed: int) -> Hierarchy:
+    levels = [lowest]
+    while len(levels[-1]) > 1:
+        coordinators = np.array(sorted(cluster.coordinator for cluster in levels[-1]))
+        levels.append(_clusters(topology, coordinators, max_cs, seed))
+    return Hierarchy(topology, max_cs, tuple(levels))
+
+
+def _clusters(topology: Topology, members: Indices, max_cs: int, seed: int) -> tuple[Cluster, ...]:
+    """Groups of near members, none larger than `max_cs`; a group that is too large is divided again."""
+    if len(members) <= max_cs:
+        return (Cluster(tuple(int(m) for m in members), _medoid(topology, members)),)
+    where = _located(topology, members)
+    count = min(-(-len(members) // max_cs), len(np.unique(where, axis=0)))
+    if count < 2:
+        halves = np.array_split(members, -(-len(members) // max_cs))
+        return tuple(c for half in halves for c in _clusters(topology, half, max_cs, seed))
+    labels = KMeans(n_clusters=count, n_init=3, random_state=seed).fit_predict(where)
+    groups = [members[labels == label] for label in range(count)]
+    return tuple(c for group in groups if len(group) for c in _clusters(topology, group, max_cs, seed))
+
+
+def _located(topology: Topology, members: Indices) -> Floats:
+    """Every member by its distances to landmarks, each landmark the member farthest from those before it."""
+    if len(members) <= LANDMARKS:
+        return topology.between(members, members)
+    columns = [topology.between(members[:1], members)[0]]
+    while len(columns) < LANDMARKS:
+        farthest = int(np.argmax(np.min(columns, axis=0)))
+        columns.append(topology.between(members[farthest : farthest + 1], members)[0])
+    return np.stack(columns, axis=1)
+
+
+def _medoid(topology: Topology, members: Sequence[int] | Indices) -> int:
+    within = topology.between(members, members)
+    return int(np.asarray(members)[int(np.argmin(within.sum(axis=1)))])

@@ -1,0 +1,328 @@
+"""What all planners share: the problem they are given, the protocol they answer by, and how an answer is committed.
+
+A planner chooses a plan from a `Problem`; `decide` turns the choice into operators and flows, charges it, and respects
+capacities. A join that alone does not fit a site is never offered there. Joins that only together overload a site are
+found on committing; then the choice is made again with one of them banned from that site, cheapest alternatives first.
+With a planner that sees every plan this branch-and-bound ends at the optimum under capacities.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import count
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from anabranch.errors import NoFeasiblePlan, TopologyError
+from anabranch.place.deployment import Deployment, Flow, PlacedOperator, Relaxation
+from anabranch.place.landscape import Input, Landscape, Load, Operator, SinkQuery, join_load, view_bytes
+from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Space, Split, Take, split_of
+from anabranch.place.topology import Indices
+from anabranch.place.view import Need, needs
+
+MOST_ATTEMPTS = 500
+"""Choices tried for one query before its capacities are called impossible to meet."""
+
+
+@dataclass(frozen=True)
+class Bans:
+    """Joins that may not be put at a site, and running operators that may not be used."""
+
+    joins: frozenset[tuple[Split, int]] = frozenset()
+    uses: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A query to be placed: what each subset of its relations needs and weighs, and the streams there are to use."""
+
+    landscape: Landscape
+    query: SinkQuery
+    needs: tuple[Need, ...]
+    bytes: tuple[float, ...]
+    offered: tuple[Producer, ...]
+    sink: int
+    bans: Bans = Bans()
+
+    @property
+    def units(self) -> tuple[Mask, ...]:
+        return tuple(1 << index for index in range(len(self.query.query.graph.relations)))
+
+    @property
+    def full(self) -> Mask:
+        return len(self.needs) - 1
+
+    @cached_property
+    def producers(self) -> tuple[Producer, ...]:
+        return tuple(producer for producer in self.offered if producer.operator not in self.bans.uses)
+
+    @cached_property
+    def _is_limited(self) -> bool:
+        limits = ((site.cpu, site.memory) for site in self.landscape.topology.sites)
+        return bool(self.bans.joins) or any(np.isfinite(limit).any() for limit in limits)
+
+    @cached_property
+    def _barred(self) -> dict[Split, npt.NDArray[np.bool_]]:
+        """For every join, the sites that cannot take it."""
+        if not self._is_limited:
+            return {}
+        found = {}
+        for left in range(1, self.full + 1):
+            rest = self.full ^ left
+            right = rest
+            while right:
+                split = split_of(left, right)
+                if split not in found:
+                    found[split] = self._closed_to(split)
+                right = (right - 1) & rest
+        return found
+
+    def _closed_to(self, split: Split) -> npt.NDArray[np.bool_]:
+        load = self.load(split)
+        sites = range(len(self.landscape.topology.sites))
+        closed = np.array([not self.landscape.fits(site, load) for site in sites])
+        closed[[site for banned, site in self.bans.joins if banned == split]] = True
+        return closed
+
+    def load(self, split: Split) -> Load:
+        """What the join of two subsets needs of its site."""
+        views = [self.needs[mask].view for mask in split]
+        return join_load(views, self.needs[split[0] | split[1]].view, self.landscape.statistics)
+
+    def space(
+        self,
+        units: Sequence[Mask],
+        producers: Sequence[Producer],
+        sites: Indices,
+        destination: int,
+        representatives: Indices | None = None,
+        splits: frozenset[Split] | None = None,
+    ) -> Space:
+        """A search over some sites; where a site stands for several, it can take a join if one of them can."""
+        barred = {}
+        for split, closed in self._barred.items():
+            if representatives is None:
+                barred[split] = closed[sites]
+            else:
+                barred[split] = ~np.isin(sites, representatives[~closed])
+        topology = self.landscape.topology
+        return Space(
+            tuple(units), tuple(producers), sites, destination, self.bytes, topology, splits=splits, barred=barred
+        )
+
+
+class Planner(Protocol):
+    """Chooses a plan and its places for one more query, given all that runs already."""
+
+    name: str
+
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Decision: ...
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A deployment, the landscape with it in place, and the plan as a value."""
+
+    deployment: Deployment
+    landscape: Landscape
+    plan: Placed
+
+
+Choose: TypeAlias = Callable[[Problem], Found | None]
+
+
+def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, reusing: bool = True) -> Problem:
+    """The problem of placing a query; without `relaxing`, running operators are used only as they are."""
+    if query.name in landscape.queries:
+        raise TopologyError(f"query '{query.name}' is already deployed", hint="give the new one another name")
+    if query.sink not in landscape.topology.positions:
+        raise TopologyError(f"query '{query.name}' has its sink at unknown site '{query.sink}'")
+    for relation in query.query.graph.relations:
+        if f"@{relation.stream.lower()}" not in landscape.operators:
+            raise TopologyError(
+                f"query '{query.name}' reads stream '{relation.stream}', which no site advertises",
+                hint="give its site and rate under 'streams' of the network file",
+            )
+    needed = needs(query.query)
+    volumes = tuple(view_bytes(need.view, landscape.statistics) if need.view.slots else 0.0 for need in needed)
+    offered = []
+    for mask in range(1, len(needed)):
+        wanted = needed[mask].view
+        for operator in landscape.offers.get(wanted.signature, ()):
+            if operator.is_base or (reusing and (relaxing or operator.view.covers(wanted))):
+                price = landscape.relaxed(operator.name, wanted)[1]
+                if np.isfinite(price):
+                    offered.append(Producer(mask, operator.name, operator.site, price))
+    return Problem(landscape, query, needed, volumes, tuple(offered), landscape.topology.position(query.sink))
+
+
+def decide(problem: Problem, planner: str, choose: Choose) -> Decision:
+    """The cheapest choice that keeps within all capacities, committed; the given landscape is left as it was."""
+    order = count()
+    first = choose(problem)
+    if first is None:
+        raise _infeasible(problem)
+    queue = [(first.cost, next(order), problem, first)]
+    seen = {problem.bans}
+    considered = evaluated = 0
+    for _ in range(MOST_ATTEMPTS):
+        if not queue:
+            break
+        _, _, tried, found = heapq.heappop(queue)
+        considered += found.considered
+        evaluated += found.evaluated
+        decision = _commit(tried, planner, replace(found, considered=considered, evaluated=evaluated))
+        touched = {operator.site for operator in decision.landscape.operators.values()}
+        over = decision.landscape.overloaded(sorted(touched))
+        if not over:
+            return decision
+        for bans in _remedies(tried, found.plan, decision.landscape, over[0]):
+            if bans not in seen:
+                seen.add(bans)
+                again = replace(tried, bans=bans)
+                other = choose(again)
+                if other is not None:
+                    heapq.heappush(queue, (other.cost, next(order), again, other))
+    raise _infeasible(problem)
+
+
+def _remedies(problem: Problem, plan: Placed, after: Landscape, site: int) -> list[Bans]:
+    """The bans that each take one cause of an overload away: a new join at the site, or a use that relaxed one there."""
+    bans = problem.bans
+    found = [replace(bans, joins=bans.joins | {(join.split, site)}) for join in joins_of(plan) if join.site == site]
+    for leaf in leaves_of(plan):
+        changed, _ = problem.landscape.relaxed(leaf.producer.operator, problem.needs[leaf.mask].view)
+        if any(operator.site == site for operator in changed.values()):
+            found.append(replace(bans, uses=bans.uses | {leaf.producer.operator}))
+    return found
+
+
+def _infeasible(problem: Problem) -> NoFeasiblePlan:
+    full = problem.full
+    heaviest = max((problem.load(split_of(1, full ^ 1)).memory, 0.0)) if full & (full - 1) else 0.0
+    return NoFeasiblePlan(
+        f"query '{problem.query.name}' fits no placement within the capacities of the sites",
+        detail=f"its last join alone needs about {heaviest:,.0f} bytes of state",
+        hint="raise cpu or memory of a site in the network file, shorten the windows, or remove a query",
+    )
+
+
+def joins_of(plan: Placed) -> list[JoinAt]:
+    """The new joins of a plan, inputs before the joins that read them."""
+    match plan:
+        case Take():
+            return []
+        case JoinAt(left=left, right=right):
+            return [*joins_of(left), *joins_of(right), plan]
+
+
+def leaves_of(plan: Placed) -> list[Take]:
+    match plan:
+        case Take():
+            return [plan]
+        case JoinAt(left=left, right=right):
+            return [*leaves_of(left), *leaves_of(right)]
+
+
+def plan_text(problem: Problem, plan: Placed) -> str:
+    """The plan in the text form of physical plans; relations that come joined already stand in brackets."""
+    names = problem.query.query.graph.names
+    match plan:
+        case Take():
+            inside = " ".join(name for index, name in enumerate(names) if plan.mask >> index & 1)
+            return inside if plan.mask.bit_count() == 1 else f"[{inside}]"
+        case JoinAt(left=left, right=right):
+            return f"({plan_text(problem, left)} {plan_text(problem, right)})"
+
+
+def _commit(problem: Problem, planner: str, found: Found) -> Decision:
+    """The landscape with the plan's operators in it, and the deployment that describes the step."""
+    before = problem.landscape
+    query = problem.query
+    after = before
+    started: list[Operator] = []
+    texts: dict[str, str] = {}
+
+    def place(plan: Placed) -> str:
+        nonlocal after
+        if isinstance(plan, Take):
+            changed, _ = after.relaxed(plan.producer.operator, problem.needs[plan.mask].view)
+            after = after.with_operators(changed.values())
+            return plan.producer.operator
+        producers = [(place(child), child.mask) for child in (plan.left, plan.right)]
+        name = f"{query.name}/{len(started) + 1}"
+        inputs = tuple(_input(problem, producer, mask, plan.mask) for producer, mask in producers)
+        operator = Operator(name, plan.site, problem.needs[plan.mask].view, inputs)
+        texts[name] = plan_text(problem, plan)
+        started.append(operator)
+        after = after.with_operators([operator])
+        return name
+
+    root = place(found.plan)
+    full = problem.full
+    delivery = Operator(query.name, problem.sink, problem.needs[full].view, (_input(problem, root, full, full),))
+    after = after.with_operators([delivery], query)
+    sites = after.topology.sites
+    reused = [
+        leaf.producer.operator for leaf in leaves_of(found.plan) if not before.operators[leaf.producer.operator].is_base
+    ]
+    widened = [name for name, operator in before.operators.items() if after.operators[name] != operator]
+    cost = after.cost - before.cost
+    deployment = Deployment(
+        query=query.name,
+        sink=query.sink,
+        planner=planner,
+        plan=plan_text(problem, found.plan),
+        operators=tuple(
+            PlacedOperator(
+                operator.name,
+                sites[operator.site].name,
+                texts[operator.name],
+                str(operator.view),
+                tuple(sorted(str(predicate) for predicate in operator.view.predicates)),
+                tuple(taken.producer for taken in operator.inputs),
+            )
+            for operator in started
+        ),
+        flows=tuple(flow for operator in (*started, delivery) for flow in flows_into(after, operator)),
+        reused=tuple(reused),
+        relaxed=tuple(
+            Relaxation(name, str(before.operators[name].view), str(after.operators[name].view)) for name in widened
+        ),
+        cost=cost,
+        considered=found.considered,
+        evaluated=found.evaluated,
+        reason=_reason(found, reused, widened, len(started)),
+    )
+    return Decision(deployment, after, found.plan)
+
+
+def _input(problem: Problem, producer: str, mask: Mask, into: Mask) -> Input:
+    slots = tuple(problem.needs[into].relations.index(relation) for relation in problem.needs[mask].relations)
+    return Input(producer, problem.needs[mask].view, slots, problem.bytes[mask])
+
+
+def flows_into(landscape: Landscape, operator: Operator) -> list[Flow]:
+    """The streams an operator takes, with the links they cross."""
+    sites = landscape.topology.sites
+    flows = []
+    for taken in operator.inputs:
+        origin = landscape.operators[taken.producer].site
+        path = tuple(sites[position].name for position in landscape.topology.path(origin, operator.site))
+        flows.append(Flow(taken.producer, operator.name, path, taken.bytes, str(taken.view)))
+    return flows
+
+
+def _reason(found: Found, reused: list[str], widened: list[str], started: int) -> str:
+    parts = [f"cheapest of {found.considered:,} plans"]
+    if reused:
+        parts.append(f"uses {', '.join(reused)}")
+    if widened:
+        parts.append(f"relaxes {', '.join(widened)}")
+    parts.append(f"starts {started} join{'' if started == 1 else 's'}")
+    return "; ".join(parts)

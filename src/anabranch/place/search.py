@@ -1,0 +1,220 @@
+"""The search every planner shares: all join trees times all placements over some candidate sites, and the best of them.
+
+Under network usage a plan's cost is a sum over its edges, and what a sub-join costs depends only on which relations it
+joins and at which site its result is; so the cheapest plan can be found over (relations, site) pairs without writing
+down every plan. (The paper sees no such substructure; it is lost only where sites have capacities, or one query
+relaxes one operator twice, and `planner` deals with both.) With k units and m sites it takes O(3^k·m + 2^k·m²) steps.
+`considered` counts the plans covered, summed by the same loops that compare them; `evaluated` counts the comparisons
+really made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from anabranch.place.topology import Floats, Indices, Topology
+
+Mask: TypeAlias = int
+Split: TypeAlias = tuple[Mask, Mask]
+"""A join by the relations of its two inputs, the one with the lowest relation first."""
+
+
+@dataclass(frozen=True)
+class Producer:
+    """A stream that exists: the relations it joins, where it is (or seems to be), and what using it costs at once."""
+
+    mask: Mask
+    operator: str
+    site: int
+    price: float = 0.0
+    seen_at: int = -1
+    """The site a coarse view of the network has it at; its own by default."""
+
+    @property
+    def apparent(self) -> int:
+        return self.site if self.seen_at < 0 else self.seen_at
+
+
+@dataclass(frozen=True)
+class Take:
+    """A leaf of a plan: an existing stream is used."""
+
+    producer: Producer
+
+    @property
+    def mask(self) -> Mask:
+        return self.producer.mask
+
+
+@dataclass(frozen=True)
+class JoinAt:
+    """A new join of two plans at a site."""
+
+    left: Placed
+    right: Placed
+    site: int
+
+    @property
+    def mask(self) -> Mask:
+        return self.left.mask | self.right.mask
+
+    @property
+    def split(self) -> Split:
+        return split_of(self.left.mask, self.right.mask)
+
+
+Placed: TypeAlias = Take | JoinAt
+
+
+@dataclass(frozen=True)
+class Found:
+    """The cheapest plan of a search, its cost as the search saw it, and how much was looked at."""
+
+    plan: Placed
+    cost: float
+    considered: int
+    evaluated: int
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a search ranges over.
+
+    `units` are the disjoint sets of relations that are to be joined; `splits`, when given, are the only joins allowed
+    (a fixed join order); `barred` are sites a join may not be put at.
+    """
+
+    units: tuple[Mask, ...]
+    producers: tuple[Producer, ...]
+    sites: Indices
+    destination: int
+    bytes: Sequence[float]
+    topology: Topology
+    splits: frozenset[Split] | None = None
+    barred: Mapping[Split, npt.NDArray[np.bool_]] = field(default_factory=dict)
+
+
+def split_of(left: Mask, right: Mask) -> Split:
+    return (left, right) if left & -left < right & -right else (right, left)
+
+
+def search(space: Space) -> Found | None:
+    """The cheapest plan that joins all units and delivers to the destination, or None when every one is barred."""
+    return _Table(space).best()
+
+
+class _Table:
+    """For every union of units: the cost of having it made at, and brought to, each site."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._count = len(space.sites)
+        self._among = space.topology.between(space.sites, space.sites)
+        self.evaluated = 0
+        masks = _unions(space.units)
+        self._full = masks[-1]
+        self._producers: dict[Mask, list[Producer]] = {mask: [] for mask in masks}
+        for producer in space.producers:
+            if producer.mask in self._producers and math.isfinite(producer.price):
+                self._producers[producer.mask].append(producer)
+        self._made: dict[Mask, Floats] = {}
+        self._made_by: dict[Mask, npt.NDArray[np.intp]] = {}
+        self._brought: dict[Mask, Floats] = {}
+        self._splits: dict[Mask, tuple[Split, ...]] = {}
+        self._plans: dict[Mask, int] = {}
+        for mask in masks:
+            self._fill(mask)
+
+    def _fill(self, mask: Mask) -> None:
+        space = self._space
+        several = self._producers[mask]
+        plans = len(several)
+        self._splits[mask] = tuple(
+            split for split in _splits(mask, self._plans) if space.splits is None or split in space.splits
+        )
+        made = np.full((max(1, len(self._splits[mask])), self._count), np.inf)
+        for row, split in enumerate(self._splits[mask]):
+            made[row] = self._brought[split[0]] + self._brought[split[1]]
+            allowed = self._count
+            if split in space.barred:
+                made[row][space.barred[split]] = np.inf
+                allowed -= int(space.barred[split].sum())
+            plans += self._plans[split[0]] * self._plans[split[1]] * allowed
+            self.evaluated += allowed
+        self._made_by[mask] = made.argmin(axis=0)
+        self._made[mask] = made.min(axis=0)
+        self._plans[mask] = plans
+        if mask == self._full:
+            return
+        brought = np.full(self._count, np.inf)
+        if self._splits[mask]:
+            brought = (self._made[mask][:, None] + space.bytes[mask] * self._among).min(axis=0)
+            self.evaluated += self._count**2
+        for producer in several:
+            reach = producer.price + space.bytes[mask] * space.topology.between([producer.apparent], space.sites)[0]
+            brought = np.minimum(brought, reach)
+            self.evaluated += self._count
+        self._brought[mask] = brought
+
+    def best(self) -> Found | None:
+        space = self._space
+        towards = space.topology.between([space.destination], space.sites)[0]
+        cost, plan = self._bring(self._full, towards, space.destination)
+        if not math.isfinite(cost):
+            return None
+        return Found(plan, cost, self._plans[self._full], self.evaluated + self._count)
+
+    def _bring(self, mask: Mask, towards: Floats, end: int) -> tuple[float, Placed]:
+        """The cheapest way to have a union at an end, where `towards` are the candidates' distances from it."""
+        space = self._space
+        costs = self._made[mask] + space.bytes[mask] * towards
+        position = int(costs.argmin())
+        cost = float(costs[position])
+        taken: Producer | None = None
+        for producer in self._producers[mask]:
+            reach = producer.price + space.bytes[mask] * space.topology.distance(producer.apparent, end)
+            # On a tie the existing stream is used: it needs no operator.
+            if reach <= cost:
+                cost, taken = reach, producer
+        if taken is not None:
+            return cost, Take(taken)
+        if not math.isfinite(cost):
+            return cost, Take(Producer(mask, "", end))
+        left, right = self._splits[mask][int(self._made_by[mask][position])]
+        site = int(space.sites[position])
+        near = self._among[position]
+        return cost, JoinAt(self._bring(left, near, site)[1], self._bring(right, near, site)[1], site)
+
+
+def _unions(units: Sequence[Mask]) -> list[Mask]:
+    """Every union of units, parts before wholes; the last is the union of all."""
+    found = [0]
+    for unit in units:
+        found += [mask | unit for mask in found]
+    return sorted(found[1:], key=lambda mask: (mask.bit_count(), mask))
+
+
+def _splits(mask: Mask, known: Iterable[Mask]) -> list[Split]:
+    """The ways to make a union of two others; `known` holds all smaller unions."""
+    parts = set(known)
+    lowest = mask & -mask
+    return [
+        (part, mask ^ part)
+        for part in sorted(parts)
+        if part & lowest and part & mask == part and part != mask and mask ^ part in parts
+    ]
+
+
+def all_splits(plan: Placed) -> frozenset[Split]:
+    """The joins of a plan, by their inputs."""
+    match plan:
+        case Take():
+            return frozenset()
+        case JoinAt(left=left, right=right):
+            return all_splits(left) | all_splits(right) | {plan.split}

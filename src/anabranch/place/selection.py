@@ -1,0 +1,169 @@
+"""The filters of one stream as values that compare, so that a join under a weaker filter can serve a stricter one.
+
+A selection is a disjunction of conjunctions of *atoms*. A comparison of a column with a literal is understood (`x < 3`
+implies `x < 5`); any other predicate is opaque and implies only itself. `covers` is therefore sound and not complete:
+it never calls a filter weaker that is not. A selection of more than `MOST_ALTERNATIVES` conjunctions is widened to the
+atoms they have in common, which keeps the filter of a much shared operator small.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from anabranch.expr import GROUPED, Call, Column, Expr, Literal, columns, conjuncts, transform
+from anabranch.place.statistics import Statistics
+
+MOST_ALTERNATIVES = 64
+
+Value: TypeAlias = str | int | float | bool | decimal.Decimal | datetime.date | datetime.timedelta
+
+_COMPARISONS = frozenset(("equal", "less", "less_equal", "greater", "greater_equal"))
+_MIRRORED = {
+    "equal": "equal",
+    "less": "greater",
+    "less_equal": "greater_equal",
+    "greater": "less",
+    "greater_equal": "less_equal",
+}
+
+
+@dataclass(frozen=True)
+class Atom:
+    """One condition on the rows of a stream; `column` is None when it is opaque."""
+
+    text: str
+    reads: frozenset[str]
+    column: str | None = None
+    operator: str = ""
+    value: Value | None = None
+
+    def implies(self, other: Atom) -> bool:
+        """True when every row that passes this condition surely passes the other."""
+        if self.text == other.text:
+            return True
+        if self.column is None or self.column != other.column or type(self.value) is not type(other.value):
+            return False
+        mine, theirs = self.value, other.value
+        match self.operator, other.operator:
+            case "equal", "equal":
+                return mine == theirs
+            case (("equal" | "less" | "less_equal"), "less"):
+                return _below(mine, theirs) or (self.operator == "less" and mine == theirs)
+            case (("equal" | "less" | "less_equal"), "less_equal"):
+                return _below(mine, theirs) or mine == theirs
+            case (("equal" | "greater" | "greater_equal"), "greater"):
+                return _below(theirs, mine) or (self.operator == "greater" and mine == theirs)
+            case (("equal" | "greater" | "greater_equal"), "greater_equal"):
+                return _below(theirs, mine) or mine == theirs
+            case _:
+                return False
+
+
+Conjunction: TypeAlias = frozenset[Atom]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The rows that pass every atom of at least one alternative."""
+
+    alternatives: frozenset[Conjunction]
+
+    def covers(self, other: Selection) -> bool:
+        """True when every row that passes the other selection surely passes this one."""
+        if self is other or self == EVERYTHING:
+            return True
+        return all(theirs in self.alternatives or self._holds(theirs) for theirs in other.alternatives)
+
+    def _holds(self, stricter: Conjunction) -> bool:
+        return any(all(any(atom.implies(mine) for atom in stricter) for mine in ours) for ours in self.alternatives)
+
+    def union(self, other: Selection) -> Selection:
+        """A selection that covers both, as tight as the atoms allow."""
+        if self.covers(other):
+            return self
+        if other.covers(self):
+            return other
+        kept = frozenset(one for one in self.alternatives if not other._holds(one)) | other.alternatives
+        if len(kept) > MOST_ALTERNATIVES:
+            kept = frozenset((frozenset.intersection(*kept),))
+        return Selection(kept)
+
+    @cached_property
+    def columns(self) -> frozenset[str]:
+        return frozenset(name for one in self.alternatives for atom in one for name in atom.reads)
+
+    def selectivity(self, stream: str, statistics: Statistics) -> float:
+        """The share of the stream's rows that pass.
+
+        Alternatives that fix the same column to different values exclude each other, so their shares add up; other
+        alternatives count as independent. Adding an alternative never lowers the share.
+        """
+        shared = frozenset.intersection(*self.alternatives)
+        groups: dict[str, float] = defaultdict(float)
+        for number, one in enumerate(sorted(self.alternatives, key=_conjunction_text)):
+            fixed = sorted(a.column for a in one - shared if a.operator == "equal" and a.column is not None)
+            groups[fixed[0] if fixed else f"#{number}"] += _share(one - shared, stream, statistics)
+        missed = math.prod(1.0 - min(1.0, share) for share in groups.values())
+        return _share(shared, stream, statistics) * (1.0 - missed)
+
+    def __str__(self) -> str:
+        if self == EVERYTHING:
+            return "TRUE"
+        return " OR ".join(sorted(_conjunction_text(one) for one in self.alternatives))
+
+
+EVERYTHING = Selection(frozenset((frozenset(),)))
+
+
+def from_filter(filter: Expr | None) -> Selection:
+    """The selection of a relation's filter; columns are taken as columns of the stream."""
+    if filter is None:
+        return EVERYTHING
+    return Selection(frozenset((frozenset(_atom(part) for part in conjuncts(filter)),)))
+
+
+def without_relation(expression: Expr) -> Expr:
+    """The expression with its columns spelled without their relation, as the same for every alias of a stream."""
+    return transform(expression, lambda node: replace(node, relation=GROUPED) if isinstance(node, Column) else node)
+
+
+def _atom(part: Expr) -> Atom:
+    bare = without_relation(part)
+    text = str(bare)
+    reads = frozenset(column.name for column in columns(part))
+    match bare:
+        case Call(function, (Column(name=name), Literal(value=value))) if function in _COMPARISONS:
+            return Atom(text, reads, name, function, _comparable(value))
+        case Call(function, (Literal(value=value), Column(name=name) as column)) if function in _COMPARISONS:
+            mirrored = Call(_MIRRORED[function], (column, Literal(value, bare.arguments[0].type)), pa.bool_())
+            return Atom(str(mirrored), reads, name, _MIRRORED[function], _comparable(value))
+        case Call("is_not_null"):
+            return Atom(text, reads, operator="is_not_null")
+        case _:
+            return Atom(text, reads)
+
+
+def _comparable(value: object) -> Value | None:
+    return (
+        value if isinstance(value, str | int | float | decimal.Decimal | datetime.date | datetime.timedelta) else None
+    )
+
+
+def _below(left: Value | None, right: Value | None) -> bool:
+    return left is not None and right is not None and bool(left < right)  # type: ignore[operator]
+
+
+def _share(atoms: Conjunction, stream: str, statistics: Statistics) -> float:
+    return math.prod(statistics.filter_selectivity(stream, atom.column, atom.operator, atom.text) for atom in atoms)
+
+
+def _conjunction_text(atoms: Conjunction) -> str:
+    return " AND ".join(sorted(atom.text for atom in atoms)) or "TRUE"

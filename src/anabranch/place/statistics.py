@@ -1,0 +1,124 @@
+"""What placement knows of streams before they flow: rates, widths, distinct values, and what work costs.
+
+The rate of a windowed join is that of the model used throughout: with rate λ, window w and predicates of selectivity σ,
+a row of input i meets λj·wj rows of every other input j, so λ = ∏λi · Σi ∏j≠i wj · ∏σ. An equality over columns with
+d1 ≤ d2 ≤ … distinct values keeps 1 / (d2·d3·…) of the combinations: values of a smaller set occur in the larger ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from anabranch.errors import StatisticsError, TopologyError
+
+COMPARISON_SELECTIVITY = 1 / 3
+"""Of a predicate that nothing is known about, the share of rows it lets through (System R's guess)."""
+
+EVENT_TIME_BYTES = 8
+
+
+@dataclass(frozen=True)
+class StreamStatistics:
+    """A stream: the site it is born at, its rate in rows a second, and how wide a row is.
+
+    Without `column_bytes` a row is `row_bytes` wide whatever is projected, as in the paper's experiments.
+    """
+
+    site: str
+    rate: float
+    row_bytes: float = 100.0
+    column_bytes: Mapping[str, float] = field(default_factory=dict)
+    distinct: Mapping[str, float] = field(default_factory=dict)
+
+    def width(self, columns: Iterable[str]) -> float:
+        """The bytes of a row reduced to some columns; the event time always travels along."""
+        if not self.column_bytes:
+            return self.row_bytes
+        return EVENT_TIME_BYTES + sum(self.column_bytes.get(column, 8.0) for column in columns)
+
+
+@dataclass(frozen=True)
+class WorkCosts:
+    """Seconds of CPU for one row that enters a join, and for one that leaves it."""
+
+    row_in: float = 2e-6
+    row_out: float = 1e-6
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """All streams, by name, and the selectivities someone measured, by predicate text."""
+
+    streams: Mapping[str, StreamStatistics]
+    selectivities: Mapping[str, float] = field(default_factory=dict)
+    work: WorkCosts = WorkCosts()
+
+    def __post_init__(self) -> None:
+        for name, stream in self.streams.items():
+            if not (stream.rate >= 0 and math.isfinite(stream.rate) and stream.row_bytes > 0):
+                raise StatisticsError(f"stream '{name}' has rate {stream.rate} and rows of {stream.row_bytes} bytes")
+            for column, count in stream.distinct.items():
+                if not count >= 1:
+                    raise StatisticsError(f"column '{name}.{column}' has {count} distinct values", hint="at least 1")
+        for text, share in self.selectivities.items():
+            if not 0 <= share <= 1:
+                raise StatisticsError(f"predicate '{text}' has selectivity {share}", hint="between 0 and 1")
+
+    def stream(self, name: str) -> StreamStatistics:
+        """The statistics of an advertised stream, or a TopologyError."""
+        if name not in self.streams:
+            known = ", ".join(sorted(self.streams)) or "none"
+            raise TopologyError(
+                f"stream '{name}' is not advertised by any site",
+                detail=f"advertised are {known}",
+                hint="give its site and rate under 'streams' of the network file",
+            )
+        return self.streams[name]
+
+    def distinct(self, stream: str, column: str) -> float:
+        """How many values a column has; unknown ones count as one row a second's worth."""
+        known = self.stream(stream)
+        return float(known.distinct.get(column, max(1.0, known.rate)))
+
+    def filter_selectivity(self, stream: str, column: str | None, operator: str, text: str) -> float:
+        """The share of a stream's rows that one comparison lets through."""
+        if text in self.selectivities:
+            return self.selectivities[text]
+        if column is not None and operator == "equal":
+            return 1.0 / self.distinct(stream, column)
+        if operator == "is_not_null":
+            return 1.0
+        return COMPARISON_SELECTIVITY
+
+    def equality_selectivity(self, members: Iterable[tuple[str, str]]) -> float:
+        """The share of combinations that agree in all of the (stream, column) members."""
+        counts = sorted(self.distinct(stream, column) for stream, column in members)
+        return 1.0 / math.prod(counts[1:])
+
+
+def from_dict(entry: Any) -> Statistics:
+    """Statistics as YAML writes them: `streams` with site, rate, row_bytes, column_bytes, distinct; `selectivities`."""
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("streams"), Mapping):
+        raise TopologyError("a network file needs 'streams' with a site and a rate each")
+    streams = {}
+    for name, one in entry["streams"].items():
+        try:
+            streams[str(name).lower()] = StreamStatistics(
+                site=str(one["site"]),
+                rate=float(one["rate"]),
+                row_bytes=float(one.get("row_bytes", 100.0)),
+                column_bytes={str(k): float(v) for k, v in one.get("column_bytes", {}).items()},
+                distinct={str(k): float(v) for k, v in one.get("distinct", {}).items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise TopologyError(
+                f"stream '{name}' is not well-formed",
+                detail=f"{type(error).__name__}: {error}",
+                hint="a stream has a site, a rate, and optionally row_bytes, column_bytes and distinct",
+            ) from error
+    given = {str(text): float(share) for text, share in entry.get("selectivities", {}).items()}
+    work = WorkCosts(**{str(name): float(cost) for name, cost in entry.get("work", {}).items()})
+    return Statistics(streams, given, work)

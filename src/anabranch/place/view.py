@@ -1,0 +1,247 @@
+"""What a base or derived stream contains: streams, join predicates, and per stream a filter, a window and columns.
+
+Two views with the same *signature* (streams and join predicates) join the same things and differ only in how much of
+each they let through; one of them can then stand in for the other behind a telescoping filter, if it *covers* it. Time
+windows telescope like filters: a combination inside smaller windows is also inside larger ones, and rows carry their
+event times. Slots are in a canonical order, so equal sub-joins of different queries have equal signatures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import permutations, product
+
+from anabranch.errors import TopologyError
+from anabranch.expr import Column, Expr, columns, transform
+from anabranch.place.selection import EVERYTHING, Selection, from_filter, without_relation
+from anabranch.place.statistics import Statistics
+from anabranch.plan.query import Query
+from anabranch.window import UNITS, duration_text
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A join predicate as a text over placeholders; `positions[i]` is the slot that `$i` stands for."""
+
+    text: str
+    positions: tuple[int, ...]
+    reads: tuple[frozenset[str], ...]
+    is_equality: bool
+
+    def moved(self, positions: Sequence[int]) -> Predicate:
+        """The predicate with slot i now at `positions[i]`."""
+        pairs = zip((positions[position] for position in self.positions), self.reads, strict=True)
+        return _ordered(self.text, tuple(pairs), self.is_equality)
+
+    def __str__(self) -> str:
+        return f"{self.text} @ {','.join(map(str, self.positions))}"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One stream inside a view: which of its rows, for how long, with which columns; `range` None keeps every row."""
+
+    stream: str
+    selection: Selection
+    range: int | None
+    columns: frozenset[str]
+
+    def covers(self, other: Slot) -> bool:
+        wide_enough = self.range is None or (other.range is not None and self.range >= other.range)
+        if not wide_enough or not self.selection.covers(other.selection):
+            return False
+        wanted = other.columns
+        if self.selection != other.selection:
+            wanted = wanted | other.selection.columns
+        return wanted <= self.columns
+
+    def union(self, other: Slot) -> Slot:
+        """A slot that covers both; when a filter is relaxed, its columns must travel to the filter behind."""
+        selection = self.selection.union(other.selection)
+        kept = self.columns | other.columns
+        for one in (self, other):
+            if one.selection != selection:
+                kept = kept | one.selection.columns
+        unbounded = self.range is None or other.range is None
+        longer = None if unbounded else max(self.range or 0, other.range or 0)
+        return Slot(self.stream, selection, longer, kept)
+
+    def __str__(self) -> str:
+        window = "" if self.range is None else f" [{duration_text(self.range)}]"
+        condition = "" if self.selection == EVERYTHING else f" WHERE {self.selection}"
+        return f"{self.stream}{window}{condition}"
+
+
+@dataclass(frozen=True)
+class View:
+    """A join of streams in canonical slot order."""
+
+    slots: tuple[Slot, ...]
+    predicates: frozenset[Predicate]
+
+    @cached_property
+    def signature(self) -> str:
+        predicates = "; ".join(sorted(str(predicate) for predicate in self.predicates))
+        return f"{' '.join(slot.stream for slot in self.slots)} | {predicates}"
+
+    def covers(self, other: View) -> bool:
+        return all(mine.covers(theirs) for mine, theirs in zip(self.slots, other.slots, strict=True))
+
+    def union(self, other: View) -> View:
+        """The view of the same signature that covers both."""
+        return View(tuple(a.union(b) for a, b in zip(self.slots, other.slots, strict=True)), self.predicates)
+
+    def rate(self, statistics: Statistics) -> float:
+        """Rows a second."""
+        rates = [
+            statistics.stream(slot.stream).rate * slot.selection.selectivity(slot.stream, statistics)
+            for slot in self.slots
+        ]
+        if len(rates) == 1:
+            return rates[0]
+        seconds = [math.inf if slot.range is None else slot.range / UNITS["second"] for slot in self.slots]
+        meetings = sum(math.prod(seconds[:i] + seconds[i + 1 :]) for i in range(len(seconds)))
+        passing = math.prod(_selectivity(predicate, self.slots, statistics) for predicate in self.predicates)
+        return math.prod(rates) * meetings * passing
+
+    def width(self, statistics: Statistics) -> float:
+        """Bytes a row."""
+        return sum(statistics.stream(slot.stream).width(slot.columns) for slot in self.slots)
+
+    @property
+    def shortest_range(self) -> float:
+        """Seconds until a row of the view can be in no further combination."""
+        return min(math.inf if slot.range is None else slot.range / UNITS["second"] for slot in self.slots)
+
+    def __str__(self) -> str:
+        return " x ".join(str(slot) for slot in self.slots)
+
+
+def base_view(stream: str, schema: Iterable[str]) -> View:
+    """A stream as its source offers it: all rows and all columns."""
+    return View((Slot(stream, EVERYTHING, None, frozenset(schema)),), frozenset())
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a query needs of a subset of its relations: the view, and the relation (by position) in each slot."""
+
+    view: View
+    relations: tuple[int, ...]
+
+
+def needs(query: Query) -> tuple[Need, ...]:
+    """The need for every subset of a query's relations, indexed by bit mask; the empty subset's is an empty view."""
+    graph = query.graph
+    for relation in graph.relations:
+        if relation.window.range is None and len(graph.relations) > 1:
+            raise TopologyError(
+                f"relation '{relation.name}' has an unbounded window, so its joins have no rate to plan with",
+                hint="give it a [RANGE ...]",
+            )
+    position = {relation.name: index for index, relation in enumerate(graph.relations)}
+    joins = [
+        _Joining(tuple((position[name], expression) for name, expression in key.members), None) for key in graph.keys
+    ]
+    joins += [
+        _Joining(tuple((position[column.relation], column) for column in columns(theta.predicate)), theta.predicate)
+        for theta in graph.thetas
+    ]
+    carried = [frozenset(query.result_columns(relation.name)) for relation in graph.relations]
+    selections = [from_filter(relation.filter) for relation in graph.relations]
+    found = [Need(View((), frozenset()), ())]
+    for mask in range(1, 1 << len(graph.relations)):
+        members = [index for index in range(len(graph.relations)) if mask >> index & 1]
+        inside = [join.within(mask) for join in joins]
+        order, predicates = _canonical(query, members, [join for join in inside if join is not None])
+        slots = []
+        for index in order:
+            relation = graph.relations[index]
+            later = [join.columns_of(index) for join in joins if not join.is_inside(mask)]
+            kept = carried[index].union(*later)
+            slots.append(Slot(relation.stream.lower(), selections[index], relation.window.range, kept))
+        found.append(Need(View(tuple(slots), frozenset(predicates)), order))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Joining:
+    """A key class (members with their key expressions) or a theta (its columns, and the predicate)."""
+
+    members: tuple[tuple[int, Expr], ...]
+    theta: Expr | None
+
+    def is_inside(self, mask: int) -> bool:
+        return all(mask >> index & 1 for index, _ in self.members)
+
+    def within(self, mask: int) -> _Joining | None:
+        """The part that a join of the subset can check: a class among its members there, a theta only as a whole."""
+        if self.theta is not None:
+            return self if self.is_inside(mask) else None
+        inside = tuple((index, expression) for index, expression in self.members if mask >> index & 1)
+        return _Joining(inside, None) if len(inside) > 1 else None
+
+    def columns_of(self, relation: int) -> frozenset[str]:
+        return frozenset(c.name for index, e in self.members if index == relation for c in columns(e))
+
+
+def _canonical(
+    query: Query, members: list[int], joins: list[_Joining]
+) -> tuple[tuple[int, ...], tuple[Predicate, ...]]:
+    """Slot order by stream name; relations of the same stream in the order that gives the least predicate texts."""
+    streams: dict[str, list[int]] = {}
+    for index in members:
+        streams.setdefault(query.graph.relations[index].stream.lower(), []).append(index)
+    choices = product(*(permutations(streams[name]) for name in sorted(streams)))
+    best: tuple[list[str], tuple[int, ...], tuple[Predicate, ...]] | None = None
+    for choice in choices:
+        order = tuple(index for group in choice for index in group)
+        slot_of = {index: slot for slot, index in enumerate(order)}
+        predicates = tuple(_predicate(query, join, slot_of) for join in joins)
+        texts = sorted(str(predicate) for predicate in predicates)
+        if best is None or (texts, order) < best[:2]:
+            best = (texts, order, predicates)
+    assert best is not None
+    return best[1], best[2]
+
+
+def _predicate(query: Query, join: _Joining, slot_of: dict[int, int]) -> Predicate:
+    if join.theta is None:
+        parts = [
+            (slot_of[index], str(without_relation(expression)), frozenset(c.name for c in columns(expression)))
+            for index, expression in join.members
+        ]
+        parts.sort()
+        text = " = ".join(f"$.{name}" for _, name, _ in parts)
+        return _ordered(text, tuple((slot, reads) for slot, _, reads in parts), True)
+    read: dict[int, frozenset[str]] = {}
+    for index, expression in join.members:
+        read[index] = read.get(index, frozenset()) | {c.name for c in columns(expression)}
+    place = {query.graph.relations[index].name: f"${number}" for number, index in enumerate(read)}
+    text = str(transform(join.theta, lambda n: replace(n, relation=place[n.relation]) if isinstance(n, Column) else n))
+    return _ordered(text, tuple((slot_of[index], names) for index, names in read.items()), False)
+
+
+def _ordered(text: str, parts: tuple[tuple[int, frozenset[str]], ...], is_equality: bool) -> Predicate:
+    """A predicate whose text belongs to its parts in order; the members of an equality are put in slot order."""
+    if is_equality:
+        names = text.split(" = ")
+        pairs = sorted(zip(parts, names, strict=True), key=lambda pair: (pair[0][0], pair[1]))
+        parts = tuple(part for part, _ in pairs)
+        text = " = ".join(name for _, name in pairs)
+    return Predicate(text, tuple(slot for slot, _ in parts), tuple(reads for _, reads in parts), is_equality)
+
+
+def _selectivity(predicate: Predicate, slots: tuple[Slot, ...], statistics: Statistics) -> float:
+    if predicate.text in statistics.selectivities:
+        return statistics.selectivities[predicate.text]
+    if predicate.is_equality:
+        members = [
+            (slots[position].stream, min(reads))
+            for position, reads in zip(predicate.positions, predicate.reads, strict=True)
+        ]
+        return statistics.equality_selectivity(members)
+    return statistics.filter_selectivity("", None, "", predicate.text)
