@@ -65,9 +65,7 @@ class Engine:
             for name in query.graph.names
         }
         self.intermediates = {
-            join.node.shape: IntermediateState(
-                arena, f"join{i}", join.node.relations, program.indexes[join.node.shape]
-            )
+            join.node.shape: IntermediateState(arena, f"join{i}", join.node.relations, program.indexes[join.node.shape])
             for i, join in enumerate(program.joins)
             if join.node is not plan
         }

@@ -50,9 +50,7 @@ class SlotTask:
 
 def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> Engine:
     layout = wire_layout(task.query, task.partitioning)
-    return Engine(
-        task.query, task.plan, arena=arena, codes=layout.codes, owns=owner_test(task.partitioning, slot)
-    )
+    return Engine(task.query, task.plan, arena=arena, codes=layout.codes, owns=owner_test(task.partitioning, slot))
 
 
 def rebuild(engine: Engine, task: SlotTask, slot: int, store: Store) -> None:
@@ -75,9 +73,17 @@ def rebuild(engine: Engine, task: SlotTask, slot: int, store: Store) -> None:
 
 
 def advance(
-    engine: Engine, task: SlotTask, slot: int, rows: pa.Table, store: Store | None
+    engine: Engine,
+    task: SlotTask,
+    slot: int,
+    rows: pa.Table,
+    store: Store | None,
+    notes: Mapping[str, Any] | None = None,
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
-    """Yields the results of one step; at its end the rows are durable, and with them the report it returns."""
+    """Yields the results of one step; at its end the rows are durable, and with them the report it returns.
+
+    `notes` is what the host adds to the report.
+    """
     started = perf_counter()
     layout = wire_layout(task.query, task.partitioning)
     arrived = layout.split(rows)
@@ -92,10 +98,11 @@ def advance(
             counts["late"][name] = _first_copies(task.partitioning, slot, name, late.take(np.flatnonzero(~on_time)))
         if len(admitted[name]):
             counts["newest"][name] = int(admitted[name].times.max())
-    receiving = perf_counter() - started
+    admitting = perf_counter() - started
     yield from (batch for batch in engine.step(admitted, task.floors, task.watermark) if batch.num_rows)
     statistics = engine.statistics()
-    report: dict[str, Any] = {**counts, "statistics": statistics.to_json(), "seconds": {"receive": receiving}}
+    report: dict[str, Any] = {**(notes or {}), **counts, "statistics": statistics.to_json()}
+    report["seconds"] = {**report.get("seconds", {}), "admit": admitting}
     if store is not None:
         kept = engine.export() if slot in task.compacting else admitted
         report["file"] = {
@@ -129,7 +136,9 @@ def _moves_here(
     """Rows of a file of another partitioning that this slot needs; of several copies, the first slot's counts."""
     copies = needed_in(before, name, batch.codes, len(batch))
     is_first = copies.argmax(axis=1) == written_in
-    here: np.ndarray[Any, np.dtype[np.bool_]] = is_first & needed_in(partitioning, name, batch.codes, len(batch))[:, slot]
+    here: np.ndarray[Any, np.dtype[np.bool_]] = (
+        is_first & needed_in(partitioning, name, batch.codes, len(batch))[:, slot]
+    )
     return here
 
 

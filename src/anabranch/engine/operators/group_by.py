@@ -194,9 +194,7 @@ def _reduce(grouping: Grouping, table: pa.Table, by: list[str]) -> pa.Table:
     reduced = table.group_by(keys, use_threads=False).aggregate(calls)
     renamed = reduced.select(keys + [f"{name}_{_MERGED_BY[function]}" for name, function, _ in parts])
     renamed = renamed.rename_columns(keys + [name for name, _, _ in parts])
-    schema = pa.schema(
-        [renamed.schema.field(key) for key in keys] + [pa.field(name, kind) for name, _, kind in parts]
-    )
+    schema = pa.schema([renamed.schema.field(key) for key in keys] + [pa.field(name, kind) for name, _, kind in parts])
     return renamed.cast(schema)
 
 

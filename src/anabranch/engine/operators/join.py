@@ -107,9 +107,7 @@ class WindowJoin:
         if check.key.is_exact:
             return same
         values = [
-            evaluate(
-                check.key.expression(relation), lambda column: read_column(self.bases, column, found), len(found)
-            )
+            evaluate(check.key.expression(relation), lambda column: read_column(self.bases, column, found), len(found))
             for relation in (check.left, check.right)
         ]
         return same & equal_values(values[0], values[1])

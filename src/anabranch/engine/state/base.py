@@ -31,7 +31,12 @@ class BaseState:
     """Live rows of a relation in a ring, with one hash index per combination of codes that some probe uses."""
 
     def __init__(
-        self, arena: Arena, graph: JoinGraph, relation: str, codes: tuple[str, ...], indexes: tuple[tuple[str, ...], ...]
+        self,
+        arena: Arena,
+        graph: JoinGraph,
+        relation: str,
+        codes: tuple[str, ...],
+        indexes: tuple[tuple[str, ...], ...],
     ) -> None:
         declared = graph.relation(relation)
         self.relation = relation

@@ -37,7 +37,11 @@ class Runner(Protocol):
         """The plan of the latest batch."""
 
     def adaptive(self, batch_id: int) -> dict[str, Any] | None:
-        """The statistics of a batch that ran, as values that JSON can hold."""
+        """The statistics of a batch that ran, as values that JSON can hold.
+
+        Among them `rowsOut`, `lateRows` by stream, `stateRows`, `stateBytes`, `plan`; `durationMs`, the wall time of the
+        driver's parts of the round (`plan`, `step`, `commit`); and `slotStatistics`, each with its `seconds` by kind.
+        """
 
 
 class Progress(dict[str, Any]):
@@ -59,7 +63,7 @@ class QueryHandle:
     --------
     >>> handle = query.writeStream.format("memory").queryName("pairs").start()  # doctest: +SKIP
     >>> handle.processAllAvailable()  # doctest: +SKIP
-    >>> handle.lastProgress["adaptive"]["rows_out"]  # doctest: +SKIP
+    >>> handle.lastProgress["adaptive"]["rowsOut"]  # doctest: +SKIP
     12
     >>> handle.stop()  # doctest: +SKIP
     """
@@ -223,22 +227,28 @@ def _has_batch(progress: Mapping[str, Any]) -> bool:
 
 
 def _batch_report(progress: Progress) -> dict[str, Any]:
-    """One batch; our part is what the runner timed, Spark's the rest of the trigger."""
     ours: Mapping[str, Any] = progress["adaptive"] or {}
     whole = progress["durationMs"]["triggerExecution"]
-    own = ours.get("duration_ms")
+    own = _own_ms(ours) if ours else None
     return {
         "batch": progress["batchId"],
         "rows_in": progress["numInputRows"],
-        "rows_out": ours.get("rows_out"),
-        "late_rows": ours.get("late_rows"),
-        "state_rows": ours.get("state_rows"),
-        "state_bytes": ours.get("state_bytes"),
+        "rows_out": ours.get("rowsOut"),
+        "late_rows": sum(ours["lateRows"].values()) if "lateRows" in ours else None,
+        "state_rows": ours.get("stateRows"),
+        "state_bytes": ours.get("stateBytes"),
         "duration_ms": whole,
         "own_ms": own,
-        "spark_ms": None if own is None else max(0, whole - own),
+        "spark_ms": None if own is None else round(max(0.0, whole - own), 1),
         "plan": ours.get("plan"),
     }
+
+
+def _own_ms(ours: Mapping[str, Any]) -> float:
+    """The driver's planning and commit, and the slot that worked longest; the others worked beside it."""
+    driver = ours["durationMs"]["plan"] + ours["durationMs"]["commit"]
+    longest = max((sum(slot["seconds"].values()) for slot in ours["slotStatistics"]), default=0.0)
+    return round(driver + 1000 * longest, 1)
 
 
 def _total(batches: list[dict[str, Any]], key: str) -> int | None:

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
 
 from anabranch import errors
-from anabranch.errors import AnabranchError, SinkError, SpecError
+from anabranch.errors import AnabranchError, HostError, SinkError, SpecError
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.batch_files import BatchFolder
 from anabranch.schema import Schema
@@ -95,7 +95,7 @@ class FileSink:
         self._folder = BatchFolder(self.path, self.format, self.options)
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
-        with _named_failure(self.format, self.path, batch_id):
+        with _named_failure(self.format, self.path, batch_id), _evaluating(batch_id):
             staging = self._folder.stage(batch_id, query_id(frame))
             writer = frame.write.format(self.format).mode("overwrite").options(**_COMMIT_ONCE).options(**self.options)
             _partitioned(writer, self.partition_by).save(staging)
@@ -122,7 +122,7 @@ class WriterSink:
     partition_by: tuple[str, ...] = ()
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
-        with _named_failure(self.format, self.options.get("path"), batch_id):
+        with _named_failure(self.format, self.options.get("path"), batch_id), _evaluating(batch_id):
             writer = _appending(frame, self.format, batch_id).options(**self.options)
             _partitioned(writer, self.partition_by).save()
 
@@ -151,7 +151,7 @@ class TableSink:
         self._files: FileSink | None = None
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
-        with _named_failure("table", self.name, batch_id):
+        with _named_failure("table", self.name, batch_id), _evaluating(batch_id):
             if not self._columns:
                 self._open(frame)
             ordered = frame.select(*(f"`{column}`" for column in self._columns))
@@ -207,7 +207,7 @@ class MemorySink:
         self._show(spark.createDataFrame([], self._spark_schema))
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
-        with _named_failure("memory", self.name, batch_id):
+        with _named_failure("memory", self.name, batch_id), _evaluating(batch_id):
             rows = frame.toArrow().cast(self._schema)
             replay = batch_id in self._batches
             self._batches[batch_id] = rows
@@ -264,7 +264,7 @@ def _evaluated(frame: DataFrame, format: str, batch_id: int) -> Iterator[None]:
     """The frame computed once and kept: what follows may read all, part or nothing of it, and the step still runs."""
     frame.persist()
     try:
-        with _named_failure(format, None, batch_id):
+        with _named_failure(format, None, batch_id), _evaluating(batch_id):
             frame.count()
         yield
     finally:
@@ -291,38 +291,48 @@ def query_id(frame: DataFrame) -> str:
 
 @contextmanager
 def _named_failure(format: str, path: str | None, batch_id: int) -> Iterator[None]:
-    """Turns whatever a writer raises into a SinkError; an error of the engine's own step keeps its name."""
+    """Turns whatever a writer raises into a SinkError."""
     try:
         yield
     except AnabranchError:
         raise
     except Exception as error:
-        own = step_error(error)
-        if own is not None:
-            raise own from error
         place = f" at '{path}'" if path else ""
         raise SinkError(
             f"sink '{format}'{place} failed on batch {batch_id}",
-            detail=_gist(error),
+            detail=f"{type(error).__name__}: {error}".split("\n")[0],
             hint="the batch is not committed; mend the sink and start the query again from its checkpoint",
         ) from error
 
 
-def _gist(error: Exception) -> str:
-    """The one line worth reading: the last of a worker's traceback, else the first of the message."""
-    lines = [line for line in re.split(r"\n\s+at ", str(error))[0].splitlines() if line.strip()]
-    if "Traceback (most recent call last):" in lines:
-        return lines[-1].strip()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+@contextmanager
+def _evaluating(batch_id: int) -> Iterator[None]:
+    """Keeps apart what fails while the frame is computed, which is no fault of the sink."""
+    try:
+        yield
+    except PythonException as error:
+        own = step_error(error)
+        if own is not None:
+            raise own from error
+        raise HostError(
+            f"a Python worker failed on batch {batch_id}",
+            detail=_gist(str(error)),
+            hint="if the sources use Python functions, look there first; the batch is not committed",
+        ) from error
+
+
+def _gist(text: str) -> str:
+    """The error that a worker's traceback ends with."""
+    traceback = re.split(r"\n\s*\n|\n\s+at ", text.partition("Traceback (most recent call last):")[2].strip("\n"))[0]
+    after = re.split(r"\n {2,}.*", traceback)[-1].strip()
+    return after or text.strip().partition("\n")[0]
 
 
 _STEP_ERROR = re.compile(r"^anabranch\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\Z)", re.MULTILINE | re.DOTALL)
 
 
-def step_error(error: BaseException) -> AnabranchError | None:
+def step_error(error: PythonException) -> AnabranchError | None:
     """The error that the engine raised in a worker, rebuilt from the text that Spark carries of it."""
-    if not isinstance(error, PySparkException):
-        return None
     found = _STEP_ERROR.search(str(error))
     kind = getattr(errors, found.group(1), None) if found else None
     if found is None or not isinstance(kind, type) or not issubclass(kind, AnabranchError):

@@ -1,0 +1,264 @@
+"""The driver's side of a running query: one protocol round per micro-batch.
+
+For batch b: the step of every slot reads the state after b - 1 and writes its base rows; the results go to the sink under
+b; then the manifest of b commits; then Spark commits its offsets. A crash anywhere replays b from b - 1 with the same
+answer: a batch whose manifest exists is done and is skipped, every other is done again, and the sink replaces what an
+unfinished attempt left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from anabranch.catalog import StreamDeclaration
+from anabranch.engine.operators.group_by import parts_schema
+from anabranch.errors import CorruptCheckpoint
+from anabranch.host import hot
+from anabranch.host.clock import Clocks
+from anabranch.host.commit import merged_statistics, next_manifest, relation_floors, slots_to_compact
+from anabranch.host.slot import SlotTask
+from anabranch.host.spark.arrow_schema import to_spark
+from anabranch.host.spark.sink import Sink
+from anabranch.host.spark.source import PASSES, tagged_union, to_slots
+from anabranch.host.spark.worker import finish_function, step_function
+from anabranch.host.store import Manifest, Store, rows_name
+from anabranch.host.wire import RELATION, TIME, wire_layout
+from anabranch.plan.check import validate
+from anabranch.plan.partitioning import choose_partitioning
+from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.query import Query
+from anabranch.schema import Schema
+
+REMEMBERED_BATCHES = 1000
+ARROW_BATCH_ROWS = 1 << 20
+"""Rows per Arrow batch between Spark and the workers; one large batch is cheaper than a hundred small ones."""
+
+Announce = Callable[[str, int], None]
+
+
+class SparkRunner:
+    """One started query."""
+
+    def __init__(
+        self,
+        query: Query,
+        plan: PhysicalPlan,
+        sink: Sink,
+        checkpoint: str,
+        slots: int,
+        idle_timeout: int | None,
+        announce: Announce = lambda phase, batch: None,
+    ) -> None:
+        self.query = query
+        self.plan = validate(plan, query.graph)
+        self.sink = sink
+        self.idle_timeout = idle_timeout
+        self.announce = announce
+        self.failure: BaseException | None = None
+        self.store = Store(checkpoint)
+        self.identity = self.store.open(query)
+        hot.claim(self.identity, checkpoint)
+        self.partitioning = choose_partitioning(query.graph, slots)
+        self.layout = wire_layout(query, self.partitioning)
+        self.manifest = self.store.latest()
+        self._before: Manifest | None = None
+        self._streams = list(dict.fromkeys(relation.stream for relation in query.graph.relations))
+        self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(self._streams, _now())
+        self._adaptive: OrderedDict[int, dict[str, Any]] = OrderedDict()
+
+    def adaptive(self, batch_id: int) -> dict[str, Any] | None:
+        """Our statistics of a batch that ran."""
+        return self._adaptive.get(batch_id)
+
+    def on_batch(self, frame: DataFrame, batch_id: int) -> None:
+        """One round; what goes wrong in it is kept in `failure`, because Spark passes on only its text."""
+        try:
+            self._round(frame, batch_id)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def _round(self, frame: DataFrame, batch_id: int) -> None:
+        committed = self.manifest.batch if self.manifest else -1
+        if batch_id <= committed:
+            return
+        if batch_id != committed + 1:
+            raise CorruptCheckpoint(
+                f"checkpoint '{self.store.location}' has state up to batch {committed}, but Spark goes on with "
+                f"batch {batch_id}",
+                detail="the two parts of the checkpoint are not of the same run",
+                hint="restore the folder as a whole from a copy, or start with an empty one",
+            )
+        started = time.perf_counter()
+        session = frame.sparkSession
+        session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_BATCH_ROWS))
+        self.announce("begin", batch_id)
+        seen = None
+        if self.query.grouping is not None:
+            seen = self._newest(frame.groupBy(RELATION).agg(f.max(TIME).alias("newest")).collect())
+        observation = Observation()
+        if seen is None and self._has_filters:
+            frame = frame.observe(observation, *self._maxima())
+        task = self._task(batch_id, self._clocks_after(seen) if seen is not None else None)
+        planned = time.perf_counter()
+        self.sink.write(self._results(frame.where(PASSES), task), batch_id)
+        written = time.perf_counter()
+        self.announce("written", batch_id)
+        reports = {slot: self.store.read_report(rows_name(batch_id, slot)) for slot in range(self.partitioning.slots)}
+        if seen is None:
+            seen = self._observed(observation.get) if self._has_filters else self._reported(reports)
+        clocks = self._clocks_after(seen)
+        manifest = next_manifest(task, reports, clocks)
+        self.store.commit(manifest)
+        self.announce("committed", batch_id)
+        self._before, self.manifest, self._clocks = self.manifest, manifest, clocks
+        self.store.collect((manifest, self._before) if self._before else (manifest,))
+        self.announce("collected", batch_id)
+        ended = time.perf_counter()
+        self._remember(
+            batch_id,
+            task,
+            reports,
+            clocks,
+            {"plan": planned - started, "step": written - planned, "commit": ended - written},
+        )
+
+    def _results(self, frame: DataFrame, task: SlotTask) -> DataFrame:
+        rows = to_slots(frame, self.layout, self.partitioning)
+        step = step_function(task, self.identity, self.store.location)
+        if self.query.grouping is None:
+            return rows.mapInArrow(step, to_spark(self.query.schema))
+        parts = rows.mapInArrow(step, to_spark(Schema.from_arrow(parts_schema(self.query.grouping))))
+        keys = ["boundary", *(f"key{i}" for i in range(len(self.query.grouping.keys)))]
+        together = parts.repartition(self.partitioning.slots, *keys)
+        return together.mapInArrow(finish_function(self.query), to_spark(self.query.schema))
+
+    def _task(self, batch_id: int, clocks_after: Clocks | None) -> SlotTask:
+        manifest = self.manifest
+        return SlotTask(
+            query=self.query,
+            plan=self.plan,
+            partitioning=self.partitioning,
+            batch=batch_id,
+            floors=relation_floors(self.query, self._clocks),
+            answered_before=self._clocks.watermark,
+            watermark=clocks_after.watermark if clocks_after else None,
+            files=manifest.files if manifest else (),
+            partitionings=manifest.partitionings if manifest else (),
+            compacting=slots_to_compact(manifest, self.partitioning),
+        )
+
+    # --- event time ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _has_filters(self) -> bool:
+        return any(relation.filter is not None for relation in self.query.graph.relations)
+
+    def _maxima(self) -> list[Any]:
+        return [
+            f.max(f.when(f.col(RELATION) == position, f.col(TIME))).alias(relation.name)
+            for position, relation in enumerate(self.query.graph.relations)
+        ]
+
+    def _observed(self, maxima: Mapping[str, Any]) -> dict[str, int | None]:
+        seen: dict[str, int | None] = {}
+        for relation in self.query.graph.relations:
+            newest = [time for time in (maxima.get(relation.name), seen.get(relation.stream)) if time is not None]
+            seen[relation.stream] = max(newest, default=None)
+        return seen
+
+    def _newest(self, rows: list[Any]) -> dict[str, int | None]:
+        return self._observed({self.query.graph.names[row[RELATION]]: row["newest"] for row in rows})
+
+    def _reported(self, reports: Mapping[int, Mapping[str, Any]]) -> dict[str, int | None]:
+        maxima: dict[str, int] = {}
+        for report in reports.values():
+            for name, time_ in report["newest"].items():
+                maxima[name] = max(time_, maxima.get(name, time_))
+        return self._observed(maxima)
+
+    def _clocks_after(self, newest: Mapping[str, int | None]) -> Clocks:
+        disorder = {relation.stream: relation.disorder for relation in self.query.graph.relations}
+        return self._clocks.advance(newest, disorder, _now(), dict.fromkeys(self._streams, self.idle_timeout))
+
+    # --- telling ------------------------------------------------------------------------------------------------------
+
+    def _remember(
+        self,
+        batch_id: int,
+        task: SlotTask,
+        reports: Mapping[int, Mapping[str, Any]],
+        clocks: Clocks,
+        seconds: Mapping[str, float],
+    ) -> None:
+        statistics = merged_statistics(reports)
+        self._adaptive[batch_id] = {
+            "plan": str(self.plan),
+            "slots": self.partitioning.slots,
+            "rowsIn": self._by_stream(reports, "rows"),
+            "rowsOut": statistics.rows_out,
+            "lateRows": self._by_stream(reports, "late"),
+            "stateRows": statistics.state_rows,
+            "stateBytes": statistics.state_bytes,
+            "watermark": clocks.watermark,
+            "idleStreams": [name for name, clock in clocks.streams.items() if clock.is_idle],
+            "durationMs": {kind: round(1000 * spent, 1) for kind, spent in seconds.items()},
+            "slotStatistics": [
+                {
+                    "slot": slot,
+                    "hot": report["hot"],
+                    "seconds": {**report["seconds"], **report["statistics"]["seconds"]},
+                    "rowsIn": sum(report["rows"].values()),
+                    "rowsOut": report["statistics"]["rows_out"],
+                }
+                for slot, report in sorted(reports.items())
+            ],
+            "statistics": statistics.to_json(),
+        }
+        while len(self._adaptive) > REMEMBERED_BATCHES:
+            self._adaptive.popitem(last=False)
+
+    def _by_stream(self, reports: Mapping[int, Mapping[str, Any]], kind: str) -> dict[str, int]:
+        totals = dict.fromkeys(self._streams, 0)
+        for report in reports.values():
+            for name, count in report[kind].items():
+                totals[self.query.graph.relation(name).stream] += count
+        return totals
+
+
+def start_query(
+    *,
+    spark: SparkSession,
+    query: Query,
+    plan: PhysicalPlan,
+    frames: Mapping[str, DataFrame],
+    declarations: Mapping[str, StreamDeclaration],
+    sink: Sink,
+    checkpoint: str,
+    slots: int,
+    trigger: Mapping[str, Any],
+    name: str | None,
+    idle_timeout: int | None,
+    announce: Announce = lambda phase, batch: None,
+) -> tuple[StreamingQuery, SparkRunner]:
+    """Starts the query; the checkpoint holds Spark's part in `spark/` and ours in `anabranch/`."""
+    runner = SparkRunner(query, plan, sink, checkpoint, slots, idle_timeout, announce)
+    by_stream = {declarations[stream].name: frame for stream, frame in frames.items()}
+    union = tagged_union(runner.layout, {**frames, **by_stream})
+    writer = union.writeStream.foreachBatch(runner.on_batch)
+    writer = writer.option("checkpointLocation", f"{checkpoint}/spark").trigger(**trigger)
+    if name:
+        writer = writer.queryName(name)
+    return writer.start(), runner
+
+
+def _now() -> int:
+    """Processing time in microseconds."""
+    return time.time_ns() // 1000

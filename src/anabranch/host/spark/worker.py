@@ -1,0 +1,51 @@
+"""What Spark's Python workers run: one engine step of the slot whose partition they were given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import perf_counter
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from anabranch.engine.operators.group_by import finish
+from anabranch.host.hot import keep_engine, open_engine
+from anabranch.host.slot import SlotTask, advance
+from anabranch.host.store import Store
+from anabranch.host.wire import wire_layout
+from anabranch.plan.query import Query
+
+ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFunction:
+    """The function that `mapInArrow` applies to the rows of each slot."""
+
+    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        slot = context.partitionId()
+        started = perf_counter()
+        received = list(batches)
+        schema = wire_layout(task.query, task.partitioning).schema
+        rows = pa.Table.from_batches(received) if received else schema.empty_table()
+        transfer = perf_counter() - started
+        started = perf_counter()
+        store = Store(checkpoint)
+        engine, was_hot = open_engine(task, slot, identity, store)
+        notes = {"hot": was_hot, "seconds": {"transfer": transfer, "open": perf_counter() - started}}
+        yield from advance(engine, task, slot, rows, store, notes)
+        keep_engine(engine, task, slot, identity)
+
+    return step
+
+
+def finish_function(query: Query) -> ArrowFunction:
+    """The function that merges the parts of a grouped answer; all parts of a group must be in one partition."""
+
+    def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        parts = list(batches)
+        if parts:
+            yield from finish(query, pa.Table.from_batches(parts)).combine_chunks().to_batches()
+
+    return merge
