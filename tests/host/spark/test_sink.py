@@ -21,7 +21,6 @@ from anabranch.host.spark.sink import (
     TableSink,
     WriterSink,
     make_sink,
-    step_error,
 )
 from anabranch.schema import TIMESTAMP, Field, Schema
 
@@ -136,8 +135,15 @@ def test_an_error_of_the_step_is_not_blamed_on_the_sink(spark: SparkSession, tmp
     assert visible(tmp_path / "out") == []
 
 
-def test_other_errors_are_not_the_steps() -> None:
-    assert step_error(ValueError("anabranch.errors.HostError: no")) is None
+def test_any_other_failure_of_a_worker_is_the_hosts(spark: SparkSession) -> None:
+    def explode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        raise ValueError("two\nlines")
+
+    frame = rows(spark, (1, "a")).mapInArrow(explode, COLUMNS)
+    with pytest.raises(errors.HostError, match="a Python worker failed on batch 2") as caught:
+        ForeachBatchSink(lambda frame, batch: None).write(frame, 2)
+    assert caught.value.detail == "ValueError: two\nlines"
 
 
 def test_memory_keeps_batches_as_arrow_and_as_a_view(spark: SparkSession) -> None:

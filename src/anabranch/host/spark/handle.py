@@ -39,8 +39,8 @@ class Runner(Protocol):
     def adaptive(self, batch_id: int) -> dict[str, Any] | None:
         """The statistics of a batch that ran, as values that JSON can hold.
 
-        Among them `rowsOut`, `lateRows` by stream, `stateRows`, `stateBytes`, `plan`; `durationMs`, the wall time of the
-        driver's parts of the round (`plan`, `step`, `commit`); and `slotStatistics`, each with its `seconds` by kind.
+        Among them `rowsOut`, `lateRows` by stream, `stateRows`, `stateBytes`, `plan`; `durationMs`, the wall time of
+        the driver's parts of the round (`plan`, `step`, `commit`); and `slotStatistics`, with `seconds` by kind.
         """
 
 
@@ -246,8 +246,8 @@ def _batch_report(progress: Progress) -> dict[str, Any]:
 
 def _own_ms(ours: Mapping[str, Any]) -> float:
     """The driver's planning and commit, and the slot that worked longest; the others worked beside it."""
-    driver = ours["durationMs"]["plan"] + ours["durationMs"]["commit"]
-    longest = max((sum(slot["seconds"].values()) for slot in ours["slotStatistics"]), default=0.0)
+    driver: float = ours["durationMs"]["plan"] + ours["durationMs"]["commit"]
+    longest: float = max((sum(slot["seconds"].values()) for slot in ours["slotStatistics"]), default=0.0)
     return round(driver + 1000 * longest, 1)
 
 

@@ -1,0 +1,398 @@
+"""The public face: register streams, submit CQL, look at plans, start, watch and stop queries.
+
+It follows PySpark's manner wherever PySpark has one, so that `session.sql(…).writeStream.format(…).start()` reads as
+any Spark user expects. A query is compiled when it is submitted: what is wrong with its text, its plan or its sink is
+said before anything runs, and a stream registered anew does not change a query that was compiled before.
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.errors import AnabranchError, CatalogError, SpecError
+from anabranch.explain import Explanation
+from anabranch.host.spark import session as spark_host
+from anabranch.host.spark.arrow_schema import from_spark
+from anabranch.host.spark.handle import ContinuousQueries, QueryHandle
+from anabranch.host.spark.runner import start_query
+from anabranch.host.spark.sink import ForeachBatchSink, Sink, TableSink, make_sink, require_columns
+from anabranch.plan.physical import PhysicalPlan
+from anabranch.schema import Schema
+from anabranch.window import parse_duration
+
+__all__ = ["ContinuousQueries", "ContinuousQuery", "ContinuousQueryWriter", "QueryHandle", "Session"]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_WITHOUT_PLACE = frozenset({"memory", "console", "noop"})
+"""Sinks of which nothing outlives the session, so that a checkpoint of their own need not either."""
+
+
+class Session:
+    """Streams by name, and the continuous queries over them, inside one Spark session.
+
+    Parameters
+    ----------
+    spark
+        The Spark session that reads the streams and runs the queries.
+
+    Examples
+    --------
+    >>> session = anabranch.Session(spark)  # doctest: +SKIP
+    >>> session.register("orders", orders, event_time="at", watermark="5 seconds")  # doctest: +SKIP
+    >>> session.register("clicks", clicks, event_time="at")  # doctest: +SKIP
+    >>> query = session.sql('''
+    ...     SELECT o.id, c.page FROM orders [RANGE 1 MINUTE] AS o, clicks [RANGE 10 MINUTES] AS c
+    ...     WHERE o.customer = c.customer
+    ... ''')  # doctest: +SKIP
+    >>> handle = query.writeStream.format("memory").queryName("bought").start()  # doctest: +SKIP
+    """
+
+    def __init__(self, spark: spark_host.SparkSession) -> None:
+        self.spark = spark
+        self.catalog = Catalog()
+        self.streams = ContinuousQueries(spark)
+        self._streams: dict[str, _Stream] = {}
+
+    def register(
+        self,
+        name: str,
+        frame: spark_host.DataFrame,
+        event_time: str,
+        watermark: str = "0 seconds",
+        idle_timeout: str | None = None,
+    ) -> None:
+        """Makes a streaming DataFrame known under a name, in place of what had that name.
+
+        Parameters
+        ----------
+        name
+            What queries call the stream; letters, digits and `_`, in any case.
+        frame
+            A streaming DataFrame, from `spark.readStream`.
+        event_time
+            The timestamp column that says when a row happened.
+        watermark
+            How far a row may lag behind the newest one of its stream; later ones are dropped and counted.
+        idle_timeout
+            After how long without rows the stream no longer holds the others back; never when None. A query has one
+            timeout for all its streams: the writer's, else the least of theirs.
+
+        Raises
+        ------
+        CatalogError
+            When the frame is not streaming, lacks the column, or has a column of a type that cannot be carried.
+        """
+        if _NAME.fullmatch(name) is None:
+            raise CatalogError(f"'{name}' is no name for a stream", hint="use letters, digits and _, a letter first")
+        if not frame.isStreaming:
+            raise CatalogError(
+                f"stream '{name}' is a batch DataFrame", hint="read it with spark.readStream instead of spark.read"
+            )
+        schema = from_spark(frame.schema, name)
+        column = schema.find(event_time)
+        declaration = StreamDeclaration(
+            name,
+            schema,
+            event_time if column is None else column.name,
+            _duration(watermark, f"the watermark of stream '{name}'", CatalogError),
+        )
+        timeout = None if idle_timeout is None else _timeout(idle_timeout, f"of stream '{name}'", CatalogError)
+        self.catalog.register(declaration)
+        self._streams[name.lower()] = _Stream(declaration, frame, timeout)
+
+    def sql(self, text: str, allow_unbounded: bool = False) -> ContinuousQuery:
+        """The continuous query of a CQL text, compiled.
+
+        Parameters
+        ----------
+        text
+            A CQL query over registered streams.
+        allow_unbounded
+            Consent to a join over `[UNBOUNDED]` windows, whose state grows for ever.
+
+        Raises
+        ------
+        CqlError
+            With the place in the text and what was expected there, or which names exist.
+        """
+        return ContinuousQuery(self, text, allow_unbounded)
+
+
+@dataclass(frozen=True)
+class _Stream:
+    declaration: StreamDeclaration
+    frame: spark_host.DataFrame
+    idle_timeout: int | None
+
+
+class ContinuousQuery:
+    """A compiled query: it can be looked at, planned and started, any number of times."""
+
+    def __init__(self, session: Session, text: str, allow_unbounded: bool = False) -> None:
+        self._session = session
+        # A copy: what is registered later does not reach into a compiled query.
+        catalog = Catalog(dict(session.catalog.streams))
+        self._explanation = Explanation(text, catalog, allow_unbounded=allow_unbounded)
+        self._query = self._explanation.query
+        self._streams = {
+            relation.stream: session._streams[relation.stream.lower()] for relation in self._query.graph.relations
+        }
+
+    @property
+    def text(self) -> str:
+        """The CQL text as submitted."""
+        return self._query.text
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the results."""
+        return self._query.schema
+
+    def plan(self, choice: str = "auto") -> PhysicalPlan:
+        """How the query would run.
+
+        Parameters
+        ----------
+        choice
+            `auto`, `mjoin` (one join, no intermediate state), `tree` (two-way joins), or a plan text over the aliases
+            of the query, such as `((a b) c)`.
+
+        Examples
+        --------
+        >>> str(query.plan("tree"))  # doctest: +SKIP
+        '((a b) c)'
+        """
+        return self._explanation.plan(choice)
+
+    def explain(self, stage: str = "physical", plan: str = "auto") -> None:
+        """Prints one stage of the way from text to plan; see `explanation`."""
+        print(self.explanation(stage, plan))  # noqa: T201
+
+    def explanation(self, stage: str = "physical", plan: str = "auto") -> str:
+        """One stage of the way from text to plan, as text.
+
+        Parameters
+        ----------
+        stage
+            `logical` (as bound), `rewritten` (filters and projections pushed down), `graph` (relations and what joins
+            them) or `physical` (the plan and its probe orders).
+        plan
+            The plan choice, for the physical stage.
+        """
+        return self._explanation.text(stage, plan)
+
+    @property
+    def writeStream(self) -> ContinuousQueryWriter:
+        """Where the results shall go, and how; ends with `start()`."""
+        return ContinuousQueryWriter(self)
+
+
+class ContinuousQueryWriter:
+    """Settings of a query to start, in the manner of PySpark's DataStreamWriter.
+
+    Examples
+    --------
+    >>> handle = (
+    ...     query.writeStream.format("parquet")
+    ...     .option("checkpointLocation", "checkpoint")
+    ...     .trigger(processingTime="2 seconds")
+    ...     .plan("((a b) c)")
+    ...     .start("out")
+    ... )  # doctest: +SKIP
+    """
+
+    def __init__(self, query: ContinuousQuery) -> None:
+        self._query = query
+        self._format: str | None = None
+        self._options: dict[str, str] = {}
+        self._name: str | None = None
+        self._trigger: dict[str, Any] = {"processingTime": "0 seconds"}
+        self._partition_by: tuple[str, ...] = ()
+        self._plan = "auto"
+        self._slots: int | None = None
+        self._idle_timeout: int | None = None
+        self._function: Callable[[spark_host.DataFrame, int], None] | None = None
+
+    def format(self, source: str) -> ContinuousQueryWriter:
+        """The sink: any format of a Spark batch writer, `memory` or `console`; parquet when not set."""
+        self._format = source
+        return self
+
+    def option(self, key: str, value: object) -> ContinuousQueryWriter:
+        """One option of the sink; `checkpointLocation` is where the query keeps its state."""
+        self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        return self
+
+    def options(self, **options: object) -> ContinuousQueryWriter:
+        """Several options at once."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def outputMode(self, outputMode: str) -> ContinuousQueryWriter:
+        """Only `append`: each result is emitted once and never taken back."""
+        if outputMode.lower() != "append":
+            raise SpecError(f"output mode '{outputMode}' is not known", hint="use 'append', or leave it out")
+        return self
+
+    def queryName(self, queryName: str) -> ContinuousQueryWriter:
+        """The name of the query, and of the table of a memory sink."""
+        if not queryName.strip():
+            raise SpecError("the name of a query is empty", hint="give it a name, or leave it out")
+        self._name = queryName
+        return self
+
+    def trigger(self, *, processingTime: str | None = None, availableNow: bool | None = None) -> ContinuousQueryWriter:
+        """Either a micro-batch every `processingTime`, or all data there is now and then the end."""
+        match processingTime, availableNow:
+            case str(), None | False:
+                _duration(processingTime, "the trigger's processing time", SpecError)
+                self._trigger = {"processingTime": processingTime}
+            case None, True:
+                self._trigger = {"availableNow": True}
+            case _:
+                raise SpecError(
+                    "a trigger needs exactly one of processingTime and availableNow",
+                    hint="write trigger(processingTime='2 seconds') or trigger(availableNow=True)",
+                )
+        return self
+
+    def partitionBy(self, *columns: str) -> ContinuousQueryWriter:
+        """The columns whose values become folders of a file sink or partitions of a table."""
+        self._partition_by = columns
+        return self
+
+    def plan(self, choice: str) -> ContinuousQueryWriter:
+        """The plan to run, as in `ContinuousQuery.plan`; a restart from a checkpoint may name another."""
+        self._plan = choice
+        return self
+
+    def slots(self, count: int) -> ContinuousQueryWriter:
+        """How many tasks share the work; a restart from a checkpoint may name another number."""
+        if count < 1:
+            raise SpecError(f"{count} slots cannot run a query", hint="use one slot or more")
+        self._slots = count
+        return self
+
+    def idleTimeout(self, timeout: str) -> ContinuousQueryWriter:
+        """After how long without rows a stream no longer holds the watermark back."""
+        self._idle_timeout = _timeout(timeout, "of the query", SpecError)
+        return self
+
+    def foreachBatch(self, function: Callable[[spark_host.DataFrame, int], None]) -> ContinuousQueryWriter:
+        """Hands each batch to a function instead of a format; it must give the same outcome when called again."""
+        self._function = function
+        return self
+
+    def start(self, path: str | None = None) -> QueryHandle:
+        """Starts the query.
+
+        Parameters
+        ----------
+        path
+            Where a file sink writes.
+
+        Raises
+        ------
+        SpecError
+            When a setting is missing or contradicts another.
+        PlanError
+            When the plan does not fit the query.
+        CheckpointError
+            When the checkpoint belongs to another query or is damaged; it is left as it is.
+        """
+        spark = self._query._session.spark
+        checkpoint = self._checkpoint()
+        if self._function is not None:
+            if self._format is not None or path is not None:
+                raise SpecError("a query has both a format and a foreachBatch function", hint="leave one of them out")
+            return self._start(ForeachBatchSink(self._function), checkpoint)
+        sink = make_sink(
+            self._sink_format,
+            self._sink_options,
+            spark=spark,
+            schema=self._query.schema,
+            name=self._name,
+            path=path,
+            partition_by=self._partition_by,
+        )
+        return self._start(sink, checkpoint)
+
+    def toTable(self, tableName: str) -> QueryHandle:
+        """Starts the query into a table of Spark's catalog, which is made when it is not there."""
+        require_columns(self._partition_by, self._query.schema)
+        sink = TableSink(
+            tableName, self._query._session.spark, self._format, self._sink_options, partition_by=self._partition_by
+        )
+        return self._start(sink, self._checkpoint())
+
+    def _start(self, sink: Sink, checkpoint: str) -> QueryHandle:
+        query = self._query
+        running, runner = start_query(
+            spark=query._session.spark,
+            query=query._query,
+            plan=query.plan(self._plan),
+            frames={name: stream.frame for name, stream in query._streams.items()},
+            declarations={name: stream.declaration for name, stream in query._streams.items()},
+            sink=sink,
+            checkpoint=checkpoint,
+            slots=self._slots or query._session.spark.sparkContext.defaultParallelism,
+            trigger=self._trigger,
+            name=self._name,
+            idle_timeout=self._least_timeout(),
+        )
+        handle = QueryHandle(running, runner)
+        query._session.streams.add(handle)
+        return handle
+
+    @property
+    def _sink_format(self) -> str:
+        return self._format or "parquet"
+
+    @property
+    def _sink_options(self) -> Mapping[str, str]:
+        return {key: value for key, value in self._options.items() if key.lower() != "checkpointlocation"}
+
+    def _least_timeout(self) -> int | None:
+        if self._idle_timeout is not None:
+            return self._idle_timeout
+        declared = [s.idle_timeout for s in self._query._streams.values() if s.idle_timeout is not None]
+        return min(declared, default=None)
+
+    def _checkpoint(self) -> str:
+        """The given place, else one below the session's, else a temporary one for sinks that do not last either."""
+        for key, value in self._options.items():
+            if key.lower() == "checkpointlocation":
+                return value
+        common = self._query._session.spark.conf.get("spark.sql.streaming.checkpointLocation", None)
+        if common and self._name:
+            return f"{common.rstrip('/')}/{self._name}"
+        if self._function is not None or self._sink_format.lower() in _WITHOUT_PLACE:
+            folder = tempfile.mkdtemp(prefix="anabranch-checkpoint-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            return folder
+        raise SpecError(
+            f"the query into '{self._sink_format}' has no checkpoint",
+            hint="give option('checkpointLocation', …): a folder of this query's own, kept between restarts",
+        )
+
+
+def _duration(text: str, what: str, kind: type[AnabranchError]) -> int:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise kind(f"{what} is no duration", detail=str(error), hint="write it like '10 seconds'") from error
+
+
+def _timeout(text: str, whose: str, kind: type[AnabranchError]) -> int:
+    micros = _duration(text, f"the idle timeout {whose}", kind)
+    if micros <= 0:
+        raise kind(f"the idle timeout {whose} is not positive", hint="leave it out to wait for ever")
+    return micros

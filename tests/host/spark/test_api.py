@@ -1,0 +1,240 @@
+"""The public API on Spark: what a user writes, what comes out, and what wrong input gets."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from pyspark.sql import DataFrame, SparkSession
+
+import anabranch
+from anabranch import errors
+from anabranch.api import ContinuousQuery, Session
+from anabranch.schema import TIMESTAMP
+
+pytestmark = pytest.mark.spark
+
+JOIN = "SELECT a.p AS p0, b.p AS p1 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 10 SECONDS] AS b WHERE a.k = b.k"
+COLUMNS = "ts timestamp, k bigint, p bigint"
+Feed = Callable[[str, list[tuple[int, int, int]]], None]
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Feed:
+    """Adds one file of (second, key, payload) rows to a stream's folder."""
+
+    def add(stream: str, rows: list[tuple[int, int, int]]) -> None:
+        folder = tmp_path / stream
+        folder.mkdir(exist_ok=True)
+        start = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+        times = [start + datetime.timedelta(seconds=second) for second, _, _ in rows]
+        table = pa.table(
+            {
+                "ts": pa.array(times, TIMESTAMP),
+                "k": pa.array([key for _, key, _ in rows], pa.int64()),
+                "p": pa.array([payload for _, _, payload in rows], pa.int64()),
+            }
+        )
+        parquet.write_table(table, folder / f"{len(list(folder.iterdir())):04d}.parquet")
+
+    return add
+
+
+def stream(spark: SparkSession, folder: Path) -> DataFrame:
+    folder.mkdir(exist_ok=True)
+    return spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+@pytest.fixture
+def session(spark: SparkSession, tmp_path: Path) -> Session:
+    made = anabranch.Session(spark)
+    for name in ("s0", "s1"):
+        made.register(name, stream(spark, tmp_path / name), event_time="ts")
+    return made
+
+
+@pytest.fixture
+def join(session: Session) -> ContinuousQuery:
+    return session.sql(JOIN)
+
+
+# --- compiling: nothing runs ------------------------------------------------------------------------------------------
+
+
+def test_a_query_is_compiled_when_it_is_submitted(session: Session, join: ContinuousQuery) -> None:
+    assert join.text == JOIN
+    assert join.schema.names == ("p0", "p1")
+    with pytest.raises(errors.BindError):
+        session.sql("SELECT a.nothing FROM s0 [RANGE 1 SECOND] AS a")
+    with pytest.raises(errors.UnboundedJoin):
+        session.sql("SELECT a.p FROM s0 [UNBOUNDED] AS a, s1 [UNBOUNDED] AS b WHERE a.k = b.k")
+
+
+def test_plans_are_chosen_by_word_or_by_text(join: ContinuousQuery) -> None:
+    assert str(join.plan()) == "(a b)"
+    assert str(join.plan("(b a)")) == "(b a)"
+    with pytest.raises(errors.PlanError, match="leaves out 'b'"):
+        join.plan("a")
+
+
+@pytest.mark.parametrize("stage", ["logical", "rewritten", "graph", "physical"])
+def test_every_stage_is_explained(join: ContinuousQuery, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    join.explain(stage)
+    assert capsys.readouterr().out == join.explanation(stage) + "\n"
+    assert "s0" in join.explanation("graph")
+
+
+def test_a_stream_registered_anew_leaves_compiled_queries_alone(
+    session: Session, join: ContinuousQuery, spark: SparkSession, tmp_path: Path
+) -> None:
+    session.register("S0", stream(spark, tmp_path / "s0").drop("k"), event_time="TS")
+    assert "a.k = b.k" in join.explanation("graph")
+    with pytest.raises(errors.BindError):
+        session.sql(JOIN)
+
+
+# --- registering ------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_frame_is_refused(session: Session, spark: SparkSession) -> None:
+    with pytest.raises(errors.CatalogError, match="'s2' is a batch DataFrame") as caught:
+        session.register("s2", spark.createDataFrame([], COLUMNS), event_time="ts")
+    assert "readStream" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "message"),
+    [
+        (COLUMNS, {"event_time": "at"}, "stream 's2' has no column 'at'"),
+        (COLUMNS, {"event_time": "k"}, "event time 'k' of stream 's2' is of type bigint"),
+        (COLUMNS, {"event_time": "ts", "watermark": "soon"}, "the watermark of stream 's2' is no duration"),
+        (COLUMNS, {"event_time": "ts", "watermark": "-1 seconds"}, "negative allowed disorder"),
+        (COLUMNS, {"event_time": "ts", "idle_timeout": "0 seconds"}, "the idle timeout of stream 's2' is not positive"),
+        ("ts timestamp, v variant", {"event_time": "ts"}, "column 'v' of stream 's2' is of type variant"),
+    ],
+)
+def test_what_a_stream_lacks_is_named(
+    session: Session, spark: SparkSession, tmp_path: Path, columns: str, settings: dict[str, str], message: str
+) -> None:
+    frame = spark.readStream.schema(columns).parquet(str(tmp_path))
+    with pytest.raises(errors.CatalogError, match=message):
+        session.register("s2", frame, **settings)
+
+
+def test_a_stream_needs_a_name_that_queries_can_write(session: Session, spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(errors.CatalogError, match="'no-name' is no name for a stream"):
+        session.register("no-name", stream(spark, tmp_path / "x"), event_time="ts")
+
+
+# --- settings of a start ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (lambda writer: writer.outputMode("update"), "output mode 'update' is not known"),
+        (lambda writer: writer.trigger(), "exactly one of processingTime and availableNow"),
+        (lambda writer: writer.trigger(processingTime="1 second", availableNow=True), "exactly one of"),
+        (lambda writer: writer.trigger(processingTime="often"), "processing time is no duration"),
+        (lambda writer: writer.slots(0), "0 slots cannot run a query"),
+        (lambda writer: writer.queryName(" "), "the name of a query is empty"),
+        (lambda writer: writer.idleTimeout("0 seconds"), "the idle timeout of the query is not positive"),
+        (lambda writer: writer.start("out"), "the query into 'parquet' has no checkpoint"),
+        (lambda writer: writer.format("memory").start(), "a memory sink has no name"),
+        (lambda writer: writer.option("checkpointLocation", "c").start(), "the 'parquet' sink has no path"),
+        (lambda writer: writer.format("csv").foreachBatch(print).start(), "both a format and a foreachBatch function"),
+        (lambda writer: writer.option("checkpointLocation", "c").partitionBy("z").toTable("t"), "column 'z' is not in"),
+    ],
+)
+def test_wrong_settings_are_named(join: ContinuousQuery, settings: Callable[..., object], message: str) -> None:
+    with pytest.raises(errors.SpecError, match=message):
+        settings(join.writeStream)
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_join_runs_into_files_and_again_from_its_checkpoint(
+    join: ContinuousQuery, spark: SparkSession, feed: Feed, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    feed("s0", [(1, 7, 10), (2, 8, 11)])
+    feed("s1", [(3, 7, 20)])
+
+    def run(plan: str, slots: int) -> anabranch.QueryHandle:
+        writer = join.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        handle = writer.trigger(availableNow=True).plan(plan).slots(slots).start(str(out))
+        handle.awaitTermination()
+        return handle
+
+    first = run("mjoin", 2)
+    report = first.report()
+    assert (report["plan"], report["rows_in"], report["rows_out"], report["late_rows"]) == ("(a b)", 3, 1, 0)
+    assert all(batch["own_ms"] + batch["spark_ms"] >= 0 for batch in report["batches"])
+    feed("s1", [(4, 8, 21), (40, 7, 22)])
+    second = run("(b a)", 1)
+    assert second.id == first.id
+    assert sorted(map(tuple, spark.read.parquet(str(out)).collect())) == [(10, 20), (11, 21)]
+
+
+def test_a_live_query_is_watched_and_stopped(
+    session: Session, join: ContinuousQuery, feed: Feed, spark: SparkSession
+) -> None:
+    feed("s0", [(1, 7, 10)])
+    feed("s1", [(3, 7, 20)])
+    handle = join.writeStream.format("memory").queryName("watched").slots(1).start()
+    try:
+        handle.processAllAvailable()
+        assert [tuple(row) for row in spark.table("watched").collect()] == [(10, 20)]
+        assert session.streams.get(handle.id) is handle
+        assert session.streams.active == [handle]
+        last = handle.lastProgress
+        assert last is not None
+        assert last["name"] == "watched"
+        assert any(p["adaptive"] and p["adaptive"]["rowsOut"] == 1 for p in handle.recentProgress)
+    finally:
+        handle.stop()
+    assert not handle.isActive
+    assert session.streams.active == []
+    assert handle.exception() is None
+
+
+def test_a_failing_function_ends_the_query_with_a_sink_error(
+    session: Session, join: ContinuousQuery, feed: Feed
+) -> None:
+    def refuse(frame: DataFrame, batch: int) -> None:
+        raise RuntimeError("no room")
+
+    feed("s0", [(1, 7, 10)])
+    handle = join.writeStream.foreachBatch(refuse).slots(1).start()
+    with pytest.raises(errors.SinkError, match="'foreachBatch' failed on batch 0"):
+        handle.awaitTermination(60)
+    assert isinstance(handle.exception(), errors.SinkError)
+    with pytest.raises(errors.SinkError):
+        session.streams.awaitAnyTermination(60)
+    session.streams.resetTerminated()
+    assert "failed on batch 0" in handle.report()["error"]
+
+
+# --- the package ------------------------------------------------------------------------------------------------------
+
+
+def test_importing_the_package_loads_neither_spark_nor_arrow() -> None:
+    code = (
+        "import sys, anabranch; assert anabranch.__version__; "
+        "anabranch.errors.AnabranchError; print({'pyspark', 'pyarrow', 'numba'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_the_package_shows_its_public_names() -> None:
+    assert dir(anabranch) == ["ContinuousQuery", "QueryHandle", "Session", "__version__", "errors"]
+    with pytest.raises(AttributeError, match="no attribute 'Sessions'"):
+        _ = anabranch.Sessions

@@ -1,0 +1,145 @@
+"""The handle mirrors Spark's StreamingQuery and adds our statistics under one key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from anabranch import errors
+from anabranch.host.spark.handle import ContinuousQueries, QueryHandle
+from anabranch.plan.physical import PhysicalPlan, mjoin
+
+pytestmark = pytest.mark.spark
+
+
+class FakeRunner:
+    """Does nothing with a batch but what the test asks, and knows ten statistics about each."""
+
+    def __init__(self, on_batch: Callable[[int], None] = lambda batch: None) -> None:
+        self.failure: BaseException | None = None
+        self._on_batch = on_batch
+        self._ran: set[int] = set()
+
+    @property
+    def plan(self) -> PhysicalPlan:
+        return mjoin(("a", "b"))
+
+    def adaptive(self, batch_id: int) -> dict[str, Any] | None:
+        if batch_id not in self._ran:
+            return None
+        return {
+            "plan": "(a b)",
+            "rowsOut": 5,
+            "lateRows": {"s0": 1, "s1": 2},
+            "stateRows": 10 + batch_id,
+            "stateBytes": 100,
+            "durationMs": {"plan": 2.0, "step": 90.0, "commit": 3.0},
+            "slotStatistics": [{"seconds": {"probe": 0.001}}, {"seconds": {"probe": 0.002, "open": 0.002}}],
+        }
+
+    def run(self, frame: DataFrame, batch_id: int) -> None:
+        try:
+            self._on_batch(batch_id)
+        except BaseException as error:
+            self.failure = error
+            raise
+        frame.count()
+        self._ran.add(batch_id)
+
+
+Start = Callable[[FakeRunner], QueryHandle]
+
+
+@pytest.fixture
+def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
+    """Starts a query over one file of three rows."""
+    handles: list[QueryHandle] = []
+    spark.range(3).coalesce(1).write.parquet(str(tmp_path / "in"))
+
+    def started(runner: FakeRunner) -> QueryHandle:
+        stream = spark.readStream.schema("id bigint").parquet(str(tmp_path / "in"))
+        writer = stream.writeStream.foreachBatch(runner.run).queryName("mirrored")
+        handle = QueryHandle(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(), runner)
+        handles.append(handle)
+        return handle
+
+    yield started
+    for handle in handles:
+        handle.stop()
+
+
+def test_a_handle_mirrors_a_streaming_query(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    handle = start(FakeRunner())
+    handle.processAllAvailable()
+    ran = handle.isActive
+    assert handle.name == "mirrored"
+    assert len({handle.id, handle.runId}) == 2
+    assert set(handle.status) == {"message", "isDataAvailable", "isTriggerActive"}
+    assert handle.awaitTermination(0.01) is False
+    assert handle.exception() is None
+    handle.explain()
+    assert "(a b)" in capsys.readouterr().out
+
+    batch = next(progress for progress in handle.recentProgress if progress["numInputRows"])
+    assert (batch["batchId"], batch["name"], batch["runId"]) == (0, "mirrored", handle.runId)
+    assert batch["adaptive"]["rowsOut"] == 5
+    assert json.loads(batch.json) == json.loads(batch.prettyJson) == batch
+    assert handle.lastProgress == handle.recentProgress[-1]
+
+    report = handle.report()
+    assert (report["rows_in"], report["rows_out"], report["late_rows"]) == (3, 5, 3)
+    assert (report["state_rows"], report["state_bytes"], report["plan"]) == (10, 100, "(a b)")
+    assert (report["error"], len(report["batches"])) == (None, 1)
+    first = report["batches"][0]
+    assert first["own_ms"] == 9.0
+    assert first["spark_ms"] == first["duration_ms"] - 9.0
+    json.dumps(report)
+
+    handle.stop()
+    assert (ran, handle.isActive) == (True, False)
+    assert handle.awaitTermination() is None
+
+
+def test_an_error_of_ours_comes_out_as_itself(start: Start, spark: SparkSession) -> None:
+    def fail(batch: int) -> None:
+        raise errors.ExpressionError("integer overflow in 'a.k + 1'")
+
+    handle = start(FakeRunner(fail))
+    queries = ContinuousQueries(spark)
+    queries.add(handle)
+    with pytest.raises(errors.ExpressionError, match="integer overflow") as caught:
+        handle.awaitTermination(60)
+    assert isinstance(caught.value.__cause__, StreamingQueryException)
+    assert handle.exception() is caught.value
+    assert handle.report()["error"] == "integer overflow in 'a.k + 1'"
+    with pytest.raises(errors.ExpressionError):
+        handle.processAllAvailable()
+    with pytest.raises(errors.ExpressionError):
+        queries.awaitAnyTermination(60)
+    queries.resetTerminated()
+    assert queries.get(handle.id) is None
+
+
+def test_any_other_error_stays_sparks(start: Start) -> None:
+    def fail(batch: int) -> None:
+        raise KeyError("somewhere else")
+
+    handle = start(FakeRunner(fail))
+    with pytest.raises(StreamingQueryException):
+        handle.awaitTermination(60)
+    assert isinstance(handle.exception(), StreamingQueryException)
+
+
+def test_an_idle_trigger_has_no_statistics(start: Start) -> None:
+    runner = FakeRunner()
+    handle = start(runner)
+    handle.processAllAvailable()
+    runner._ran.add(1)  # as if batch 1, which an idle trigger is numbered after, had run since
+    idle = [progress for progress in handle.recentProgress if "addBatch" not in progress["durationMs"]]
+    assert all(progress["adaptive"] is None for progress in idle)
