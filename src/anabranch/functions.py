@@ -47,6 +47,8 @@ WHOLE_TEXT = 2**31 - 1
 
 _DIGITS_OF_INTEGER = {"int8": 3, "int16": 5, "int32": 10, "int64": 20, "uint8": 3, "uint16": 5, "uint32": 10}
 _NULL, _OTHER = "null", "other"
+_CAST_HINT = "use CAST(… AS type)"
+_SYMBOLS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "modulo": "%", "negate": "-"}
 
 
 def kind_of(type_: pa.DataType) -> str:
@@ -294,8 +296,9 @@ def _found(arguments: Arguments) -> str:
     return ", ".join(type_name(argument.type) for argument in arguments) or "nothing"
 
 
-def _wrong(name: str, expected: str, arguments: Arguments) -> ValueError:
-    return ValueError(f"'{name.upper()}' expects {expected}, found ({_found(arguments)})", "use CAST(… AS type)")
+def _wrong(name: str, expected: str, arguments: Arguments, hint: str = "") -> ValueError:
+    written = _SYMBOLS.get(name, name.upper())
+    return ValueError(f"'{written}' expects {expected}, found ({_found(arguments)})", hint)
 
 
 def _unify(arguments: Arguments) -> Arguments:
@@ -357,7 +360,7 @@ def _widened(name: str, expected: str, arguments: Arguments, types: tuple[pa.Dat
             raise _not_computable(argument.type)
         number_to_double = target == "float" and source in {"integer", "decimal"}
         if source not in {target, _NULL} and not number_to_double:
-            raise _wrong(name, expected, arguments)
+            raise _wrong(name, expected, arguments, _CAST_HINT)
     return tuple(coerce(argument, wanted) for argument, wanted in zip(arguments, types, strict=True))
 
 
@@ -385,7 +388,7 @@ def _additive(name: str, arguments: Arguments) -> Expr:
         return Call(name, (coerce(left, TIMESTAMP), coerce(right, TIMESTAMP)), INTERVAL)
     if "date" in kinds:
         raise ValueError(
-            f"'{name.upper()}' does not take a date, found ({_found(arguments)})",
+            f"'{_SYMBOLS[name]}' does not take a date, found ({_found(arguments)})",
             "CAST the date AS TIMESTAMP first",
         )
     return _arithmetic(name, (left, right))
@@ -405,7 +408,7 @@ def _arithmetic(name: str, arguments: Arguments) -> Expr:
     left, right = _spelled_decimals(arguments)
     kinds = {kind_of(left.type), kind_of(right.type)}
     if not kinds <= {"integer", "float", "decimal", _NULL}:
-        raise _wrong(name, "two numbers", arguments)
+        raise _wrong(name, "two numbers", arguments, _CAST_HINT)
     if kinds == {_NULL}:
         left, right, kinds = coerce(left, BIGINT), coerce(right, BIGINT), {"integer"}
     in_double = name == "divide" or "float" in kinds or (name == "modulo" and "decimal" in kinds)
@@ -435,7 +438,8 @@ def _two(name: str, arguments: Arguments) -> tuple[Expr, Expr]:
 def _sign(name: str, arguments: Arguments) -> Expr:
     kinds = {"integer", "float", "decimal", _NULL} | ({"interval"} if name == "negate" else set())
     if len(arguments) != 1 or kind_of(arguments[0].type) not in kinds:
-        raise _wrong(name, "one number", arguments)
+        between = "for times, write x BETWEEN y - INTERVAL 5 SECONDS AND y + INTERVAL 5 SECONDS"
+        raise _wrong(name, "one number", arguments, between if name == "abs" else "")
     argument = arguments[0]
     if name == "negate" and isinstance(argument, Literal) and argument.value is not None:
         assert isinstance(argument.value, int | float | decimal.Decimal | datetime.timedelta)

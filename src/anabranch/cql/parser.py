@@ -58,8 +58,19 @@ def parse(text: str) -> Statement:
     cursor.take_symbol(";")
     _refuse_clauses(cursor)
     if cursor.peek().kind is not Kind.END:
-        raise cursor.unexpected("the end of the query")
+        raise cursor.unexpected(_what_may_follow(statement))
     return statement
+
+
+def _what_may_follow(statement: Statement) -> str:
+    end = "the end of the query"
+    if statement.having is not None:
+        return end
+    if statement.group_by:
+        return f"',', HAVING or {end}"
+    if statement.where is not None:
+        return f"AND, OR, GROUP BY, HAVING or {end}"
+    return f"',', JOIN, WHERE, GROUP BY, HAVING or {end}"
 
 
 def _select(cursor: Cursor, istream: Span | None) -> Statement:
@@ -72,7 +83,7 @@ def _select(cursor: Cursor, istream: Span | None) -> Statement:
     items = [_item(cursor)]
     while cursor.take_symbol(","):
         items.append(_item(cursor))
-    cursor.expect_word("FROM", also="',' or an alias")
+    cursor.expect_word("FROM", also="','")
     sources = _sources(cursor)
     where = expression(cursor) if cursor.take_word("WHERE") else None
     group_by: list[Expression] = []
@@ -149,7 +160,7 @@ def _source(cursor: Cursor, *, joined: bool) -> FromItem:
 def _on(cursor: Cursor) -> Expression:
     if cursor.peek().is_word("USING"):
         raise cursor.unsupported("USING is not supported", "write ON left.column = right.column")
-    cursor.expect_word("ON", also="a window or an alias")
+    cursor.expect_word("ON")
     return expression(cursor)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from anabranch.expr import Call, Cast, Expr, Literal, relations
-from anabranch.functions import kind_of, without_widening
+from anabranch.functions import coerce, common_type, kind_of, without_widening
 from anabranch.plan.join_graph import Band, Theta
 
 _MEASURABLE = frozenset({"integer", "float", "decimal", "timestamp"})
@@ -79,7 +79,7 @@ def thetas_with_bands(predicates: Sequence[Expr]) -> tuple[Theta, ...]:
 
 
 def _band(bounds: _Bounds) -> Band | None:
-    if bounds.low is None or bounds.high is None:
+    if bounds.low is None or bounds.high is None or bounds.low > bounds.high:
         return None
     (left,), (right,) = relations(bounds.left), relations(bounds.right)
     low, high = float(bounds.low), float(bounds.high)
@@ -111,8 +111,12 @@ def _pair(total: _Sum, function: str, distance: Fraction | None) -> _Bounds | No
     one, other = relations(left), relations(right)
     if len(one) != 1 or len(other) != 1 or one == other:
         return None
-    if not {kind_of(left.type), kind_of(right.type)} <= _MEASURABLE:
+    kinds = {kind_of(left.type), kind_of(right.type)}
+    if not kinds <= _MEASURABLE or (len(kinds) > 1 and "timestamp" in kinds):
         return None
+    # Both sides are put into buckets of one measure, so they must be of one type.
+    type_ = common_type(left.type, right.type)
+    left, right = coerce(left, type_), coerce(right, type_)
     if distance is not None:
         return _Bounds(left, right, -distance - total.constant, distance - total.constant)
     if function in {"less", "less_equal"}:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.expr import Expr, conjuncts
+from anabranch.expr import Expr, Literal, conjuncts
 from anabranch.plan.logical import Filter, LogicalPlan, Prune
 
 
@@ -15,3 +15,8 @@ def conditions(arm: LogicalPlan) -> tuple[Expr, ...]:
             return conditions(below)
         case _:
             return ()
+
+
+def passes_nothing(arm: LogicalPlan) -> bool:
+    """True when a constant condition already drops every row, so that no other condition is worth adding."""
+    return any(isinstance(condition, Literal) and condition.value is not True for condition in conditions(arm))

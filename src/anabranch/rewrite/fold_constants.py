@@ -1,7 +1,8 @@
 """Conditions that the text already decides are decided once, not per row.
 
 Only what is the same on every evaluator is folded: three-valued logic, comparisons of literals, NULL tests, and sums,
-differences and products of whole numbers and times. Anything that could fail or round is left to the kernels.
+differences and products of whole numbers and times. Anything that could fail or round is left to the kernels. A join
+keeps its other predicates beside a FALSE, because its keys still decide how the work is divided.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from anabranch.expr import Call, Expr, Literal
 from anabranch.functions import bind_call, without_widening
 from anabranch.plan.key_classes import equal_expressions
 from anabranch.plan.logical import Filter, Join, LogicalPlan, relation_names
-from anabranch.rewrite.arms import conditions
+from anabranch.rewrite.arms import conditions, passes_nothing
 
 
 def infer_key_filters(plan: LogicalPlan) -> LogicalPlan | None:
@@ -41,4 +41,4 @@ def _fixed(condition: Expr) -> tuple[Expr, Literal] | None:
 
 
 def _with(child: LogicalPlan, condition: Expr) -> LogicalPlan:
-    return child if condition in conditions(child) else Filter(child, condition)
+    return child if condition in conditions(child) or passes_nothing(child) else Filter(child, condition)

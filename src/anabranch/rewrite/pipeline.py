@@ -36,9 +36,9 @@ from anabranch.rewrite.require_keys_not_null import require_keys_not_null
 Rule: TypeAlias = Callable[[LogicalPlan], LogicalPlan | None]
 
 RULES: tuple[Rule, ...] = (
-    fold_constants,
     merge_filters,
     move_filter_into_join,
+    fold_constants,
     push_filter_below_join,
     infer_key_filters,
     require_keys_not_null,

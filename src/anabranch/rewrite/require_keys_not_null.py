@@ -6,7 +6,7 @@ from anabranch.expr import Call, Cast, Expr, children, conjunction, relations
 from anabranch.functions import bind_call, is_nullable
 from anabranch.plan.key_classes import key_sides
 from anabranch.plan.logical import Filter, Join, LogicalPlan, relation_names
-from anabranch.rewrite.arms import conditions
+from anabranch.rewrite.arms import conditions, passes_nothing
 
 _STRICT = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "like", "is_not_null"})
 """Tests that are never true of a NULL argument."""
@@ -17,7 +17,7 @@ def require_keys_not_null(plan: LogicalPlan) -> LogicalPlan | None:
     if not isinstance(plan, Join):
         return None
     sides = [side for predicate in plan.predicates for side in key_sides(predicate) or ()]
-    filtered = tuple(_not_null(child, sides) for child in plan.inputs)
+    filtered = tuple(child if passes_nothing(child) else _not_null(child, sides) for child in plan.inputs)
     return None if filtered == plan.inputs else Join(filtered, plan.predicates)
 
 
