@@ -56,6 +56,15 @@ class ResourceModel:
     def _rows(self) -> dict[int, float]:
         return {0: 1.0}
 
+    @cached_property
+    def _members(self) -> tuple[tuple[int, tuple[tuple[float, int], ...]], ...]:
+        """For each key class the mask of its members, and the members by rising number of distinct values."""
+        classes = (
+            tuple(sorted((values, 1 << position) for position, values in enumerate(distinct) if values))
+            for distinct in self.estimates.keys
+        )
+        return tuple((sum(member for _, member in rising), rising) for rising in classes)
+
     def rows(self, mask: int) -> float:
         """Combinations of the set that are alive at any moment."""
         found = self._rows.get(mask)
@@ -78,9 +87,10 @@ class ResourceModel:
     def key_selectivity(self, left: int, right: int) -> float:
         """The share of pairs of two disjoint sets that agree in all keys."""
         share = 1.0
-        for distinct in self.estimates.keys:
-            one, other = _least(distinct, left), _least(distinct, right)
-            if one and other:
+        for members, rising in self._members:
+            if members & left and members & right:
+                one = next(values for values, member in rising if member & left)
+                other = next(values for values, member in rising if member & right)
                 share /= max(one, other)
         return share
 
@@ -92,6 +102,12 @@ class ResourceModel:
             if inside == relations and relations & ~left and relations & ~right:
                 share *= passing
         return share
+
+    def connected(self, left: int, right: int) -> bool:
+        """True when some predicate reaches from one set to the other."""
+        if any(members & left and members & right for members, _ in self._members):
+            return True
+        return any(relations & left and relations & right for relations, _ in self.estimates.thetas)
 
     def step(self, bound: int, block: int) -> float:
         """Cost of letting each living combination of `bound` probe the state of `block` once."""
@@ -159,12 +175,3 @@ def with_default_orders(plan: PhysicalPlan, graph: JoinGraph) -> PhysicalPlan:
     if len(inputs) == 2:
         return JoinNode(inputs)
     return JoinNode(inputs, tuple(probe_order(plan, position, graph) for position in range(len(inputs))))
-
-
-def _least(distinct: tuple[float, ...], mask: int) -> float:
-    """The least number of distinct values among the members in a set; 0 when it has none."""
-    least = 0.0
-    for position, values in enumerate(distinct):
-        if values and mask >> position & 1 and (not least or values < least):
-            least = values
-    return least

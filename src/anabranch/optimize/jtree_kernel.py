@@ -1,0 +1,268 @@
+"""All jtrees of a query by dynamic programming over sets of relations, compiled.
+
+The cost of a plan is the sum of the costs of its joins and states, and the cost of a join depends only on how it
+partitions its set. So for each set it is enough to keep the plans that no other plan of the set dominates: whatever is
+built above, a dominated part can be exchanged for the one that dominates it. For each set all partitions are priced,
+with exact probe orders: the cheapest way from any bound part to the whole is the same for every input that gets there,
+so one pass over the 2^m unions of m blocks orders all inputs at once.
+
+N relations have Bell(N + 1) partitions of subsets in all (678,570 at N = 10).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from anabranch.optimize.kernels import Floats, Integers
+
+MOST_BLOCKS = 15
+"""A partition is kept as four bits per relation."""
+
+
+class Tables(NamedTuple):
+    """What the search needs to know of each set of relations, by mask."""
+
+    rows: Floats
+    agreeing: Floats
+    """The share of all combinations whose keys agree."""
+    turnover: Floats
+    upkeep: Floats
+    state_bytes: Floats
+    allowed: NDArray[np.bool_]
+    """Sets that may be joined."""
+    needed: Integers
+    """Sets that must be joined."""
+    probe: float
+    compare: float
+    match: float
+    keyed: bool
+
+
+class Fronts(NamedTuple):
+    """The plans kept for each set: those of set s are first[s] to first[s] + counts[s], by rising CPU."""
+
+    first: Integers
+    counts: Integers
+    cpu: Floats
+    memory: Floats
+    partition: Integers
+    """The block of each relation of the set, four bits each, the lowest relation first."""
+    chosen: Integers
+    """For each block, which of the plans kept for it."""
+
+
+@njit(cache=True)
+def onward_costs(tables: Tables, blocks: Integers, size: int, cost: Floats, choice: Integers, union: Integers) -> None:
+    """cost[s]: the least cost from the union of the blocks in s to the whole; choice[s]: the block to probe next."""
+    full = (1 << size) - 1
+    union[0] = 0
+    for group in range(1, full + 1):
+        lowest = 0
+        while group >> lowest & 1 == 0:
+            lowest += 1
+        union[group] = union[group & (group - 1)] | blocks[lowest]
+    cost[full] = 0.0
+    for group in range(full - 1, 0, -1):
+        bound = union[group]
+        least, best = np.inf, -1
+        for block in range(size):
+            if group >> block & 1:
+                continue
+            price = tables.probe * tables.rows[bound] + tables.match * tables.rows[bound | blocks[block]]
+            if tables.compare > 0:
+                looked_at = tables.rows[bound] * tables.rows[blocks[block]]
+                if tables.keyed:
+                    share = tables.agreeing[bound] * tables.agreeing[blocks[block]]
+                    looked_at *= tables.agreeing[bound | blocks[block]] / share if share > 0 else 0.0
+                price += tables.compare * looked_at
+            price += cost[group | 1 << block]
+            if price < least or best < 0:
+                least, best = price, block
+        cost[group] = least
+        choice[group] = best
+
+
+@njit(cache=True)
+def best_orders(tables: Tables, blocks: Integers) -> tuple[Integers, Floats]:
+    """The cheapest probe order from each block, and its CPU."""
+    size = blocks.size
+    cost, choice, union = np.empty(1 << size), np.empty(1 << size, np.int64), np.empty(1 << size, np.int64)
+    onward_costs(tables, blocks, size, cost, choice, union)
+    orders, cpu = np.empty((size, size - 1), np.int64), np.empty(size)
+    for start in range(size):
+        group = 1 << start
+        cpu[start] = cost[group] * tables.turnover[blocks[start]]
+        for step in range(size - 1):
+            orders[start, step] = choice[group]
+            group |= 1 << choice[group]
+    return orders, cpu
+
+
+@njit(cache=True)
+def _next_partition(labels: Integers, highest: Integers, size: int) -> bool:
+    """Steps to the next restricted growth string; False after the last."""
+    for position in range(size - 1, 0, -1):
+        if labels[position] <= highest[position - 1]:
+            labels[position] += 1
+            highest[position] = max(highest[position - 1], labels[position])
+            for after in range(position + 1, size):
+                labels[after] = 0
+                highest[after] = highest[position]
+            return True
+    return False
+
+
+@njit(cache=True)
+def _first_above(rising: Floats, size: int, value: float) -> int:
+    low, high = 0, size
+    while low < high:
+        middle = (low + high) // 2
+        if rising[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True)
+def search(tables: Tables, sets: Integers, relations: int, most_cpu: float, most_memory: float) -> Fronts:
+    """The undominated plans of every set within the two bounds; `sets` lists the sets, smaller ones first.
+
+    CPU and memory leave out the base states, which all plans share.
+    """
+    total = 1 << relations
+    full = total - 1
+    first, counts = np.zeros(total, np.int64), np.zeros(total, np.int64)
+    capacity = 1024
+    cpu, memory = np.zeros(capacity), np.zeros(capacity)
+    partition, chosen = np.zeros(capacity, np.int64), np.zeros((capacity, relations), np.int64)
+    used = 1
+    for relation in range(relations):
+        counts[1 << relation] = 1  # entry 0, free of cost, stands for every base state
+    room = 64
+    own_cpu, own_memory = np.zeros(room), np.zeros(room)
+    own_partition, own_chosen = np.zeros(room, np.int64), np.zeros((room, relations), np.int64)
+    labels, highest = np.zeros(relations, np.int64), np.zeros(relations, np.int64)
+    elements, blocks = np.zeros(relations, np.int64), np.zeros(relations, np.int64)
+    onward, choice, union = np.empty(total), np.empty(total, np.int64), np.empty(total, np.int64)
+    picked = np.zeros(relations, np.int64)
+    for whole in sets:
+        if not tables.allowed[whole]:
+            continue
+        size = 0
+        for relation in range(relations):
+            if whole >> relation & 1:
+                elements[size] = 1 << relation
+                size += 1
+        labels[:size] = 0
+        highest[:size] = 0
+        keep_cpu = tables.upkeep[whole] if whole != full else 0.0
+        keep_memory = tables.state_bytes[whole] if whole != full else 0.0
+        kept = 0
+        while _next_partition(labels, highest, size):
+            parts = highest[size - 1] + 1
+            blocks[:parts] = 0
+            for position in range(size):
+                blocks[labels[position]] |= elements[position]
+            low_cpu, low_memory, possible = keep_cpu, keep_memory, True
+            for part in range(parts):
+                here = counts[blocks[part]]
+                if here == 0:
+                    possible = False
+                    break
+                low_cpu += cpu[first[blocks[part]]]
+                low_memory += memory[first[blocks[part]] + here - 1]
+            for want in tables.needed:
+                if whole & want == want and whole != want:
+                    held = False
+                    for part in range(parts):
+                        held = held or blocks[part] & want == want
+                    possible = possible and held
+            if not possible or low_memory > most_memory or low_cpu > most_cpu:
+                continue
+            onward_costs(tables, blocks, parts, onward, choice, union)
+            join = keep_cpu
+            for part in range(parts):
+                join += tables.turnover[blocks[part]] * onward[1 << part]
+            low_cpu += join - keep_cpu
+            place = _first_above(own_cpu, kept, low_cpu)
+            if low_cpu > most_cpu or (place > 0 and own_memory[place - 1] <= low_memory):
+                continue
+            picked[:parts] = 0
+            while True:
+                now_cpu, now_memory = join, keep_memory
+                for part in range(parts):
+                    entry = first[blocks[part]] + picked[part]
+                    now_cpu += cpu[entry]
+                    now_memory += memory[entry]
+                place = _first_above(own_cpu, kept, now_cpu)
+                if (
+                    now_cpu <= most_cpu
+                    and now_memory <= most_memory
+                    and (place == 0 or own_memory[place - 1] > now_memory)
+                ):
+                    if place > 0 and own_cpu[place - 1] == now_cpu:
+                        place -= 1
+                    beaten = place
+                    while beaten < kept and own_memory[beaten] >= now_memory:
+                        beaten += 1
+                    if kept + 1 > room:
+                        room *= 2
+                        own_cpu, own_memory = _longer(own_cpu, room), _longer(own_memory, room)
+                        own_partition, own_chosen = _longer(own_partition, room), _taller(own_chosen, room)
+                    shift = 1 - (beaten - place)
+                    if shift == 1:
+                        for entry in range(kept, place, -1):
+                            own_cpu[entry], own_memory[entry] = own_cpu[entry - 1], own_memory[entry - 1]
+                            own_partition[entry] = own_partition[entry - 1]
+                            own_chosen[entry] = own_chosen[entry - 1]
+                    elif shift < 0:
+                        for entry in range(beaten, kept):
+                            own_cpu[entry + shift], own_memory[entry + shift] = own_cpu[entry], own_memory[entry]
+                            own_partition[entry + shift] = own_partition[entry]
+                            own_chosen[entry + shift] = own_chosen[entry]
+                    kept += shift
+                    own_cpu[place], own_memory[place] = now_cpu, now_memory
+                    code = np.int64(0)
+                    for position in range(size):
+                        code |= labels[position] << (4 * position)
+                    own_partition[place] = code
+                    own_chosen[place] = picked
+                part = 0
+                while part < parts:
+                    picked[part] += 1
+                    if picked[part] < counts[blocks[part]]:
+                        break
+                    picked[part] = 0
+                    part += 1
+                if part == parts:
+                    break
+        while used + kept > capacity:
+            capacity *= 2
+            cpu, memory = _longer(cpu, capacity), _longer(memory, capacity)
+            partition, chosen = _longer(partition, capacity), _taller(chosen, capacity)
+        first[whole], counts[whole] = used, kept
+        cpu[used : used + kept] = own_cpu[:kept]
+        memory[used : used + kept] = own_memory[:kept]
+        partition[used : used + kept] = own_partition[:kept]
+        chosen[used : used + kept] = own_chosen[:kept]
+        used += kept
+    return Fronts(first, counts, cpu, memory, partition, chosen)
+
+
+@njit(cache=True)
+def _longer(values, size):  # type: ignore[no-untyped-def]
+    grown = np.zeros(size, values.dtype)
+    grown[: values.size] = values
+    return grown
+
+
+@njit(cache=True)
+def _taller(values: Integers, size: int) -> Integers:
+    grown = np.zeros((size, values.shape[1]), np.int64)
+    grown[: values.shape[0]] = values
+    return grown

@@ -1,0 +1,292 @@
+"""The inner loops of the optimizers, compiled: ordering the probes of one join, and pricing all partitions of a set.
+
+Sets of relations are bit masks. `Numbers` is a `ResourceModel` as arrays; a kernel computes the same costs as the model
+does (the tests hold them together), only without a Python call per step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from anabranch.cost.resources import ResourceModel
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+
+
+class Numbers(NamedTuple):
+    """A resource model as arrays."""
+
+    rows: Floats
+    turnover: Floats
+    distinct: Floats
+    """Key class x relation; 0 where the relation is no member."""
+    theta_relations: Integers
+    theta_selectivity: Floats
+    probe: float
+    compare: float
+    match: float
+    keyed: bool
+
+
+def numbers(model: ResourceModel) -> Numbers:
+    """The arrays of a model."""
+    estimates, size = model.estimates, len(model.estimates.names)
+    return Numbers(
+        np.array([model.rows(1 << i) for i in range(size)], dtype=np.float64),
+        np.array([model.turnover(1 << i) for i in range(size)], dtype=np.float64),
+        np.array(estimates.keys, dtype=np.float64).reshape(len(estimates.keys), size),
+        np.array([relations for relations, _ in estimates.thetas], dtype=np.int64),
+        np.array([selectivity for _, selectivity in estimates.thetas], dtype=np.float64),
+        model.units.probe,
+        model.units.compare,
+        model.units.match,
+        model.keyed,
+    )
+
+
+class Parts(NamedTuple):
+    """What ordering needs to know of the inputs of one join."""
+
+    masks: Integers
+    rows: Floats
+    turnover: Floats
+    least: Floats
+    """Input x key class: the least number of distinct values, 0 where the input has no member."""
+    classes: Integers
+    """The key classes of each input, as many as `class_count` says."""
+    class_count: Integers
+
+
+@njit(cache=True)
+def _describe(given: Numbers, masks: Integers) -> Parts:
+    size, classes = masks.size, given.distinct.shape[0]
+    rows, turnover = np.ones(size), np.zeros(size)
+    least = np.zeros((size, classes))
+    listed, listed_count = np.zeros((size, classes), np.int64), np.zeros(size, np.int64)
+    for block in range(size):
+        bound = np.int64(0)
+        for relation in range(given.rows.size):
+            bit = np.int64(1) << relation
+            if masks[block] & bit == 0:
+                continue
+            rows[block] *= given.rows[relation]
+            turnover[block] += given.turnover[relation]
+            for key in range(classes):
+                values = given.distinct[key, relation]
+                if values > 0:
+                    if least[block, key] > 0:
+                        rows[block] /= max(least[block, key], values)
+                        least[block, key] = min(least[block, key], values)
+                    else:
+                        least[block, key] = values
+                        listed[block, listed_count[block]] = key
+                        listed_count[block] += 1
+            rows[block] *= _thetas(given, bound, bit)
+            bound |= bit
+    return Parts(masks, rows, turnover, least, listed, listed_count)
+
+
+@njit(cache=True)
+def _thetas(given: Numbers, left: int | np.int64, right: int | np.int64) -> float:
+    share = 1.0
+    for theta in range(given.theta_relations.size):
+        relations = given.theta_relations[theta]
+        if relations & (left | right) == relations and relations & ~left != 0 and relations & ~right != 0:
+            share *= given.theta_selectivity[theta]
+    return share
+
+
+@njit(cache=True)
+def _linked_by_theta(given: Numbers, left: int, right: int) -> bool:
+    for theta in range(given.theta_relations.size):
+        if given.theta_relations[theta] & left != 0 and given.theta_relations[theta] & right != 0:
+            return True
+    return False
+
+
+@njit(cache=True)
+def _chain_cost(given: Numbers, parts: Parts, start: int, order: Integers, known: Floats) -> float:
+    """CPU of the new rows of one input that probe the others in an order; `known` is room for the least values."""
+    bound, alive = parts.masks[start], parts.rows[start]
+    for key in range(known.size):
+        known[key] = parts.least[start, key]
+    total = 0.0
+    for block in order:
+        share = 1.0
+        for at in range(parts.class_count[block]):
+            key = parts.classes[block, at]
+            values = parts.least[block, key]
+            if known[key] > 0:
+                share /= max(known[key], values)
+                known[key] = min(known[key], values)
+            else:
+                known[key] = values
+        passing = share * _thetas(given, bound, parts.masks[block])
+        looked_at = share if given.keyed else 1.0
+        total += alive * (given.probe + parts.rows[block] * (given.compare * looked_at + given.match * passing))
+        alive *= parts.rows[block] * passing
+        bound |= parts.masks[block]
+    return float(total * parts.turnover[start])
+
+
+@njit(cache=True)
+def _spanning_tree(weight: Floats, joined: NDArray[np.bool_], cross: bool) -> Integers:
+    """The least spanning tree by Prim, as a parent per block; cross products only where needed, unless `cross`."""
+    size = weight.shape[0]
+    parent, inside = np.full(size, -1, np.int64), np.zeros(size, np.bool_)
+    inside[0] = True
+    for other in range(1, size):
+        parent[other] = 0
+    for _ in range(size - 1):
+        chosen = -1
+        for other in range(size):
+            if not inside[other] and (
+                chosen < 0 or _lighter(weight, joined, cross, parent[other], other, parent[chosen], chosen)
+            ):
+                chosen = other
+        inside[chosen] = True
+        for other in range(size):
+            if not inside[other] and _lighter(weight, joined, cross, chosen, other, parent[other], other):
+                parent[other] = chosen
+    return parent
+
+
+@njit(cache=True)
+def _lighter(
+    weight: Floats, joined: NDArray[np.bool_], cross: bool, one: int, end: int, other: int, other_end: int
+) -> bool:
+    if not cross and joined[one, end] != joined[other, other_end]:
+        return bool(joined[one, end])
+    return bool(weight[one, end] < weight[other, other_end])
+
+
+@njit(cache=True)
+def _rank(factor: float, cost: float) -> float:
+    return (factor - 1) / cost if cost > 0 else -np.inf
+
+
+@njit(cache=True)
+def _ranked_order(parent: Integers, start: int, factor: Floats, cost: Floats) -> Integers:
+    """The cheapest order of a tree that begins at one block (Ibaraki and Kameda 1984).
+
+    factor[p, b] is how many rows remain for each row when b is probed after its tree neighbour p, cost[p, b] what that
+    costs. Below each node, the chains of its children are merged by rising rank; a node whose rank is above that of
+    its successor is glued to it, because the tree forbids to swap them.
+    """
+    size = parent.size
+    above, visit = _rooted(parent, start)
+    # A compound is named by its first block; its blocks are linked by `inside`, the compounds of a chain by `after`.
+    remaining, price = np.ones(size), np.zeros(size)
+    inside, after, head = np.full(size, -1, np.int64), np.full(size, -1, np.int64), np.full(size, -1, np.int64)
+    last = np.arange(size)
+    for step in range(size - 1, 0, -1):
+        node = visit[step]
+        remaining[node], price[node] = factor[above[node], node], cost[above[node], node]
+        following = head[node]
+        while following >= 0 and _rank(remaining[node], price[node]) > _rank(remaining[following], price[following]):
+            price[node] += remaining[node] * price[following]
+            remaining[node] *= remaining[following]
+            inside[last[node]] = following
+            last[node] = last[following]
+            following = after[following]
+        after[node] = following
+        one, other, tail, merged = head[above[node]], node, -1, -1
+        while one >= 0 or other >= 0:
+            if other < 0 or (one >= 0 and _rank(remaining[one], price[one]) <= _rank(remaining[other], price[other])):
+                taken = one
+                one = after[one]
+            else:
+                taken = other
+                other = after[other]
+            if tail < 0:
+                merged = taken
+            else:
+                after[tail] = taken
+            tail = taken
+        after[tail] = -1
+        head[above[node]] = merged
+    order = np.empty(size - 1, np.int64)
+    count, compound = 0, head[start]
+    while compound >= 0:
+        block = compound
+        while block >= 0:
+            order[count] = block
+            count += 1
+            block = inside[block]
+        compound = after[compound]
+    return order
+
+
+@njit(cache=True)
+def _rooted(parent: Integers, start: int) -> tuple[Integers, Integers]:
+    """The neighbour of each block on the way to `start`, and the blocks by distance from it."""
+    size = parent.size
+    degree, neighbour = np.zeros(size, np.int64), np.empty((size, size), np.int64)
+    for block in range(size):
+        other = parent[block]
+        if other >= 0:
+            neighbour[block, degree[block]], neighbour[other, degree[other]] = other, block
+            degree[block] += 1
+            degree[other] += 1
+    above, visit = np.full(size, -1, np.int64), np.empty(size, np.int64)
+    visit[0] = start
+    reached = 1
+    for done in range(size):
+        node = visit[done]
+        for at in range(degree[node]):
+            other = neighbour[node, at]
+            if other != above[node]:
+                above[other] = node
+                visit[reached] = other
+                reached += 1
+    return above, visit
+
+
+@njit(cache=True)
+def order_blocks(given: Numbers, masks: Integers) -> tuple[Integers, Floats]:
+    """A good probe order from each block, and its CPU: the better of the trees without and with cross products.
+
+    Optimal among orders without cross products when the blocks are connected as a tree.
+    """
+    size = masks.size
+    parts = _describe(given, masks)
+    weight, factor, cost = np.zeros((size, size)), np.zeros((size, size)), np.zeros((size, size))
+    joined = np.zeros((size, size), np.bool_)
+    for one in range(size):
+        for other in range(size):
+            if one == other:
+                continue
+            share = 1.0
+            for at in range(parts.class_count[one]):
+                key = parts.classes[one, at]
+                if parts.least[other, key] > 0:
+                    share /= max(parts.least[one, key], parts.least[other, key])
+                    joined[one, other] = True
+            passing = share * _thetas(given, masks[one], masks[other])
+            looked_at = share if given.keyed else 1.0
+            if _linked_by_theta(given, masks[one], masks[other]):
+                joined[one, other] = True
+            weight[one, other] = parts.rows[one] * parts.rows[other] * passing
+            factor[one, other] = parts.rows[other] * passing
+            cost[one, other] = given.probe + parts.rows[other] * (given.compare * looked_at + given.match * passing)
+    orders = np.empty((size, size - 1), np.int64)
+    cpu = np.full(size, np.inf)
+    known = np.empty(given.distinct.shape[0])
+    previous = np.full(size, -1, np.int64)
+    for cross in (False, True):
+        parent = _spanning_tree(weight, joined, cross)
+        if cross and np.all(parent == previous):
+            break
+        previous = parent
+        for start in range(size):
+            order = _ranked_order(parent, start, factor, cost)
+            price = _chain_cost(given, parts, start, order, known)
+            if price < cpu[start] or not cross:
+                cpu[start] = price
+                orders[start] = order
+    return orders, cpu

@@ -1,0 +1,136 @@
+"""Plans while they are being searched: which sets of relations are joined, and from which parts.
+
+A shape maps each joined set to its inputs, all as bit masks; leaving out a set and handing its inputs to the join above
+removes a state. Probe orders belong to the parts of one join alone, so they are found per join and remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from anabranch.cost.resources import ResourceModel, Resources
+from anabranch.optimize.kernels import Numbers, numbers, order_blocks
+from anabranch.optimize.strategy import Considered
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes
+
+Blocks: TypeAlias = tuple[int, ...]
+"""Disjoint sets of relations, by their lowest relation."""
+Shape: TypeAlias = Mapping[int, Blocks]
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """Probe orders of one join, and the CPU they need."""
+
+    orders: tuple[tuple[int, ...], ...]
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Orderer:
+    """Orders and prices the joins of one query, and remembers each answer.
+
+    On a join graph without cycles an order is the best that forms no cross product: the cost of a sequence has the
+    adjacent sequence interchange property, so ordering by rank (T - 1) / C below each node of the rooted graph is
+    optimal (Ibaraki and Kameda 1984; Krishnamurthy, Boral and Zaniolo 1986; for streams Zhu 2006, ch. 5.1). A graph
+    with cycles is first cut to its least spanning tree by rows x rows x selectivity, λλσ where all windows are equal. A
+    second tree may also use cross products (edges of selectivity 1); for each input the cheaper order of the two is
+    kept, so considering cross products never costs anything. O(n^2) for each input.
+    """
+
+    model: ResourceModel
+
+    @cached_property
+    def _numbers(self) -> Numbers:
+        return numbers(self.model)
+
+    @cached_property
+    def _known(self) -> dict[Blocks, Ordering]:
+        return {}
+
+    def order(self, blocks: Blocks) -> Ordering:
+        """Good orders for a join of these inputs."""
+        found = self._known.get(blocks)
+        if found is None:
+            orders, cpu = order_blocks(self._numbers, np.array(blocks, dtype=np.int64))
+            found = self._known[blocks] = Ordering(tuple(map(tuple, orders.tolist())), float(cpu.sum()))
+        return found
+
+    @property
+    def everything(self) -> int:
+        return self.model.estimates.everything
+
+    @property
+    def leaves(self) -> Blocks:
+        return tuple(1 << position for position in range(len(self.model.estimates.names)))
+
+    def mjoin(self) -> Shape:
+        """One join of all relations; no shape needs less memory."""
+        return {self.everything: self.leaves} if len(self.leaves) > 1 else {}
+
+    def price(self, shape: Shape) -> Resources:
+        """The resources of a shape with these orders; the same as the model says of its plan."""
+        base = self.model.base
+        cpu, memory = base.cpu, base.memory
+        for joined, blocks in shape.items():
+            cpu += self.order(blocks).cpu
+            if joined != self.everything:
+                cpu += self.model.upkeep(joined)
+                memory += self.model.state_bytes(joined)
+        return Resources(cpu, memory, base.rate)
+
+    def plan(self, shape: Shape) -> PhysicalPlan:
+        """The plan of a shape, its orders written out where a join has three or more inputs."""
+        return build(shape, self.model.estimates.names, self.everything, self.order)
+
+    def considered(self, shape: Shape, origin: str) -> Considered:
+        return Considered(self.plan(shape), self.price(shape), origin)
+
+    def complete(self, plan: PhysicalPlan) -> PhysicalPlan:
+        """The plan with every probe order that it leaves open filled in."""
+        if isinstance(plan, Leaf):
+            return plan
+        inputs = tuple(self.complete(child) for child in plan.inputs)
+        if len(inputs) == 2:
+            return JoinNode(inputs)
+        own = self.order(tuple(self.model.estimates.mask(child.relations) for child in inputs)).orders
+        return JoinNode(inputs, tuple(given or filled for given, filled in zip(plan.orders, own, strict=True)))
+
+
+OrderBlocks: TypeAlias = Callable[[Blocks], Ordering]
+
+
+def build(shape: Shape, names: tuple[str, ...], mask: int, order: OrderBlocks) -> PhysicalPlan:
+    """The plan of one set of a shape."""
+    if mask not in shape:
+        return Leaf(names[mask.bit_length() - 1])
+    blocks = shape[mask]
+    inputs = tuple(build(shape, names, block, order) for block in blocks)
+    return JoinNode(inputs, order(blocks).orders if len(blocks) > 2 else ())
+
+
+def shape_of(plan: PhysicalPlan, model: ResourceModel) -> Shape:
+    """The shape of a plan, without its orders."""
+    mask = model.estimates.mask
+    return {mask(node.relations): in_order(mask(child.relations) for child in node.inputs) for node in nodes(plan)}
+
+
+def in_order(blocks: Iterable[int]) -> Blocks:
+    """Disjoint sets by their lowest relation, the one spelling of a partition."""
+    return tuple(sorted(blocks, key=lambda block: block & -block))
+
+
+def dissolved(shape: Shape, state: int) -> Shape:
+    """The shape without one state: the join that kept it reads its inputs instead."""
+    changed = dict(shape)
+    inner = changed.pop(state)
+    for above, blocks in changed.items():
+        if state in blocks:
+            changed[above] = in_order([*(block for block in blocks if block != state), *inner])
+            return changed
+    raise AssertionError(state)

@@ -1,0 +1,37 @@
+"""From a binary tree towards the mjoin: give up those intermediate states that cost the least CPU for their size.
+
+State-removal (Zhu, Raghavan and Rundensteiner 2010, alg. 4; Zhu 2006, alg. 4) starts at the min-state tree and, until
+the plan fits or only the mjoin is left, removes the state with the smallest ratio of added CPU to freed memory: the
+join that filled it is merged into the join that kept it. The added CPU is negative where upkeep cost more than
+recomputing.
+"""
+
+from __future__ import annotations
+
+from anabranch.optimize.shapes import Orderer, Shape, dissolved
+from anabranch.optimize.strategy import Budget
+
+
+def remove_states(orderer: Orderer, budget: Budget, tree: Shape) -> list[Shape]:
+    """The shapes passed through, the given tree first and the answer last; the answer may still be over budget."""
+    trail = [tree]
+    while not budget.allows(orderer.price(trail[-1])) and len(trail[-1]) > 1:
+        trail.append(_remove_one_state(orderer, trail[-1]))
+    return trail
+
+
+def _remove_one_state(orderer: Orderer, shape: Shape) -> Shape:
+    best, least = shape, float("inf")
+    above = {block: join for join, blocks in shape.items() for block in blocks}
+    for state in shape:
+        if state == orderer.everything:
+            continue
+        smaller = dissolved(shape, state)
+        join = above[state]
+        added = orderer.order(smaller[join]).cpu - orderer.order(shape[join]).cpu
+        added -= orderer.order(shape[state]).cpu + orderer.model.upkeep(state)
+        freed = orderer.model.state_bytes(state)
+        ratio = added / freed if freed else -float("inf")
+        if ratio < least or best is shape:
+            best, least = smaller, ratio
+    return best

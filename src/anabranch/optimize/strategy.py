@@ -1,0 +1,120 @@
+"""What every strategy takes and returns: a budget in, a proposal or an infeasible answer out, both able to explain.
+
+A strategy is a pure function of the model (estimates and unit costs) and the budget; `rng` is a parameter where chance
+is wanted. Trouble that is expected, a budget no plan keeps, travels as a value: only the outermost room makes an error
+of it. Every plan that was looked at stays in `considered` with its cost and the reason it lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from anabranch.cost.resources import ResourceModel, Resources
+from anabranch.errors import SpecError
+from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes
+
+Bound: TypeAlias = Literal["cpu", "memory", "cpu and memory together"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a slot may use: cores and bytes. Work divides evenly among the slots."""
+
+    cpu: float = math.inf
+    memory: float = math.inf
+    slots: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value, example in (("cpu", self.cpu, "0.8"), ("memory", self.memory, "500000000")):
+            if not value > 0:
+                raise SpecError(f"'limits.{name}' is {value:g}", hint=f"write a number above 0, such as {example}")
+        if self.slots < 1:
+            raise SpecError(f"'slots' is {self.slots}", hint="at least one slot is needed")
+
+    @property
+    def total_cpu(self) -> float:
+        return self.cpu * self.slots
+
+    @property
+    def total_memory(self) -> float:
+        return self.memory * self.slots
+
+    def allows(self, cost: Resources) -> bool:
+        """True when the whole plan fits the slots together."""
+        return cost.cpu <= self.total_cpu and cost.memory <= self.total_memory
+
+    def use(self, cost: Resources) -> float:
+        """The larger of the two shares of the budget that a plan takes; at most 1 when it fits."""
+        return max(cost.cpu / self.total_cpu, cost.memory / self.total_memory)
+
+
+@dataclass(frozen=True)
+class Considered:
+    """A plan that was priced, who proposed it, and why it won or lost."""
+
+    plan: PhysicalPlan
+    cost: Resources
+    origin: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The plan to run."""
+
+    plan: PhysicalPlan
+    cost: Resources
+    reason: str
+    considered: tuple[Considered, ...] = ()
+
+
+@dataclass(frozen=True)
+class Infeasible:
+    """No plan keeps the budget: the bound that fails, and the plan that comes nearest to keeping it."""
+
+    bound: Bound
+    best: PhysicalPlan
+    cost: Resources
+    considered: tuple[Considered, ...] = ()
+
+
+def kind(plan: PhysicalPlan) -> Literal["mjoin", "tree", "jtree"]:
+    """The family a plan belongs to; a join of two relations is a tree."""
+    arities = [len(node.inputs) for node in nodes(plan)]
+    if all(arity == 2 for arity in arities):
+        return "tree"
+    return "mjoin" if len(arities) == 1 else "jtree"
+
+
+def over_budget(cost: Resources, budget: Budget) -> str:
+    """What a plan exceeds, in words; empty when it fits."""
+    parts = []
+    if cost.cpu > budget.total_cpu:
+        parts.append(f"cpu {cost.cpu:.3g} is over {budget.total_cpu:.3g} cores")
+    if cost.memory > budget.total_memory:
+        parts.append(f"memory {cost.memory:.3g} is over {budget.total_memory:.3g} bytes")
+    return ", ".join(parts)
+
+
+def dominates(one: Resources, other: Resources) -> bool:
+    """True when a plan is nowhere worse and somewhere better."""
+    return one.cpu <= other.cpu and one.memory <= other.memory and (one.cpu, one.memory) != (other.cpu, other.memory)
+
+
+def pareto(plans: Iterable[Considered]) -> tuple[Considered, ...]:
+    """The plans that no other dominates, by rising CPU; one of each pair of costs."""
+    kept: list[Considered] = []
+    least = math.inf
+    for candidate in sorted(plans, key=lambda c: (c.cost.cpu, c.cost.memory, str(c.plan))):
+        if candidate.cost.memory < least:
+            kept.append(candidate)
+            least = candidate.cost.memory
+    return tuple(kept)
+
+
+def joined_sets(plan: PhysicalPlan, model: ResourceModel) -> frozenset[int]:
+    """The sets of relations that the plan joins, as masks; all but the whole are kept as states."""
+    return frozenset(model.estimates.mask(node.relations) for node in nodes(plan) if isinstance(node, JoinNode))

@@ -1,0 +1,60 @@
+"""A plan within CPU and memory in polynomial time: the two-layer framework.
+
+Zhu, Raghavan and Rundensteiner 2010, alg. 2. The first layer lets both resources fall together: the best-ordered mjoin,
+which has the least memory of all plans, and the min-state tree, which recomputes nothing. If neither fits, the second
+layer trades one resource for the other: state-selection from the mjoin, then state-removal from the tree. The mjoin's
+memory is a true lower bound, so a budget below it is infeasible for certain. The tree's CPU is not (a mixture can be
+cheaper where upkeep is dear, and min-state is greedy), so where the printed algorithm gives up on it, this one still
+tries the second layer.
+"""
+
+from __future__ import annotations
+
+from anabranch.optimize.min_state import min_state
+from anabranch.optimize.shapes import Orderer, Shape
+from anabranch.optimize.state_removal import remove_states
+from anabranch.optimize.state_selection import select_states
+from anabranch.optimize.strategy import Bound, Budget, Considered, Infeasible, Proposal, over_budget
+
+
+def two_layer(orderer: Orderer, budget: Budget) -> Proposal | Infeasible:
+    """The first plan found within the budget, with all that were passed on the way."""
+    considered: list[Considered] = []
+
+    def qualified(shape: Shape, origin: str) -> Considered | None:
+        cost = orderer.price(shape)
+        excess = over_budget(cost, budget)
+        plan = Considered(orderer.plan(shape), cost, origin, excess)
+        if all(plan.plan != earlier.plan for earlier in considered):
+            considered.append(plan)
+        return None if excess else plan
+
+    def proposal(found: Considered, reason: str) -> Proposal:
+        return Proposal(found.plan, found.cost, reason, tuple(considered))
+
+    if found := qualified(orderer.mjoin(), "mjoin ordering"):
+        return proposal(found, "the mjoin is within the budget")
+    if considered[0].cost.memory > budget.total_memory:
+        return Infeasible("memory", considered[0].plan, considered[0].cost, tuple(considered))
+    tree = min_state(orderer)
+    if found := qualified(tree, "min-state"):
+        return proposal(found, "the mjoin is over the budget, the tree is not")
+    for shape in select_states(orderer, budget)[1:]:
+        if found := qualified(shape, "state-selection"):
+            return proposal(found, "keeping some intermediate states makes the mjoin fit")
+    for shape in remove_states(orderer, budget, tree)[1:]:
+        if found := qualified(shape, "state-removal"):
+            return proposal(found, "giving up some intermediate states makes the tree fit")
+    return infeasible(considered, budget)
+
+
+def infeasible(considered: list[Considered], budget: Budget) -> Infeasible:
+    """The bound that no considered plan keeps, with the plan that comes nearest to it."""
+    bound: Bound
+    if (least := min(considered, key=lambda c: c.cost.memory)).cost.memory > budget.total_memory:
+        bound, best = "memory", least
+    elif (least := min(considered, key=lambda c: c.cost.cpu)).cost.cpu > budget.total_cpu:
+        bound, best = "cpu", least
+    else:
+        bound, best = "cpu and memory together", min(considered, key=lambda c: budget.use(c.cost))
+    return Infeasible(bound, best.plan, best.cost, tuple(considered))
