@@ -57,7 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     from anabranch.live import follow
 
     console = Console(stderr=True)
-    spark = local_session(os.cpu_count() or 2)
+    # Spark logs the stack of a failed query in three languages; what it means to the user is told once, at the end.
+    quiet = {} if arguments.debug else {"spark.log.level": "OFF"}
+    spark = local_session(os.cpu_count() or 2, **quiet)
     try:
         handle = start(chosen, spark)
         try:

@@ -53,8 +53,11 @@ streams:
      schema: "ts timestamp, order_id bigint, carrier string"}
 query: |
   SELECT o.order_id, o.customer, o.amount, p.method, s.carrier, s.ts AS shipped
-  FROM orders [RANGE 60 SECONDS] AS o, payments [RANGE 40 SECONDS] AS p, shipments [NOW] AS s
-  WHERE o.order_id = p.order_id AND p.order_id = s.order_id AND p.paid >= o.amount AND o.amount > 20
+  FROM orders [RANGE 60 SECONDS] AS o,
+       payments [RANGE 40 SECONDS] AS p,
+       shipments [NOW] AS s
+  WHERE o.order_id = p.order_id AND p.order_id = s.order_id
+    AND p.paid >= o.amount AND o.amount > 20
 sink: {format: parquet, path: results}
 checkpoint: checkpoint
 trigger: 1 second
@@ -100,6 +103,9 @@ def run_demo(folder: Path, *, seconds: int = 35, seed: int = 1, console: Console
     try:
         handle = start(spec, spark)
         with _Writer(streams, folder / "streams") as writer:
+            console.print("first batch: loading, and the first time compiling, the kernels …", style="dim")
+            follow(handle, Console(quiet=True), until=lambda: advance(View(), handle.recentProgress).batch >= 0)
+            writer.go_on()
             follow(handle, console, until=writer.is_done)
         handle.processAllAvailable()
         handle.stop()
@@ -186,11 +192,15 @@ def compare(folder: Path) -> Check:
 
 
 class _Writer:
-    """A thread that drops one file per stream at every tick, whole or not at all."""
+    """A thread that drops one file per stream at every tick, whole or not at all.
+
+    After the first it waits to be told to go on, so that what is seen flowing is not what piled up behind the start.
+    """
 
     def __init__(self, streams: dict[str, list[pa.Table]], folder: Path) -> None:
         self._streams = streams
         self._folder = folder
+        self._started = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._write, name="demo-streams", daemon=True)
 
@@ -200,7 +210,11 @@ class _Writer:
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
+        self._started.set()
         self._thread.join()
+
+    def go_on(self) -> None:
+        self._started.set()
 
     def is_done(self) -> bool:
         return not self._thread.is_alive()
@@ -212,6 +226,7 @@ class _Writer:
                 hidden = self._folder / name / f".{tick:05}.parquet"
                 pq.write_table(table, hidden)
                 hidden.rename(self._folder / name / f"{tick:05}.parquet")
+            self._started.wait()
             if self._stopped.wait(TICK):
                 return
 
@@ -269,8 +284,9 @@ def _closing_screen(
     table.add_row("state", f"{view.state_rows:,} rows, {size_text(view.state_bytes)}; late rows {view.late_rows:,}")
     table.add_row("plan", f"{report['plan']}, drawn in [bold]{folder / 'plan.svg'}[/bold]")
     table.add_row("", "")
-    table.add_row("next", f"anabranch explain {folder / 'spec.yaml'} --plan tree")
-    table.add_row("", f'anabranch run {folder / "spec.yaml"} --plan "((o p) s)"   the same checkpoint, another plan')
+    table.add_row("next", f"anabranch explain {folder / 'spec.yaml'} --stage graph")
+    table.add_row("", f'anabranch run {folder / "spec.yaml"} --plan "((o p) s)"')
+    table.add_row("", "[dim]goes on from the same checkpoint with another plan, until Ctrl-C[/dim]")
     return Panel(table, title="anabranch demo", border_style="green" if check.has_passed else "red", expand=False)
 
 

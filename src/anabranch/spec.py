@@ -7,6 +7,7 @@ Relative paths are taken from the folder of the spec file, so a spec means the s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -300,7 +301,7 @@ class _Entry:
 
     def location(self, folder: Path) -> str:
         text = self.text()
-        return text if "://" in text else str(folder / text)
+        return text if "://" in text else os.path.normpath(folder / text)
 
     def options(self) -> tuple[tuple[str, str], ...]:
         """Options as the texts Spark wants."""
