@@ -108,6 +108,17 @@ def build(topology: Topology, max_cs: int, seed: int = 0) -> Hierarchy:
     return _raise_levels(topology, max_cs, _clusters(topology, np.arange(len(topology.sites)), max_cs, seed), seed)
 
 
+def zones(topology: Topology, count: int, seed: int = 0) -> Hierarchy:
+    """Two levels: the network in `count` zones of whatever size, and their coordinators above."""
+    everyone = np.arange(len(topology.sites))
+    labels = KMeans(n_clusters=min(count, len(everyone)), n_init=3, random_state=seed).fit_predict(
+        _located(topology, everyone)
+    )
+    groups = [everyone[labels == label] for label in np.unique(labels)]
+    lowest = tuple(Cluster(tuple(int(m) for m in group), _medoid(topology, group)) for group in groups)
+    return _raise_levels(topology, max(len(everyone), 2), lowest, seed)
+
+
 def join(hierarchy: Hierarchy, topology: Topology, seed: int = 0) -> Hierarchy:
     """The hierarchy after the last site of the topology has come.
 

@@ -95,13 +95,11 @@ class _Model:
         loads = {split: self._problem.load(split) for split in _every_split(self._problem.full)}
         for site in self._sites:
             limits, busy = landscape.topology.sites[site], landscape.loads.get(site, Load())
-            for limit, used, of in (
-                (limits.cpu, busy.cpu, lambda load: load.cpu),
-                (limits.memory, busy.memory, lambda load: load.memory),
-            ):
-                if np.isfinite(limit):
-                    row = [(v, of(loads[split])) for v, split, at in self.joins if at == site]
-                    self._rows.append((row, -np.inf, limit - used))
+            here = [(v, loads[split]) for v, split, at in self.joins if at == site]
+            if np.isfinite(limits.cpu):
+                self._rows.append(([(v, load.cpu) for v, load in here], -np.inf, limits.cpu - busy.cpu))
+            if np.isfinite(limits.memory):
+                self._rows.append(([(v, load.memory) for v, load in here], -np.inf, limits.memory - busy.memory))
 
     def constraints(self) -> LinearConstraint:
         entries = [(index, v, share) for index, (row, _, _) in enumerate(self._rows) for v, share in row]

@@ -89,6 +89,12 @@ class Problem:
         closed[[site for banned, site in self.bans.joins if banned == split]] = True
         return closed
 
+    def open_sites(self, split: Split) -> Indices:
+        """The sites that can take a join."""
+        if split in self._barred:
+            return np.flatnonzero(~self._barred[split])
+        return np.arange(len(self.landscape.topology.sites))
+
     def load(self, split: Split) -> Load:
         """What the join of two subsets needs of its site."""
         views = [self.needs[mask].view for mask in split]
@@ -192,7 +198,7 @@ def decide(problem: Problem, planner: str, choose: Choose) -> Decision:
 
 
 def _remedies(problem: Problem, plan: Placed, after: Landscape, site: int) -> list[Bans]:
-    """The bans that each take one cause of an overload away: a new join at the site, or a use that relaxed one there."""
+    """The bans that each take one cause of an overload away: a new join at the site, or a use that relaxed it."""
     bans = problem.bans
     found = [replace(bans, joins=bans.joins | {(join.split, site)}) for join in joins_of(plan) if join.site == site]
     for leaf in leaves_of(plan):
@@ -227,6 +233,19 @@ def leaves_of(plan: Placed) -> list[Take]:
             return [plan]
         case JoinAt(left=left, right=right):
             return [*leaves_of(left), *leaves_of(right)]
+
+
+def cost_of(problem: Problem, plan: Placed) -> float:
+    """What a plan at real sites costs, relaxing included."""
+    topology = problem.landscape.topology
+
+    def cost(part: Placed, end: int) -> float:
+        if isinstance(part, Take):
+            return part.producer.price + problem.bytes[part.mask] * topology.distance(part.producer.site, end)
+        below = cost(part.left, part.site) + cost(part.right, part.site)
+        return below + problem.bytes[part.mask] * topology.distance(part.site, end)
+
+    return cost(plan, problem.sink)
 
 
 def plan_text(problem: Problem, plan: Placed) -> str:

@@ -1,0 +1,174 @@
+"""The phased competitors: choose the join order first, by result sizes alone, and the places afterwards.
+
+*Plan-then-deploy* places the fixed order optimally. *In-network* (Ahmad and Cetintemel, VLDB 2004) places it zone by
+zone: joins are assigned to zones, then to sites within their zone. *Relaxation* (Pietzuch et al., ICDE 2006) lets
+every join settle in a three-dimensional cost space as if its streams were springs, and takes the nearest site; a
+running stream is used instead of a new join when it lies within a radius of where the join would go.
+
+All three use running streams where these compute a part of the fixed order. Whether they may also relax the filters of
+what runs is a setting, because the paper does not say; the lab shows both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anabranch.place.coordinates import CostSpace
+from anabranch.place.hierarchy import Hierarchy
+from anabranch.place.landscape import Landscape, SinkQuery
+from anabranch.place.planner import Decision, Problem, cost_of, decide, problem_of
+from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Split, Take, search, split_of
+from anabranch.place.top_down import Part, descend
+from anabranch.place.topology import Floats
+
+RADIUS = 0.25
+"""How near a running stream must be to be used by Relaxation, as a share of the mean distance of two sites."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A join order fixed before placement: its joins, and the number of orders it was chosen from."""
+
+    splits: frozenset[Split]
+    considered: int
+
+
+def order_by_size(problem: Problem) -> Order:
+    """The tree with the least total volume of intermediate results, whatever the network looks like."""
+    best: dict[Mask, tuple[float, frozenset[Split]]] = {}
+    trees: dict[Mask, int] = {}
+    for mask in range(1, problem.full + 1):
+        if mask.bit_count() == 1:
+            best[mask], trees[mask] = (0.0, frozenset()), 1
+            continue
+        choices = []
+        trees[mask] = 0
+        part = (mask - 1) & mask
+        while part:
+            other = mask ^ part
+            if split_of(part, other) == (part, other):
+                cost = best[part][0] + best[other][0] + problem.bytes[mask]
+                choices.append((cost, (part, other)))
+                trees[mask] += trees[part] * trees[other]
+            part = (part - 1) & mask
+        cost, split = min(choices)
+        best[mask] = (cost, best[split[0]][1] | best[split[1]][1] | {split})
+    return Order(best[problem.full][1], trees[problem.full])
+
+
+@dataclass(frozen=True)
+class PlanThenDeploy:
+    """A fixed order, placed optimally over all sites."""
+
+    name: str = "plan-then-deploy"
+    relaxing: bool = True
+    reusing: bool = True
+
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Decision:
+        def choose(problem: Problem) -> Found | None:
+            order = order_by_size(problem)
+            sites = np.arange(len(problem.landscape.topology.sites))
+            return search(problem.space(problem.units, problem.producers, sites, problem.sink, splits=order.splits))
+
+        return decide(problem_of(landscape, query, self.relaxing, self.reusing), self.name, choose)
+
+
+@dataclass(frozen=True)
+class InNetwork:
+    """A fixed order, placed over zones and then within them; the hierarchy is one of `hierarchy.zones`."""
+
+    zones: Hierarchy
+    name: str = "in-network"
+    relaxing: bool = True
+
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Decision:
+        def choose(problem: Problem) -> Found | None:
+            order = order_by_size(problem)
+            part = Part(problem.units, {}, problem.sink)
+            return descend(problem, self.zones, self.zones.height, self.zones.top, part, order.splits)
+
+        return decide(problem_of(landscape, query, self.relaxing), self.name, choose)
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """A fixed order, settled in a cost space."""
+
+    space: CostSpace
+    name: str = "relaxation"
+    relaxing: bool = True
+    reusing: bool = True
+
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Decision:
+        problem = problem_of(landscape, query, self.relaxing, self.reusing)
+        return decide(problem, self.name, lambda tried: _settle(tried, self.space))
+
+
+def _settle(problem: Problem, space: CostSpace) -> Found | None:
+    order = order_by_size(problem)
+    halves = {left | right: (left, right) for left, right in order.splits}
+    sources = {p.mask: p for p in problem.producers if p.mask.bit_count() == 1 and p.operator.startswith("@")}
+    if not all(1 << index in sources for index in range(problem.full.bit_count())):
+        return None
+    where, steps = _relax(problem, space, halves, sources)
+    plan = _to_sites(problem, space, halves, sources, where, problem.full)
+    if plan is None:
+        return None
+    return Found(plan, cost_of(problem, plan), order.considered + steps, order.considered + steps)
+
+
+def _relax(
+    problem: Problem, space: CostSpace, halves: dict[Mask, Split], sources: dict[Mask, Producer]
+) -> tuple[dict[Mask, Floats], int]:
+    """Coordinates of every join once the springs are at rest; a spring is as strong as its stream is large."""
+    where = {mask: space.positions[producer.site] for mask, producer in sources.items()}
+    sink = space.positions[problem.sink]
+    middle = np.mean([*where.values(), sink], axis=0)
+    parent = {half: mask for mask, split in halves.items() for half in split}
+    joins = sorted(halves, key=lambda mask: (mask.bit_count(), mask))
+    where |= dict.fromkeys(joins, middle)
+    for step in range(1, space.iterations + 1):
+        moved = 0.0
+        for mask in joins:
+            pulls = [(problem.bytes[half], where[half]) for half in halves[mask]]
+            pulls.append((problem.bytes[mask], where[parent[mask]] if mask in parent else sink))
+            strength = sum(volume for volume, _ in pulls) or 1.0
+            target = sum((volume * place for volume, place in pulls), np.zeros(space.dimensions)) / strength
+            moved = max(moved, float(np.abs(target - where[mask]).max()))
+            where[mask] = target
+        if moved < 1e-6:
+            return where, step
+    return where, space.iterations
+
+
+def _to_sites(
+    problem: Problem,
+    space: CostSpace,
+    halves: dict[Mask, Split],
+    sources: dict[Mask, Producer],
+    where: dict[Mask, Floats],
+    mask: Mask,
+) -> Placed | None:
+    """The plan at the sites nearest to the joins' coordinates, or a running stream where one is near enough."""
+    if mask in sources:
+        return Take(sources[mask])
+    radius = RADIUS * space.mean_distance
+    near = [
+        (float(np.linalg.norm(space.positions[p.site] - where[mask])), p.price, p.operator, p)
+        for p in problem.producers
+        if p.mask == mask
+    ]
+    if near and min(near)[0] <= radius:
+        return Take(min(near)[3])
+    split = halves[mask]
+    open_sites = problem.open_sites(split)
+    if not len(open_sites):
+        return None
+    distances = np.linalg.norm(space.positions[open_sites] - where[mask], axis=1)
+    left = _to_sites(problem, space, halves, sources, where, split[0])
+    right = _to_sites(problem, space, halves, sources, where, split[1])
+    if left is None or right is None:
+        return None
+    return JoinAt(left, right, int(open_sites[int(distances.argmin())]))
