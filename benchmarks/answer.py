@@ -60,7 +60,7 @@ def batch_sql(workload: Workload, sources: Sequence[str]) -> str:
     timed = [f"(SELECT epoch_us(ts) AS t, * FROM {source})" for source in sources]
     clauses = [f"FROM (SELECT t // {workload.window} AS bucket, * FROM {timed[first]}) r{first}"]
     for i in others:
-        spread = f"SELECT unnest([t // {workload.window} + d for d in [-1, 0, 1]]) AS bucket, * FROM {timed[i]}"
+        shifted = (f"SELECT t // {workload.window} + {shift} AS bucket, * FROM {timed[i]}" for shift in (-1, 0, 1))
         on = [f"r{i}.bucket = r{first}.bucket"]
         on += [
             f"r{e.left}.{e.left_key} = r{e.right}.{e.right_key}"
@@ -68,7 +68,7 @@ def batch_sql(workload: Workload, sources: Sequence[str]) -> str:
             if max(e.left, e.right) == i
         ]
         on += [f"abs(r{i}.t - r{j}.t) <= {workload.window}" for j in range(i)]
-        clauses.append(f"JOIN ({spread}) r{i} ON {' AND '.join(on)}")
+        clauses.append(f"JOIN ({' UNION ALL '.join(shifted)}) r{i} ON {' AND '.join(on)}")
     outputs = ", ".join(f"r{i}.p AS p{i}" for i in range(len(workload.streams)))
     return f"SELECT {outputs} {' '.join(clauses)}"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import pickle
 import sys
 import time
@@ -55,6 +56,10 @@ class Handle(Protocol):
 def main(asked: Path, answered: Path) -> None:
     job: Job = pickle.loads(asked.read_bytes())
     begun = time.time()
+    # Spark looks for `python3` on the path otherwise, which need not be the one with our packages.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    job.hot.mkdir(parents=True, exist_ok=True)
+    os.environ["ANABRANCH_HOT_FOLDER"] = str(job.hot)
     builder = SparkSession.builder.master(f"local[{CORES}]").appName(job.system)
     module = importlib.import_module(f"benchmarks.{MODULES[job.system]}")
     for name, value in (SETTINGS | module.settings(job)).items():

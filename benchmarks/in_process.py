@@ -79,7 +79,7 @@ def duckdb_batch(workload: Workload) -> Steps:
             connection.register("incoming", pa.concat_tables([batch[name] for batch in batches]))
             connection.execute(f"CREATE TABLE {name} AS SELECT * FROM incoming")
         text = batch_sql(workload, [stream.name for stream in workload.streams])
-        return _checked("duckdb", workload, [lambda: connection.execute(text).to_arrow_table()])
+        return _checked("duckdb", workload, [lambda: connection.sql(text).to_arrow_table()])
 
 
 def _checked(system: str, workload: Workload, steps: Sequence[Callable[[], pa.Table]]) -> Steps:

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.answer import expected, found_in
-from benchmarks.measure import SHARED_MEMORY, Cost, measure
+from benchmarks.measure import Cost, measure
 from benchmarks.workloads import DATA, Workload, written
 
 ROOT = Path(__file__).parent.parent
 System = Literal["ours", "native", "native-rocksdb", "count"]
 TIMEOUT = 900.0
+SHARED_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Job:
     source: Path
     output: Path
     checkpoint: Path
+    hot: Path
     slots: int = 2
 
 
@@ -107,7 +109,7 @@ class Run:
             "peak_megabytes": round(self.cost.peak.total / megabytes),
             "peak_private_megabytes": round(self.cost.peak.private / megabytes),
             "peak_mapped_shared_megabytes": round(self.cost.peak.mapped_shared / megabytes),
-            "peak_shared_growth_megabytes": round(self.cost.peak.shared_growth / megabytes),
+            "peak_hot_megabytes": round(self.cost.peak.in_folder / megabytes),
         }
 
 
@@ -122,7 +124,7 @@ class FailedRun(Exception):
 def run(system: System, workload: Workload, *, slots: int = 2) -> Run:
     """Runs a workload through a system in a fresh process and checks its answer."""
     with Scratch() as scratch:
-        job = Job(system, workload, written(workload), scratch.disk / "out", scratch.tmpfs / "checkpoint", slots)
+        job = scratch.job(system, workload, written(workload), slots)
         finished = execute(job, scratch.disk)
         if system != "count":
             check(job)
@@ -135,7 +137,8 @@ def execute(job: Job, scratch: Path) -> Run:
     asked.write_bytes(pickle.dumps(job))
     answered.unlink(missing_ok=True)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    cost = measure([sys.executable, "-m", "benchmarks.child", str(asked), str(answered)], timeout=TIMEOUT, log=log)
+    command = [sys.executable, "-m", "benchmarks.child", str(asked), str(answered)]
+    cost = measure(command, timeout=TIMEOUT, log=log, shared=job.hot)
     if cost.exit_code != 0 or not answered.exists():
         raise FailedRun(f"'{job.system}' ended with code {cost.exit_code}\n{log.read_text()[-4000:]}")
     found = json.loads(answered.read_text())
@@ -157,6 +160,10 @@ class Scratch:
         self.disk = Path(tempfile.mkdtemp(prefix="scratch-", dir=DATA))
         self.tmpfs = Path(tempfile.mkdtemp(prefix="anabranch-benchmark-", dir=shared))
         return self
+
+    def job(self, system: System, workload: Workload, source: Path, slots: int = 2) -> Job:
+        """A job that leaves everything it writes in these directories, checkpoint and hot state on tmpfs."""
+        return Job(system, workload, source, self.disk / "out", self.tmpfs / "checkpoint", self.tmpfs / "hot", slots)
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.disk, ignore_errors=True)

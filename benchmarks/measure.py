@@ -5,9 +5,8 @@ processes that outlive their parent, such as Spark's Python workers, is still co
 times a second, or less often when a sample is dear, so that sampling takes at most a twentieth of one core.
 
 Memory is the sum of proportional set sizes (shared pages count once), with anonymous and file pages taken from the
-processes and shared memory taken as the larger of what they map and what /dev/shm has grown by: state that no process
-maps just then is memory too. The growth is that of the whole machine's /dev/shm, so nobody else may use it meanwhile.
-Linux only.
+processes and shared memory taken as the larger of what they map and what a given folder of tmpfs holds: state that no
+process maps just then is memory too. Linux only.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ import tempfile
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-SHARED_MEMORY = "/dev/shm"
 INTERVAL = 0.1
 PR_SET_CHILD_SUBREAPER = 36
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -34,15 +33,15 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes in use at one moment: by the processes, mapped shared memory among it, and the growth of /dev/shm."""
+    """Bytes in use at one moment: of the processes' own, in shared memory they map, and in the shared folder."""
 
     private: int
     mapped_shared: int
-    shared_growth: int
+    in_folder: int
 
     @property
     def total(self) -> int:
-        return self.private + max(self.mapped_shared, self.shared_growth)
+        return self.private + max(self.mapped_shared, self.in_folder)
 
 
 @dataclass(frozen=True)
@@ -72,12 +71,15 @@ class Cost:
         return self.cpu_so_far[after - 1] + share * (self.cpu_so_far[after] - self.cpu_so_far[after - 1])
 
 
-def measure(command: Sequence[str], *, timeout: float, log: Path) -> Cost:
-    """Runs the command to its end with its output in `log`; on timeout all its processes are killed."""
+def measure(command: Sequence[str], *, timeout: float, log: Path, shared: Path) -> Cost:
+    """Runs the command to its end with its output in `log`; on timeout all its processes are killed.
+
+    `shared` is the folder on tmpfs where the command keeps state that its processes share.
+    """
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "cost.json"
-        request = json.dumps({"command": list(command), "timeout": timeout, "log": str(log), "report": str(report)})
-        subprocess.run([sys.executable, "-m", "benchmarks.measure", request], check=True)
+        asked = {"command": list(command), "timeout": timeout, "log": str(log), "shared": str(shared)}
+        subprocess.run([sys.executable, "-m", "benchmarks.measure", json.dumps(asked), str(report)], check=True)
         found = json.loads(report.read_text())
     return Cost(
         **{
@@ -89,10 +91,9 @@ def measure(command: Sequence[str], *, timeout: float, log: Path) -> Cost:
     )
 
 
-def supervise(command: Sequence[str], timeout: float, log: Path) -> Cost:
+def supervise(command: Sequence[str], timeout: float, log: Path, shared: Path) -> Cost:
     """What `measure` does, inside the supervisor process."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    shared_before = _shared_memory_used()
     begun = time.monotonic()
     with log.open("wb") as output:
         redirect = [(os.POSIX_SPAWN_DUP2, output.fileno(), 1), (os.POSIX_SPAWN_DUP2, output.fileno(), 2)]
@@ -109,7 +110,7 @@ def supervise(command: Sequence[str], timeout: float, log: Path) -> Cost:
             break
         clock.append(time.time())
         cpu_so_far.append(_reaped_cpu() + sum(_cpu(pid) for pid in processes))
-        memory = _memory(processes, _shared_memory_used() - shared_before)
+        memory = _memory(processes, _bytes_in(shared))
         peak = max(peak, memory, key=lambda one: one.total)
         spent = time.thread_time() - work
         time.sleep(max(INTERVAL - spent, 19 * spent))
@@ -163,7 +164,7 @@ def _reaped_cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _memory(processes: Sequence[int], shared_growth: int) -> Memory:
+def _memory(processes: Sequence[int], in_folder: int) -> Memory:
     private = mapped_shared = 0
     for pid in processes:
         try:
@@ -171,15 +172,20 @@ def _memory(processes: Sequence[int], shared_growth: int) -> Memory:
         except OSError:
             continue
         sizes = {line.split()[0]: int(line.split()[1]) * 1024 for line in text.splitlines()[1:]}
-        shared = sizes.get("Pss_Shmem:", 0)
-        private += sizes.get("Pss:", 0) - shared
-        mapped_shared += shared
-    return Memory(private, mapped_shared, max(0, shared_growth))
+        mapped = sizes.get("Pss_Shmem:", 0)
+        private += sizes.get("Pss:", 0) - mapped
+        mapped_shared += mapped
+    return Memory(private, mapped_shared, in_folder)
 
 
-def _shared_memory_used() -> int:
-    usage = os.statvfs(SHARED_MEMORY)
-    return (usage.f_blocks - usage.f_bfree) * usage.f_frsize
+def _bytes_in(folder: Path) -> int:
+    """Bytes that the files below a folder really take; files that go away meanwhile take none."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.stat(os.path.join(parent, name)).st_blocks * 512
+    return total
 
 
 def _reap() -> list[tuple[int, int]]:
@@ -196,13 +202,11 @@ def _reap() -> list[tuple[int, int]]:
 
 def _kill(processes: Sequence[int]) -> None:
     for pid in processes:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
 
 
 if __name__ == "__main__":
-    asked = json.loads(sys.argv[1])
-    cost = supervise(asked["command"], asked["timeout"], Path(asked["log"]))
-    Path(asked["report"]).write_text(json.dumps(asdict(cost)))
+    request = json.loads(sys.argv[1])
+    found = supervise(request["command"], request["timeout"], Path(request["log"]), Path(request["shared"]))
+    Path(sys.argv[2]).write_text(json.dumps(asdict(found)))

@@ -6,6 +6,7 @@ In-process scenarios load their engines when they are asked for, because a listi
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from statistics import median
 
 from benchmarks.bench import Bench, say
 from benchmarks.figures import Bound, Figure, ratio
-from benchmarks.job import Job, Run, Scratch, System, check, execute
+from benchmarks.job import Outcome, Run, Scratch, System, check, execute
 from benchmarks.workloads import Workload, held, steady, w3, w3x, w4, written
 
 SUSTAINED_LIMIT = 2.0
@@ -23,6 +24,12 @@ SUSTAINED_FILL = 6
 """Micro-batches of 2 s before windows of 10 s are full and the first compilations are over; they do not count."""
 SUSTAINED_MEASURED = 6
 FIXED_WARM_UP = 4
+WORK = {
+    "transfer": {"transfer", "admit"},
+    "state": {"open", "insert", "append", "drop"},
+    "kernel": {"probe", "check", "project", "group"},
+}
+"""What kinds of work a slot times, by the part of a step they belong to."""
 
 
 @dataclass(frozen=True)
@@ -198,13 +205,17 @@ def restart(bench: Bench) -> list[Figure]:
 
 
 def _restarted(system: System, workload: Workload) -> float:
-    """Runs all micro-batches but the last, then starts again from the checkpoint with the last one there."""
+    """Runs all micro-batches but the last, then starts again from the checkpoint with the last one there.
+
+    Hot state is taken away in between, as by a restart of the machine.
+    """
     source = written(workload)
     with Scratch() as scratch:
-        job = Job(system, workload, scratch.disk / "in", scratch.disk / "out", scratch.tmpfs / "checkpoint")
+        job = scratch.job(system, workload, scratch.disk / "in")
         names = sorted(file.name for file in (source / workload.streams[0].name).iterdir())
         _link(source, job.source, workload, names[:-1])
         execute(job, scratch.disk)
+        shutil.rmtree(job.hot, ignore_errors=True)
         _link(source, job.source, workload, names[-1:])
         outcome = execute(job, scratch.disk).outcome
         if system != "count":
@@ -220,6 +231,36 @@ def _link(source: Path, target: Path, workload: Workload, names: list[str]) -> N
             os.link(source / stream.name / name, target / stream.name / name)
 
 
+def cost_split(bench: Bench) -> list[Figure]:
+    """Where the time of a micro-batch of W3 goes: seconds a micro-batch, once warm, averaged over slots.
+
+    Slots run at the same time, so their average is what a micro-batch waits for when they are balanced.
+    """
+    workload = w3(bench.sizes.rows, bench.sizes.batches)
+    splits = [split(bench.spark("ours", workload, i).outcome) for i in range(bench.repeats)]
+    kinds = list(dict.fromkeys(kind for found in splits for kind in found))
+    return [
+        Figure(f"W3, a micro-batch: {kind}", "s", tuple(found.get(kind, 0.0) for found in splits)) for kind in kinds
+    ]
+
+
+def split(outcome: Outcome) -> dict[str, float]:
+    """Mean seconds a micro-batch by kind of work; what neither the slots nor the commit account for is Spark's."""
+    measured = outcome.progress[len(outcome.progress) // 4 :]
+    totals: dict[str, float] = dict.fromkeys([*WORK, "commit", "Spark and waiting"], 0.0)
+    for progress in measured:
+        ours = progress["adaptive"]
+        spent = {"commit": ours["durationMs"]["commit"] / 1000}
+        for slot in ours["slotStatistics"]:
+            for kind, seconds in slot["seconds"].items():
+                work = next((work for work, kinds in WORK.items() if kind in kinds), kind)
+                spent[work] = spent.get(work, 0.0) + seconds / len(ours["slotStatistics"])
+        spent["Spark and waiting"] = progress["durationMs"]["triggerExecution"] / 1000 - sum(spent.values())
+        for work, seconds in spent.items():
+            totals[work] += seconds / len(measured)
+    return totals
+
+
 def in_process(name: str) -> Callable[[Bench], list[Figure]]:
     """A scenario of `benchmarks.in_process_scenarios`, loaded when it runs."""
     return lambda bench: getattr(import_module("benchmarks.in_process_scenarios"), name)(bench)
@@ -233,6 +274,7 @@ SCENARIOS = (
     Scenario("sustained", "highest input rate with micro-batches of at most 2 s", sustained),
     Scenario("fixed-cost", "our part of a micro-batch of 1,000 rows", fixed_cost),
     Scenario("restart", "first new result after a restart with 1 M rows of state", restart),
+    Scenario("cost-split", "a micro-batch of W3 split into transfer, state, kernel, commit", cost_split),
     Scenario("slots", "rows/s for one and two slots", slots),
     Scenario("inprocess-polars", "our engine in-process against a polars loop", in_process("polars_loop")),
     Scenario("inprocess-batch", "our engine in-process against one batch join", in_process("batch")),

@@ -18,7 +18,7 @@ BURN = "import time\nwhile time.process_time() < 0.3: pass\n"
 @pytest.mark.skipif(sys.platform != "linux", reason="the supervisor reads /proc")
 def test_processor_time_of_an_orphan_is_counted(tmp_path: Path) -> None:
     parent = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {BURN!r}])\n"
-    cost = measure([sys.executable, "-c", parent], timeout=60, log=tmp_path / "log")
+    cost = measure([sys.executable, "-c", parent], timeout=60, log=tmp_path / "log", shared=tmp_path / "hot")
     assert cost.exit_code == 0
     assert cost.cpu >= 0.3
 
@@ -26,7 +26,7 @@ def test_processor_time_of_an_orphan_is_counted(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the supervisor reads /proc")
 def test_the_peak_holds_what_a_child_allocated_and_failure_is_told(tmp_path: Path) -> None:
     child = f"held = b'x' * 60_000_000\n{BURN}print('so long')\nraise SystemExit(3)\n"
-    cost = measure([sys.executable, "-c", child], timeout=60, log=tmp_path / "log")
+    cost = measure([sys.executable, "-c", child], timeout=60, log=tmp_path / "log", shared=tmp_path / "hot")
     assert cost.exit_code == 3
     assert cost.peak.private > 60_000_000
     assert (tmp_path / "log").read_text() == "so long\n"
@@ -39,8 +39,8 @@ def test_processor_time_between_instants_is_read_between_samples() -> None:
 
 
 def test_unmapped_shared_memory_is_memory_and_mapped_counts_once() -> None:
-    assert Memory(private=10, mapped_shared=3, shared_growth=7).total == 17
-    assert Memory(private=10, mapped_shared=7, shared_growth=3).total == 17
+    assert Memory(private=10, mapped_shared=3, in_folder=7).total == 17
+    assert Memory(private=10, mapped_shared=7, in_folder=3).total == 17
 
 
 @pytest.mark.parametrize("start", [1_000, 90_000, 4_000_000])
