@@ -1,0 +1,161 @@
+"""Spark SQL text against the columnar evaluator, and Spark's hashes against ours."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from anabranch.engine.codes import combine_codes, key_codes, xxhash64_long
+from anabranch.engine.evaluate import evaluate
+from anabranch.errors import ExpressionError
+from anabranch.expr import Call, Cast, Column, Literal
+from anabranch.host.spark.expressions import key_code_sql, literal, quote, to_spark_sql
+from anabranch.schema import INTERVAL, TIMESTAMP
+from anabranch.testing import edges
+from anabranch.testing.edges import BOOL, CASES, FLOAT, INT, TEXT, TEXTS_TO_READ, Case, agreed, column, edge_rows
+from anabranch.testing.interpreter import column_values
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+BY_TYPES: dict[tuple[pa.DataType, ...], list[Case]] = defaultdict(list)
+for _case in CASES:
+    BY_TYPES[_case.types].append(_case)
+
+
+def reference(wanted: Column) -> str:
+    return quote(wanted.name)
+
+
+def accepted_rows(case: Case, table: pa.Table) -> tuple[pa.Array, list[Any]]:
+    """Which rows the evaluator accepts, and its answers with None for the others."""
+
+    def answers(part: pa.Table) -> list[Any]:
+        result = evaluate(case.expr, lambda wanted: part[wanted.name].combine_chunks(), part.num_rows)
+        return [agreed(value, case) for value in column_values(result)]
+
+    try:
+        return pa.array([True] * table.num_rows), answers(table)
+    except ExpressionError:
+        good: list[bool] = []
+        values: list[Any] = []
+        for index in range(table.num_rows):
+            try:
+                values += answers(table.slice(index, 1))
+                good.append(True)
+            except ExpressionError:
+                values.append(None)
+                good.append(False)
+        return pa.array(good), values
+
+
+def check(spark: SparkSession, cases: list[Case], table: pa.Table) -> None:
+    expected: list[list[Any]] = []
+    texts: list[str] = []
+    guarded = table.append_column("row", pa.array(range(table.num_rows)))
+    for index, case in enumerate(cases):
+        good, values = accepted_rows(case, table)
+        expected.append(values)
+        guarded = guarded.append_column(f"good{index}", good)
+        texts.append(f"CASE WHEN good{index} THEN {to_spark_sql(case.expr, reference)} END AS result{index}")
+    result = spark.createDataFrame(guarded).selectExpr("row", *texts).toArrow().sort_by("row")
+    for index, case in enumerate(cases):
+        actual = [agreed(value, case) for value in column_values(result[f"result{index}"])]
+        for row, (wanted, got) in enumerate(zip(expected[index], actual, strict=True)):
+            assert wanted == got, f"{case} at {table.slice(row, 1).to_pylist()}"
+        assert result[f"result{index}"].type == case.expr.type, str(case)
+
+
+@pytest.mark.parametrize("types", BY_TYPES, ids=lambda types: " ".join(str(kind) for kind in types))
+def test_spark_agrees_with_the_evaluator(spark: SparkSession, types: tuple[pa.DataType, ...]) -> None:
+    check(spark, BY_TYPES[types], edge_rows(types))
+
+
+@pytest.mark.parametrize("target", TEXTS_TO_READ, ids=str)
+def test_spark_reads_texts_like_the_evaluator(spark: SparkSession, target: pa.DataType) -> None:
+    table = pa.table({"c0": pa.array([None, *TEXTS_TO_READ[target]], TEXT)})
+    check(spark, [Case(Cast(column(0, TEXT), target), (TEXT,))], table)
+
+
+def test_spark_refuses_what_the_evaluator_refuses(spark: SparkSession) -> None:
+    from pyspark.errors import PySparkException
+
+    refusals = [
+        (Call("add", (column(0, INT), Literal(1, INT)), INT), 2**63 - 1, INT),
+        (Call("negate", (column(0, INT),), INT), -(2**63), INT),
+        (Cast(column(0, TEXT), INT), "abc", TEXT),
+        (Cast(column(0, INT), pa.int8()), 200, INT),
+        (Call("like", (column(0, TEXT), Literal("a\\b", TEXT)), BOOL), "x", TEXT),
+    ]
+    for expr, value, kind in refusals:
+        values = pa.array([value], kind)
+        with pytest.raises(ExpressionError):
+            evaluate(expr, lambda _, values=values: values, 1)
+        made = spark.createDataFrame(pa.table({"c0": values}))
+        with pytest.raises(PySparkException):
+            made.selectExpr(to_spark_sql(expr, reference)).collect()
+
+
+def test_the_session_time_zone_does_not_matter(spark: SparkSession) -> None:
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        check(spark, BY_TYPES[(TIMESTAMP,)], edge_rows((TIMESTAMP,)))
+        check(spark, BY_TYPES[(TIMESTAMP, INTERVAL)], edge_rows((TIMESTAMP, INTERVAL)))
+        # Both sides of the spring change of New York.
+        spring = pa.array([1_710_054_000_000_000, 1_710_140_400_000_000], TIMESTAMP)
+        table = pa.table({"c0": spring, "c1": spring[::-1]})
+        check(spark, BY_TYPES[(TIMESTAMP, TIMESTAMP)], table)
+        texts = pa.table({"c0": pa.array(TEXTS_TO_READ[TIMESTAMP], TEXT)})
+        check(spark, [Case(Cast(column(0, TEXT), TIMESTAMP), (TEXT,))], texts)
+        dates = edge_rows((edges.DATE,))
+        check(spark, [Case(Cast(column(0, edges.DATE), TIMESTAMP), (edges.DATE,))], dates)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+
+def test_literals_have_exactly_their_type(spark: SparkSession) -> None:
+    constants = [
+        Literal(value, kind)
+        for kind in edges.EDGE_TYPES
+        for value in pa.array(edges.edge_values(kind), kind).to_pylist()
+    ]
+    selected = [f"{literal(constant)} AS l{index}" for index, constant in enumerate(constants)]
+    result = spark.range(1).selectExpr(*selected).toArrow()
+    for constant, answer in zip(constants, result.columns, strict=True):
+        assert answer.type == constant.type, str(constant)
+        case = Case(constant, ())
+        wanted = column_values(pa.array([constant.value], constant.type))
+        assert [agreed(value, case) for value in column_values(answer)] == [agreed(value, case) for value in wanted]
+
+
+KEY_TYPES = (BOOL, INT, FLOAT, edges.PRICE, edges.WIDE, TEXT, edges.DATE, TIMESTAMP)
+
+
+@pytest.mark.parametrize("kind", KEY_TYPES, ids=str)
+def test_key_codes_are_those_of_spark(spark: SparkSession, kind: pa.DataType) -> None:
+    values = pa.array(edges.edge_values(kind)[1:], kind)
+    if kind == TEXT:
+        values = pa.array([*values.to_pylist(), "x" * 31, "y" * 32, "z" * 77])
+    table = pa.table({"row": pa.array(range(len(values))), "c0": values})
+    codes = spark.createDataFrame(table).selectExpr("row", f"{key_code_sql('c0', kind)} AS code").toArrow()
+    assert codes.sort_by("row")["code"].to_pylist() == key_codes(values, kind).tolist()
+
+
+def test_hashes_are_those_of_spark(spark: SparkSession) -> None:
+    codes = np.array([0, 1, -1, 42, 2**63 - 1, -(2**63), 123456789], dtype=np.int64)
+    table = pa.table({"row": pa.array(range(len(codes))), "a": codes, "b": codes[::-1]})
+    hashed = spark.createDataFrame(table).selectExpr("row", "xxhash64(a) AS one", "xxhash64(a, b) AS two").toArrow()
+    hashed = hashed.sort_by("row")
+    assert hashed["one"].to_pylist() == xxhash64_long(codes).tolist()
+    assert hashed["two"].to_pylist() == combine_codes([codes, codes[::-1]]).tolist()
+
+
+def test_names_are_quoted() -> None:
+    assert quote("odd `name`") == "`odd ``name```"
