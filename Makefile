@@ -20,12 +20,13 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup: $(READY) ## virtual environment with the package and its tools, then the Java check
+	@:
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"error: Python {v[0]}.{v[1]} is too old\nhint: install Python 3.11 or newer and run make PYTHON=python3.11")'
 	@test -x $(BIN)/python || { echo "== creating $(VENV)"; $(PYTHON) -m venv $(VENV) || { echo "error: the virtual environment could not be made"; echo "hint: install the venv module of your Python (Debian: apt-get install python3-venv)"; exit 1; }; }
 	@echo "== installing the package and its tools into $(VENV) (a few minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --editable '.[dev]'
 	@$(BIN)/anabranch doctor
 	@touch $@
 
