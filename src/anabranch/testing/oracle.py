@@ -83,10 +83,9 @@ def comparable(value: Value) -> Value:
 
 def _rows(relation: Relation, table: pa.Table) -> list[Row]:
     """The relation's rows that have an event time and pass its filter."""
-    names = {name.lower(): name for name in table.column_names}
-    wanted = {field.name for field in relation.schema} | {relation.event_time}
-    columns = {name: column_values(table[names[name.lower()]]) for name in wanted}
-    columns[_TIME] = columns[relation.event_time]
+    # The relation's schema lists what results need; filters and keys may read more of the stream.
+    columns = {name.lower(): column_values(table[name]) for name in table.column_names}
+    columns[_TIME] = columns[relation.event_time.lower()]
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     timed = [row for row in rows if row[_TIME] is not None]
     if relation.filter is None:
@@ -95,7 +94,7 @@ def _rows(relation: Relation, table: pa.Table) -> list[Row]:
 
 
 def _lookup(combination: Combination) -> Callable[[Column], Value]:
-    return lambda column: combination[column.relation][column.name]
+    return lambda column: combination[column.relation][column.name.lower()]
 
 
 def _combinations(graph: JoinGraph, rows: Mapping[str, list[Row]]) -> Iterator[Combination]:

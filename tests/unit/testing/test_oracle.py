@@ -211,3 +211,16 @@ def test_what_duckdb_computes_differently_is_refused() -> None:
         to_duckdb(Query("", JoinGraph((relation("a", 1),)), (Output("x", Cast(column("a", "v"), LONG)),)))
     with pytest.raises(ValueError, match="grouped"):
         to_duckdb(grouped(10, 5))
+
+
+def test_filters_and_keys_may_read_columns_that_results_do_not_need() -> None:
+    narrow = Schema((Field("ts", TIMESTAMP),))
+    positive = call("greater", column("a", "v"), Literal(0.0, FLOAT))
+    relations = (
+        Relation("a", "sa", narrow, "ts", Window(5), filter=positive),
+        Relation("b", "sb", narrow, "ts", Window(5)),
+    )
+    query = Query("", JoinGraph(relations, (key("a", "b"),)), (Output("t", column("a", "ts")),))
+    streams = {"SA": rows((1, 7, 1.0), (2, 7, -1.0)), "sb": rows((3, 7, 0.0))}
+    assert batch_answer(query, streams) == Counter({(1,): 1})
+    assert rows_as_multiset(duckdb_answer(query, streams)) == Counter({(1,): 1})
