@@ -42,6 +42,15 @@ class Used:
 
 
 @dataclass(frozen=True)
+class ThetaEstimate:
+    """The relations of a theta, its selectivity, and whether it is a band, which can be looked up by bucket."""
+
+    relations: int
+    selectivity: float
+    is_band: bool = False
+
+
+@dataclass(frozen=True)
 class Estimates:
     """Rates, windows, row sizes and selectivities of a query, all filled in."""
 
@@ -52,8 +61,7 @@ class Estimates:
     row_bytes: tuple[float, ...]
     keys: tuple[tuple[float, ...], ...]
     """For each key class the distinct values per relation; 0 where the relation is no member."""
-    thetas: tuple[tuple[int, float], ...]
-    """The relations of each theta, and its selectivity."""
+    thetas: tuple[ThetaEstimate, ...] = ()
     used: tuple[Used, ...] = ()
 
     def __post_init__(self) -> None:
@@ -86,7 +94,7 @@ def from_edges(
         for pair, selectivity in selectivities.items()
     )
     size = len(names)
-    return Estimates(names, tuple(rates.values()), (window,) * size, (row_bytes,) * size, keys, ())
+    return Estimates(names, tuple(rates.values()), (window,) * size, (row_bytes,) * size, keys)
 
 
 def from_statistics(graph: JoinGraph, seen: StatisticsView, *, horizon: float = 3600.0) -> Estimates:
@@ -124,9 +132,10 @@ def from_statistics(graph: JoinGraph, seen: StatisticsView, *, horizon: float = 
 
 
 def payload_bytes(schema: Schema) -> float:
-    """Bytes of a row by its column types; text and nested values count as two dozen bytes."""
+    """Bytes of a row by its column types, one more for a column that may be NULL; text counts as two dozen bytes."""
     return sum(
-        max(1.0, field.type.bit_width / 8) if is_fixed_width(field.type) else ASSUMED_VALUE_BYTES for field in schema
+        max(1.0, field.type.bit_width / 8) + field.nullable if is_fixed_width(field.type) else ASSUMED_VALUE_BYTES
+        for field in schema
     )
 
 
@@ -158,7 +167,7 @@ def _distinct_values(
     return tuple(distinct.get(name, 0.0) for name in graph.names)
 
 
-def _theta(theta: Theta, graph: JoinGraph, seen: StatisticsView, use: _Use) -> tuple[int, float]:
+def _theta(theta: Theta, graph: JoinGraph, seen: StatisticsView, use: _Use) -> ThetaEstimate:
     names = [name for name in graph.names if name in theta.relations]
     known = seen.predicate_selectivity(str(theta))
     left, right = names[:1], names[1:]
@@ -166,4 +175,4 @@ def _theta(theta: Theta, graph: JoinGraph, seen: StatisticsView, use: _Use) -> t
     if known is None and alone:
         known = seen.pair_selectivity(*names)
     value = use(f"selectivity of {theta}", known, ASSUMED_BAND if theta.band is not None else ASSUMED_THETA)
-    return sum(1 << graph.names.index(name) for name in names), value
+    return ThetaEstimate(sum(1 << graph.names.index(name) for name in names), value, theta.band is not None)

@@ -8,10 +8,13 @@ With every stream in its steady state, a set S of relations joined inside the wi
 and both follow from the window contract exactly: each relation of S in turn holds the newest row. New rows of one input
 X of a join probe the other inputs one after another; with T the set bound so far and B the next input, one step costs
 
-    turnover(X) x rows(T) x (probe + compare x candidates + match x partners),    partners = rows(T and B) / rows(T)
+    turnover(X) x rows(T) x (probe + compare x candidates + match x partners)
 
-per second, and an intermediate state pays insert and delete for each of its births. Summed over an mjoin and a binary
-tree of three streams this is Eq. 2-5 of Zhu, Raghavan and Rundensteiner 2010 (Eq. 4.2-4.5 of Zhu 2006) to the letter.
+per second, where partners are the rows of B that agree in keys and time and candidates those a lookup passes to find
+them; an intermediate state pays insert and delete for each of its births. Summed over an mjoin and a binary tree of
+three streams this is Eq. 2-5 of Zhu, Raghavan and Rundensteiner 2010 (Eq. 4.2-4.5 of Zhu 2006) to the letter. An
+engine adds what the papers leave out: a fixed cost per batch and lookup, the checking of further predicates, indexes,
+and joined rows that linger because a state drops only its oldest.
 
 The papers disagree with themselves in two places, and this is the reading used here. (1) The rate of a merged vertex is
 printed as λλσ in one section and λλσW in another; Eq. 4 only adds up with 2λλσW, the true birth rate, so that is used.
@@ -22,10 +25,12 @@ by key). Only `NESTED` makes the mjoin of experiment set 2 unqualified as report
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
-from anabranch.cost.estimates import Estimates
+from anabranch.cost.estimates import Estimates, ThetaEstimate
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes, probe_order
@@ -46,24 +51,29 @@ class Resources:
 
 @dataclass(frozen=True)
 class ResourceModel:
-    """Prices plans of one query; `keyed` says whether a join looks rows up by key or looks at all of them."""
+    """Prices plans of one query."""
 
     estimates: Estimates
     units: UnitCosts
     keyed: bool = True
+    """Whether a join looks rows up by key, or looks at all of them."""
+    batch: float = 0.0
+    """Seconds between batches; 0 where rows are taken one by one."""
 
     @cached_property
     def _rows(self) -> dict[int, float]:
         return {0: 1.0}
 
     @cached_property
-    def _members(self) -> tuple[tuple[int, tuple[tuple[float, int], ...]], ...]:
+    def key_members(self) -> tuple[tuple[int, tuple[tuple[float, int], ...]], ...]:
         """For each key class the mask of its members, and the members by rising number of distinct values."""
         classes = (
             tuple(sorted((values, 1 << position) for position, values in enumerate(distinct) if values))
             for distinct in self.estimates.keys
         )
         return tuple((sum(member for _, member in rising), rising) for rising in classes)
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
 
     def rows(self, mask: int) -> float:
         """Combinations of the set that are alive at any moment."""
@@ -84,37 +94,55 @@ class ResourceModel:
         """Combinations of the set born per second."""
         return self.rows(mask) * self.turnover(mask)
 
+    def held(self, mask: int) -> float:
+        """Rows in the state of a set: the living ones, those of the last batch, and those that linger."""
+        shortest = min(window for position, window in enumerate(self.estimates.windows) if mask >> position & 1)
+        if mask.bit_count() == 1 or self.units.lingers:
+            return self.births(mask) * (shortest + self.batch)
+        return self.rows(mask)
+
     def key_selectivity(self, left: int, right: int) -> float:
         """The share of pairs of two disjoint sets that agree in all keys."""
         share = 1.0
-        for members, rising in self._members:
+        for members, rising in self.key_members:
             if members & left and members & right:
                 one = next(values for values, member in rising if member & left)
                 other = next(values for values, member in rising if member & right)
                 share /= max(one, other)
         return share
 
+    def thetas_between(self, left: int, right: int) -> list[ThetaEstimate]:
+        """The thetas that become checkable when two disjoint sets meet."""
+        both = left | right
+        return [
+            theta
+            for theta in self.estimates.thetas
+            if theta.relations & both == theta.relations and theta.relations & ~left and theta.relations & ~right
+        ]
+
     def selectivity(self, left: int, right: int) -> float:
         """The share of pairs of two disjoint sets that pass every predicate between them."""
-        share = self.key_selectivity(left, right)
-        for relations, passing in self.estimates.thetas:
-            inside = relations & (left | right)
-            if inside == relations and relations & ~left and relations & ~right:
-                share *= passing
-        return share
+        return self.key_selectivity(left, right) * prod(t.selectivity for t in self.thetas_between(left, right))
 
     def connected(self, left: int, right: int) -> bool:
         """True when some predicate reaches from one set to the other."""
-        if any(members & left and members & right for members, _ in self._members):
+        if any(members & left and members & right for members, _ in self.key_members):
             return True
-        return any(relations & left and relations & right for relations, _ in self.estimates.thetas)
+        return any(theta.relations & left and theta.relations & right for theta in self.estimates.thetas)
+
+    # --- CPU ----------------------------------------------------------------------------------------------------------
 
     def step(self, bound: int, block: int) -> float:
         """Cost of letting each living combination of `bound` probe the state of `block` once."""
-        units, partners = self.units, self.rows(block)
-        looked_at = partners * self.key_selectivity(bound, block) if self.keyed else partners
-        passing = partners * self.selectivity(bound, block)
-        return self.rows(bound) * (units.probe + units.compare * looked_at + units.match * passing)
+        units = self.units
+        thetas = self.thetas_between(bound, block)
+        share = self.key_selectivity(bound, block) if self.keyed else 1.0
+        if self.keyed and self.index(bound, block) < 0:
+            # Two neighbouring buckets of a band's width hold twice the partners.
+            share *= min(1.0, 2 * next(theta.selectivity for theta in thetas if theta.is_band))
+        match = units.match + units.match_relation * (bound | block).bit_count() + units.check * len(thetas)
+        partners = share * self.rows(block)
+        return self.rows(bound) * (units.probe + units.compare * share * self.held(block) + match * partners)
 
     def chain(self, start: int, order: list[int]) -> float:
         """CPU of the new rows of one input that probe the others in that order."""
@@ -122,49 +150,98 @@ class ResourceModel:
         for block in order:
             total += self.step(bound, block)
             bound |= block
-        return total * self.turnover(start)
+        return total * self.turnover(start) + len(order) * self.call
+
+    @cached_property
+    def call(self) -> float:
+        """CPU of one lookup in every batch, whatever the rows."""
+        return self.units.call / self.batch if self.batch else 0.0
 
     def upkeep(self, mask: int) -> float:
         """CPU of putting rows into a state and taking them out again."""
         return self.births(mask) * (self.units.insert + self.units.delete)
 
+    # --- memory -------------------------------------------------------------------------------------------------------
+
     def state_bytes(self, mask: int) -> float:
-        """Bytes of the state of a set: payload for a base state, row numbers and times for a joined one."""
+        """Bytes of the rows of a state: payload and codes for a base state, row numbers for a joined one."""
         count = mask.bit_count()
         if count == 1:
-            return self.rows(mask) * (self.estimates.row_bytes[mask.bit_length() - 1] + self.units.base_bytes)
-        joined = self.units.joined_bytes + count * self.units.joined_relation_bytes
+            codes = sum(bool(members & mask) for members, _ in self.key_members)
+            codes += sum(bool(theta.relations & mask) for theta in self.estimates.thetas if theta.is_band)
+            payload = self.estimates.row_bytes[mask.bit_length() - 1]
+            return self.held(mask) * (payload + self.units.code_bytes * codes)
         # Without sizes of its own the model counts rows, as the papers do: a joined row weighs as much as any other.
-        return self.rows(mask) * (joined or max(self.estimates.row_bytes))
+        return self.held(mask) * (count * self.units.joined_relation_bytes or max(self.estimates.row_bytes))
+
+    def index(self, bound: int, block: int) -> int:
+        """A number for the index through which rows of `bound` find those of `block`.
+
+        A set of key classes as a mask (of which there are 62 at most), 0 for all rows, below 0 for a band.
+        """
+        shared = 0
+        for position, (members, _) in enumerate(self.key_members):
+            if members & bound and members & block:
+                shared |= 1 << position % 62
+        if shared:
+            return shared
+        for position, theta in enumerate(self.estimates.thetas):
+            if theta.is_band and theta.relations & bound and theta.relations & block:
+                return -1 - position
+        return 0
+
+    def index_bytes(self, blocks: list[int], orders: Sequence[Sequence[int]]) -> float:
+        """Bytes of the indexes that one join needs over its inputs, with those probe orders."""
+        wanted: list[set[int]] = [set() for _ in blocks]
+        for start, order in enumerate(orders):
+            bound = blocks[start]
+            for position in order:
+                wanted[position].add(self.index(bound, blocks[position]))
+                bound |= blocks[position]
+        return sum(self.held(block) * len(kept) for block, kept in zip(blocks, wanted, strict=True)) * (
+            self.units.index_bytes
+        )
+
+    # --- plans --------------------------------------------------------------------------------------------------------
 
     @cached_property
     def base(self) -> Resources:
-        """What every plan needs: the base states and the results."""
+        """What every plan needs: the rows of the base states, and the results."""
         singles = [1 << position for position in range(len(self.estimates.names))]
         rate = self.births(self.estimates.everything)
         cpu = sum(self.upkeep(single) for single in singles) + rate * self.units.emit
         return Resources(cpu, sum(self.state_bytes(single) for single in singles), rate)
 
-    def node(self, node: JoinNode) -> float:
-        """CPU of one join, without the states of its inputs; every input of three or more needs a probe order."""
-        blocks = [self.estimates.mask(child.relations) for child in node.inputs]
-        total = 0.0
-        for position, order in enumerate(node.orders):
-            if not order and len(blocks) > 2:
-                raise PlanError(f"plan '{node}' has no probe order for '{node.inputs[position]}'")
-            total += self.chain(blocks[position], [blocks[i] for i in order] if order else [blocks[1 - position]])
-        return total
+    @cached_property
+    def least_memory(self) -> float:
+        """A bound that no plan stays below: the base states with one index each."""
+        singles = [1 << position for position in range(len(self.estimates.names))]
+        return self.base.memory + sum(self.held(single) for single in singles) * self.units.index_bytes
 
     def price(self, plan: PhysicalPlan) -> Resources:
         """CPU, memory and output rate of a plan whose probe orders are explicit."""
         cpu, memory = self.base.cpu, self.base.memory
         for node in nodes(plan):
-            cpu += self.node(node)
+            blocks = [self.estimates.mask(child.relations) for child in node.inputs]
+            orders = _explicit(node)
+            memory += self.index_bytes(blocks, orders)
+            for start, order in enumerate(orders):
+                cpu += self.chain(blocks[start], [blocks[position] for position in order])
             mask = self.estimates.mask(node.relations)
             if mask != self.estimates.everything:
                 cpu += self.upkeep(mask)
                 memory += self.state_bytes(mask)
         return Resources(cpu, memory, self.base.rate)
+
+
+def _explicit(node: JoinNode) -> tuple[tuple[int, ...], ...]:
+    """The probe orders of a join; two inputs have no choice, more must have written theirs out."""
+    if len(node.inputs) == 2:
+        return (1,), (0,)
+    for child, order in zip(node.inputs, node.orders, strict=True):
+        if not order:
+            raise PlanError(f"plan '{node}' has no probe order for '{child}'")
+    return node.orders
 
 
 def with_default_orders(plan: PhysicalPlan, graph: JoinGraph) -> PhysicalPlan:

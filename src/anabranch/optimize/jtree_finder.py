@@ -13,7 +13,8 @@ import numpy as np
 from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.errors import PlanError
 from anabranch.optimize.jtree_kernel import Fronts, Tables, best_orders, search
-from anabranch.optimize.shapes import Blocks, Ordering, Shape, build, in_order
+from anabranch.optimize.kernels import thetas_of, units_of
+from anabranch.optimize.shapes import Blocks, Shape, build, in_order
 from anabranch.optimize.strategy import Budget, Considered
 
 LARGEST = 12
@@ -45,15 +46,14 @@ def find_jtrees(
     fronts = search(tables, sets[size:], size, budget.total_cpu - base.cpu, budget.total_memory - base.memory)
     everything = model.estimates.everything
 
-    def order(blocks: Blocks) -> Ordering:
-        orders, cpu = best_orders(tables, np.array(blocks, dtype=np.int64))
-        return Ordering(tuple(map(tuple, orders.tolist())), float(cpu.sum()))
+    def orders(blocks: Blocks) -> tuple[tuple[int, ...], ...]:
+        return tuple(map(tuple, best_orders(tables, np.array(blocks, dtype=np.int64)).tolist()))
 
     found = []
     for entry in range(fronts.first[everything], fronts.first[everything] + fronts.counts[everything]):
         cost = Resources(base.cpu + fronts.cpu[entry], base.memory + fronts.memory[entry], base.rate)
         shape = _shape(fronts, everything, entry)
-        found.append(Considered(build(shape, model.estimates.names, everything, order), cost, ORIGIN))
+        found.append(Considered(build(shape, model.estimates.names, everything, orders), cost, ORIGIN))
     return tuple(found)
 
 
@@ -64,17 +64,26 @@ def _tables(model: ResourceModel, forbidden: frozenset[int], needed: frozenset[i
     allowed = [mask not in forbidden and all(mask & want in (0, mask, want) for want in needed) for mask in masks]
     return Tables(
         np.array([model.rows(mask) for mask in masks]),
+        np.array([0.0, *(model.held(mask) for mask in masks[1:])]),
+        np.array([mask.bit_count() for mask in masks], dtype=np.int64),
+        np.array([_classes(model, mask) for mask in masks], dtype=np.int64),
         np.array(agreeing),
         np.array([model.turnover(mask) for mask in masks]),
         np.array([0.0, *(model.upkeep(mask) for mask in masks[1:])]),
         np.array([0.0, *(model.state_bytes(mask) for mask in masks[1:])]),
         np.array(allowed),
         np.array(sorted(needed), dtype=np.int64),
-        model.units.probe,
-        model.units.compare,
-        model.units.match,
-        model.keyed,
+        thetas_of(model),
+        units_of(model),
     )
+
+
+def _classes(model: ResourceModel, mask: int) -> int:
+    found = 0
+    for position, (members, _) in enumerate(model.key_members):
+        if members & mask:
+            found |= 1 << position % 62
+    return found
 
 
 def _agreeing(model: ResourceModel, mask: int) -> float:

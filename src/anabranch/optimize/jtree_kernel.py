@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from anabranch.optimize.kernels import Floats, Integers
+from anabranch.optimize.kernels import Floats, Integers, Thetas, Units, lookup_cost, meeting
 
 MOST_BLOCKS = 15
 """A partition is kept as four bits per relation."""
@@ -27,6 +27,11 @@ class Tables(NamedTuple):
     """What the search needs to know of each set of relations, by mask."""
 
     rows: Floats
+    held: Floats
+    relations: Integers
+    """How many relations are in the set."""
+    classes: Integers
+    """The key classes that the set has a member of, as a mask."""
     agreeing: Floats
     """The share of all combinations whose keys agree."""
     turnover: Floats
@@ -36,10 +41,8 @@ class Tables(NamedTuple):
     """Sets that may be joined."""
     needed: Integers
     """Sets that must be joined."""
-    probe: float
-    compare: float
-    match: float
-    keyed: bool
+    thetas: Thetas
+    units: Units
 
 
 class Fronts(NamedTuple):
@@ -72,14 +75,23 @@ def onward_costs(tables: Tables, blocks: Integers, size: int, cost: Floats, choi
         for block in range(size):
             if group >> block & 1:
                 continue
-            price = tables.probe * tables.rows[bound] + tables.match * tables.rows[bound | blocks[block]]
-            if tables.compare > 0:
-                looked_at = tables.rows[bound] * tables.rows[blocks[block]]
-                if tables.keyed:
-                    share = tables.agreeing[bound] * tables.agreeing[blocks[block]]
-                    looked_at *= tables.agreeing[bound | blocks[block]] / share if share > 0 else 0.0
-                price += tables.compare * looked_at
-            price += cost[group | 1 << block]
+            other = blocks[block]
+            both = bound | other
+            apart = tables.agreeing[bound] * tables.agreeing[other]
+            agreeing = tables.agreeing[both] / apart if apart > 0 else 0.0
+            _, count, band = meeting(tables.thetas, bound, other)
+            shares_key = tables.classes[bound] & tables.classes[other] != 0
+            price = cost[group | 1 << block] + tables.rows[bound] * lookup_cost(
+                tables.units,
+                tables.thetas,
+                agreeing,
+                shares_key,
+                count,
+                band,
+                tables.relations[both],
+                tables.held[other],
+                tables.rows[other],
+            )
             if price < least or best < 0:
                 least, best = price, block
         cost[group] = least
@@ -87,19 +99,52 @@ def onward_costs(tables: Tables, blocks: Integers, size: int, cost: Floats, choi
 
 
 @njit(cache=True)
-def best_orders(tables: Tables, blocks: Integers) -> tuple[Integers, Floats]:
-    """The cheapest probe order from each block, and its CPU."""
+def best_orders(tables: Tables, blocks: Integers) -> Integers:
+    """The cheapest probe order from each block."""
     size = blocks.size
     cost, choice, union = np.empty(1 << size), np.empty(1 << size, np.int64), np.empty(1 << size, np.int64)
     onward_costs(tables, blocks, size, cost, choice, union)
-    orders, cpu = np.empty((size, size - 1), np.int64), np.empty(size)
+    orders = np.empty((size, size - 1), np.int64)
     for start in range(size):
         group = 1 << start
-        cpu[start] = cost[group] * tables.turnover[blocks[start]]
         for step in range(size - 1):
             orders[start, step] = choice[group]
             group |= 1 << choice[group]
-    return orders, cpu
+    return orders
+
+
+@njit(cache=True)
+def _index_bytes(
+    tables: Tables, blocks: Integers, size: int, choice: Integers, union: Integers, found: Integers
+) -> float:
+    """Bytes of the indexes that the blocks need for the orders in `choice`; `found` is room for their numbers."""
+    total = 0.0
+    for target in range(size):
+        count = 0
+        for start in range(size):
+            if start == target:
+                continue
+            group = 1 << start
+            while choice[group] != target:
+                group |= 1 << choice[group]
+            index = tables.classes[union[group]] & tables.classes[blocks[target]]
+            if index == 0:
+                for theta in range(tables.thetas.relations.size - 1, -1, -1):
+                    relations = tables.thetas.relations[theta]
+                    if (
+                        tables.thetas.is_band[theta]
+                        and relations & union[group] != 0
+                        and relations & blocks[target] != 0
+                    ):
+                        index = np.int64(-1 - theta)
+            is_new = True
+            for at in range(count):
+                is_new = is_new and found[at] != index
+            if is_new:
+                found[count] = index
+                count += 1
+        total += tables.held[blocks[target]] * count
+    return float(total * tables.units.index_bytes)
 
 
 @njit(cache=True)
@@ -149,7 +194,7 @@ def search(tables: Tables, sets: Integers, relations: int, most_cpu: float, most
     labels, highest = np.zeros(relations, np.int64), np.zeros(relations, np.int64)
     elements, blocks = np.zeros(relations, np.int64), np.zeros(relations, np.int64)
     onward, choice, union = np.empty(total), np.empty(total, np.int64), np.empty(total, np.int64)
-    picked = np.zeros(relations, np.int64)
+    picked, found = np.zeros(relations, np.int64), np.zeros(relations, np.int64)
     for whole in sets:
         if not tables.allowed[whole]:
             continue
@@ -188,13 +233,18 @@ def search(tables: Tables, sets: Integers, relations: int, most_cpu: float, most
             join = keep_cpu
             for part in range(parts):
                 join += tables.turnover[blocks[part]] * onward[1 << part]
+            join += parts * (parts - 1) * tables.units.call
             low_cpu += join - keep_cpu
+            indexes = 0.0
+            if tables.units.index_bytes > 0:
+                indexes = _index_bytes(tables, blocks, parts, choice, union, found)
+            low_memory += indexes
             place = _first_above(own_cpu, kept, low_cpu)
             if low_cpu > most_cpu or (place > 0 and own_memory[place - 1] <= low_memory):
                 continue
             picked[:parts] = 0
             while True:
-                now_cpu, now_memory = join, keep_memory
+                now_cpu, now_memory = join, keep_memory + indexes
                 for part in range(parts):
                     entry = first[blocks[part]] + picked[part]
                     now_cpu += cpu[entry]

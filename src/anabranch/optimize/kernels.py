@@ -18,19 +18,38 @@ Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 
 
-class Numbers(NamedTuple):
-    """A resource model as arrays."""
+class Units(NamedTuple):
+    """The unit costs that vary with the order of probing."""
 
-    rows: Floats
-    turnover: Floats
-    distinct: Floats
-    """Key class x relation; 0 where the relation is no member."""
-    theta_relations: Integers
-    theta_selectivity: Floats
     probe: float
     compare: float
     match: float
+    match_relation: float
+    check: float
+    call: float
+    index_bytes: float
     keyed: bool
+
+
+class Thetas(NamedTuple):
+    """The thetas of a query as arrays."""
+
+    relations: Integers
+    selectivity: Floats
+    is_band: NDArray[np.bool_]
+
+
+class Numbers(NamedTuple):
+    """A resource model as arrays, one entry per relation."""
+
+    rows: Floats
+    windows: Floats
+    distinct: Floats
+    """Key class x relation; 0 where the relation is no member."""
+    thetas: Thetas
+    units: Units
+    batch: float
+    lingers: bool
 
 
 def numbers(model: ResourceModel) -> Numbers:
@@ -38,13 +57,34 @@ def numbers(model: ResourceModel) -> Numbers:
     estimates, size = model.estimates, len(model.estimates.names)
     return Numbers(
         np.array([model.rows(1 << i) for i in range(size)], dtype=np.float64),
-        np.array([model.turnover(1 << i) for i in range(size)], dtype=np.float64),
+        np.array(estimates.windows, dtype=np.float64),
         np.array(estimates.keys, dtype=np.float64).reshape(len(estimates.keys), size),
-        np.array([relations for relations, _ in estimates.thetas], dtype=np.int64),
-        np.array([selectivity for _, selectivity in estimates.thetas], dtype=np.float64),
-        model.units.probe,
-        model.units.compare,
-        model.units.match,
+        thetas_of(model),
+        units_of(model),
+        float(model.batch),
+        model.units.lingers,
+    )
+
+
+def thetas_of(model: ResourceModel) -> Thetas:
+    thetas = model.estimates.thetas
+    return Thetas(
+        np.array([theta.relations for theta in thetas], dtype=np.int64),
+        np.array([theta.selectivity for theta in thetas], dtype=np.float64),
+        np.array([theta.is_band for theta in thetas], dtype=np.bool_),
+    )
+
+
+def units_of(model: ResourceModel) -> Units:
+    units = model.units
+    return Units(
+        float(units.probe),
+        float(units.compare),
+        float(units.match),
+        float(units.match_relation),
+        float(units.check),
+        float(model.call),
+        float(units.index_bytes),
         model.keyed,
     )
 
@@ -53,7 +93,10 @@ class Parts(NamedTuple):
     """What ordering needs to know of the inputs of one join."""
 
     masks: Integers
+    size: Integers
+    """Relations of each input."""
     rows: Floats
+    held: Floats
     turnover: Floats
     least: Floats
     """Input x key class: the least number of distinct values, 0 where the input has no member."""
@@ -65,17 +108,20 @@ class Parts(NamedTuple):
 @njit(cache=True)
 def _describe(given: Numbers, masks: Integers) -> Parts:
     size, classes = masks.size, given.distinct.shape[0]
-    rows, turnover = np.ones(size), np.zeros(size)
+    rows, held, turnover = np.ones(size), np.zeros(size), np.zeros(size)
     least = np.zeros((size, classes))
     listed, listed_count = np.zeros((size, classes), np.int64), np.zeros(size, np.int64)
+    relations = np.zeros(size, np.int64)
     for block in range(size):
-        bound = np.int64(0)
+        bound, shortest = np.int64(0), np.inf
         for relation in range(given.rows.size):
             bit = np.int64(1) << relation
             if masks[block] & bit == 0:
                 continue
+            relations[block] += 1
             rows[block] *= given.rows[relation]
-            turnover[block] += given.turnover[relation]
+            turnover[block] += 1 / given.windows[relation]
+            shortest = min(shortest, given.windows[relation])
             for key in range(classes):
                 values = given.distinct[key, relation]
                 if values > 0:
@@ -86,25 +132,52 @@ def _describe(given: Numbers, masks: Integers) -> Parts:
                         least[block, key] = values
                         listed[block, listed_count[block]] = key
                         listed_count[block] += 1
-            rows[block] *= _thetas(given, bound, bit)
+            rows[block] *= meeting(given.thetas, bound, bit)[0]
             bound |= bit
-    return Parts(masks, rows, turnover, least, listed, listed_count)
+        held[block] = rows[block]
+        if relations[block] == 1 or given.lingers:
+            held[block] *= turnover[block] * (shortest + given.batch)
+    return Parts(masks, relations, rows, held, turnover, least, listed, listed_count)
 
 
 @njit(cache=True)
-def _thetas(given: Numbers, left: int | np.int64, right: int | np.int64) -> float:
-    share = 1.0
-    for theta in range(given.theta_relations.size):
-        relations = given.theta_relations[theta]
+def meeting(thetas: Thetas, left: int | np.int64, right: int | np.int64) -> tuple[float, int, int]:
+    """The selectivity and number of the thetas that become checkable, and the first band between the sides or -1."""
+    share, count, band = 1.0, 0, -1
+    for theta in range(thetas.relations.size):
+        relations = thetas.relations[theta]
         if relations & (left | right) == relations and relations & ~left != 0 and relations & ~right != 0:
-            share *= given.theta_selectivity[theta]
-    return share
+            share *= thetas.selectivity[theta]
+            count += 1
+            if band < 0 and thetas.is_band[theta]:
+                band = theta
+    return share, count, band
 
 
 @njit(cache=True)
-def _linked_by_theta(given: Numbers, left: int, right: int) -> bool:
-    for theta in range(given.theta_relations.size):
-        if given.theta_relations[theta] & left != 0 and given.theta_relations[theta] & right != 0:
+def lookup_cost(
+    units: Units,
+    thetas: Thetas,
+    agreeing: float,
+    shares_key: bool,
+    count: int,
+    band: int,
+    relations: int,
+    held: float,
+    rows: float,
+) -> float:
+    """Cost of one row that looks up a state with so many rows held and alive, of which a share agrees in its keys."""
+    share = agreeing if units.keyed else 1.0
+    if units.keyed and not shares_key and band >= 0:
+        share *= min(1.0, 2 * thetas.selectivity[band])
+    match = units.match + units.match_relation * relations + units.check * count
+    return float(units.probe + share * (units.compare * held + match * rows))
+
+
+@njit(cache=True)
+def _linked_by_theta(thetas: Thetas, left: int, right: int) -> bool:
+    for theta in range(thetas.relations.size):
+        if thetas.relations[theta] & left != 0 and thetas.relations[theta] & right != 0:
             return True
     return False
 
@@ -112,26 +185,58 @@ def _linked_by_theta(given: Numbers, left: int, right: int) -> bool:
 @njit(cache=True)
 def _chain_cost(given: Numbers, parts: Parts, start: int, order: Integers, known: Floats) -> float:
     """CPU of the new rows of one input that probe the others in an order; `known` is room for the least values."""
-    bound, alive = parts.masks[start], parts.rows[start]
+    bound, alive, relations = parts.masks[start], parts.rows[start], parts.size[start]
     for key in range(known.size):
         known[key] = parts.least[start, key]
     total = 0.0
     for block in order:
-        share = 1.0
+        share, shares_key = 1.0, False
         for at in range(parts.class_count[block]):
             key = parts.classes[block, at]
             values = parts.least[block, key]
             if known[key] > 0:
+                shares_key = True
                 share /= max(known[key], values)
                 known[key] = min(known[key], values)
             else:
                 known[key] = values
-        passing = share * _thetas(given, bound, parts.masks[block])
-        looked_at = share if given.keyed else 1.0
-        total += alive * (given.probe + parts.rows[block] * (given.compare * looked_at + given.match * passing))
-        alive *= parts.rows[block] * passing
+        passing, count, band = meeting(given.thetas, bound, parts.masks[block])
+        relations += parts.size[block]
+        total += alive * lookup_cost(
+            given.units, given.thetas, share, shares_key, count, band, relations, parts.held[block], parts.rows[block]
+        )
+        alive *= parts.rows[block] * share * passing
         bound |= parts.masks[block]
-    return float(total * parts.turnover[start])
+    return float(total * parts.turnover[start] + order.size * given.units.call)
+
+
+@njit(cache=True)
+def _index_bytes(given: Numbers, parts: Parts, orders: Integers) -> float:
+    """Bytes of the indexes that the inputs need for these orders."""
+    size = parts.rows.size
+    found, counts = np.zeros((size, size), np.int64), np.zeros(size, np.int64)
+    classes = np.zeros(size, np.int64)
+    for block in range(size):
+        for at in range(parts.class_count[block]):
+            classes[block] |= np.int64(1) << (parts.classes[block, at] % 62)
+    for start in range(size):
+        bound, known = parts.masks[start], classes[start]
+        for block in orders[start]:
+            index = known & classes[block]
+            if index == 0:
+                for theta in range(given.thetas.relations.size - 1, -1, -1):
+                    relations = given.thetas.relations[theta]
+                    if given.thetas.is_band[theta] and relations & bound != 0 and relations & parts.masks[block] != 0:
+                        index = np.int64(-1 - theta)
+            is_new = True
+            for at in range(counts[block]):
+                is_new = is_new and found[block, at] != index
+            if is_new:
+                found[block, counts[block]] = index
+                counts[block] += 1
+            bound |= parts.masks[block]
+            known |= classes[block]
+    return float((parts.held * counts).sum() * given.units.index_bytes)
 
 
 @njit(cache=True)
@@ -248,10 +353,11 @@ def _rooted(parent: Integers, start: int) -> tuple[Integers, Integers]:
 
 
 @njit(cache=True)
-def order_blocks(given: Numbers, masks: Integers) -> tuple[Integers, Floats]:
-    """A good probe order from each block, and its CPU: the better of the trees without and with cross products.
+def order_blocks(given: Numbers, masks: Integers) -> tuple[Integers, float, float]:
+    """A good probe order from each block, the CPU of all, and the bytes of the indexes they need.
 
-    Optimal among orders without cross products when the blocks are connected as a tree.
+    The better of the trees without and with cross products for each block; optimal among orders without cross products
+    when the blocks are connected as a tree and the units are the papers'.
     """
     size = masks.size
     parts = _describe(given, masks)
@@ -261,19 +367,28 @@ def order_blocks(given: Numbers, masks: Integers) -> tuple[Integers, Floats]:
         for other in range(size):
             if one == other:
                 continue
-            share = 1.0
+            share, shares_key = 1.0, False
             for at in range(parts.class_count[one]):
                 key = parts.classes[one, at]
                 if parts.least[other, key] > 0:
                     share /= max(parts.least[one, key], parts.least[other, key])
-                    joined[one, other] = True
-            passing = share * _thetas(given, masks[one], masks[other])
-            looked_at = share if given.keyed else 1.0
-            if _linked_by_theta(given, masks[one], masks[other]):
-                joined[one, other] = True
-            weight[one, other] = parts.rows[one] * parts.rows[other] * passing
-            factor[one, other] = parts.rows[other] * passing
-            cost[one, other] = given.probe + parts.rows[other] * (given.compare * looked_at + given.match * passing)
+                    shares_key = True
+            passing, count, band = meeting(given.thetas, masks[one], masks[other])
+            joined[one, other] = shares_key or _linked_by_theta(given.thetas, masks[one], masks[other])
+            factor[one, other] = parts.rows[other] * share * passing
+            weight[one, other] = parts.rows[one] * factor[one, other]
+            relations = parts.size[one] + parts.size[other]
+            cost[one, other] = lookup_cost(
+                given.units,
+                given.thetas,
+                share,
+                shares_key,
+                count,
+                band,
+                relations,
+                parts.held[other],
+                parts.rows[other],
+            )
     orders = np.empty((size, size - 1), np.int64)
     cpu = np.full(size, np.inf)
     known = np.empty(given.distinct.shape[0])
@@ -289,4 +404,4 @@ def order_blocks(given: Numbers, masks: Integers) -> tuple[Integers, Floats]:
             if price < cpu[start] or not cross:
                 cpu[start] = price
                 orders[start] = order
-    return orders, cpu
+    return orders, cpu.sum(), _index_bytes(given, parts, orders)

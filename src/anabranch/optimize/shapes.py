@@ -25,10 +25,11 @@ Shape: TypeAlias = Mapping[int, Blocks]
 
 @dataclass(frozen=True)
 class Ordering:
-    """Probe orders of one join, and the CPU they need."""
+    """Probe orders of one join, the CPU they need, and the bytes of the indexes they use."""
 
     orders: tuple[tuple[int, ...], ...]
     cpu: float
+    memory: float
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class Orderer:
         """Good orders for a join of these inputs."""
         found = self._known.get(blocks)
         if found is None:
-            orders, cpu = order_blocks(self._numbers, np.array(blocks, dtype=np.int64))
-            found = self._known[blocks] = Ordering(tuple(map(tuple, orders.tolist())), float(cpu.sum()))
+            orders, cpu, memory = order_blocks(self._numbers, np.array(blocks, dtype=np.int64))
+            found = self._known[blocks] = Ordering(tuple(map(tuple, orders.tolist())), cpu, memory)
         return found
 
     @property
@@ -78,7 +79,9 @@ class Orderer:
         base = self.model.base
         cpu, memory = base.cpu, base.memory
         for joined, blocks in shape.items():
-            cpu += self.order(blocks).cpu
+            ordering = self.order(blocks)
+            cpu += ordering.cpu
+            memory += ordering.memory
             if joined != self.everything:
                 cpu += self.model.upkeep(joined)
                 memory += self.model.state_bytes(joined)
@@ -86,7 +89,7 @@ class Orderer:
 
     def plan(self, shape: Shape) -> PhysicalPlan:
         """The plan of a shape, its orders written out where a join has three or more inputs."""
-        return build(shape, self.model.estimates.names, self.everything, self.order)
+        return build(shape, self.model.estimates.names, self.everything, lambda blocks: self.order(blocks).orders)
 
     def considered(self, shape: Shape, origin: str) -> Considered:
         return Considered(self.plan(shape), self.price(shape), origin)
@@ -102,7 +105,7 @@ class Orderer:
         return JoinNode(inputs, tuple(given or filled for given, filled in zip(plan.orders, own, strict=True)))
 
 
-OrderBlocks: TypeAlias = Callable[[Blocks], Ordering]
+OrderBlocks: TypeAlias = Callable[[Blocks], tuple[tuple[int, ...], ...]]
 
 
 def build(shape: Shape, names: tuple[str, ...], mask: int, order: OrderBlocks) -> PhysicalPlan:
@@ -111,7 +114,7 @@ def build(shape: Shape, names: tuple[str, ...], mask: int, order: OrderBlocks) -
         return Leaf(names[mask.bit_length() - 1])
     blocks = shape[mask]
     inputs = tuple(build(shape, names, block, order) for block in blocks)
-    return JoinNode(inputs, order(blocks).orders if len(blocks) > 2 else ())
+    return JoinNode(inputs, order(blocks) if len(blocks) > 2 else ())
 
 
 def shape_of(plan: PhysicalPlan, model: ResourceModel) -> Shape:

@@ -28,10 +28,10 @@ def _remove_one_state(orderer: Orderer, shape: Shape) -> Shape:
             continue
         smaller = dissolved(shape, state)
         join = above[state]
-        added = orderer.order(smaller[join]).cpu - orderer.order(shape[join]).cpu
-        added -= orderer.order(shape[state]).cpu + orderer.model.upkeep(state)
-        freed = orderer.model.state_bytes(state)
-        ratio = added / freed if freed else -float("inf")
+        upper, lower, merged = orderer.order(shape[join]), orderer.order(shape[state]), orderer.order(smaller[join])
+        added = merged.cpu - upper.cpu - lower.cpu - orderer.model.upkeep(state)
+        freed = orderer.model.state_bytes(state) + upper.memory + lower.memory - merged.memory
+        ratio = added / freed if freed > 0 else added
         if ratio < least or best is shape:
             best, least = smaller, ratio
     return best

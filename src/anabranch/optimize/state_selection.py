@@ -35,7 +35,8 @@ def _keep_one_state(orderer: Orderer, shape: Shape, cpu: float, budget: Budget) 
         if orderer.model.state_bytes(sum(pair)) > room:
             continue
         tried = _merge_operators(orderer, _with_pair(orderer, shape, pair), sum(pair))
-        if orderer.price(tried).cpu < cpu:
+        cost = orderer.price(tried)
+        if cost.cpu < cpu and cost.memory <= budget.total_memory:
             return tried
     return None
 

@@ -2,10 +2,10 @@
 
 Zhu, Raghavan and Rundensteiner 2010, alg. 2. The first layer lets both resources fall together: the best-ordered mjoin,
 which has the least memory of all plans, and the min-state tree, which recomputes nothing. If neither fits, the second
-layer trades one resource for the other: state-selection from the mjoin, then state-removal from the tree. The mjoin's
-memory is a true lower bound, so a budget below it is infeasible for certain. The tree's CPU is not (a mixture can be
-cheaper where upkeep is dear, and min-state is greedy), so where the printed algorithm gives up on it, this one still
-tries the second layer.
+layer trades one resource for the other: state-selection from the mjoin, then state-removal from the tree. The base
+states are a true lower bound of memory, so a budget below them is infeasible for certain. The tree's CPU is none (a
+mixture can be cheaper where upkeep is dear, and min-state is greedy), so where the printed algorithm gives up on it,
+this one still tries the second layer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def two_layer(orderer: Orderer, budget: Budget) -> Proposal | Infeasible:
 
     if found := qualified(orderer.mjoin(), "mjoin ordering"):
         return proposal(found, "the mjoin is within the budget")
-    if considered[0].cost.memory > budget.total_memory:
+    if orderer.model.least_memory > budget.total_memory:
         return Infeasible("memory", considered[0].plan, considered[0].cost, tuple(considered))
     tree = min_state(orderer)
     if found := qualified(tree, "min-state"):

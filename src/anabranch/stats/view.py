@@ -30,26 +30,42 @@ class Known:
 
 @dataclass(frozen=True)
 class UnitCosts:
-    """What one elementary operation of a join costs: seconds of one core, and bytes per row of state.
+    """What the elementary operations of a join cost: seconds of one core, and bytes of state.
 
-    `compare` is paid for each candidate a lookup returns, `match` for each pair that passes, `emit` for each finished
-    result; base and joined bytes are what a state adds to the payload of a base row, to a joined row, and to a joined
-    row for each relation in it.
+    The defaults leave out what the papers' models leave out; a calibrated engine has them all.
     """
 
     insert: float
+    """A row enters a state."""
     delete: float
+    """A row leaves a state."""
     probe: float
+    """A row looks something up."""
     compare: float
+    """A lookup passes one candidate."""
     match: float
+    """A candidate agrees in keys and time."""
+    match_relation: float = 0.0
+    """The same, for each relation of the combination that it makes."""
+    check: float = 0.0
+    """A combination is tested for one further predicate."""
     emit: float = 0.0
-    base_bytes: float = 0.0
-    joined_bytes: float = 0.0
+    """A result leaves."""
+    call: float = 0.0
+    """A batch goes through one lookup, however many rows it has."""
+    code_bytes: float = 0.0
+    """For each base row and key class."""
+    index_bytes: float = 0.0
+    """For each row of a state and index over it."""
     joined_relation_bytes: float = 0.0
+    """For each joined row and relation in it."""
+    lingers: bool = False
+    """Joined rows leave a state in the order they came, not when they expire."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            _require(getattr(self, item.name), f"costs.{item.name}", "cost", high=math.inf)
+            if item.name != "lingers":
+                _require(getattr(self, item.name), f"costs.{item.name}", "cost", high=math.inf)
 
 
 class StatisticsView(Protocol):
@@ -134,7 +150,8 @@ class FixedStatistics:
                 f"'stats.costs' lacks '{missing[0]}'",
                 hint=f"give all of {', '.join(names[:5])} in seconds, or leave 'stats.costs' out",
             )
-        return cls(**numbers, costs=UnitCosts(**costs) if costs else None, source=source)
+        units = UnitCosts(**{**costs, "lingers": bool(costs.get("lingers"))}) if costs else None  # type: ignore[arg-type]
+        return cls(**numbers, costs=units, source=source)
 
     def check_names(self, graph: JoinGraph) -> None:
         """Refuses an entry for a stream, relation or predicate that the query does not have."""

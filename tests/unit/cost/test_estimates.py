@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from anabranch.cost.estimates import Estimates, from_edges, from_statistics
+from anabranch.cost.estimates import Estimates, ThetaEstimate, from_edges, from_statistics
 from anabranch.cost.resources import HASHED, ResourceModel
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph
@@ -60,9 +60,9 @@ def test_a_theta_takes_its_own_entry_or_that_of_its_pair() -> None:
     graph = JoinGraph((relation("a", ("x",)), relation("b", ("x",))), (), (less(("a", "x"), ("b", "x")),))
     by_text = FixedStatistics(selectivities={"a.x < b.x": 0.4})
     by_pair = FixedStatistics(selectivities={"b a": 0.3})
-    assert from_statistics(graph, by_text).thetas == ((0b11, 0.4),)
-    assert from_statistics(graph, by_pair).thetas == ((0b11, 0.3),)
-    assert from_statistics(graph, NOTHING_KNOWN).thetas == ((0b11, 1 / 3),)
+    assert from_statistics(graph, by_text).thetas == (ThetaEstimate(0b11, 0.4),)
+    assert from_statistics(graph, by_pair).thetas == (ThetaEstimate(0b11, 0.3),)
+    assert from_statistics(graph, NOTHING_KNOWN).thetas == (ThetaEstimate(0b11, 1 / 3),)
 
 
 def test_rows_of_a_set_do_not_depend_on_the_order_of_joining() -> None:

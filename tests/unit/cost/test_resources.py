@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from anabranch.cost.estimates import from_edges
+from anabranch.cost.estimates import Estimates, ThetaEstimate, from_edges
 from anabranch.cost.resources import HASHED, NESTED, ResourceModel, with_default_orders
 from anabranch.errors import PlanError
 from anabranch.plan.text import parse
@@ -60,11 +62,43 @@ def test_unequal_windows_give_each_newest_row_its_own_partners() -> None:
     assert ResourceModel(uneven, HASHED).base.rate == pytest.approx(0.5 * (2 * 12 + 3 * 20))
 
 
-def test_bytes_count_payload_once_and_row_numbers_for_joined_rows() -> None:
-    units = UnitCosts(0, 0, 0, 0, 0, base_bytes=10, joined_bytes=4, joined_relation_bytes=8)
-    sized = from_edges({"a": A, "b": B, "c": C}, W, {("a", "b"): AB, ("b", "c"): BC}, row_bytes=100)
-    price = ResourceModel(sized, units).price(TREE)
-    assert price.memory == pytest.approx((A + B + C) * W * 110 + A * B * AB * W**2 * (4 + 2 * 8))
+SIZES = UnitCosts(0, 0, 0, 0, 0, code_bytes=8, index_bytes=48, joined_relation_bytes=8)
+SIZED = from_edges({"a": A, "b": B, "c": C}, W, {("a", "b"): AB, ("b", "c"): BC}, row_bytes=100)
+
+
+def test_bytes_count_payload_codes_and_indexes() -> None:
+    base = ((A + B + C) * 100 + (A + 2 * B + C) * 8) * W
+    tree = ResourceModel(SIZED, SIZES).price(TREE)
+    assert tree.memory == pytest.approx(base + (A + B + C) * W * 48 + A * B * AB * W**2 * (2 * 8 + 48))
+    # In the mjoin, b is looked up by rows of a and by rows of c, through different keys.
+    mjoin = ResourceModel(SIZED, SIZES).price(MJOIN)
+    assert mjoin.memory == pytest.approx(base + (A + 2 * B + C) * W * 48)
+    assert ResourceModel(SIZED, SIZES).least_memory == pytest.approx(base + (A + B + C) * W * 48)
+
+
+def test_rows_linger_in_joined_states_and_for_a_batch_in_all() -> None:
+    lingering = replace(SIZES, lingers=True)
+    model = ResourceModel(SIZED, lingering, batch=2.0)
+    assert model.held(0b001) == pytest.approx(A * (W + 2))
+    assert model.held(0b011) == pytest.approx(2 * A * B * AB * W * (W + 2))
+    assert ResourceModel(SIZED, SIZES).held(0b011) == pytest.approx(A * B * AB * W**2)
+
+
+def test_each_lookup_costs_something_in_each_batch() -> None:
+    calls = UnitCosts(0, 0, 0, 0, 0, call=1e-4)
+    assert ResourceModel(EXAMPLE, calls, batch=0.5).price(MJOIN).cpu == pytest.approx(6 * 1e-4 / 0.5)
+    assert ResourceModel(EXAMPLE, calls, batch=0.5).price(TREE).cpu == pytest.approx(4 * 1e-4 / 0.5)
+
+
+def test_thetas_are_checked_on_what_the_keys_let_through() -> None:
+    units = UnitCosts(0, 0, 0, 0, 0, check=1.0)
+    theta = Estimates(("a", "b"), (2.0, 3.0), (10.0, 10.0), (1.0, 1.0), (), (ThetaEstimate(0b11, 0.2),))
+    assert ResourceModel(theta, units).price(parse("(a b)")).cpu == pytest.approx(2 * 2 * 3 * 10)
+    band = replace(theta, thetas=(ThetaEstimate(0b11, 0.2, is_band=True),))
+    # Two buckets of the band's width are looked into.
+    assert ResourceModel(band, units).price(parse("(a b)")).cpu == pytest.approx(2 * 2 * 3 * 10 * 0.4)
+    assert ResourceModel(band, units).index(0b01, 0b10) == -1
+    assert ResourceModel(theta, units).index(0b01, 0b10) == 0
 
 
 def test_orders_must_be_explicit_and_can_be_filled_in() -> None:

@@ -23,7 +23,19 @@ from anabranch.stats.view import UnitCosts
 from tests.unit.optimize.brute_force import all_shapes, best_ordered
 from tests.unit.optimize.graphs import random_setting
 
-ENGINE_LIKE = UnitCosts(1e-6, 1e-6, 3e-6, 2e-7, 1e-6, base_bytes=32, joined_bytes=24, joined_relation_bytes=8)
+ENGINE_LIKE = UnitCosts(
+    1e-6,
+    1e-6,
+    3e-6,
+    2e-7,
+    1e-6,
+    match_relation=1e-7,
+    call=1e-5,
+    code_bytes=8,
+    index_bytes=48,
+    joined_relation_bytes=8,
+    lingers=True,
+)
 
 
 def tree_state(model: ResourceModel, plan_text: str) -> float:
@@ -60,7 +72,7 @@ def test_min_state_joins_two_slow_streams_across() -> None:
 def test_shapes_price_and_plan_as_the_model_does() -> None:
     rng = random.Random(11)
     for _ in range(5):
-        model = ResourceModel(random_setting(rng, 6, extra_edges=2), ENGINE_LIKE)
+        model = ResourceModel(random_setting(rng, 6, extra_edges=2), ENGINE_LIKE, batch=0.1)
         orderer = Orderer(model)
         for shape in remove_states(orderer, Budget(memory=1e-9), min_state(orderer)):
             plan = orderer.plan(shape)
@@ -115,7 +127,7 @@ def test_state_removal_ends_at_the_mjoin_when_nothing_fits() -> None:
 def test_jtree_finder_finds_exactly_the_undominated_plans(size: int, extra: int, units: UnitCosts, keyed: bool) -> None:
     rng = random.Random(size * 7 + extra)
     for _ in range(3):
-        model = ResourceModel(random_setting(rng, size, extra_edges=extra), units, keyed)
+        model = ResourceModel(random_setting(rng, size, extra_edges=extra), units, keyed, batch=0.1)
         plans = [best_ordered(plan, model) for plan in all_shapes(model.estimates.names)]
         expected = pareto(Considered(plan, model.price(plan), "") for plan in plans)
         found = find_jtrees(model, Budget())

@@ -16,6 +16,7 @@ from anabranch.stats.view import FixedStatistics, UnitCosts
 from tests.unit.optimize.graphs import key, less, random_setting, relation
 
 ENGINE_LIKE = UnitCosts(insert=1e-7, delete=1e-7, probe=3e-7, compare=2e-8, match=1e-7)
+WITH_SIZES = UnitCosts(1e-7, 1e-7, 3e-7, 2e-8, 1e-7, match_relation=1e-8, check=1e-7, call=1e-5, index_bytes=48)
 
 
 def least_cost(model: ResourceModel, start: int, *, cross: bool) -> float:
@@ -66,7 +67,7 @@ def test_orders_on_larger_trees_are_as_good_as_the_best_permutation(size: int) -
         assert model.chain(1 << start, [blocks[i] for i in order]) <= least_cost(model, start, cross=False) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("units", "keyed"), [(HASHED, True), (NESTED, False), (ENGINE_LIKE, True)])
+@pytest.mark.parametrize(("units", "keyed"), [(HASHED, True), (NESTED, False), (WITH_SIZES, True)])
 def test_the_kernel_prices_as_the_model_does(units: UnitCosts, keyed: bool) -> None:
     rng = random.Random(3)
     for _ in range(10):
@@ -75,6 +76,7 @@ def test_the_kernel_prices_as_the_model_does(units: UnitCosts, keyed: bool) -> N
         ordering = Orderer(model).order(blocks)
         cost = sum(model.chain(blocks[i], [blocks[j] for j in order]) for i, order in enumerate(ordering.orders))
         assert ordering.cpu == pytest.approx(cost, rel=1e-9)
+        assert ordering.memory == pytest.approx(model.index_bytes(list(blocks), ordering.orders))
 
 
 def test_the_kernel_knows_thetas_and_classes_of_several_relations() -> None:
@@ -85,7 +87,7 @@ def test_the_kernel_knows_thetas_and_classes_of_several_relations() -> None:
     )
     rates = {"a": 1, "b": 2, "c": 3, "d": 4}
     pairs = {"a b": 1e-2, "b c": 2e-3, "a c": 2e-3, "c d": 0.25}
-    model = ResourceModel(from_statistics(graph, FixedStatistics(rates=rates, selectivities=pairs)), ENGINE_LIKE)
+    model = ResourceModel(from_statistics(graph, FixedStatistics(rates=rates, selectivities=pairs)), WITH_SIZES)
     ordering = Orderer(model).order((1, 2, 4, 8))
     total = sum(model.chain(1 << i, [1 << j for j in order]) for i, order in enumerate(ordering.orders))
     assert ordering.cpu == pytest.approx(total)
