@@ -94,6 +94,11 @@ def measure(command: Sequence[str], *, timeout: float, log: Path, shared: Path) 
 def supervise(command: Sequence[str], timeout: float, log: Path, shared: Path) -> Cost:
     """What `measure` does, inside the supervisor process."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # Whoever interrupts a benchmark interrupts its whole process group; what is being measured must not outlive that.
+    interrupted: list[int] = []
+    for ending in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(ending, lambda number, _frame: interrupted.append(number))
+    parent = os.getppid()
     begun = time.monotonic()
     with log.open("wb") as output:
         redirect = [(os.POSIX_SPAWN_DUP2, output.fileno(), 1), (os.POSIX_SPAWN_DUP2, output.fileno(), 2)]
@@ -114,7 +119,7 @@ def supervise(command: Sequence[str], timeout: float, log: Path, shared: Path) -
         peak = max(peak, memory, key=lambda one: one.total)
         spent = time.thread_time() - work
         time.sleep(max(INTERVAL - spent, 19 * spent))
-        if sampled - begun > timeout:
+        if interrupted or os.getppid() != parent or sampled - begun > timeout:
             _kill(processes)
         for pid, status in _reap():
             if pid == child:

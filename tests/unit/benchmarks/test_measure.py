@@ -9,8 +9,9 @@ import pytest
 
 from benchmarks import report
 from benchmarks.figures import Bound, Figure
+from benchmarks.job import Outcome
 from benchmarks.measure import Cost, Memory, measure
-from benchmarks.scenarios import SCENARIOS, highest
+from benchmarks.scenarios import SCENARIOS, highest, split
 
 BURN = "import time\nwhile time.process_time() < 0.3: pass\n"
 
@@ -30,6 +31,14 @@ def test_the_peak_holds_what_a_child_allocated_and_failure_is_told(tmp_path: Pat
     assert cost.exit_code == 3
     assert cost.peak.private > 60_000_000
     assert (tmp_path / "log").read_text() == "so long\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the supervisor reads /proc")
+def test_what_takes_too_long_is_ended(tmp_path: Path) -> None:
+    cost = measure(
+        [sys.executable, "-c", "while True: pass"], timeout=0.2, log=tmp_path / "log", shared=tmp_path / "hot"
+    )
+    assert cost.exit_code == -9
 
 
 def test_processor_time_between_instants_is_read_between_samples() -> None:
@@ -54,6 +63,21 @@ def test_the_search_ends_near_the_highest_size_that_keeps_the_limit(start: int) 
     found = highest(trial, start, 12, limit=2.0)
     assert 160_000 / 1.1 <= found <= 160_000
     assert len(tried) <= 12
+
+
+def test_a_micro_batch_splits_into_parts_that_add_up_to_it() -> None:
+    slots = [{"seconds": {"transfer": 0.2, "probe": 0.4}}, {"seconds": {"transfer": 0.4, "insert": 0.2}}]
+    progress = {
+        "timestamp": "2026-01-01T00:00:00.000Z",
+        "durationMs": {"triggerExecution": 1500},
+        "adaptive": {"durationMs": {"commit": 100.0}, "slotStatistics": slots},
+    }
+    parts = split(Outcome(0.0, 0.0, 0.0, (progress,)))
+    assert parts["transfer"] == pytest.approx(0.3)
+    assert parts["kernel"] == pytest.approx(0.2)
+    assert parts["state"] == pytest.approx(0.1)
+    assert parts["commit"] == pytest.approx(0.1)
+    assert sum(parts.values()) == pytest.approx(1.5)
 
 
 def test_the_table_tells_reached_from_missed_and_replaces_the_old_one(tmp_path: Path) -> None:
