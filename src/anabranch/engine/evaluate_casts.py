@@ -111,8 +111,12 @@ def _from_time(values: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(target):
         return values.cast(target)
     if is_integer(target):
-        seconds = np.floor_divide(numbers(plain), _SECOND)
-        return from_numbers(seconds, validity(plain), pa.int64()).cast(target)
+        whole = np.floor_divide(numbers(plain), _SECOND)
+        return from_numbers(whole, validity(plain), pa.int64()).cast(target)
+    if is_decimal(target):
+        units = plain.cast(pa.decimal128(19, 0))
+        seconds = pa.Array.from_buffers(pa.decimal128(19, 6), len(units), units.buffers(), offset=units.offset)
+        return _to_decimal(seconds, target)
     fractions = pc.divide(plain.cast(pa.float64(), safe=False), float(_SECOND))
     return cast(fractions, target)
 

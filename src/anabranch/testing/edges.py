@@ -142,7 +142,7 @@ def _casts() -> list[Case]:
     pairs += [(BOOL, target) for target in (*numbers, TEXT)]
     pairs += [(source, TIMESTAMP) for source in (INT, FLOAT, PRICE)]
     pairs += [(DATE, TEXT), (DATE, TIMESTAMP), (TIMESTAMP, TEXT), (TIMESTAMP, DATE), (TIMESTAMP, INT)]
-    pairs += [(TIMESTAMP, FLOAT), (TIMESTAMP, pa.int32())]
+    pairs += [(TIMESTAMP, FLOAT), (TIMESTAMP, pa.int32()), (TIMESTAMP, WIDE), (TIMESTAMP, PRICE)]
     return [Case(Cast(column(0, source), target), (source,)) for source, target in pairs if source != target]
 
 

@@ -301,7 +301,7 @@ def _converted(value: Value, source: pa.DataType, target: pa.DataType) -> Value:
     if pa.types.is_floating(target):
         number = value / 1_000_000 if time else _number(value)
         return pa.scalar(number, pa.float64()).cast(target, safe=False).as_py()
-    return _decimal(value / 1_000_000 if time else value, target)
+    return _decimal(Decimal(value).scaleb(-6) if time else value, target)
 
 
 def _text(value: Value, source: pa.DataType) -> str:
