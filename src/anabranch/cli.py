@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -59,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console(stderr=True)
     # Spark logs the stack of a failed query in three languages; what it means to the user is told once, at the end.
     quiet = {} if arguments.debug else {"spark.log.level": "OFF"}
+    if quiet:
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs the traceback of an interrupt
     spark = local_session(os.cpu_count() or 2, **quiet)
     try:
         handle = start(chosen, spark)

@@ -7,7 +7,9 @@ is a plain SQL join that DuckDB computes once over the same files, compared as a
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import threading
 from dataclasses import dataclass
 from itertools import pairwise
@@ -284,10 +286,17 @@ def _closing_screen(
     table.add_row("state", f"{view.state_rows:,} rows, {size_text(view.state_bytes)}; late rows {view.late_rows:,}")
     table.add_row("plan", f"{report['plan']}, drawn in [bold]{folder / 'plan.svg'}[/bold]")
     table.add_row("", "")
-    table.add_row("next", f"anabranch explain {folder / 'spec.yaml'} --stage graph")
-    table.add_row("", f'anabranch run {folder / "spec.yaml"} --plan "((o p) s)"')
+    table.add_row("next", f"{_command()} explain {folder / 'spec.yaml'} --stage graph")
+    table.add_row("", f'{_command()} run {folder / "spec.yaml"} --plan "((o p) s)"')
     table.add_row("", "[dim]goes on from the same checkpoint with another plan, until Ctrl-C[/dim]")
     return Panel(table, title="anabranch demo", border_style="green" if check.has_passed else "red", expand=False)
+
+
+def _command() -> str:
+    """How a user starts the command from here: by its name, or by its place in an environment that is not active."""
+    if shutil.which("anabranch"):
+        return "anabranch"
+    return os.path.relpath(Path(sys.executable).parent / "anabranch")
 
 
 def _quoted(path: Path) -> str:
