@@ -15,18 +15,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
+from math import prod
 from typing import TypeAlias
 
 from anabranch.errors import PlanError
+from anabranch.expr import Call, Expr, conjuncts
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.schema import Schema, is_fixed_width
 from anabranch.stats.view import Known, Source, StatisticsView
 
 MOST_RELATIONS = 62
 ASSUMED_RATE = 1_000.0
-ASSUMED_FILTER = 1 / 3
+ASSUMED_EQUALITY = 0.1
+ASSUMED_COMPARISON = 1 / 3
 ASSUMED_BAND = 0.1
-ASSUMED_THETA = 1 / 3
 ASSUMED_VALUE_BYTES = 24.0
 SHORTEST_WINDOW = 1e-6
 """Seconds; [NOW] keeps the rows of one instant, and the clock of event times ticks in microseconds."""
@@ -119,7 +121,7 @@ def from_statistics(graph: JoinGraph, seen: StatisticsView, *, horizon: float = 
         rate = use(f"rate of {relation.name}", seen.rate(relation.name, relation.stream), fallback)
         if relation.filter is not None:
             passing = seen.filter_selectivity(relation.name)
-            rate *= use(f"selectivity of {relation.filter}", passing, ASSUMED_FILTER)
+            rate *= use(f"selectivity of {relation.filter}", passing, _passing(relation.filter))
         rates.append(rate)
         reach = relation.window.range
         windows.append(max(horizon if reach is None else reach / 1e6, SHORTEST_WINDOW))
@@ -137,6 +139,13 @@ def payload_bytes(schema: Schema) -> float:
         max(1.0, field.type.bit_width / 8) + field.nullable if is_fixed_width(field.type) else ASSUMED_VALUE_BYTES
         for field in schema
     )
+
+
+def _passing(condition: Expr) -> float:
+    """The share of rows assumed to pass a filter; a column is seldom NULL."""
+    assumed = {"is_not_null": 1.0, "equal": ASSUMED_EQUALITY}
+    parts = conjuncts(condition)
+    return prod(assumed.get(part.function, ASSUMED_COMPARISON) if isinstance(part, Call) else 1.0 for part in parts)
 
 
 _Use: TypeAlias = Callable[[str, Known | None, float], float]
@@ -174,5 +183,5 @@ def _theta(theta: Theta, graph: JoinGraph, seen: StatisticsView, use: _Use) -> T
     alone = len(names) == 2 and not graph.keys_between(left, right) and len(graph.thetas_between(left, right)) == 1
     if known is None and alone:
         known = seen.pair_selectivity(*names)
-    value = use(f"selectivity of {theta}", known, ASSUMED_BAND if theta.band is not None else ASSUMED_THETA)
+    value = use(f"selectivity of {theta}", known, ASSUMED_BAND if theta.band is not None else ASSUMED_COMPARISON)
     return ThetaEstimate(sum(1 << graph.names.index(name) for name in names), value, theta.band is not None)

@@ -1,0 +1,9 @@
+"""Choosing the plan of a query: by output rate, and by what CPU and memory allow."""
+
+from __future__ import annotations
+
+from anabranch.optimize.choice import Choice, choose
+from anabranch.optimize.hints import Hints, Objective
+from anabranch.optimize.strategy import Budget, Considered, Infeasible, Proposal
+
+__all__ = ["Budget", "Choice", "Considered", "Hints", "Infeasible", "Objective", "Proposal", "choose"]

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from anabranch.optimize.kernels import Floats, Integers, Thetas, Units, lookup_cost, meeting
+from anabranch.optimize.kernels import Floats, Integers, Thetas, Units, looked_up, meeting
 
 MOST_BLOCKS = 15
 """A partition is kept as four bits per relation."""
@@ -61,6 +61,11 @@ class Fronts(NamedTuple):
 @njit(cache=True)
 def onward_costs(tables: Tables, blocks: Integers, size: int, cost: Floats, choice: Integers, union: Integers) -> None:
     """cost[s]: the least cost from the union of the blocks in s to the whole; choice[s]: the block to probe next."""
+    # Locals: reading a field of a named tuple in the innermost loop costs more than the arithmetic.
+    rows, held, classes, relations, agree = tables.rows, tables.held, tables.classes, tables.relations, tables.agreeing
+    units, has_thetas = tables.units, tables.thetas.relations.size > 0
+    probe, compare, match, keyed = units.probe, units.compare, units.match, units.keyed
+    match_relation, check = units.match_relation, units.check
     full = (1 << size) - 1
     union[0] = 0
     for group in range(1, full + 1):
@@ -77,21 +82,14 @@ def onward_costs(tables: Tables, blocks: Integers, size: int, cost: Floats, choi
                 continue
             other = blocks[block]
             both = bound | other
-            apart = tables.agreeing[bound] * tables.agreeing[other]
-            agreeing = tables.agreeing[both] / apart if apart > 0 else 0.0
-            _, count, band = meeting(tables.thetas, bound, other)
-            shares_key = tables.classes[bound] & tables.classes[other] != 0
-            price = cost[group | 1 << block] + tables.rows[bound] * lookup_cost(
-                tables.units,
-                tables.thetas,
-                agreeing,
-                shares_key,
-                count,
-                band,
-                tables.relations[both],
-                tables.held[other],
-                tables.rows[other],
-            )
+            apart = agree[bound] * agree[other]
+            agreeing = agree[both] / apart if apart > 0 else 0.0
+            count, band = 0, 1.0
+            if has_thetas:
+                _, count, band = meeting(tables.thetas, bound, other)
+            passed = looked_up(keyed, agreeing, classes[bound] & classes[other] != 0, band)
+            pair = compare * held[other] + (match + match_relation * relations[both] + check * count) * rows[other]
+            price = cost[group | 1 << block] + rows[bound] * (probe + passed * pair)
             if price < least or best < 0:
                 least, best = price, block
         cost[group] = least

@@ -141,37 +141,25 @@ def _describe(given: Numbers, masks: Integers) -> Parts:
 
 
 @njit(cache=True)
-def meeting(thetas: Thetas, left: int | np.int64, right: int | np.int64) -> tuple[float, int, int]:
-    """The selectivity and number of the thetas that become checkable, and the first band between the sides or -1."""
-    share, count, band = 1.0, 0, -1
+def meeting(thetas: Thetas, left: int | np.int64, right: int | np.int64) -> tuple[float, int, float]:
+    """The selectivity and number of the thetas that become checkable, and the selectivity of the first band or 1."""
+    share, count, band, has_band = 1.0, 0, 1.0, False
     for theta in range(thetas.relations.size):
         relations = thetas.relations[theta]
         if relations & (left | right) == relations and relations & ~left != 0 and relations & ~right != 0:
             share *= thetas.selectivity[theta]
             count += 1
-            if band < 0 and thetas.is_band[theta]:
-                band = theta
+            if not has_band and thetas.is_band[theta]:
+                band, has_band = thetas.selectivity[theta], True
     return share, count, band
 
 
 @njit(cache=True)
-def lookup_cost(
-    units: Units,
-    thetas: Thetas,
-    agreeing: float,
-    shares_key: bool,
-    count: int,
-    band: int,
-    relations: int,
-    held: float,
-    rows: float,
-) -> float:
-    """Cost of one row that looks up a state with so many rows held and alive, of which a share agrees in its keys."""
-    share = agreeing if units.keyed else 1.0
-    if units.keyed and not shares_key and band >= 0:
-        share *= min(1.0, 2 * thetas.selectivity[band])
-    match = units.match + units.match_relation * relations + units.check * count
-    return float(units.probe + share * (units.compare * held + match * rows))
+def looked_up(keyed: bool, agreeing: float, shares_key: bool, band_selectivity: float) -> float:
+    """The share of a state that a lookup passes; `band_selectivity` is 1 where no band can be used."""
+    if not keyed:
+        return 1.0
+    return agreeing if shares_key else agreeing * min(1.0, 2 * band_selectivity)
 
 
 @njit(cache=True)
@@ -202,9 +190,10 @@ def _chain_cost(given: Numbers, parts: Parts, start: int, order: Integers, known
                 known[key] = values
         passing, count, band = meeting(given.thetas, bound, parts.masks[block])
         relations += parts.size[block]
-        total += alive * lookup_cost(
-            given.units, given.thetas, share, shares_key, count, band, relations, parts.held[block], parts.rows[block]
-        )
+        passed = looked_up(given.units.keyed, share, shares_key, band)
+        match = given.units.match + given.units.match_relation * relations + given.units.check * count
+        pair = passed * (given.units.compare * parts.held[block] + match * parts.rows[block])
+        total += alive * (given.units.probe + pair)
         alive *= parts.rows[block] * share * passing
         bound |= parts.masks[block]
     return float(total * parts.turnover[start] + order.size * given.units.call)
@@ -378,17 +367,10 @@ def order_blocks(given: Numbers, masks: Integers) -> tuple[Integers, float, floa
             factor[one, other] = parts.rows[other] * share * passing
             weight[one, other] = parts.rows[one] * factor[one, other]
             relations = parts.size[one] + parts.size[other]
-            cost[one, other] = lookup_cost(
-                given.units,
-                given.thetas,
-                share,
-                shares_key,
-                count,
-                band,
-                relations,
-                parts.held[other],
-                parts.rows[other],
-            )
+            passed = looked_up(given.units.keyed, share, shares_key, band)
+            match = given.units.match + given.units.match_relation * relations + given.units.check * count
+            pair = passed * (given.units.compare * parts.held[other] + match * parts.rows[other])
+            cost[one, other] = given.units.probe + pair
     orders = np.empty((size, size - 1), np.int64)
     cpu = np.full(size, np.inf)
     known = np.empty(given.distinct.shape[0])

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from anabranch.cost.resources import ResourceModel, Resources
+from anabranch.cost.resources import Resources
 from anabranch.errors import SpecError
-from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes
+from anabranch.plan.physical import PhysicalPlan, nodes
 
 Bound: TypeAlias = Literal["cpu", "memory", "cpu and memory together"]
 
@@ -47,8 +47,9 @@ class Budget:
         return cost.cpu <= self.total_cpu and cost.memory <= self.total_memory
 
     def use(self, cost: Resources) -> float:
-        """The larger of the two shares of the budget that a plan takes; at most 1 when it fits."""
-        return max(cost.cpu / self.total_cpu, cost.memory / self.total_memory)
+        """The larger of the two shares of the budget that a plan takes; without a limit a slot is one core."""
+        cores = self.total_cpu if self.cpu < math.inf else float(self.slots)
+        return max(cost.cpu / cores, cost.memory / self.total_memory)
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,6 @@ def over_budget(cost: Resources, budget: Budget) -> str:
     return ", ".join(parts)
 
 
-def dominates(one: Resources, other: Resources) -> bool:
-    """True when a plan is nowhere worse and somewhere better."""
-    return one.cpu <= other.cpu and one.memory <= other.memory and (one.cpu, one.memory) != (other.cpu, other.memory)
-
-
 def pareto(plans: Iterable[Considered]) -> tuple[Considered, ...]:
     """The plans that no other dominates, by rising CPU; one of each pair of costs."""
     kept: list[Considered] = []
@@ -113,8 +109,3 @@ def pareto(plans: Iterable[Considered]) -> tuple[Considered, ...]:
             kept.append(candidate)
             least = candidate.cost.memory
     return tuple(kept)
-
-
-def joined_sets(plan: PhysicalPlan, model: ResourceModel) -> frozenset[int]:
-    """The sets of relations that the plan joins, as masks; all but the whole are kept as states."""
-    return frozenset(model.estimates.mask(node.relations) for node in nodes(plan) if isinstance(node, JoinNode))

@@ -1,0 +1,78 @@
+"""A choice in words: the statistics it rests on, the plan, and every plan considered with the reason it lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anabranch.optimize.choice import Choice
+from anabranch.optimize.strategy import Budget, Infeasible, Proposal, kind
+
+MOST_ROWS = 20
+HEADINGS = ("plan", "kind", "by", "cpu", "memory", "rate", "verdict")
+
+
+def considered_rows(choice: Choice) -> list[tuple[str, ...]]:
+    """One row per plan considered, under `HEADINGS`: the chosen one first."""
+    return [
+        (
+            str(c.plan),
+            kind(c.plan),
+            c.origin,
+            f"{c.cost.cpu:.4g}",
+            bytes_text(c.cost.memory),
+            f"{c.cost.rate:.4g}",
+            c.reason,
+        )
+        for c in choice.answer.considered
+    ]
+
+
+def statistics_rows(choice: Choice) -> list[tuple[str, str, str]]:
+    """What the choice rests on: quantity, value, source."""
+    return [(used.what, f"{used.value:.4g}", used.source) for used in choice.estimates.used]
+
+
+def explanation(choice: Choice) -> str:
+    """The whole story of a choice as text."""
+    lines = ["statistics", *_table(statistics_rows(choice)), "", f"objective {choice.objective}"]
+    lines.append(f"budget {_budget_text(choice.budget)}")
+    match choice.answer:
+        case Proposal(plan=plan, cost=cost, reason=reason):
+            lines += [f"plan {plan}", f"because {reason}"]
+        case Infeasible(bound=bound, best=best, cost=cost):
+            lines += [f"no plan keeps the bound on {bound}", f"nearest {best}"]
+    lines.append(f"needs {cost.cpu:.4g} cores, {bytes_text(cost.memory)}, for {cost.rate:.4g} results per second")
+    rows = considered_rows(choice)
+    lines += ["", "considered", *_table([HEADINGS, *rows[:MOST_ROWS]])]
+    if len(rows) > MOST_ROWS:
+        lines.append(f"  and {len(rows) - MOST_ROWS} more")
+    return "\n".join(lines)
+
+
+def bytes_text(count: float) -> str:
+    """Bytes with the unit that reads best.
+
+    >>> bytes_text(1_500_000)
+    '1.5 MB'
+    """
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.3g} B"
+
+
+def _budget_text(budget: Budget) -> str:
+    parts = []
+    if budget.cpu != float("inf"):
+        parts.append(f"{budget.cpu:g} cores")
+    if budget.memory != float("inf"):
+        parts.append(bytes_text(budget.memory))
+    limits = " and ".join(parts) or "none"
+    return f"{limits} in each of {budget.slots} slots" if budget.slots > 1 and parts else limits
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max((len(cell) for cell in column), default=0) for column in zip(*rows, strict=True)]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]

@@ -1,0 +1,175 @@
+"""What a user may say about a choice: the objective, and shapes or orders to force or forbid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice, permutations
+from typing import Literal, TypeAlias
+
+from anabranch.cost.resources import ResourceModel
+from anabranch.errors import PlanError, SpecError
+from anabranch.optimize.strategy import kind
+from anabranch.plan.check import validate
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, shape
+from anabranch.plan.text import parse
+from anabranch.window import parse_duration
+
+ObjectiveKind: TypeAlias = Literal["qualified", "cpu", "memory", "rate", "first"]
+Kind: TypeAlias = Literal["mjoin", "tree", "jtree"]
+KINDS: tuple[Kind, ...] = ("mjoin", "tree", "jtree")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What the best plan is best at; `amount` is seconds for rate@ and results for first@."""
+
+    kind: ObjectiveKind = "qualified"
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.kind}@{self.amount:g}" if self.kind in ("rate", "first") else self.kind
+
+    @classmethod
+    def parse(cls, text: str) -> Objective:
+        """The objective a text names: qualified, cpu, memory, rate@<time> or first@<number of results>."""
+        name, at, amount = text.partition("@")
+        match name.strip(), at:
+            case ("qualified" | "cpu" | "memory") as plain, "":
+                return cls(plain)
+            case ("rate" | "first") as timed, "@":
+                value = _amount(timed, amount.strip())
+                if value is not None and value > 0:
+                    return cls(timed, value)
+            case _:
+                pass
+        raise SpecError(
+            f"unknown objective '{text}'",
+            hint="write qualified, cpu, memory, rate@<time> such as rate@30 seconds, or first@<number of results>",
+        )
+
+
+def _amount(name: str, text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return parse_duration(text) / 1e6 if name == "rate" else None
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class Hints:
+    """Shapes and orders that a plan must or must not have."""
+
+    plan: PhysicalPlan | None = None
+    """The plan itself; orders that it leaves open are chosen."""
+    kinds: tuple[Kind, ...] = KINDS
+    """The families a plan may be of."""
+    keep: tuple[frozenset[str], ...] = ()
+    """Relations whose join must be a state."""
+    forbid: tuple[PhysicalPlan, ...] = ()
+    """Joins that must not be formed, or with an order written out, orders that must not be taken."""
+
+    @classmethod
+    def parse(
+        cls, graph: JoinGraph, *, force: str | None = None, keep: Iterable[str] = (), forbid: Iterable[str] = ()
+    ) -> Hints:
+        """Hints from texts: force a family or a whole plan, keep joins such as 'a b', forbid families or joins."""
+        kinds, plan = list(KINDS), None
+        if force in KINDS:
+            kinds = [known for known in KINDS if known == force]
+        elif force is not None:
+            plan = validate(parse(force), graph)
+        forbidden = []
+        for text in forbid:
+            if text in KINDS:
+                kinds = [known for known in kinds if known != text]
+            else:
+                forbidden.append(parse(text))
+        kept = tuple(frozenset(text.strip("() ").split()) for text in keep)
+        named = [(str(pattern), name) for pattern in forbidden for name in pattern.relations]
+        for text, name in [*named, *((" ".join(sorted(group)), name) for group in kept for name in sorted(group))]:
+            if name not in graph.names:
+                raise PlanError(
+                    f"hint '{text}' names '{name}', which the query does not have",
+                    hint=f"the query's relations are {', '.join(graph.names)}",
+                )
+        if not kinds:
+            raise SpecError("the hints forbid every family of plans", hint="allow one of mjoin, tree, jtree")
+        for group in kept:
+            if len(group) < 2:
+                raise SpecError(f"hint '{' '.join(group)}' names no join", hint="name at least two relations")
+        return cls(plan, tuple(kinds), kept, tuple(forbidden))
+
+    def forbidden_sets(self, model: ResourceModel) -> frozenset[int]:
+        """The sets of relations that may not be joined in any way."""
+        patterns = (p for p in self.forbid if isinstance(p, JoinNode) and not any(p.orders))
+        return frozenset(model.estimates.mask(pattern.relations) for pattern in patterns)
+
+    def needed_sets(self, model: ResourceModel) -> frozenset[int]:
+        return frozenset(model.estimates.mask(tuple(group)) for group in self.keep)
+
+    def objection(self, plan: PhysicalPlan) -> str:
+        """Why a plan is not allowed; empty when it is."""
+        if kind(plan) not in self.kinds:
+            return f"a {kind(plan)} is forbidden by a hint"
+        joined = {frozenset(node.relations) for node in nodes(plan)}
+        for group in self.keep:
+            if group not in joined:
+                return f"does not join {' '.join(sorted(group))} first, as a hint wants"
+        for pattern in self.forbid:
+            if not isinstance(pattern, JoinNode):
+                continue
+            if not any(pattern.orders) and frozenset(pattern.relations) in joined:
+                return f"{shape(pattern)} is forbidden by a hint"
+            if any(_given_orders(node) & _given_orders(pattern) for node in nodes(plan) if _same(node, pattern)):
+                return f"an order of {pattern} is forbidden by a hint"
+        return ""
+
+    def amended(self, plan: PhysicalPlan, model: ResourceModel) -> PhysicalPlan:
+        """The plan with every forbidden probe order exchanged for the cheapest allowed one."""
+        if not isinstance(plan, JoinNode):
+            return plan
+        inputs = tuple(self.amended(child, model) for child in plan.inputs)
+        node = JoinNode(inputs, plan.orders)
+        forbidden: set[tuple[str, ...]] = set()
+        for pattern in self.forbid:
+            if isinstance(pattern, JoinNode) and _same(node, pattern):
+                forbidden |= _given_orders(pattern)
+        if len(inputs) == 2 or not forbidden & _given_orders(node):
+            return node
+        orders = tuple(_allowed_order(node, start, forbidden, model) for start in range(len(inputs)))
+        return JoinNode(inputs, orders)
+
+
+MOST_ORDERS = 5040
+
+
+def _allowed_order(
+    node: JoinNode, start: int, forbidden: set[tuple[str, ...]], model: ResourceModel
+) -> tuple[int, ...]:
+    blocks = [model.estimates.mask(child.relations) for child in node.inputs]
+
+    def cost(order: tuple[int, ...]) -> float:
+        return model.chain(blocks[start], [blocks[position] for position in order])
+
+    # Permutations of the present order, so that a cut-off list begins with its neighbours.
+    tried = [node.orders[start], *islice(permutations(node.orders[start]), MOST_ORDERS)]
+    allowed = [order for order in tried if _sequence(node, start, order) not in forbidden]
+    return min(allowed or tried[:1], key=cost)
+
+
+def _same(node: JoinNode, pattern: JoinNode) -> bool:
+    return {shape(child) for child in node.inputs} == {shape(child) for child in pattern.inputs}
+
+
+def _sequence(node: JoinNode, start: int, order: tuple[int, ...]) -> tuple[str, ...]:
+    return tuple(shape(node.inputs[position]) for position in (start, *order))
+
+
+def _given_orders(node: JoinNode) -> set[tuple[str, ...]]:
+    return {_sequence(node, start, order) for start, order in enumerate(node.orders) if order}
