@@ -61,7 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     # Spark logs the stack of a failed query in three languages; what it means to the user is told once, at the end.
     quiet = {} if arguments.debug else {"spark.log.level": "OFF"}
     if quiet:
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs the traceback of an interrupt
+        # Py4J logs the traceback of an interrupt, to the root logger.
+        logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
     spark = local_session(os.cpu_count() or 2, **quiet)
     try:
         handle = start(chosen, spark)
