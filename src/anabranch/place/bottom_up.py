@@ -84,7 +84,7 @@ def _within(problem: Problem, hierarchy: Hierarchy, level: int, cluster: Cluster
 
 def _reachable(problem: Problem, made: dict[Mask, Placed]) -> Mask:
     """The largest set of relations that the streams in sight can supply without overlap."""
-    pieces = {p.mask for p in problem.producers if p.price == 0.0} | set(made)
+    pieces = {p.mask for p in problem.producers if not p.widened} | set(made)
     reached = {0}
     for piece in sorted(pieces):
         reached |= {mask | piece for mask in reached if not mask & piece}
@@ -101,7 +101,7 @@ def _units(problem: Problem, made: dict[Mask, Placed], view: Mask) -> tuple[Mask
     rest = view
     for mask in units:
         rest &= ~mask
-    offered = sorted({p.mask for p in problem.producers if p.price == 0.0}, key=lambda mask: (mask.bit_count(), mask))
+    offered = sorted({p.mask for p in problem.producers if not p.widened}, key=lambda mask: (mask.bit_count(), mask))
     cover = _exact_cover(rest, offered)
     assert cover is not None
     return (*units, *cover)

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from anabranch.place.landscape import Landscape, Load, SinkQuery
+from anabranch.place.landscape import NOTHING, Landscape, SinkQuery
 from anabranch.place.planner import Decision, Problem, decide, problem_of
 from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Split, Take, split_of
 
@@ -94,7 +94,7 @@ class _Model:
         landscape = self._problem.landscape
         loads = {split: self._problem.load(split) for split in _every_split(self._problem.full)}
         for site in self._sites:
-            limits, busy = landscape.topology.sites[site], landscape.loads.get(site, Load())
+            limits, busy = landscape.topology.sites[site], landscape.loads.get(site, NOTHING)
             here = [(v, loads[split]) for v, split, at in self.joins if at == site]
             if np.isfinite(limits.cpu):
                 self._rows.append(([(v, load.cpu) for v, load in here], -np.inf, limits.cpu - busy.cpu))

@@ -29,6 +29,20 @@ class SinkQuery:
 
 
 @dataclass(frozen=True)
+class Load:
+    """CPU in seconds of work a second, and memory in bytes."""
+
+    cpu: float = 0.0
+    memory: float = 0.0
+
+    def __add__(self, other: Load) -> Load:
+        return Load(self.cpu + other.cpu, self.memory + other.memory)
+
+
+NOTHING = Load()
+
+
+@dataclass(frozen=True)
 class Input:
     """What an operator takes of a producer; slot i of the view becomes slot `slots[i]` of the operator's own view."""
 
@@ -40,12 +54,13 @@ class Input:
 
 @dataclass(frozen=True)
 class Operator:
-    """A running operator at a site (by position) and the view it offers to everyone."""
+    """A running operator at a site (by position), the view it offers to everyone, and what it needs of its site."""
 
     name: str
     site: int
     view: View
     inputs: tuple[Input, ...]
+    load: Load
 
     @property
     def is_base(self) -> bool:
@@ -61,17 +76,11 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Load:
-    """CPU in seconds of work a second, and memory in bytes."""
+class Widening:
+    """Operators with wider views, and for each flow that grows the extra bytes a second, its origin and its end."""
 
-    cpu: float = 0.0
-    memory: float = 0.0
-
-    def __add__(self, other: Load) -> Load:
-        return Load(self.cpu + other.cpu, self.memory + other.memory)
-
-    def __sub__(self, other: Load) -> Load:
-        return Load(self.cpu - other.cpu, self.memory - other.memory)
+    operators: Mapping[str, Operator]
+    flows: tuple[tuple[float, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -86,12 +95,16 @@ class Landscape:
     @cached_property
     def cost(self) -> float:
         """Network usage: bytes a second times distance, over all flows."""
-        return sum(
-            self._flow_cost(operator, taken) for operator in self.operators.values() for taken in operator.inputs
-        )
+        return self.cost_into(self.operators)
 
-    def _flow_cost(self, operator: Operator, taken: Input) -> float:
-        return taken.bytes * self.topology.distance(self.operators[taken.producer].site, operator.site)
+    def cost_into(self, names: Iterable[str]) -> float:
+        """The network usage of the flows into some operators; those that do not run have none."""
+        running = (self.operators[name] for name in names if name in self.operators)
+        return sum(
+            taken.bytes * self.topology.distance(self.operators[taken.producer].site, operator.site)
+            for operator in running
+            for taken in operator.inputs
+        )
 
     @cached_property
     def offers(self) -> dict[str, tuple[Operator, ...]]:
@@ -107,14 +120,14 @@ class Landscape:
         found: dict[int, Load] = {}
         for operator in self.operators.values():
             if operator.is_join:
-                found[operator.site] = found.get(operator.site, Load()) + join_load(
-                    [taken.view for taken in operator.inputs], operator.view, self.statistics
-                )
+                found[operator.site] = found.get(operator.site, NOTHING) + operator.load
         return found
 
     def overloaded(self, sites: Iterable[int]) -> tuple[int, ...]:
         """Those of the sites that are asked for more than they have."""
-        return tuple(site for site in sites if not self._fits(site, self.loads.get(site, Load())))
+        if not self.topology.is_limited:
+            return ()
+        return tuple(site for site in sites if not self._fits(site, self.loads.get(site, NOTHING)))
 
     def _fits(self, site: int, load: Load) -> bool:
         limits = self.topology.sites[site]
@@ -122,34 +135,39 @@ class Landscape:
 
     def fits(self, site: int, extra: Load) -> bool:
         """True when a site can take on more."""
-        return self._fits(site, self.loads.get(site, Load()) + extra)
+        return self._fits(site, self.loads.get(site, NOTHING) + extra)
 
-    def relaxed(self, name: str, wanted: View) -> tuple[dict[str, Operator], float]:
-        """The operators to change so that one of them covers a view, and what the wider flows between them cost.
+    def relaxed(self, name: str, wanted: View) -> Widening | None:
+        """The operators to change so that one of them covers a view, and how much wider the flows between them get.
 
         A delivery is offered as it is: nobody changes what another sink receives. Base sources cover everything.
         """
         changed: dict[str, Operator] = {}
-        return changed, self._relax(name, wanted, changed)
+        flows: list[tuple[float, int, int]] = []
+        possible = self._relax(name, wanted, changed, flows)
+        return Widening(changed, tuple(flows)) if possible else None
 
-    def _relax(self, name: str, wanted: View, changed: dict[str, Operator]) -> float:
+    def _relax(
+        self, name: str, wanted: View, changed: dict[str, Operator], flows: list[tuple[float, int, int]]
+    ) -> bool:
         operator = changed.get(name, self.operators[name])
         if operator.view.covers(wanted):
-            return 0.0
+            return True
         if not operator.is_join:
-            return float("inf")
+            return False
         view = operator.view.union(wanted)
-        inputs, price = [], 0.0
+        inputs = []
         for taken in operator.inputs:
             asked = View(tuple(view.slots[slot] for slot in taken.slots), taken.view.predicates)
             wider = taken.view.union(asked)
-            price += self._relax(taken.producer, wider, changed)
+            if not self._relax(taken.producer, wider, changed, flows):
+                return False
             volume = view_bytes(wider, self.statistics)
-            distance = self.topology.distance(self.operators[taken.producer].site, operator.site)
-            price += (volume - taken.bytes) * distance
+            flows.append((volume - taken.bytes, self.operators[taken.producer].site, operator.site))
             inputs.append(replace(taken, view=wider, bytes=volume))
-        changed[name] = replace(operator, view=view, inputs=tuple(inputs))
-        return price
+        load = join_load([taken.view for taken in inputs], view, self.statistics)
+        changed[name] = replace(operator, view=view, inputs=tuple(inputs), load=load)
+        return True
 
     def with_operators(self, operators: Iterable[Operator], query: SinkQuery | None = None) -> Landscape:
         """The landscape with operators added or replaced by name."""
@@ -166,7 +184,7 @@ def bare(topology: Topology, statistics: Statistics, schemas: Mapping[str, Itera
         site = statistics.stream(name).site
         if site not in topology.positions:
             raise TopologyError(f"stream '{name}' is born at unknown site '{site}'", hint="check it against 'sites'")
-        sources[f"@{name}"] = Operator(f"@{name}", topology.position(site), base_view(name, columns), ())
+        sources[f"@{name}"] = Operator(f"@{name}", topology.position(site), base_view(name, columns), (), NOTHING)
     return Landscape(topology, statistics, sources)
 
 

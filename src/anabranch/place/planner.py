@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from anabranch.errors import NoFeasiblePlan, TopologyError
 from anabranch.place.deployment import Deployment, Flow, PlacedOperator, Relaxation
-from anabranch.place.landscape import Input, Landscape, Load, Operator, SinkQuery, join_load, view_bytes
+from anabranch.place.landscape import NOTHING, Input, Landscape, Load, Operator, SinkQuery, join_load, view_bytes
 from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Space, Split, Take, split_of
 from anabranch.place.topology import Indices
 from anabranch.place.view import Need, needs
@@ -63,8 +63,7 @@ class Problem:
 
     @cached_property
     def _is_limited(self) -> bool:
-        limits = ((site.cpu, site.memory) for site in self.landscape.topology.sites)
-        return bool(self.bans.joins) or any(np.isfinite(limit).any() for limit in limits)
+        return bool(self.bans.joins) or self.landscape.topology.is_limited
 
     @cached_property
     def _barred(self) -> dict[Split, npt.NDArray[np.bool_]]:
@@ -161,9 +160,10 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
         wanted = needed[mask].view
         for operator in landscape.offers.get(wanted.signature, ()):
             if operator.is_base or (reusing and (relaxing or operator.view.covers(wanted))):
-                price = landscape.relaxed(operator.name, wanted)[1]
-                if np.isfinite(price):
-                    offered.append(Producer(mask, operator.name, operator.site, price))
+                wider = landscape.relaxed(operator.name, wanted)
+                if wider is not None:
+                    price = sum(extra * landscape.topology.distance(a, b) for extra, a, b in wider.flows)
+                    offered.append(Producer(mask, operator.name, operator.site, price, widened=wider.flows))
     return Problem(landscape, query, needed, volumes, tuple(offered), landscape.topology.position(query.sink))
 
 
@@ -202,8 +202,8 @@ def _remedies(problem: Problem, plan: Placed, after: Landscape, site: int) -> li
     bans = problem.bans
     found = [replace(bans, joins=bans.joins | {(join.split, site)}) for join in joins_of(plan) if join.site == site]
     for leaf in leaves_of(plan):
-        changed, _ = problem.landscape.relaxed(leaf.producer.operator, problem.needs[leaf.mask].view)
-        if any(operator.site == site for operator in changed.values()):
+        wider = problem.landscape.relaxed(leaf.producer.operator, problem.needs[leaf.mask].view)
+        if wider is not None and any(operator.site == site for operator in wider.operators.values()):
             found.append(replace(bans, uses=bans.uses | {leaf.producer.operator}))
     return found
 
@@ -270,13 +270,14 @@ def _commit(problem: Problem, planner: str, found: Found) -> Decision:
     def place(plan: Placed) -> str:
         nonlocal after
         if isinstance(plan, Take):
-            changed, _ = after.relaxed(plan.producer.operator, problem.needs[plan.mask].view)
-            after = after.with_operators(changed.values())
+            wider = after.relaxed(plan.producer.operator, problem.needs[plan.mask].view)
+            assert wider is not None
+            after = after.with_operators(wider.operators.values())
             return plan.producer.operator
         producers = [(place(child), child.mask) for child in (plan.left, plan.right)]
         name = f"{query.name}/{len(started) + 1}"
         inputs = tuple(_input(problem, producer, mask, plan.mask) for producer, mask in producers)
-        operator = Operator(name, plan.site, problem.needs[plan.mask].view, inputs)
+        operator = Operator(name, plan.site, problem.needs[plan.mask].view, inputs, problem.load(plan.split))
         texts[name] = plan_text(problem, plan)
         started.append(operator)
         after = after.with_operators([operator])
@@ -284,14 +285,17 @@ def _commit(problem: Problem, planner: str, found: Found) -> Decision:
 
     root = place(found.plan)
     full = problem.full
-    delivery = Operator(query.name, problem.sink, problem.needs[full].view, (_input(problem, root, full, full),))
+    delivery = Operator(
+        query.name, problem.sink, problem.needs[full].view, (_input(problem, root, full, full),), NOTHING
+    )
     after = after.with_operators([delivery], query)
     sites = after.topology.sites
     reused = [
         leaf.producer.operator for leaf in leaves_of(found.plan) if not before.operators[leaf.producer.operator].is_base
     ]
-    widened = [name for name, operator in before.operators.items() if after.operators[name] != operator]
-    cost = after.cost - before.cost
+    widened = [name for name, operator in before.operators.items() if after.operators[name] is not operator]
+    changed = [*widened, *(operator.name for operator in started), query.name]
+    cost = after.cost_into(changed) - before.cost_into(changed)
     deployment = Deployment(
         query=query.name,
         sink=query.sink,

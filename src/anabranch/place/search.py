@@ -35,6 +35,8 @@ class Producer:
     price: float = 0.0
     seen_at: int = -1
     """The site a coarse view of the network has it at; its own by default."""
+    widened: tuple[tuple[float, int, int], ...] = ()
+    """The flows that grow when it is used, from which the price comes: bytes a second, origin, end."""
 
     @property
     def apparent(self) -> int:
@@ -179,8 +181,8 @@ class _Table:
         taken: Producer | None = None
         for producer in self._producers[mask]:
             reach = producer.price + space.bytes[mask] * space.topology.distance(producer.apparent, end)
-            # On a tie the existing stream is used: it needs no operator.
-            if reach <= cost:
+            # On a tie, up to rounding, the existing stream is used: it needs no operator.
+            if reach <= cost * (1 + 1e-9):
                 cost, taken = reach, producer
         if taken is not None:
             return cost, Take(taken)

@@ -13,7 +13,7 @@ import decimal
 import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -100,19 +100,23 @@ class Selection:
     def columns(self) -> frozenset[str]:
         return frozenset(name for one in self.alternatives for atom in one for name in atom.reads)
 
+    def fixed_values(self, column: str) -> int | None:
+        """How many values a column can have in the rows that pass, if every alternative fixes it."""
+        values = set()
+        for one in self.alternatives:
+            fixed = [atom.value for atom in one if atom.operator == "equal" and atom.column == column]
+            if not fixed:
+                return None
+            values.add(fixed[0])
+        return len(values)
+
     def selectivity(self, stream: str, statistics: Statistics) -> float:
         """The share of the stream's rows that pass.
 
         Alternatives that fix the same column to different values exclude each other, so their shares add up; other
         alternatives count as independent. Adding an alternative never lowers the share.
         """
-        shared = frozenset.intersection(*self.alternatives)
-        groups: dict[str, float] = defaultdict(float)
-        for number, one in enumerate(sorted(self.alternatives, key=_conjunction_text)):
-            fixed = sorted(a.column for a in one - shared if a.operator == "equal" and a.column is not None)
-            groups[fixed[0] if fixed else f"#{number}"] += _share(one - shared, stream, statistics)
-        missed = math.prod(1.0 - min(1.0, share) for share in groups.values())
-        return _share(shared, stream, statistics) * (1.0 - missed)
+        return _passing(self, stream, statistics)
 
     def __str__(self) -> str:
         if self == EVERYTHING:
@@ -159,6 +163,20 @@ def _comparable(value: object) -> Value | None:
 
 def _below(left: Value | None, right: Value | None) -> bool:
     return left is not None and right is not None and bool(left < right)  # type: ignore[operator]
+
+
+@lru_cache(maxsize=1 << 16)
+def _passing(selection: Selection, stream: str, statistics: Statistics) -> float:
+    alternatives = selection.alternatives
+    if len(alternatives) == 1:
+        return _share(next(iter(alternatives)), stream, statistics)
+    shared = frozenset.intersection(*alternatives)
+    groups: dict[str, float] = defaultdict(float)
+    for number, one in enumerate(sorted(alternatives, key=_conjunction_text)):
+        fixed = sorted(a.column for a in one - shared if a.operator == "equal" and a.column is not None)
+        groups[fixed[0] if fixed else f"#{number}"] += _share(one - shared, stream, statistics)
+    missed = math.prod(1.0 - min(1.0, share) for share in groups.values())
+    return _share(shared, stream, statistics) * (1.0 - missed)
 
 
 def _share(atoms: Conjunction, stream: str, statistics: Statistics) -> float:

@@ -48,13 +48,15 @@ class WorkCosts:
     row_out: float = 1e-6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Statistics:
-    """All streams, by name, and the selectivities someone measured, by predicate text."""
+    """All streams, by name, and the selectivities someone measured, by predicate text; compared by identity."""
 
     streams: Mapping[str, StreamStatistics]
     selectivities: Mapping[str, float] = field(default_factory=dict)
     work: WorkCosts = WorkCosts()
+    record_bytes: float | None = None
+    """When given, every row is so wide, joined or not, as the paper assumes of the airline's."""
 
     def __post_init__(self) -> None:
         for name, stream in self.streams.items():
@@ -93,10 +95,14 @@ class Statistics:
             return 1.0
         return COMPARISON_SELECTIVITY
 
-    def equality_selectivity(self, members: Iterable[tuple[str, str]]) -> float:
-        """The share of combinations that agree in all of the (stream, column) members."""
-        counts = sorted(self.distinct(stream, column) for stream, column in members)
-        return 1.0 / math.prod(counts[1:])
+
+def equality_selectivity(distinct: Iterable[float]) -> float:
+    """The share of combinations that agree in columns with so many distinct values each.
+
+    >>> equality_selectivity([1500, 120])
+    0.0006666666666666666
+    """
+    return 1.0 / math.prod(sorted(distinct)[1:])
 
 
 def from_dict(entry: Any) -> Statistics:
@@ -121,4 +127,5 @@ def from_dict(entry: Any) -> Statistics:
             ) from error
     given = {str(text): float(share) for text, share in entry.get("selectivities", {}).items()}
     work = WorkCosts(**{str(name): float(cost) for name, cost in entry.get("work", {}).items()})
-    return Statistics(streams, given, work)
+    uniform = entry.get("record_bytes")
+    return Statistics(streams, given, work, None if uniform is None else float(uniform))

@@ -17,6 +17,7 @@ from anabranch.place.hierarchy import Cluster, Hierarchy
 from anabranch.place.landscape import Landscape, SinkQuery
 from anabranch.place.planner import Decision, Problem, decide, problem_of
 from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Split, Take, search
+from anabranch.place.topology import Indices
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,8 @@ def descend(
     """
     seen = hierarchy.representatives(level)
     inside = np.isin(seen, cluster.members)
-    producers = [
-        replace(producer, seen_at=int(seen[producer.site])) if inside[producer.site] else producer
-        for producer in _usable(problem, part)
-    ]
+    apparent = np.where(inside, seen, np.arange(len(seen)))
+    producers = [_as_seen(producer, apparent, problem) for producer in _usable(problem, part)]
     sites = np.array(cluster.members)
     found = search(problem.space(part.units, producers, sites, part.destination, seen, splits))
     if found is None:
@@ -81,6 +80,16 @@ def _usable(problem: Problem, part: Part) -> list[Producer]:
         made |= mask
     usable = [producer for producer in problem.producers if not producer.mask & made]
     return usable + [Producer(mask, "", site_of(plan)) for mask, plan in part.made.items()]
+
+
+def _as_seen(producer: Producer, apparent: Indices, problem: Problem) -> Producer:
+    """The stream as a coordinator sees it: where its cluster's members stand, and the price over their distances.
+
+    Old and new flows must be estimated alike, or a running stream would look dear beside a new one on the same way.
+    """
+    distance = problem.landscape.topology.distance
+    price = sum(extra * distance(int(apparent[a]), int(apparent[b])) for extra, a, b in producer.widened)
+    return replace(producer, seen_at=int(apparent[producer.site]), price=price)
 
 
 @dataclass
@@ -108,10 +117,11 @@ class _Refining:
         """Of the streams that looked alike from here, the one that is really cheapest."""
         if chosen.mask in self.part.made:
             return self.part.made[chosen.mask]
-        alike = [p for p in self.producers if p.mask == chosen.mask and p.apparent == chosen.apparent]
+        alike = {p.operator for p in self.producers if p.mask == chosen.mask and p.apparent == chosen.apparent}
+        offered = [p for p in self.problem.producers if p.mask == chosen.mask and p.operator in alike]
         volume = self.problem.bytes[chosen.mask]
         topology = self.problem.landscape.topology
-        return Take(min(alike, key=lambda p: (p.price + volume * topology.distance(p.site, towards), p.operator)))
+        return Take(min(offered, key=lambda p: (p.price + volume * topology.distance(p.site, towards), p.operator)))
 
     def _view(self, root: JoinAt, member: int, towards: int) -> Placed | None:
         below = self.hierarchy.below(self.level, member)

@@ -121,8 +121,8 @@ class Topology:
             self._rows["known"] = np.zeros(count, dtype=bool)
         matrix: Floats = self._rows["matrix"]
         wanted = np.asarray(origins, dtype=np.intp)
-        missing = np.unique(wanted[~self._rows["known"][wanted]])
-        if len(missing):
+        if not self._rows["known"][wanted].all():
+            missing = np.unique(wanted[~self._rows["known"][wanted]])
             matrix[missing] = dijkstra(self._graph, directed=False, indices=missing)
             self._rows["known"][missing] = True
         found: Floats = matrix[wanted]
@@ -134,8 +134,15 @@ class Topology:
         return rows
 
     def distance(self, origin: int, end: int) -> float:
-        self.distances([origin])
+        """The cost of the shortest path between two sites."""
+        if "matrix" not in self._rows or not self._rows["known"][origin]:
+            self.distances([origin])
         return float(self._rows["matrix"][origin, end])
+
+    @cached_property
+    def is_limited(self) -> bool:
+        """True when some site has a finite capacity."""
+        return any(math.isfinite(site.cpu) or math.isfinite(site.memory) for site in self.sites)
 
     def path(self, origin: int, end: int) -> tuple[int, ...]:
         """The sites on the shortest path, both ends included; ties go to the lower position."""

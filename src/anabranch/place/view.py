@@ -17,7 +17,7 @@ from itertools import permutations, product
 from anabranch.errors import TopologyError
 from anabranch.expr import Column, Expr, columns, transform
 from anabranch.place.selection import EVERYTHING, Selection, from_filter, without_relation
-from anabranch.place.statistics import Statistics
+from anabranch.place.statistics import Statistics, equality_selectivity
 from anabranch.plan.query import Query
 from anabranch.window import UNITS, duration_text
 
@@ -109,6 +109,8 @@ class View:
 
     def width(self, statistics: Statistics) -> float:
         """Bytes a row."""
+        if statistics.record_bytes is not None:
+            return statistics.record_bytes
         return sum(statistics.stream(slot.stream).width(slot.columns) for slot in self.slots)
 
     @property
@@ -239,9 +241,10 @@ def _selectivity(predicate: Predicate, slots: tuple[Slot, ...], statistics: Stat
     if predicate.text in statistics.selectivities:
         return statistics.selectivities[predicate.text]
     if predicate.is_equality:
-        members = [
-            (slots[position].stream, min(reads))
-            for position, reads in zip(predicate.positions, predicate.reads, strict=True)
-        ]
-        return statistics.equality_selectivity(members)
+        counts = []
+        for position, reads in zip(predicate.positions, predicate.reads, strict=True):
+            slot, column = slots[position], min(reads)
+            fixed = slot.selection.fixed_values(column)
+            counts.append(float(fixed) if fixed is not None else statistics.distinct(slot.stream, column))
+        return equality_selectivity(counts)
     return statistics.filter_selectivity("", None, "", predicate.text)

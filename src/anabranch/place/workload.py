@@ -8,11 +8,15 @@ products.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 
 import pyarrow as pa
 
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.cql import compile_query
+from anabranch.ddl import parse_schema
 from anabranch.expr import Column
 from anabranch.place.landscape import Landscape, SinkQuery, bare
 from anabranch.place.statistics import Statistics, StreamStatistics
@@ -81,3 +85,122 @@ def star_query(streams: list[str], seconds: float) -> Query:
     outputs = tuple(Output(f"{name}_value", Column(name, "value", pa.int64())) for name in streams)
     text = f"SELECT ... FROM {', '.join(f'{name} {window}' for name in streams)} WHERE keys are equal"
     return Query(text, JoinGraph(relations, (key,) if len(streams) > 1 else ()), outputs)
+
+
+AIRLINE_SCHEMAS = {
+    "flights": "num bigint, gate string, dest string, terminal string, carrier_code string, ts timestamp",
+    "checkins": "flight bigint, status string, ts timestamp",
+    "baggage": "flight bigint, status string, area string, ts timestamp",
+    "weather": "city string, forecast string, ts timestamp",
+    "sales": "dest string, amount double, ts timestamp",
+}
+ACTIVE_FLIGHTS = 120
+TERMINALS = "ABCDEF"
+
+
+def airline_statistics(sites: Mapping[str, str]) -> Statistics:
+    """The sources of the paper's Fig. 5 at the given sites; every record has 100 bytes, joined ones too.
+
+    Distinct values follow from the figure: 240 check-ins a minute at two per flight are 120 flights, and so on.
+    """
+
+    def source(stream: str, rate: float, **distinct: float) -> StreamStatistics:
+        return StreamStatistics(sites[stream], rate, distinct=distinct)
+
+    return Statistics(
+        {
+            "flights": source("flights", 1500 / 300, num=1500, dest=450, terminal=len(TERMINALS), carrier_code=10),
+            "checkins": source("checkins", 240 / 60, flight=240 / 2),
+            "baggage": source("baggage", 500 / 60, flight=500 / 4),
+            "weather": source("weather", 450 / 300, city=450),
+            "sales": source("sales", 70 / 60, dest=70),
+        },
+        record_bytes=100.0,
+    )
+
+
+def airline_catalog() -> Catalog:
+    """The airline's streams, for the binder."""
+    catalog = Catalog()
+    for name, columns in AIRLINE_SCHEMAS.items():
+        catalog.register(StreamDeclaration(name, parse_schema(columns), "ts"))
+    return catalog
+
+
+def airline_workload(topology: Topology, queries: int, seed: int, inferring: bool = False) -> Workload:
+    """Gate agents (80 %), terminal displays (15 %) and monitoring (5 %), as in section 4.1.1 of the paper.
+
+    The front end infers that a condition on the flight number holds for check-ins and baggage too. The paper filters
+    flights only, so without `inferring` the inferred conditions are taken off again.
+    """
+    random = Random(seed)
+    names = [site.name for site in topology.sites]
+    statistics = airline_statistics({stream: random.choice(names) for stream in AIRLINE_SCHEMAS})
+    catalog = airline_catalog()
+    drawn = []
+    for number in range(queries):
+        kind = random.random()
+        if kind < 0.80:
+            text = gate_query(random.randrange(ACTIVE_FLIGHTS))
+        elif kind < 0.95:
+            text = terminal_query(random.choice(TERMINALS))
+        else:
+            text = monitoring_query(random)
+        query = compile_query(text, catalog)
+        drawn.append(SinkQuery(f"q{number}", query if inferring else _as_written(query), random.choice(names)))
+    schemas = {stream: parse_schema(columns).names for stream, columns in AIRLINE_SCHEMAS.items()}
+    return Workload(statistics, schemas, tuple(drawn))
+
+
+def gate_query(flight: int) -> str:
+    """The paper's template Q1."""
+    return (
+        "SELECT fl.gate, bg.status AS baggage, ci.status AS checkin FROM flights [RANGE 5 MINUTES] AS fl, "
+        "baggage [RANGE 1 MINUTE] AS bg, checkins [RANGE 1 MINUTE] AS ci "
+        f"WHERE fl.num = ci.flight AND fl.num = bg.flight AND fl.num = {flight}"
+    )
+
+
+def terminal_query(terminal: str) -> str:
+    """The paper's template Q2."""
+    return (
+        "SELECT fl.num, fl.gate, bg.area, ci.status, wr.forecast FROM flights [RANGE 5 MINUTES] AS fl, "
+        "weather [RANGE 5 MINUTES] AS wr, checkins [RANGE 1 MINUTE] AS ci, baggage [RANGE 1 MINUTE] AS bg "
+        "WHERE fl.dest = wr.city AND fl.num = ci.flight AND fl.num = bg.flight "
+        f"AND fl.terminal = '{terminal}' AND fl.carrier_code = 'DL'"
+    )
+
+
+def monitoring_query(random: Random) -> str:
+    """Any combination of the sources that predicates connect, with windows between one and five minutes.
+
+    The paper lets monitoring queries have selections of their own; here each asks for one flight or one destination.
+    """
+    chosen = set(random.sample(sorted(AIRLINE_SCHEMAS), random.randint(2, len(AIRLINE_SCHEMAS))))
+    if chosen & {"checkins", "baggage"} and chosen & {"weather", "sales"}:
+        chosen.add("flights")
+    keys = {"checkins": "flight", "baggage": "flight", "weather": "city", "sales": "dest"}
+    windows = {stream: random.randint(1, 5) for stream in sorted(chosen)}
+    listed = ", ".join(f"{s} [RANGE {n} MINUTE{'S' if n > 1 else ''}] AS {s[:2]}" for s, n in windows.items())
+    others = [stream for stream in sorted(chosen) if stream != "flights"]
+    if "flights" in chosen:
+        by = {"flight": "num", "city": "dest", "dest": "dest"}
+        joins = [f"fl.{by[keys[stream]]} = {stream[:2]}.{keys[stream]}" for stream in others]
+    else:
+        joins = [f"{a[:2]}.{keys[a]} = {b[:2]}.{keys[b]}" for a, b in pairwise(others)]
+    if "flights" in chosen:
+        joins.append(f"fl.dest = 'city {random.randrange(450)}'")
+    elif "checkins" in chosen or "baggage" in chosen:
+        joins.append(f"{others[0][:2]}.flight = {random.randrange(ACTIVE_FLIGHTS)}")
+    else:
+        joins.append(f"{others[0][:2]}.{keys[others[0]]} = 'city {random.randrange(70)}'")
+    outputs = ", ".join(f"{stream[:2]}.ts AS {stream}_ts" for stream in sorted(chosen))
+    return f"SELECT {outputs} FROM {listed} WHERE {' AND '.join(joins)}"
+
+
+def _as_written(query: Query) -> Query:
+    """The query with only the filters its text has: those of `fl`, or else those of its first relation."""
+    names = query.graph.names
+    filtered = "fl" if "fl" in names else names[0]
+    relations = tuple(r if r.name == filtered else replace(r, filter=None) for r in query.graph.relations)
+    return replace(query, graph=replace(query.graph, relations=relations))
