@@ -1,0 +1,222 @@
+"""Hypothesis strategies for the exactness property: streams, queries over them, arrivals, batch cuts and plans.
+
+Queries are drawn as text, in the part of SQL that CQL and DuckDB spell alike, so that DuckDB can compute the batch
+answer of a join straight from the text without any of our code. Streams have ties, NULL keys, skew, may be empty, and
+arrive out of order within their allowed disorder.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
+from anabranch.schema import TIMESTAMP, Schema
+
+SECOND = 1_000_000
+_SPAN = 40
+_COLUMNS = pa.schema(
+    [
+        ("ts", TIMESTAMP),
+        ("x", pa.int64()),
+        ("y", pa.int32()),
+        ("s", pa.string()),
+        ("f", pa.float64()),
+        ("d", pa.decimal128(9, 2)),
+        ("p", pa.int64()),
+    ]
+)
+_EQUALITIES = (
+    "{a}.x = {b}.x",
+    "{a}.x = {b}.y",
+    "{a}.y = {b}.y",
+    "{a}.s = {b}.s",
+    "{a}.x + 1 = {b}.x",
+    "{a}.d = {b}.d",
+    "{a}.f = {b}.f",
+    "{a}.x = {b}.x AND {a}.s = {b}.s",
+    "{a}.x = {b}.x AND {a}.y = {b}.y",
+)
+_THETAS = (
+    "{a}.x < {b}.x",
+    "ABS({a}.x - {b}.x) <= 1",
+    "{a}.x BETWEEN {b}.x - 1 AND {b}.x + 2",
+    "{a}.f - {b}.f BETWEEN -0.5 AND 0.5",
+    "({a}.x = {b}.x OR {a}.s = {b}.s)",
+    "{a}.s <> {b}.s",
+    "{a}.p % 2 = {b}.p % 2",
+)
+_FILTERS = (
+    "{a}.p % 3 <> 0",
+    "{a}.s LIKE 'a%'",
+    "{a}.x IS NULL",
+    "{a}.x IN (0, 1)",
+    "NOT ({a}.y = 1)",
+    "{a}.f > 0.5",
+    "COALESCE({a}.x, {a}.y) >= 1",
+)
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """The rows of each stream in order of arrival, and the allowed disorder each keeps to (microseconds)."""
+
+    tables: Mapping[str, pa.Table]
+    disorder: Mapping[str, int]
+
+    @property
+    def catalog(self) -> Catalog:
+        catalog = Catalog()
+        for name, disorder in self.disorder.items():
+            catalog.register(StreamDeclaration(name, Schema.from_arrow(_COLUMNS), "ts", disorder))
+        return catalog
+
+
+@dataclass(frozen=True)
+class DrawnQuery:
+    """A query as CQL text; for joins also as DuckDB SQL over the same stream names."""
+
+    cql: str
+    duckdb: str
+    relations: tuple[str, ...]
+
+
+@st.composite
+def arrivals(draw: st.DrawFn, streams: int, most_rows: int = 14) -> Arrivals:
+    """Streams of up to `most_rows` rows each."""
+    tables, disorder = {}, {}
+    for number in range(streams):
+        allowed = draw(st.sampled_from([0, 0, 3])) * SECOND
+        rows = draw(st.lists(_row(allowed), max_size=most_rows))
+        # A row arrives by its time plus a delay of at most the allowed disorder, so none is late in any cut.
+        rows.sort(key=lambda row: row[0] + row[1])
+        columns = [[row[0] for row in rows], *([row[2][i] for row in rows] for i in range(5))]
+        columns.append([1000 * number + i for i in range(len(rows))])
+        arrays = [pa.array(columns[0], pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)]
+        arrays += [pa.array(values, field.type) for values, field in zip(columns[1:], list(_COLUMNS)[1:], strict=True)]
+        tables[f"s{number}"] = pa.table(arrays, schema=_COLUMNS)
+        disorder[f"s{number}"] = allowed
+    return Arrivals(tables, disorder)
+
+
+@st.composite
+def _row(draw: st.DrawFn, disorder: int) -> tuple[int, int, tuple[object, ...]]:
+    time = draw(st.integers(0, 2 * _SPAN)) * SECOND // 2
+    delay = draw(st.integers(0, disorder)) if disorder else 0
+    small = st.sampled_from([0, 0, 1, 2, None])
+    values = (
+        draw(small),
+        draw(small),
+        draw(st.sampled_from(["a", "ab", "b", None])),
+        draw(st.sampled_from([0.0, -0.0, 0.5, 1.0, float("nan"), None])),
+        draw(st.sampled_from(["1.50", "2.25", None]).map(lambda text: None if text is None else Decimal(text))),
+    )
+    return time, delay, values
+
+
+@st.composite
+def join_queries(draw: st.DrawFn, streams: int, relations: int) -> DrawnQuery:
+    """A join of that many relations, connected in most draws: chains, stars, cycles; self-joins now and then."""
+    parts = _Parts(draw, streams, relations)
+    outputs = [f"{name}.p AS p{i}" for i, name in enumerate(parts.names)]
+    outputs.append(f"{parts.names[0]}.s AS s, {parts.names[-1]}.x + 1 AS x, {parts.names[0]}.f AS f")
+    where = f" WHERE {' AND '.join(parts.predicates)}" if parts.predicates else ""
+    cql = f"SELECT {', '.join(outputs)} FROM {parts.from_cql}{where}"
+    newest = f"greatest({', '.join(f'epoch_us({name}.ts)' for name in parts.names)})"
+    inside = [f"{newest} - epoch_us({n}.ts) <= {r}" for n, r in zip(parts.names, parts.ranges, strict=True)]
+    condition = " AND ".join([*parts.predicates, *inside])
+    duckdb = f"SELECT {', '.join(outputs)} FROM {parts.from_sql} WHERE {condition}"
+    return DrawnQuery(cql, duckdb, tuple(parts.names))
+
+
+@st.composite
+def grouped_queries(draw: st.DrawFn, streams: int, relations: int) -> DrawnQuery:
+    """A grouped query of that many relations; the naive oracle answers it."""
+    slide = draw(st.sampled_from([1, 2, 5]))
+    parts = _Parts(draw, streams, relations, slide)
+    first, last = parts.names[0], parts.names[-1]
+    keys = draw(st.sampled_from([(), (f"{first}.x",), (f"{last}.s",), (f"{first}.x % 2", f"{last}.s")]))
+    aggregates = (
+        f"COUNT(*) AS n, COUNT({last}.x) AS nx, SUM({first}.x) AS sx, MIN({last}.s) AS low, MAX({first}.p) AS high, "
+        f"AVG({last}.p) AS mean, SUM({first}.d) AS sd"
+    )
+    keyed = "".join(f"{key} AS g{i}, " for i, key in enumerate(keys))
+    where = f" WHERE {' AND '.join(parts.predicates)}" if parts.predicates else ""
+    group = f" GROUP BY {', '.join(keys)}" if keys else ""
+    having = draw(st.sampled_from(["", " HAVING COUNT(*) > 1"]))
+    cql = f"SELECT WINDOW_END() AS at, {keyed}{aggregates} FROM {parts.from_cql}{where}{group}{having}"
+    return DrawnQuery(cql, "", tuple(parts.names))
+
+
+class _Parts:
+    """The FROM list and the predicates that both kinds of query share."""
+
+    def __init__(self, draw: st.DrawFn, streams: int, relations: int, slide: int | None = None) -> None:
+        self.names = list("abcdef"[:relations])
+        self.streams = [f"s{i % streams}" for i in range(relations)]
+        windows = [draw(st.sampled_from([0, 3, 5, 10, 10, 25])) for _ in self.names]
+        if draw(st.booleans()):
+            windows = [windows[0]] * relations
+        if slide is not None:
+            windows = [window or slide for window in windows]
+        self.ranges = [window * SECOND for window in windows]
+        suffix = f" SLIDE {slide} SECONDS" if slide is not None else ""
+        self.from_cql = ", ".join(
+            f"{stream} {f'[RANGE {window} SECONDS{suffix}]' if window else '[NOW]'} AS {name}"
+            for stream, window, name in zip(self.streams, windows, self.names, strict=True)
+        )
+        self.from_sql = ", ".join(f"{s} AS {n}" for s, n in zip(self.streams, self.names, strict=True))
+        self.predicates = self._joins(draw) + self._filters(draw)
+
+    def _joins(self, draw: st.DrawFn) -> list[str]:
+        texts = []
+        for position in range(1, len(self.names)):
+            partner = self.names[draw(st.integers(0, position - 1))]
+            templates = _EQUALITIES if draw(st.integers(0, 4)) else _THETAS
+            texts.append(draw(st.sampled_from(templates)).format(a=partner, b=self.names[position]))
+        if len(self.names) > 2:
+            for a, b in draw(st.lists(st.sampled_from(list(itertools.combinations(self.names, 2))), max_size=2)):
+                texts.append(draw(st.sampled_from(_EQUALITIES + _THETAS)).format(a=a, b=b))
+        if 2 <= len(self.names) <= 3 and not draw(st.integers(0, 9)):
+            texts.pop()  # a cross product
+        return texts
+
+    def _filters(self, draw: st.DrawFn) -> list[str]:
+        chosen = draw(st.lists(st.sampled_from(self.names), max_size=2))
+        return [draw(st.sampled_from(_FILTERS)).format(a=name) for name in chosen]
+
+
+@st.composite
+def plans(draw: st.DrawFn, relations: tuple[str, ...]) -> PhysicalPlan:
+    """Any plan over the relations: mjoin, tree, or between; with default or drawn probe orders."""
+    names = draw(st.permutations(relations))
+    pieces: list[PhysicalPlan] = [Leaf(name) for name in names]
+    while len(pieces) > 1:
+        arity = draw(st.integers(2, len(pieces)))
+        inputs, pieces = pieces[:arity], pieces[arity:]
+        orders: tuple[tuple[int, ...], ...] = ()
+        if draw(st.booleans()):
+            orders = tuple(
+                tuple(draw(st.permutations([i for i in range(arity) if i != position]))) for position in range(arity)
+            )
+        pieces.insert(draw(st.integers(0, len(pieces))), JoinNode(tuple(inputs), orders))
+    return pieces[0]
+
+
+@st.composite
+def batch_cuts(draw: st.DrawFn, given: Arrivals) -> list[dict[str, pa.Table]]:
+    """The arrivals cut into micro-batches; a stream may be absent from some."""
+    count = draw(st.integers(1, 6))
+    batches: list[dict[str, pa.Table]] = [{} for _ in range(count)]
+    for name, table in given.tables.items():
+        cuts = sorted(draw(st.lists(st.integers(0, table.num_rows), min_size=count - 1, max_size=count - 1)))
+        for batch, (start, stop) in zip(batches, itertools.pairwise([0, *cuts, table.num_rows]), strict=True):
+            if stop > start or draw(st.booleans()):
+                batch[name] = table.slice(start, stop - start)
+    return batches
