@@ -28,7 +28,7 @@ from anabranch.testing.strategies import (
 )
 
 
-@settings(max_examples=4 * settings.default.max_examples)
+@settings(max_examples=4 * settings().max_examples)
 @given(data=st.data(), relations=st.integers(2, 6))
 def test_a_join_gives_the_batch_answer(data: st.DataObject, relations: int) -> None:
     streams = data.draw(st.integers(max(1, relations - 1), relations), "streams")

@@ -16,7 +16,5 @@ def validate(plan: PhysicalPlan, graph: JoinGraph) -> PhysicalPlan:
             hint=f"the query's relations are {', '.join(graph.names)}",
         )
     if missing := sorted(wanted - planned):
-        raise PlanError(
-            f"plan '{plan}' leaves out '{missing[0]}'", hint=f"name each of {', '.join(graph.names)} once"
-        )
+        raise PlanError(f"plan '{plan}' leaves out '{missing[0]}'", hint=f"name each of {', '.join(graph.names)} once")
     return plan

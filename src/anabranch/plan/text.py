@@ -1,5 +1,7 @@
 """The text form of physical plans; `parse(str(plan)) == plan` for every plan.
 
+The grammar, in which a name is that of a relation and a shape is a plan without orders:
+
     plan   := name | '(' plan plan+ ['|' order (',' order)*] ')'
     order  := shape ('>' shape)+
     shape  := name | '(' shape shape+ ')'
