@@ -1,9 +1,9 @@
 """Typed scalar expressions, as immutable values.
 
-A `Column` belongs to a relation (the alias of a FROM item, unique in its query). Everything that computes is a `Call` of
-a function in `functions.FUNCTIONS`; operators are functions too (`a + b` is `add`). Expressions are already typed and
-coerced: an evaluator needs no type rules, only one kernel per function. `AggregateCall` occurs only in the list of
-aggregates of a grouped query; above it, the aggregate is a `Column` of the relation `GROUPED`.
+A `Column` belongs to a relation (the alias of a FROM item, unique in its query). Everything that computes is a `Call`
+of a function in `functions.FUNCTIONS`; operators are functions too (`a + b` is `add`). Expressions are already typed
+and coerced: an evaluator needs no type rules, only one kernel per function. `AggregateCall` occurs only in the list
+of aggregates of a grouped query; above it, the aggregate is a `Column` of the relation `GROUPED`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GROUPED = "#grouped"
 """The relation that a grouped query's keys (`key0`…) and aggregates (`aggregate0`…) are columns of."""
 
 LiteralValue: TypeAlias = (
-    None | bool | int | float | str | decimal.Decimal | datetime.date | datetime.datetime | datetime.timedelta
+    bool | int | float | str | decimal.Decimal | datetime.date | datetime.datetime | datetime.timedelta | None
 )
 
 

@@ -1,9 +1,9 @@
 """From a query and a physical plan to the probes the engine performs.
 
-For each input of each join the compiler lists the probes of its order: which state, by which index, with codes taken from
-which bound relation, and what to check on the matches. All key classes that connect the bound relations with the target
-go into one index (a composite code when there are several); without any, a band gives a bucket index; without that, the
-index `all` links every row under one code and the probe is a nested loop.
+For each input of each join the compiler lists the probes of its order: which state, by which index, with codes taken
+from which bound relation, and what to check on the matches. All key classes that connect the bound relations with the
+target go into one index (a composite code when there are several); without any, a band gives a bucket index; without
+that, the index `all` links every row under one code and the probe is a nested loop.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ into batches, on the plan, or on whether the engine was rebuilt from its base ro
 A step costs its new rows plus their matches. A batch that spans much more time than the windows is cut into slices by
 time, so that state stays as small as the windows allow and chains stay short; by the law above the cut is free.
 
-The caller gives *floors*: for each relation the event time below which no row will be admitted any more. A row may go when
-its deadline lies before the floors of all others; in a grouped query, before its own as well, so that pending groups can
-be recomputed from what is kept.
+The caller gives *floors*: for each relation the event time below which no row will be admitted any more. A row may go
+when its deadline lies before the floors of all others; in a grouped query, before its own as well, so that pending
+groups can be recomputed from what is kept.
 """
 
 from __future__ import annotations
@@ -169,7 +169,9 @@ class Engine:
             if batch is not None and len(batch):
                 first = state.append(batch)
                 rows = np.arange(first, first + len(batch), dtype=np.int64)
-                news[name] = Combinations({name: rows}, batch.times, batch.times + state.range)
+                # Times may stand in Arrow's memory, which is read-only; the kernels take what could be written to.
+                times = np.require(batch.times, requirements="W")
+                news[name] = Combinations({name: rows}, times, times + state.range)
         self.meter.spent("append", perf_counter() - started)
         if isinstance(self.plan, Leaf):
             for name, found in news.items():
@@ -263,7 +265,7 @@ def _slices(batches: Mapping[str, RelationBatch], longest_range: int) -> Iterato
         yield _Slice({}, {}, is_last=True)
         return
     start, stop = min(first for first, _ in spans), max(last for _, last in spans)
-    pieces = max(1, min(total // SLICE_ROWS, 2 * (stop - start) // max(1, longest_range)))
+    pieces = max(1, min(total // SLICE_ROWS, 4 * (stop - start) // max(1, longest_range)))
     read = dict.fromkeys(batches, 0)
     for piece in range(1, pieces + 1):
         until = start + (stop - start) * piece // pieces + 1

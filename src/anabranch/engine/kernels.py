@@ -1,9 +1,9 @@
 """The loops of the engine, compiled by numba: linking rows into hash chains and probing them.
 
-An index is two arrays. `entries` is a ring of records (code, newest, deadline, previous), addressed by row number modulo
-its capacity (a power of two); `heads` maps a hashed code to the newest row number linked under it. Chains run from new
-rows to old ones, so a chain ends at the first row number below the oldest live one: dropping a prefix of rows costs
-nothing here, and stale heads need no cleaning.
+An index is two arrays. `entries` is a ring of records (code, newest, deadline, previous), addressed by row number
+modulo its capacity (a power of two); `heads` maps a hashed code to the newest row number linked under it. Chains run
+from new rows to old ones, so a chain ends at the first row number below the oldest live one: dropping a prefix of
+rows costs nothing here, and stale heads need no cleaning.
 
 The window test is fused into the probe: two partial combinations fit together iff max(newest) <= min(deadline). All
 times are int64 microseconds.
@@ -11,7 +11,7 @@ times are int64 microseconds.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numba
 import numpy as np
@@ -22,10 +22,11 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 CODE, NEWEST, DEADLINE, PREVIOUS = 0, 1, 2, 3
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_AHEAD = 64
 
 
 @numba.njit("int64(int64, int64)", inline="always", cache=True)
-def _slot_of(code: int, shift: int) -> int:
+def _slot_of(code: Any, shift: Any) -> Any:
     return np.int64((np.uint64(code) * _GOLDEN) >> np.uint64(shift))
 
 
@@ -97,14 +98,28 @@ def probe(
     """
     mask = entries.shape[0] - 1
     room = out_probe.shape[0]
+    probes = codes.shape[0]
+    starts = np.empty(_AHEAD, dtype=np.int64)
+    touched = np.empty(_AHEAD, dtype=np.int64)
     count = 0
     visited = 0
     row = start_row
     i = start
-    while i < codes.shape[0]:
+    ahead = start
+    base = start
+    while i < probes:
+        if i == ahead:
+            # Walking chains one by one would wait for memory at every probe. The heads of the next probes, and the
+            # rows they point to, are loaded in loops without branches first, so that the waits overlap.
+            ahead = min(i + _AHEAD, probes)
+            for k in range(i, ahead):
+                starts[k - i] = heads[_slot_of(codes[k], shift)]
+            for k in range(i, ahead):
+                touched[k - i] = entries[starts[k - i] & mask, 0]
+            base = i
         code = codes[i]
         if row == -2:
-            row = heads[_slot_of(code, shift)]
+            row = starts[i - base]
         while row >= first:
             if count == room:
                 return count, i, row, visited

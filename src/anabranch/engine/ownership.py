@@ -1,7 +1,7 @@
 """Which slots need a row, and which slot a finished combination belongs to, computed for whole batches.
 
-The coordinate of a code along a dimension is Spark's `pmod(xxhash64(code), share)`, computed here bit for bit the same, so
-that rows placed by Spark SQL and combinations tested here agree.
+The coordinate of a code along a dimension is Spark's `pmod(xxhash64(code), share)`, computed here bit for bit the
+same, so that rows placed by Spark SQL and combinations tested here agree.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def owner_test(
             group *= dimension.share
             if dimension.share > 1:
                 group += coordinates(read_code(bases, dimension.code, found), dimension.share)
-        return owners[group] == slot
+        mine: BoolArray = owners[group] == slot
+        return mine
 
     return owns

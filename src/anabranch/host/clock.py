@@ -1,9 +1,9 @@
 """Event time of a running query: how far each stream has come, what counts as late, and the watermark.
 
-The *floor* of a stream is the event time below which none of its rows is admitted any more: its largest event time so far
-minus its allowed disorder. The watermark of the query is the least floor. A stream that has been silent for the idle
-timeout would hold everything up; its floor is then raised to the watermark of the streams that are not idle. Rows it
-brings later from below that floor are late: dropped and counted, never silently half-joined.
+The *floor* of a stream is the event time below which none of its rows is admitted any more: its largest event time so
+far minus its allowed disorder. The watermark of the query is the least floor. A stream that has been silent for the
+idle timeout would hold everything up; its floor is then raised to the watermark of the streams that are not idle.
+Rows it brings later from below that floor are late: dropped and counted, never silently half-joined.
 """
 
 from __future__ import annotations

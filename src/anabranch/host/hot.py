@@ -3,9 +3,10 @@
     <hot folder>/anabranch-<user>/<checkpoint identity>/slot-<n>.json     the stamp
     <hot folder>/anabranch-<user>/<checkpoint identity>/slot-<n>/…        the arrays
 
-The stamp says after which batch, of which plan and partitioning, the arrays are. It is removed before a step changes them
-and written after: a step that dies half-way leaves no stamp. Whoever does not find exactly the stamp it needs rebuilds from
-durable rows, so nothing here is needed for correctness; it only makes a step cost its new rows instead of the window.
+The stamp says after which batch, of which plan and partitioning, the arrays are. It is removed before a step changes
+them and written after: a step that dies half-way leaves no stamp. Whoever does not find exactly the stamp it needs
+rebuilds from durable rows, so nothing here is needed for correctness; it only makes a step cost its new rows instead
+of the window.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from anabranch.host.store import Store
 def hot_root() -> Path:
     """ANABRANCH_HOT_FOLDER, else the machine's tmpfs, else its temporary folder."""
     chosen = os.environ.get("ANABRANCH_HOT_FOLDER")
-    shared = Path("/dev/shm")  # noqa: S108
+    shared = Path("/dev/shm")
     base = Path(chosen) if chosen else shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
     return base / f"anabranch-{getpass.getuser()}"
 

@@ -1,16 +1,19 @@
 """The in-process host: the whole product without Spark, for tests, experiments and notebooks.
 
-Slots are engines in this process, stepped one after another. With a checkpoint it keeps the same durable rows and manifests
-as the Spark host and can be restarted with another plan or another number of slots.
+Slots are engines in this process, stepped side by side in threads (kernels and gathers let go of the interpreter
+lock). With a checkpoint it keeps the same durable rows and manifests as the Spark host and can be restarted with
+another plan or another number of slots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.codes import combine_codes, key_codes
@@ -34,6 +37,7 @@ from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import choose_partitioning, row_code
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
+from anabranch.schema import is_nested
 from anabranch.stats.step import StepStatistics
 
 
@@ -71,6 +75,7 @@ class LocalHost:
         self.clocks = manifest.clocks if manifest else Clocks.at_start(self._streams, now())
         task = self._task(self.clocks)
         self._engines = [make_engine(task, slot) for slot in range(slots)]
+        self._threads = ThreadPoolExecutor(slots)
         if self._store is not None:
             for slot, engine in enumerate(self._engines):
                 rebuild(engine, task, slot, self._store)
@@ -89,13 +94,14 @@ class LocalHost:
         }
         clocks = self._clocks_after(rows)
         task = self._task(clocks)
-        results: list[pa.RecordBatch] = []
-        reports: dict[int, dict[str, Any]] = {}
-        for slot, engine in enumerate(self._engines):
-            mine = layout.join(self._of_slot(slot, news))
-            found, reports[slot] = drain(advance(engine, task, slot, mine, self._store))
-            results += found
-        answer = self._finished(self._engines[0], results)
+
+        def step_slot(slot: int) -> tuple[list[pa.RecordBatch], dict[str, Any]]:
+            mine = self._of_slot(slot, news)
+            return drain(advance(self._engines[slot], task, slot, mine, self._store))
+
+        steps = list(self._threads.map(step_slot, range(self.partitioning.slots)))
+        reports = {slot: report for slot, (_, report) in enumerate(steps)}
+        answer = self._finished(self._engines[0], [batch for batches, _ in steps for batch in batches])
         for report in reports.values():
             for name, count in report["late"].items():
                 self.late[self.query.graph.relation(name).stream] += count
@@ -163,7 +169,8 @@ def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> R
     if relation.filter is not None:
         mask = evaluate_mask(relation.filter, read, table.num_rows)
         kept = pa.array(mask & kept.to_numpy(zero_copy_only=False))
-    flat = {name: values.filter(kept) for name, values in flat.items()}
+    if not pc.all(kept).as_py():
+        flat = {name: values.filter(kept) for name, values in flat.items()}
     times = _times(flat[relation.event_time])
     keys = {key.name: key for key in layout.query.graph.keys_of([relation.name])}
     codes = {}
@@ -179,11 +186,8 @@ def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> R
 
 def _row_codes(times: Any, columns: Mapping[str, pa.Array]) -> Any:
     """A hash that spreads rows evenly and is the same when the row is read again."""
-    hashed = [times]
-    for values in columns.values():
-        if not pa.types.is_nested(values.type):
-            hashed.append(key_codes(values, values.type))
-    return combine_codes(hashed)
+    flat = (values for values in columns.values() if not is_nested(values.type))
+    return combine_codes([times, *(key_codes(values, values.type) for values in flat)])
 
 
 def _times(column: pa.Array | pa.ChunkedArray) -> Any:

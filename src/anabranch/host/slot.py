@@ -1,9 +1,9 @@
 """One engine step of one slot, the same on every host.
 
-A `SlotTask` is all that a step needs beside the rows: a small immutable value that travels to the worker. The step admits
-the rows (late ones are counted and dropped), advances the engine, and keeps what the slot took in as a file of base rows
-that carries the slot's report. A task may be run again: it starts from the state after the batch before, and if that is
-not at hand it is rebuilt from the base rows that the last manifest lists.
+A `SlotTask` is all that a step needs beside the rows: a small immutable value that travels to the worker. The step
+admits the rows (late ones are counted and dropped), advances the engine, and keeps what the slot took in as a file of
+base rows that carries the slot's report. A task may be run again: it starts from the state after the batch before,
+and if that is not at hand it is rebuilt from the base rows that the last manifest lists.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def advance(
     engine: Engine,
     task: SlotTask,
     slot: int,
-    rows: pa.Table,
+    arrived: Mapping[str, RelationBatch],
     store: Store | None,
     notes: Mapping[str, Any] | None = None,
 ) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
@@ -85,13 +85,11 @@ def advance(
     `notes` is what the host adds to the report.
     """
     started = perf_counter()
-    layout = wire_layout(task.query, task.partitioning)
-    arrived = layout.split(rows)
     admitted: dict[str, RelationBatch] = {}
     counts: dict[str, dict[str, Any]] = {"rows": {}, "late": {}, "newest": {}}
     for name, batch in arrived.items():
         on_time = batch.times >= task.floors[name]
-        late = batch if on_time.all() else None
+        late = None if on_time.all() else batch
         admitted[name] = batch if late is None else batch.take(np.flatnonzero(on_time))
         counts["rows"][name] = _first_copies(task.partitioning, slot, name, admitted[name])
         if late is not None:
@@ -109,7 +107,8 @@ def advance(
             "rows": sum(len(batch) for batch in kept.values()),
             "newest": {name: int(batch.times.max()) for name, batch in kept.items() if len(batch)},
         }
-        store.write_rows(rows_name(task.batch, slot), layout.join(kept), report)
+        table = wire_layout(task.query, task.partitioning).join(kept)
+        store.write_rows(rows_name(task.batch, slot), table, report)
     return report
 
 

@@ -1,7 +1,7 @@
 """The one row layout in which rows of all relations travel together: through the shuffle and into the checkpoint.
 
-Columns: the relation's position in FROM, the event time, one code per key class (and per row-spread relation), and payload
-columns shared between relations by type, so that a union of many relations stays narrow.
+Columns: the relation's position in FROM, the event time, one code per key class (and per row-spread relation), and
+payload columns shared between relations by type, so that a union of many relations stays narrow.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Logical plans: what a query means, before anyone decides how to run it.
 
-Nodes are frozen and refuse nonsense at birth, so later passes may trust what they receive. A join stays n-ary. The binder
-builds `Project(Filter(Join(Source…)))`, with an `Aggregate` and a second `Filter` (HAVING) between for grouped queries;
-the rules in `rewrite/` push filters and projections down to the sources; `plan.query` reads the normal form off the
-result.
+Nodes are frozen and refuse nonsense at birth, so later passes may trust what they receive. A join stays n-ary. The
+binder builds `Project(Filter(Join(Source…)))`, with an `Aggregate` and a second `Filter` (HAVING) between for grouped
+queries; the rules in `rewrite/` push filters and projections down to the sources; `plan.query` reads the normal form
+off the result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from anabranch.errors import PlanError
 from anabranch.expr import GROUPED, AggregateCall, Column, Expr, columns
 from anabranch.schema import TIMESTAMP, Field, Schema
 from anabranch.window import Window
-
 
 BOUNDARY = Column(GROUPED, "boundary", TIMESTAMP, nullable=False)
 """The instant a grouped answer holds at; CQL spells it WINDOW_END()."""

@@ -1,10 +1,10 @@
 """How the work of one query is spread over slots: a grid of partition groups and a table from groups to slots.
 
 Every key class is a possible dimension of the grid; a relation that is in no class gets a dimension of its own, along
-which its rows are spread by a hash of the row. A row has a coordinate in each dimension it is a member of and is needed
-in every group that agrees with those: a *hypercube* when there are several classes (Shares: Afrati & Ullman 2010), a grid
-when there is no equality at all (1-Bucket-Theta: Okcan & Riedewald 2011). Rows are sent once per slot, not once per
-group; a finished combination has all coordinates and belongs to the one slot that holds its group.
+which its rows are spread by a hash of the row. A row has a coordinate in each dimension it is a member of and is
+needed in every group that agrees with those: a *hypercube* when there are several classes (Shares: Afrati & Ullman
+2010), a grid when there is no equality at all (1-Bucket-Theta: Okcan & Riedewald 2011). Rows are sent once per slot,
+not once per group; a finished combination has all coordinates and belongs to the one slot that holds its group.
 
 The table is a value. Moving a group to another slot is a new table; which slots need a row follows from it.
 """
@@ -61,7 +61,7 @@ class Partitioning:
         return self.slots == 1 or all(len(slots) == 1 for name in relations for slots in self.slots_of(name))
 
     def slots_of(self, relation: str) -> tuple[tuple[int, ...], ...]:
-        """For every coordinate a row of the relation can have, in mixed radix over its dimensions, the slots it needs."""
+        """The slots a row needs, for every coordinate it can have, in mixed radix over its own dimensions."""
         ranges = [range(dimension.share) for dimension in self.dimensions]
         own = [position for position, d in enumerate(self.dimensions) if relation in d.relations]
         needed: dict[tuple[int, ...], set[int]] = {}
@@ -78,8 +78,8 @@ def row_code(relation: str) -> str:
 def choose_partitioning(graph: JoinGraph, slots: int, groups: int = GROUPS) -> Partitioning:
     """The grid that sends the fewest rows, all relations taken as equally fast, and an even table over it.
 
-    First the slots are factored over the dimensions so that the sum over relations of (slots a row is sent to) is least;
-    then every dimension is cut finer until there are enough groups to balance with.
+    First the slots are factored over the dimensions so that the sum over relations of (slots a row is sent to) is
+    least; then every dimension is cut finer until there are enough groups to balance with.
     """
     axes = [(key.name, key.relations) for key in graph.keys]
     axes += [(row_code(name), frozenset([name])) for name in graph.names if not graph.keys_of([name])]

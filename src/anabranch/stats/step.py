@@ -1,7 +1,7 @@
 """What one engine step did: the measured statistics that optimizers, progress reports and benchmarks read.
 
-One immutable value per step (per batch and slot); `merge` adds the slots of a batch together. Counts are exact; times are
-seconds of wall clock inside the step, by kind of work.
+One immutable value per step (per batch and slot); `merge` adds the slots of a batch together. Counts are exact; times
+are seconds of wall clock inside the step, by kind of work.
 """
 
 from __future__ import annotations

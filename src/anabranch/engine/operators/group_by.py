@@ -1,12 +1,12 @@
 """GROUP BY at slide boundaries, as mergeable parts.
 
 A combination counts at every boundary B (a multiple of the slide) with newest <= B <= deadline. Each block of new
-combinations is first reduced by (first boundary, last boundary, keys), then spread over its boundaries and kept as parts
-per boundary. When the watermark passes a boundary its parts are reduced once more and leave. Parts of several slots merge
-the same way; `finish` turns merged parts into answers. AVG travels as a sum and a count.
+combinations is first reduced by (first boundary, last boundary, keys), then spread over its boundaries and kept as
+parts per boundary. When the watermark passes a boundary its parts are reduced once more and leave. Parts of several
+slots merge the same way; `finish` turns merged parts into answers. AVG travels as a sum and a count.
 
-The pending parts are derived: they can be recomputed from the live base rows, which a grouped query therefore keeps until
-the watermark has passed every boundary they can count at.
+The pending parts are derived: they can be recomputed from the live base rows, which a grouped query therefore keeps
+until the watermark has passed every boundary they can count at.
 """
 
 from __future__ import annotations

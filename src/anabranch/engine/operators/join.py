@@ -1,11 +1,11 @@
 """The n-way window join.
 
-Law: the inputs' new combinations are taken one input after another. Those of an input probe the states of all the others
-(in which the inputs taken earlier already stand) and then enter their own. Of the new parts of a result exactly one is
-taken last, and that one finds all the others: each result is born once, whatever arrives together.
+Law: the inputs' new combinations are taken one input after another. Those of an input probe the states of all the
+others (in which the inputs taken earlier already stand) and then enter their own. Of the new parts of a result
+exactly one is taken last, and that one finds all the others: each result is born once, whatever arrives together.
 
-A probe works on blocks, depth first along the probe order, so the memory of a step is bounded by the blocks on the way and
-not by the fan-out. Matches are row numbers; columns are read only by the checks that need them.
+A probe works on blocks, depth first along the probe order, so the memory of a step is bounded by the blocks on the
+way and not by the fan-out. Matches are row numbers; columns are read only by the checks that need them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The rows of one relation: event time, codes, payload; the only state that must survive a crash.
 
-Everything else (intermediate states, groups, indexes) can be recomputed from the live base rows, so a checkpoint holds
-these alone and does not depend on the plan. `export` gives them back as a `RelationBatch`: what a snapshot saves is what a
-migration carries.
+Everything else (intermediate states, groups, indexes) can be recomputed from the live base rows, so a checkpoint
+holds these alone and does not depend on the plan. `export` gives them back as a `RelationBatch`: what a snapshot
+saves is what a migration carries.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anabranch.engine.codes import band_codes, combine_codes
 from anabranch.engine.compile import bands_of, index_name
 from anabranch.engine.evaluate import evaluate
 from anabranch.engine.kernels import Int64Array
-from anabranch.engine.state.arena import Arena
+from anabranch.engine.state.arena import Arena, Array
 from anabranch.engine.state.chunks import ChunkStore
 from anabranch.engine.state.columns import numpy_form, to_arrow, to_numpy, validity
 from anabranch.engine.state.ring import Ring
@@ -70,7 +70,7 @@ class BaseState:
 
     def append(self, batch: RelationBatch) -> int:
         """Adds rows, readable but not yet findable; returns the number of the first."""
-        columns = {f"code.{name}": batch.codes[name] for name in self.codes}
+        columns: dict[str, Array] = {f"code.{name}": batch.codes[name] for name in self.codes}
         for name, band in self.bands:
             columns[f"code.{name}"] = _band_codes(self.relation, band, batch)
         for field in self._fixed.values():

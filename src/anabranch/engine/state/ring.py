@@ -129,11 +129,11 @@ class Ring:
         entries, heads = self._arrays[f"entries.{index}"], self._arrays[f"heads.{index}"]
         at, row = 0, -2
         while at < len(codes):
-            room = tuple(np.empty(block, dtype=np.int64) for _ in range(4))
+            probes, rows, newer, sooner = (np.empty(block, dtype=np.int64) for _ in range(4))
             count, at, row, visited = kernels.probe(
-                entries, heads, self._shift, self.first, codes, newest, deadline, at, row, *room
+                entries, heads, self._shift, self.first, codes, newest, deadline, at, row, probes, rows, newer, sooner
             )
-            yield Matches(*(array[:count] for array in room), visited)
+            yield Matches(probes[:count], rows[:count], newer[:count], sooner[:count], visited)
 
     # --- space --------------------------------------------------------------------------------------------------------
 
@@ -168,13 +168,22 @@ class Ring:
         self.generation += 1
         self._arrays = {part: self.arena.allocate(self._file(part), s, k) for part, s, k in self._parts(capacity)}
         self.capacity = capacity
-        rows = np.arange(self.first, self.next, dtype=np.int64)
-        for part, values in old.items():
-            if not part.startswith("heads."):
-                self._arrays[part][rows & (capacity - 1)] = values[rows & (old_capacity - 1)]
+        for start, stop in _runs(self.first, self.next, min(capacity, old_capacity)):
+            source, target = start & (old_capacity - 1), start & (capacity - 1)
+            for part, values in old.items():
+                if not part.startswith("heads."):
+                    self._arrays[part][target : target + stop - start] = values[source : source + stop - start]
         for index in self.indexes:
             entries, heads = self._arrays[f"entries.{index}"], self._arrays[f"heads.{index}"]
             kernels.relink(entries, heads, self._shift, self.first, self.next)
         del old
         for file in old_files:
             self.arena.release(file)
+
+
+def _runs(first: int, stop: int, capacity: int) -> Iterator[tuple[int, int]]:
+    """Row numbers cut where a ring of that capacity, or of any larger one, wraps around."""
+    while first < stop and capacity:
+        end = min(stop, (first // capacity + 1) * capacity)
+        yield first, end
+        first = end

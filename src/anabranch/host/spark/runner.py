@@ -1,9 +1,9 @@
 """The driver's side of a running query: one protocol round per micro-batch.
 
-For batch b: the step of every slot reads the state after b - 1 and writes its base rows; the results go to the sink under
-b; then the manifest of b commits; then Spark commits its offsets. A crash anywhere replays b from b - 1 with the same
-answer: a batch whose manifest exists is done and is skipped, every other is done again, and the sink replaces what an
-unfinished attempt left.
+For batch b: the step of every slot reads the state after b - 1 and writes its base rows; the results go to the sink
+under b; then the manifest of b commits; then Spark commits its offsets. A crash anywhere replays b from b - 1 with
+the same answer: a batch whose manifest exists is done and is skipped, every other is done again, and the sink
+replaces what an unfinished attempt left.
 """
 
 from __future__ import annotations

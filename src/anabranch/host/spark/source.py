@@ -1,8 +1,8 @@
 """The streams of a query as one streaming frame in the wire layout, computed by Spark SQL.
 
-Every relation becomes (relation, event time, codes, shared payload columns); the union of all is what a micro-batch brings.
-A relation's filter travels as a boolean column until the largest event times have been observed: a row that the filter
-rejects still tells how far its stream has come.
+Every relation becomes (relation, event time, codes, shared payload columns); the union of all is what a micro-batch
+brings. A relation's filter travels as a boolean column until the largest event times have been observed: a row that
+the filter rejects still tells how far its stream has come.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def to_slots(frame: DataFrame, layout: WireLayout, partitioning: Partitioning) -
         slot = f.explode(
             f.expr(_by_relation(layout, partitioning, lambda slots: f"array({', '.join(map(str, slots))})"))
         )
-    spread = frame.select(*wire, slot.cast("int").alias(SLOT))
+    spread = frame.select(*wire, slot.alias(SLOT))
     return spread.repartitionById(partitioning.slots, SLOT).select(*wire)
 
 

@@ -27,8 +27,8 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
         slot = context.partitionId()
         started = perf_counter()
         received = list(batches)
-        schema = wire_layout(task.query, task.partitioning).schema
-        rows = pa.Table.from_batches(received) if received else schema.empty_table()
+        layout = wire_layout(task.query, task.partitioning)
+        rows = layout.split(pa.Table.from_batches(received) if received else layout.schema.empty_table())
         transfer = perf_counter() - started
         started = perf_counter()
         store = Store(checkpoint)
