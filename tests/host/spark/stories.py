@@ -1,0 +1,146 @@
+"""Seeded streams and queries for the end-to-end tests, and the ways to feed and check them.
+
+Streams have ties, NULLs in every key column, skew, odd floats, and arrive out of order within their allowed disorder.
+A stream is a folder of Parquet files, one per micro-batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+
+import anabranch
+from anabranch.api import ContinuousQuery, Session
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.cql import compile_query
+from anabranch.schema import TIMESTAMP, Schema
+from anabranch.testing.duckdb_sql import duckdb_answer
+from anabranch.testing.oracle import Answer, batch_answer, rows_as_multiset
+
+SECOND = 1_000_000
+START = 1_700_000_000 * SECOND
+COLUMNS = pa.schema(
+    [
+        ("ts", TIMESTAMP),
+        ("x", pa.int64()),
+        ("y", pa.int32()),
+        ("s", pa.string()),
+        ("f", pa.float64()),
+        ("d", pa.decimal128(9, 2)),
+        ("p", pa.int64()),
+    ]
+)
+SPARK_COLUMNS = "ts timestamp, x bigint, y int, s string, f double, d decimal(9,2), p bigint"
+
+
+@dataclass(frozen=True)
+class Story:
+    """A query, how it is run, and the disorder (in seconds) of the streams that have some."""
+
+    cql: str
+    slots: int = 2
+    plan: str = "auto"
+    disorder: Mapping[str, int] = field(default_factory=dict)
+    rows: int = 60
+    seed: int = 1
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return tuple(name for name in ("s0", "s1", "s2", "s3") if f"{name} [" in self.cql)
+
+    def tables(self) -> dict[str, pa.Table]:
+        """The rows of each stream in order of arrival."""
+        return {
+            name: arrivals(np.random.default_rng([self.seed, number]), number, self.rows, self.disorder.get(name, 0))
+            for number, name in enumerate(self.streams)
+        }
+
+    def catalog(self) -> Catalog:
+        catalog = Catalog()
+        for name in self.streams:
+            disorder = self.disorder.get(name, 0) * SECOND
+            catalog.register(StreamDeclaration(name, Schema.from_arrow(COLUMNS), "ts", disorder))
+        return catalog
+
+    def expected(self, tables: Mapping[str, pa.Table]) -> Answer:
+        """The batch answer: DuckDB's for a join, the naive evaluator's for a grouped query."""
+        query = compile_query(self.cql, self.catalog())
+        if query.grouping is None:
+            return rows_as_multiset(duckdb_answer(query, tables))
+        return batch_answer(query, tables)
+
+
+def arrivals(rng: np.random.Generator, number: int, rows: int, disorder: int) -> pa.Table:
+    """One stream over a minute; a row arrives at its time plus a delay of at most the allowed disorder."""
+    times = rng.integers(0, 120, rows) * (SECOND // 2)
+    order = np.argsort(times + rng.integers(0, disorder * SECOND + 1, rows), kind="stable")
+    keys = [0, 0, 0, 1, 1, 2, 3, 4, None]
+    values: dict[str, Sequence[object]] = {
+        "x": [keys[i] for i in rng.integers(0, len(keys), rows)],
+        "y": [keys[i] for i in rng.integers(0, len(keys), rows)],
+        "s": [["a", "ab", "b", "bä", "", None][i] for i in rng.integers(0, 6, rows)],
+        "f": [[0.0, -0.0, 0.5, 1.0, float("nan"), None][i] for i in rng.integers(0, 6, rows)],
+        "d": [[Decimal("1.50"), Decimal("2.25"), Decimal("-7.00"), None][i] for i in rng.integers(0, 4, rows)],
+        "p": [1000 * number + i for i in range(rows)],
+    }
+    arrays = [pa.array(START + times[order], pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)]
+    arrays += [pa.array(values[column.name], column.type) for column in list(COLUMNS)[1:]]
+    return pa.table(arrays, schema=COLUMNS)
+
+
+def cut(tables: Mapping[str, pa.Table], batches: int) -> Iterator[dict[str, pa.Table]]:
+    """The rows in so many micro-batches of about the same size."""
+    for number in range(batches):
+        yield {
+            name: table.slice(
+                number * table.num_rows // batches,
+                (number + 1) * table.num_rows // batches - number * table.num_rows // batches,
+            )
+            for name, table in tables.items()
+        }
+
+
+def feed(folder: Path, batch: Mapping[str, pa.Table]) -> None:
+    """Adds one file to the folder of each stream; Spark takes files by their time, so those differ."""
+    for name, table in batch.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        number = next(n for n in itertools.count() if not (folder / name / f"{n:04d}.parquet").exists())
+        path = folder / name / f"{number:04d}.parquet"
+        hidden = path.with_name(f".{path.name}")
+        parquet.write_table(table, hidden)
+        os.utime(hidden, (START // SECOND + number, START // SECOND + number))
+        hidden.rename(path)
+
+
+def register(spark: SparkSession, story: Story, folder: Path, **idle_timeouts: str) -> Session:
+    """A session with the story's streams, each read one file at a time."""
+    session = anabranch.Session(spark)
+    for name in story.streams:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        frame = spark.readStream.schema(SPARK_COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(folder / name))
+        disorder = f"{story.disorder.get(name, 0)} seconds"
+        session.register(name, frame, "ts", watermark=disorder, idle_timeout=idle_timeouts.get(name))
+    return session
+
+
+def run(query: ContinuousQuery, folder: Path, plan: str = "auto", slots: int = 2) -> anabranch.QueryHandle:
+    """Everything that is there now, into Parquet files below the folder, from the checkpoint below it."""
+    writer = query.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    handle = writer.trigger(availableNow=True).plan(plan).slots(slots).start(str(folder / "out"))
+    handle.awaitTermination()
+    return handle
+
+
+def written(folder: Path) -> Answer:
+    """What the Parquet sink holds."""
+    files = sorted((folder / "out").glob("part-*.parquet"))
+    return rows_as_multiset(pa.concat_tables([parquet.read_table(file) for file in files])) if files else Answer()
