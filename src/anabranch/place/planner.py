@@ -124,7 +124,8 @@ class Problem:
 class Planner(Protocol):
     """Chooses a plan and its places for one more query, given all that runs already."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def plan(self, landscape: Landscape, query: SinkQuery) -> Decision: ...
 
@@ -275,7 +276,7 @@ def _commit(problem: Problem, planner: str, found: Found) -> Decision:
             after = after.with_operators(wider.operators.values())
             return plan.producer.operator
         producers = [(place(child), child.mask) for child in (plan.left, plan.right)]
-        name = f"{query.name}/{len(started) + 1}"
+        name = next(name for n in count(1) if (name := f"{query.name}/{n}") not in after.operators)
         inputs = tuple(_input(problem, producer, mask, plan.mask) for producer, mask in producers)
         operator = Operator(name, plan.site, problem.needs[plan.mask].view, inputs, problem.load(plan.split))
         texts[name] = plan_text(problem, plan)

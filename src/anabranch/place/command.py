@@ -1,0 +1,114 @@
+"""`anabranch place network.yaml queries.yaml`: plans queries over a network from a shell."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from anabranch.errors import HostError
+from anabranch.place.landscape import complaints
+from anabranch.place.run import COMPARED, PLANNERS, Options, Run, deploy, planner_named
+from anabranch.place.spec import load_network, load_queries
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_arguments(subparsers: Subparsers) -> None:
+    """Adds `place` to the command; the parsed arguments carry `run`, which returns the exit status."""
+    parser = subparsers.add_parser("place", help="plan queries over a network of sites")
+    parser.add_argument("network", type=Path, help="sites, links and streams (YAML)")
+    parser.add_argument("queries", type=Path, help="queries with their sinks (YAML)")
+    parser.add_argument("--planner", default="top-down", choices=sorted(PLANNERS))
+    parser.add_argument("--max-cs", type=int, default=32, metavar="N", help="sites a cluster may have")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--compare", action="store_true", help="run all planners side by side")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the network (svg, png or pdf)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the deployments")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Deploys the queries in order and prints what was decided."""
+    console = Console()
+    network = load_network(arguments.network)
+    queries = load_queries(arguments.queries, network)
+    options = Options(max_cs=arguments.max_cs, seed=arguments.seed)
+    topology = network.landscape.topology
+    planner = planner_named(arguments.planner, topology, options)
+    chosen = deploy(planner, network.landscape, queries)
+    console.print(_deployments(chosen))
+    if arguments.compare:
+        others = [name for name in COMPARED if name != arguments.planner]
+        runs = [chosen]
+        runs += [deploy(planner_named(name, topology, options), network.landscape, queries) for name in others]
+        console.print(_comparison(sorted(runs, key=lambda one: one.landscape.cost)))
+    if arguments.json is not None:
+        deployments = [asdict(decision.deployment) for decision in chosen.decisions]
+        arguments.json.write_text(json.dumps(deployments, indent=2), encoding="utf-8")
+        console.print(f"deployments written to {arguments.json}", highlight=False)
+    if arguments.picture is not None:
+        _draw(chosen, arguments.picture)
+        console.print(f"picture written to {arguments.picture}", highlight=False)
+    wrong = [complaint for query in queries for complaint in complaints(chosen.landscape, query)]
+    for complaint in wrong:
+        console.print(f"wrong: {complaint}", highlight=False)
+    return 1 if wrong else 0
+
+
+def _draw(chosen: Run, path: Path) -> None:
+    try:
+        from anabranch.place.picture import save
+    except ImportError as error:
+        raise HostError("pictures need matplotlib", hint="pip install 'anabranch[lab]'") from error
+    save(chosen.landscape, path, f"{chosen.planner}: {len(chosen.decisions)} queries")
+
+
+def _deployments(chosen: Run) -> Table:
+    table = Table(title=f"{chosen.planner}: cost in bytes a second times link cost")
+    for column in ("query", "sink", "plan", "joins at", "uses", "relaxes"):
+        table.add_column(column, overflow="fold")
+    table.add_column("cost", justify="right")
+    table.add_column("plans considered", justify="right")
+    for decision in chosen.decisions:
+        one = decision.deployment
+        table.add_row(
+            one.query,
+            one.sink,
+            escape(one.plan),
+            ", ".join(operator.site for operator in one.operators) or "-",
+            ", ".join(one.reused) or "-",
+            ", ".join(relaxed.operator for relaxed in one.relaxed) or "-",
+            f"{one.cost:,.0f}",
+            f"{one.considered:,}",
+        )
+    table.add_section()
+    table.add_row(
+        "all", "", "", f"{chosen.joins} joins", "", "", f"{chosen.landscape.cost:,.0f}", f"{chosen.considered:,}"
+    )
+    return table
+
+
+def _comparison(runs: list[Run]) -> Table:
+    table = Table(title="all planners, cheapest first")
+    for column in ("planner", "cost", "joins", "filters", "reused", "plans considered", "evaluated", "seconds"):
+        table.add_column(column, justify="left" if column == "planner" else "right")
+    for one in runs:
+        table.add_row(
+            one.planner,
+            f"{one.landscape.cost:,.0f}",
+            str(one.joins),
+            str(one.filters),
+            str(sum(len(decision.deployment.reused) for decision in one.decisions)),
+            f"{one.considered:,}",
+            f"{one.evaluated:,}",
+            f"{one.seconds:.2f}",
+        )
+    return table

@@ -1,0 +1,135 @@
+"""Planning again after the network has changed: a link got slower, a site came or went.
+
+Every query is offered a new place on the changed network, in the order of arrival, beside all that still runs; it moves
+only if what it saves within a horizon pays for carrying its join states over. A query that lost a site has to move.
+Sub-joins that others use stay where they are as long as anyone uses them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from anabranch.errors import TopologyError
+from anabranch.place.landscape import Landscape, Operator
+from anabranch.place.planner import Decision, Planner
+from anabranch.place.topology import Topology
+
+
+@dataclass(frozen=True)
+class Move:
+    """What became of one query: its cost before and after on the changed network, and what moving its state costs."""
+
+    query: str
+    before: float
+    after: float
+    moving: float
+    forced: bool
+
+    @property
+    def is_taken(self) -> bool:
+        return self.forced or self.after < self.before
+
+
+@dataclass(frozen=True)
+class Replanned:
+    """The landscape on the changed network, and the verdict for every query that could move."""
+
+    landscape: Landscape
+    moves: tuple[Move, ...]
+
+
+def replan(landscape: Landscape, topology: Topology, planner: Planner, horizon: float) -> Replanned:
+    """The landscape on another topology; `horizon` is for how many seconds a saving is counted."""
+    current, lost = _carried_over(landscape, topology)
+    moves = []
+    forced = [query for query in landscape.queries.values() if query.name not in current.queries]
+    for query in forced:
+        if query.sink not in topology.positions:
+            raise TopologyError(
+                f"query '{query.name}' has lost its sink '{query.sink}'",
+                hint="remove the query, or bring the site back",
+            )
+        decision = planner.plan(current, query)
+        moves.append(Move(query.name, float("inf"), decision.deployment.cost, 0.0, True))
+        current = decision.landscape
+    for query in landscape.queries.values():
+        if query.name in lost:
+            continue
+        without = removed(current, query.name)
+        if query.name in without.operators:
+            # Others read what is delivered here, so it stays.
+            continue
+        before = current.cost - without.cost
+        decision = planner.plan(without, query)
+        moving = _moving(current, without, decision)
+        move = Move(query.name, before, decision.deployment.cost + moving / horizon, moving, False)
+        moves.append(move)
+        if move.is_taken:
+            current = decision.landscape
+    return Replanned(current, tuple(moves))
+
+
+def removed(landscape: Landscape, query: str) -> Landscape:
+    """The landscape after a query has gone, with every operator that then serves nobody.
+
+    A delivery that others read stays until they have gone too, and filters that were relaxed stay relaxed.
+    """
+    queries = {name: one for name, one in landscape.queries.items() if name != query}
+    operators = dict(landscape.operators)
+    while True:
+        read = {taken.producer for operator in operators.values() for taken in operator.inputs}
+        idle = [
+            name
+            for name, operator in operators.items()
+            if not operator.is_base and name not in read and name not in queries
+        ]
+        if not idle:
+            return replace(landscape, operators=operators, queries=queries)
+        for name in idle:
+            del operators[name]
+
+
+def _carried_over(landscape: Landscape, topology: Topology) -> tuple[Landscape, set[str]]:
+    """What still runs on the changed network, and the queries that do not: they lost a site on the way."""
+    old = landscape.topology.sites
+    kept: dict[str, Operator] = {}
+    for name in _in_order(landscape):
+        operator = landscape.operators[name]
+        site = topology.positions.get(old[operator.site].name)
+        if site is None and operator.is_base:
+            raise TopologyError(f"the source of stream '{name[1:]}' has left with site '{old[operator.site].name}'")
+        if site is not None and all(taken.producer in kept for taken in operator.inputs):
+            kept[name] = replace(operator, site=site)
+    lost = {name for name in landscape.queries if name not in kept}
+    queries = {name: query for name, query in landscape.queries.items() if name not in lost}
+    current = Landscape(topology, landscape.statistics, kept, queries)
+    return removed(current, ""), lost
+
+
+def _in_order(landscape: Landscape) -> list[str]:
+    """Operators, producers before those that read them."""
+    found: dict[str, None] = {}
+
+    def visit(name: str) -> None:
+        if name not in found:
+            for taken in landscape.operators[name].inputs:
+                visit(taken.producer)
+            found[name] = None
+
+    for name in landscape.operators:
+        visit(name)
+    return list(found)
+
+
+def _moving(current: Landscape, without: Landscape, decision: Decision) -> float:
+    """Bytes of state times distance, for joins of the query that now run somewhere else.
+
+    A join of other relations than any before has no state to carry; it fills from its own inputs and costs nothing.
+    """
+    old = {o.view.signature: o for name, o in current.operators.items() if name not in without.operators and o.is_join}
+    cost = 0.0
+    for name, operator in decision.landscape.operators.items():
+        before = old.get(operator.view.signature)
+        if name not in without.operators and operator.is_join and before is not None:
+            cost += before.load.memory * current.topology.distance(before.site, operator.site)
+    return cost

@@ -1,0 +1,100 @@
+"""Planners by name, and whole workloads through one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from anabranch.errors import SpecError
+from anabranch.place.bottom_up import BottomUp, NetPresentCost
+from anabranch.place.coordinates import embed
+from anabranch.place.exhaustive import Exhaustive
+from anabranch.place.hierarchy import build, zones
+from anabranch.place.integer_program import IntegerProgram
+from anabranch.place.junction import Junction
+from anabranch.place.landscape import Landscape, SinkQuery
+from anabranch.place.phased import InNetwork, PlanThenDeploy, Relaxation
+from anabranch.place.planner import Decision, Planner
+from anabranch.place.top_down import TopDown
+from anabranch.place.topology import Topology
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a planner is built with; those that do not need an option ignore it."""
+
+    max_cs: int = 32
+    zones: int = 5
+    iterations: int = 4000
+    seed: int = 0
+
+
+PLANNERS: dict[str, Callable[[Topology, Options], Planner]] = {
+    "exhaustive": lambda topology, options: Exhaustive(),
+    "top-down": lambda topology, options: TopDown(build(topology, options.max_cs, options.seed)),
+    "bottom-up": lambda topology, options: BottomUp(build(topology, options.max_cs, options.seed)),
+    "npc": lambda topology, options: NetPresentCost(build(topology, options.max_cs, options.seed)),
+    "junction": lambda topology, options: Junction(),
+    "plan-then-deploy": lambda topology, options: PlanThenDeploy(),
+    "in-network": lambda topology, options: InNetwork(zones(topology, options.zones, options.seed)),
+    "relaxation": lambda topology, options: Relaxation(embed(topology, options.seed, iterations=options.iterations)),
+    "integer-program": lambda topology, options: IntegerProgram(),
+}
+COMPARED = tuple(name for name in PLANNERS if name != "integer-program")
+"""What `--compare` runs; the integer program is for a handful of sites."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Queries deployed one after another; `seconds` is the planning time of all of them."""
+
+    planner: str
+    decisions: tuple[Decision, ...]
+    landscape: Landscape
+    seconds: float
+
+    @property
+    def considered(self) -> int:
+        return sum(decision.deployment.considered for decision in self.decisions)
+
+    @property
+    def evaluated(self) -> int:
+        return sum(decision.deployment.evaluated for decision in self.decisions)
+
+    @property
+    def joins(self) -> int:
+        return sum(operator.is_join for operator in self.landscape.operators.values())
+
+    @property
+    def filters(self) -> int:
+        """Filters that run, at sources and behind joins: one for every input that takes less than is offered."""
+        operators = self.landscape.operators
+        return sum(
+            any(
+                mine.selection != theirs.selection
+                for mine, theirs in zip(taken.view.slots, operators[taken.producer].view.slots, strict=True)
+            )
+            for operator in operators.values()
+            for taken in operator.inputs
+        )
+
+
+def planner_named(name: str, topology: Topology, options: Options) -> Planner:
+    """The planner of that name for a network."""
+    if name not in PLANNERS:
+        raise SpecError(f"no planner '{name}'", hint=f"one of {', '.join(PLANNERS)}")
+    return PLANNERS[name](topology, options)
+
+
+def deploy(planner: Planner, landscape: Landscape, queries: Sequence[SinkQuery]) -> Run:
+    """All queries, each planned on what runs before it."""
+    decisions = []
+    seconds = 0.0
+    for query in queries:
+        start = perf_counter()
+        decision = planner.plan(landscape, query)
+        seconds += perf_counter() - start
+        decisions.append(decision)
+        landscape = decision.landscape
+    return Run(planner.name, tuple(decisions), landscape, seconds)

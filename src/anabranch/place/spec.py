@@ -1,0 +1,92 @@
+"""Network and query files: YAML in, a network with advertised streams and bound queries out.
+
+network.yaml                                    queries.yaml
+sites: [...]   links: [...]                     queries:
+(or generate: {size: 132, seed: 1})               - name: gate-17
+streams:                                            sink: n4
+  flights: {site: n1, rate: 5,                      cql: SELECT ... FROM flights [RANGE 5 MINUTES] AS fl, ...
+            columns: num bigint, ..., ts timestamp, event_time: ts, distinct: {num: 1500}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.cql import compile_query
+from anabranch.ddl import parse_schema
+from anabranch.errors import SpecError, TopologyError
+from anabranch.place import statistics as statistics_file
+from anabranch.place import topology as topology_file
+from anabranch.place.generate import transit_stub
+from anabranch.place.landscape import Landscape, SinkQuery, bare
+from anabranch.place.topology import Topology
+
+
+@dataclass(frozen=True)
+class Network:
+    """A topology with nothing but its sources, and the catalog that queries over it are bound by."""
+
+    landscape: Landscape
+    catalog: Catalog
+
+
+def load_network(path: Path) -> Network:
+    """Reads a network file."""
+    entry = _read(path)
+    topology = _topology(entry)
+    statistics = statistics_file.from_dict(entry)
+    catalog = Catalog()
+    schemas = {}
+    for name, stream in entry["streams"].items():
+        try:
+            schema = parse_schema(str(stream["columns"]))
+        except (KeyError, ValueError) as error:
+            raise SpecError(
+                f"stream '{name}' of '{path}' has no readable columns",
+                detail=str(error),
+                hint="write columns as in SQL: num bigint, ts timestamp",
+            ) from error
+        catalog.register(StreamDeclaration(str(name), schema, str(stream.get("event_time", "ts"))))
+        schemas[str(name).lower()] = schema.names
+    return Network(bare(topology, statistics, schemas), catalog)
+
+
+def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
+    """Reads a query file, in the order in which the queries arrive."""
+    entry = _read(path)
+    if not isinstance(entry.get("queries"), list):
+        raise SpecError(f"'{path}' lists no queries", hint="write a list under 'queries', each with name, sink and cql")
+    found = []
+    for number, one in enumerate(entry["queries"], start=1):
+        missing = {"name", "sink", "cql"} - set(one if isinstance(one, Mapping) else ())
+        if missing:
+            raise SpecError(f"query {number} of '{path}' has no '{min(missing)}'")
+        found.append(SinkQuery(str(one["name"]), compile_query(str(one["cql"]), network.catalog), str(one["sink"])))
+    return tuple(found)
+
+
+def _topology(entry: Mapping[str, Any]) -> Topology:
+    if "generate" not in entry:
+        return topology_file.from_dict(entry)
+    wish = entry["generate"]
+    if not isinstance(wish, Mapping) or "size" not in wish:
+        raise TopologyError("'generate' needs a size", hint="write generate: {size: 132, seed: 1}")
+    return transit_stub(int(wish["size"]), int(wish.get("seed", 1)))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        entry = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"file '{path}' cannot be read", detail=str(error)) from error
+    except yaml.YAMLError as error:
+        raise SpecError(f"file '{path}' is not well-formed YAML", detail=str(error)) from error
+    if not isinstance(entry, dict):
+        raise SpecError(f"file '{path}' is not a mapping")
+    return entry

@@ -1,0 +1,287 @@
+"""Planners: every deployment computes its query, the optimum is one, the paper's bounds hold, capacities are kept."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.errors import NoFeasiblePlan, TopologyError
+from anabranch.place.bottom_up import BottomUp, NetPresentCost
+from anabranch.place.coordinates import embed
+from anabranch.place.deployment import Deployment
+from anabranch.place.exhaustive import Exhaustive, beta, lemma_1
+from anabranch.place.generate import transit_stub
+from anabranch.place.hierarchy import build, zones
+from anabranch.place.integer_program import IntegerProgram
+from anabranch.place.junction import Junction
+from anabranch.place.landscape import Landscape, complaints
+from anabranch.place.phased import InNetwork, PlanThenDeploy, Relaxation
+from anabranch.place.planner import Planner, cost_of, joins_of, problem_of
+from anabranch.place.search import JoinAt, Placed, Take, all_splits
+from anabranch.place.top_down import TopDown, suboptimality_bound
+from anabranch.place.topology import Topology
+from anabranch.place.workload import Ranges, airline_workload, random_workload
+from tests.unit.place.builders import join, landscape, line
+
+
+def _planners(topology: Topology, max_cs: int = 8) -> list[Planner]:
+    hierarchy = build(topology, max_cs)
+    return [
+        Exhaustive(),
+        TopDown(hierarchy),
+        BottomUp(hierarchy),
+        NetPresentCost(hierarchy),
+        Junction(),
+        PlanThenDeploy(),
+        InNetwork(zones(topology, 4)),
+        Relaxation(embed(topology, 1, iterations=200)),
+    ]
+
+
+@given(st.integers(12, 30), st.integers(3, 9), st.integers(0, 1000), st.integers(0, 7), st.sampled_from("rai"))
+@settings(max_examples=25, deadline=None)
+def test_every_deployment_computes_the_query_it_was_asked(
+    size: int, max_cs: int, seed: int, chosen: int, kind: str
+) -> None:
+    topology = transit_stub(size, seed)
+    if kind == "r":
+        workload = random_workload(topology, 4, seed, Ranges(streams=5, fewest=1, most=4))
+    else:
+        workload = airline_workload(topology, 6, seed, inferring=kind == "i")
+    planner = _planners(topology, max_cs)[chosen]
+    current = workload.landscape(topology)
+    for query in workload.queries:
+        decision = planner.plan(current, query)
+        assert decision.deployment.cost == pytest.approx(decision.landscape.cost - current.cost, abs=1e-6)
+        current = decision.landscape
+    for query in workload.queries:
+        assert complaints(current, query) == (), planner.name
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=5, deadline=None)
+def test_the_integer_program_finds_the_same_optimum(seed: int) -> None:
+    topology = transit_stub(8, seed)
+    workload = random_workload(topology, 3, seed, Ranges(streams=4, fewest=2, most=3))
+    current = workload.landscape(topology)
+    for query in workload.queries:
+        best = Exhaustive().plan(current, query)
+        assert IntegerProgram().plan(current, query).deployment.cost == pytest.approx(best.deployment.cost)
+        current = best.landscape
+
+
+def _every_plan(landscape: Landscape, units: list[Placed], sites: range) -> list[Placed]:
+    """All trees over some parts, at all sites."""
+    if len(units) == 1:
+        return units
+    plans: list[Placed] = []
+    first, rest = units[0], units[1:]
+    for choice in range(1 << len(rest)):
+        left = [first, *(unit for index, unit in enumerate(rest) if choice >> index & 1)]
+        right = [unit for index, unit in enumerate(rest) if not choice >> index & 1]
+        if right:
+            plans += [
+                JoinAt(one, other, site)
+                for one in _every_plan(landscape, left, sites)
+                for other in _every_plan(landscape, right, sites)
+                for site in sites
+            ]
+    return plans
+
+
+@given(st.integers(0, 1000), st.integers(2, 4))
+@settings(max_examples=8, deadline=None)
+def test_exhaustive_is_the_best_of_all_plans_and_counts_them(seed: int, streams: int) -> None:
+    topology = line(4)
+    workload = random_workload(topology, 1, seed, Ranges(streams=streams, fewest=streams, most=streams))
+    problem = problem_of(workload.landscape(topology), workload.queries[0])
+    plans = _every_plan(problem.landscape, [Take(producer) for producer in problem.producers], range(4))
+    decision = Exhaustive().plan(problem.landscape, workload.queries[0])
+    assert decision.deployment.cost == pytest.approx(min(cost_of(problem, plan) for plan in plans))
+    assert decision.deployment.considered == len(plans)
+    assert len(plans) <= lemma_1(streams, 4)
+
+
+@given(st.integers(30, 90), st.integers(4, 20), st.integers(0, 1000), st.integers(2, 4))
+@settings(max_examples=15, deadline=None)
+def test_theorems_2_to_4(size: int, max_cs: int, seed: int, streams: int) -> None:
+    topology = transit_stub(size, seed)
+    hierarchy = build(topology, max_cs)
+    workload = random_workload(topology, 1, seed, Ranges(streams=streams, fewest=streams, most=streams))
+    start, query = workload.landscape(topology), workload.queries[0]
+    space = lemma_1(streams, size)
+    bound = beta(streams, size, max_cs, hierarchy.height) * space
+    optimum = Exhaustive().plan(start, query)
+    top_down, bottom_up = TopDown(hierarchy).plan(start, query), BottomUp(hierarchy).plan(start, query)
+    assert top_down.deployment.considered <= bound
+    assert bottom_up.deployment.considered <= bound
+    loss = top_down.deployment.cost - optimum.deployment.cost
+    volumes = [flow.bytes for flow in top_down.deployment.flows]
+    assert -1e-6 <= loss <= suboptimality_bound(hierarchy, volumes) + 1e-6
+    assert bottom_up.deployment.cost >= optimum.deployment.cost - 1e-6
+
+
+def test_a_hierarchy_of_one_cluster_makes_top_down_exhaustive() -> None:
+    topology = transit_stub(30, 2)
+    workload = random_workload(topology, 6, 5)
+    current = workload.landscape(topology)
+    top_down = TopDown(build(topology, 30))
+    for query in workload.queries:
+        best = Exhaustive().plan(current, query)
+        assert top_down.plan(current, query).deployment.cost == pytest.approx(best.deployment.cost)
+        current = best.landscape
+
+
+def test_an_identical_query_at_the_same_sink_costs_nothing() -> None:
+    current = landscape(line(5), {"a": "n0", "b": "n4"})
+    first = Exhaustive().plan(current, join("first", "ab", "n2"))
+    second = Exhaustive().plan(first.landscape, join("second", "ab", "n2"))
+    assert second.deployment.cost == 0.0
+    assert second.deployment.operators == ()
+    assert second.deployment.reused == ("first",)
+
+
+def test_a_stricter_query_takes_a_filtered_part_of_a_weaker_join() -> None:
+    #  a ---- join ---- b ---- first sink, second sink
+    current = landscape(line(6), {"a": "n0", "b": "n3"}, distinct=2000.0)
+    first = Exhaustive().plan(current, join("first", "ab", "n5", where="a.x < 5", minutes=5))
+    second = Exhaustive().plan(first.landscape, join("second", "ab", "n4", where="a.x < 3", minutes=1))
+    assert second.deployment.operators == ()
+    assert second.deployment.reused == ("first/1",)
+    # The columns of the filter behind were not projected before, so the join is widened by them.
+    assert [one.operator for one in second.deployment.relaxed] == ["first/1"]
+    assert complaints(second.landscape, join("first", "ab", "n5", where="a.x < 5", minutes=5)) == ()
+
+
+def test_relaxing_is_charged_and_refused_when_a_second_join_is_cheaper() -> None:
+    # The second query wants all of a where the first wanted one row in ten, and sits at the sources' end of the line.
+    current = landscape(line(30), {"a": "n0", "b": "n1"}, distinct=1e7)
+    first = PlanThenDeploy(reusing=False).plan(current, join("first", "ab", "n29", where="a.x = 3"))
+    near = Exhaustive().plan(first.landscape, join("second", "ab", "n0"))
+    assert near.deployment.cost <= near.landscape.cost - first.landscape.cost + 1e-9
+    problem = problem_of(first.landscape, join("third", "ab", "n0"))
+    offered = {producer.operator: producer for producer in problem.producers}
+    assert offered["first/1"].price == pytest.approx(
+        sum(extra * problem.landscape.topology.distance(a, b) for extra, a, b in offered["first/1"].widened)
+    )
+    assert offered["first/1"].price > 0
+
+
+def test_phased_planners_keep_to_the_order_by_size() -> None:
+    topology = transit_stub(20, 1)
+    workload = random_workload(topology, 1, 7, Ranges(streams=4, fewest=4, most=4))
+    start = workload.landscape(topology)
+    orders = set()
+    for query_sink in ("t0", "s0.1", "s3.1"):
+        query = type(workload.queries[0])("q", workload.queries[0].query, query_sink)
+        orders.add(all_splits(PlanThenDeploy().plan(start, query).plan))
+        orders.add(all_splits(InNetwork(zones(topology, 3)).plan(start, query).plan))
+    assert len(orders) == 1
+
+
+def test_the_junction_planner_ends_nearer_the_optimum_than_top_down_with_less_search_than_npc() -> None:
+    topology = transit_stub(132, 1)
+    hierarchy = build(topology, 32)
+    costs = dict.fromkeys(("junction", "top-down", "npc"), 0.0)
+    counts = dict.fromkeys(costs, 0)
+    for seed in (3, 4, 5):
+        workload = random_workload(topology, 6, seed, Ranges(most=5))
+        for planner in (Junction(), TopDown(hierarchy), NetPresentCost(hierarchy)):
+            current = workload.landscape(topology)
+            for query in workload.queries:
+                decision = planner.plan(current, query)
+                current = decision.landscape
+                counts[planner.name] += decision.deployment.considered
+            costs[planner.name] += current.cost
+    assert costs["junction"] < costs["top-down"]
+    assert counts["junction"] < counts["npc"]
+
+
+@given(st.integers(0, 200))
+@settings(max_examples=4, deadline=None)
+def test_capacities_are_kept_and_the_optimum_under_them_is_found(seed: int) -> None:
+    topology = transit_stub(8, seed)
+    workload = random_workload(topology, 3, seed, Ranges(streams=4, fewest=2, most=3))
+    free = workload.landscape(topology)
+    loads = []
+    for query in workload.queries:
+        decision = Exhaustive().plan(free, query)
+        free = decision.landscape
+        loads += [operator.load for operator in free.operators.values() if operator.is_join]
+    tight = Topology(
+        tuple(
+            type(s)(s.name, max(x.cpu for x in loads) * 1.2, max(x.memory for x in loads) * 1.2) for s in topology.sites
+        ),
+        topology.links,
+    )
+    for planner in _planners(tight, 3):
+        current = workload.landscape(tight)
+        for query in workload.queries:
+            try:
+                decision = planner.plan(current, query)
+            except NoFeasiblePlan:
+                continue
+            if planner.name == "exhaustive":
+                other = IntegerProgram().plan(current, query).deployment.cost
+                assert decision.deployment.cost <= other + 1e-6
+            current = decision.landscape
+            assert current.overloaded(range(8)) == ()
+            assert complaints(current, query) == ()
+
+
+def test_a_capacity_that_no_placement_meets_leaves_everything_as_it_was() -> None:
+    current = landscape(line(4, memory=10.0), {"a": "n0", "b": "n3"})
+    before = dict(current.operators)
+    for planner in _planners(current.topology, 2):
+        with pytest.raises(NoFeasiblePlan, match="query 'q' fits no placement"):
+            planner.plan(current, join("q", "ab", "n2"))
+    assert dict(current.operators) == before
+
+
+@pytest.mark.parametrize(
+    ("streams", "sink", "message"),
+    [("ab", "n9", "sink at unknown site 'n9'"), ("ac", "n1", "reads stream 'c', which no site advertises")],
+)
+def test_queries_that_do_not_fit_the_network_are_named(streams: str, sink: str, message: str) -> None:
+    current = landscape(line(4), {"a": "n0", "b": "n3"})
+    with pytest.raises(TopologyError, match=message):
+        Exhaustive().plan(current, join("q", streams, sink))
+
+
+def test_a_source_at_an_unknown_site_is_named() -> None:
+    with pytest.raises(TopologyError, match="stream 'b' is born at unknown site 'n7'"):
+        landscape(line(4), {"a": "n0", "b": "n7"})
+
+
+def test_a_name_can_be_used_once() -> None:
+    current = Exhaustive().plan(landscape(line(4), {"a": "n0", "b": "n3"}), join("q", "ab", "n2")).landscape
+    with pytest.raises(TopologyError, match="query 'q' is already deployed"):
+        Exhaustive().plan(current, join("q", "ab", "n1"))
+
+
+def test_a_deployment_survives_json() -> None:
+    current = landscape(line(6), {"a": "n0", "b": "n3", "c": "n5"}, distinct=2000.0)
+    for query in (join("one", "abc", "n5", where="a.x < 5"), join("two", "ab", "n4", where="a.x < 3")):
+        decision = Exhaustive().plan(current, query)
+        assert Deployment.from_json(decision.deployment.to_json()) == decision.deployment
+        assert len(joins_of(decision.plan)) == len(decision.deployment.operators)
+        current = decision.landscape
+
+
+def test_the_checker_sees_what_is_wrong() -> None:
+    from dataclasses import replace
+
+    current = landscape(line(6), {"a": "n0", "b": "n3", "c": "n5"})
+    query = join("q", "abc", "n5", where="a.x < 5")
+    after = Exhaustive().plan(current, query).landscape
+    assert complaints(after, query) == ()
+    assert "nothing is delivered" in complaints(current, query)[0]
+    name = next(operator.name for operator in after.operators.values() if operator.is_join)
+    operator = after.operators[name]
+    lost = replace(operator, inputs=(replace(operator.inputs[0], producer="@c"), *operator.inputs[1:]))
+    assert complaints(after.with_operators([lost]), query)
+    stricter = Exhaustive().plan(current, join("q", "abc", "n5", where="a.x < 4")).landscape
+    assert any("asked for" in one for one in complaints(stricter, query))
+    delivered = replace(after.operators["q"], site=0)
+    assert any("another site" in one for one in complaints(after.with_operators([delivered]), query))

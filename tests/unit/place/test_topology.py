@@ -1,0 +1,106 @@
+"""Networks: distances, generators, files, and what bad ones get."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.errors import TopologyError
+from anabranch.place.generate import transit_stub
+from anabranch.place.topology import Link, Site, Topology, from_dict, load, to_dict
+
+
+@given(st.integers(8, 60), st.integers(0, 5))
+@settings(max_examples=15, deadline=None)
+def test_distances_are_shortest_paths(size: int, seed: int) -> None:
+    topology = transit_stub(size, seed)
+    graph = nx.Graph()
+    for link in topology.links:
+        graph.add_edge(link.left, link.right, weight=link.cost)
+    expected = dict(nx.all_pairs_dijkstra_path_length(graph))
+    names = [site.name for site in topology.sites]
+    found = topology.distances(np.arange(size))
+    assert np.allclose(found, [[expected[a][b] for b in names] for a in names])
+    path = topology.path(0, size - 1)
+    steps = [graph.edges[names[a], names[b]]["weight"] for a, b in pairwise(path)]
+    assert sum(steps) == pytest.approx(found[0, size - 1])
+
+
+def test_the_papers_standard_network_has_132_sites() -> None:
+    topology = transit_stub(132, 1)
+    names = [site.name for site in topology.sites]
+    assert sum(name.startswith("t") for name in names) == 4
+    stubs = {name.split(".")[0] for name in names if name.startswith("s")}
+    assert len(stubs) == 16
+    assert all(sum(name.startswith(f"{stub}.") for name in names) == 8 for stub in stubs)
+
+
+@pytest.mark.parametrize("size", [32, 64, 128, 1000])
+def test_generated_networks_have_the_size_asked_for_and_are_seeded(size: int) -> None:
+    assert len(transit_stub(size, 3).sites) == size
+    assert transit_stub(size, 3) == transit_stub(size, 3)
+    assert transit_stub(size, 3) != transit_stub(size, 4)
+
+
+def test_a_network_survives_yaml_and_graphml(tmp_path: Path) -> None:
+    topology = transit_stub(12, 1, site=Site("", cpu=2.0))
+    (tmp_path / "network.yaml").write_text(yaml.safe_dump(to_dict(topology)))
+    assert load(tmp_path / "network.yaml") == topology
+    graph = nx.Graph()
+    for site in topology.sites:
+        graph.add_node(site.name, cpu=site.cpu)
+    for link in topology.links:
+        graph.add_edge(link.left, link.right, cost=link.cost, latency=link.latency, bandwidth=link.bandwidth)
+    nx.write_graphml(graph, tmp_path / "network.graphml")
+    read = load(tmp_path / "network.graphml")
+    assert read.sites == topology.sites
+    assert {link.ends for link in read.links} == {link.ends for link in topology.links}
+    assert read.distance(0, 11) == pytest.approx(topology.distance(0, 11))
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"sites": ["a", "b"], "links": []}, "not connected: site 'b' cannot be reached from 'a'"),
+        ({"sites": ["a", "b"], "links": [{"ends": ["a", "b"], "cost": -1}]}, "link 'a'-'b' has cost -1.0"),
+        ({"sites": ["a"], "links": [{"ends": ["a", "z"]}]}, "link 'a'-'z' ends at unknown site 'z'"),
+        ({"sites": ["a", "a"], "links": []}, "site 'a' is listed twice"),
+        ({"sites": [{"name": "a", "cpu": -2}], "links": []}, "site 'a' has a negative capacity"),
+        ({"sites": []}, "needs 'sites' and 'links'"),
+        ({"sites": [], "links": []}, "the network has no site"),
+        ({"sites": ["a", "b"], "links": [{"cost": 3}]}, "not well-formed"),
+    ],
+)
+def test_bad_networks_name_what_is_wrong(entry: object, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        from_dict(entry)
+
+
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(TopologyError, match="cannot be read"):
+        load(tmp_path / "none.yaml")
+    (tmp_path / "bad.yaml").write_text("sites: [")
+    with pytest.raises(TopologyError, match="not well-formed"):
+        load(tmp_path / "bad.yaml")
+
+
+def test_links_and_sites_can_change() -> None:
+    topology = from_dict(
+        {"sites": ["a", "b", "c"], "links": [{"ends": ["a", "b"], "cost": 1}, {"ends": ["b", "c"], "cost": 1}]}
+    )
+    assert topology.distance(0, 2) == pytest.approx(2.0)
+    assert topology.with_link(Link("a", "b", 5.0, 5.0)).distance(0, 2) == pytest.approx(6.0)
+    with pytest.raises(TopologyError, match="not connected"):
+        topology.without_link("a", "b")
+    with pytest.raises(TopologyError, match="no link 'a'-'c'"):
+        topology.without_link("a", "c")
+    grown: Topology = topology.with_site(Site("d"), [Link("d", "c", 2.0, 2.0)])
+    assert grown.distance(0, 3) == pytest.approx(4.0)
+    assert grown.without_site("d") == topology

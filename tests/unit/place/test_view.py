@@ -1,0 +1,89 @@
+"""Views: equal sub-joins are recognised whatever the aliases, rates follow the model, covering telescopes."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.errors import TopologyError
+from anabranch.place.landscape import view_bytes
+from anabranch.place.view import needs
+from tests.unit.place.builders import join, query, statistics
+
+STATISTICS = statistics(dict.fromkeys("abcd", "n0"))
+
+
+def test_equal_sub_joins_have_equal_signatures() -> None:
+    one = needs(join("one", "abc", "n0").query)
+    other = needs(
+        query(
+            "other",
+            "SELECT p.ts FROM c [RANGE 1 MINUTE] AS r, a [RANGE 1 MINUTE] AS p, b [RANGE 1 MINUTE] AS q "
+            "WHERE p.k = q.k AND q.k = r.k",
+            "n0",
+        ).query
+    )
+    assert one[0b111].view.signature == other[0b111].view.signature
+    assert one[0b011].view.signature == other[0b110].view.signature
+    assert one[0b011].view.signature != other[0b011].view.signature
+
+
+def test_different_predicates_have_different_signatures() -> None:
+    on_k = needs(join("one", "ab", "n0").query)[-1].view
+    on_x = needs(query("two", "SELECT a.ts FROM a [RANGE 1 MINUTE], b [RANGE 1 MINUTE] WHERE a.x = b.x", "n0").query)[
+        -1
+    ].view
+    theta = needs(
+        query("three", "SELECT a.ts FROM a [RANGE 1 MINUTE], b [RANGE 1 MINUTE] WHERE a.x < b.x", "n0").query
+    )[-1].view
+    assert len({on_k.signature, on_x.signature, theta.signature}) == 3
+
+
+def test_self_joins_are_recognised_under_swapped_aliases() -> None:
+    text = "SELECT p.ts FROM a [RANGE 1 MINUTE] AS p, a [RANGE 1 MINUTE] AS q WHERE p.k = q.x"
+    swapped = "SELECT p.ts FROM a [RANGE 1 MINUTE] AS p, a [RANGE 1 MINUTE] AS q WHERE q.k = p.x"
+    one, other = needs(query("one", text, "n0").query)[-1], needs(query("two", swapped, "n0").query)[-1]
+    assert one.view.signature == other.view.signature
+    assert one.relations != other.relations
+
+
+def test_the_rate_of_a_windowed_join() -> None:
+    # 10 rows a second each meet 10 * 60 of the other within a minute, and 1 in 100 agrees: 2 * 10 * 600 / 100.
+    view = needs(join("q", "ab", "n0").query)[-1].view
+    assert view.rate(STATISTICS) == pytest.approx(120.0)
+    assert view_bytes(view, STATISTICS) == pytest.approx(120.0 * 200.0)
+
+
+def test_fixing_a_key_costs_the_same_whether_or_not_it_is_inferred_for_the_other_side() -> None:
+    # 1 in 100 rows on both sides, and those that are left all agree.
+    view = needs(join("q", "ab", "n0", where="a.k = 7").query)[-1].view
+    assert view.rate(STATISTICS) == pytest.approx(10 / 100 * 10 / 100 * 120.0)
+
+
+def test_windows_telescope_like_filters() -> None:
+    long = needs(join("long", "ab", "n0", minutes=5).query)[-1].view
+    short = needs(join("short", "ab", "n0", minutes=1).query)[-1].view
+    assert long.covers(short)
+    assert not short.covers(long)
+    assert short.union(long) == long
+
+
+def test_a_filter_behind_needs_its_columns() -> None:
+    everything = needs(join("all", "ab", "n0").query)[-1].view
+    some = needs(join("some", "ab", "n0", where="a.x < 3").query)[-1].view
+    assert not everything.covers(some)
+    relaxed = everything.union(some)
+    assert relaxed.covers(some)
+    assert relaxed.covers(everything)
+    assert "x" in relaxed.slots[0].columns
+
+
+def test_unbounded_windows_are_refused() -> None:
+    from dataclasses import replace
+
+    from anabranch.window import Window
+
+    bounded = join("q", "ab", "n0").query
+    first, second = bounded.graph.relations
+    graph = replace(bounded.graph, relations=(replace(first, window=Window(None)), second))
+    with pytest.raises(TopologyError, match="relation 'a' has an unbounded window"):
+        needs(replace(bounded, graph=graph))
