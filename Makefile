@@ -38,7 +38,7 @@ check: setup ## style, types, walls between rooms, spelling
 	@echo "== ruff format"; $(BIN)/ruff format --check --quiet $(SOURCES)
 	@echo "== mypy";        $(BIN)/mypy
 	@echo "== lint-imports"; $(BIN)/lint-imports > $(VENV)/.lint-imports 2>&1 || { cat $(VENV)/.lint-imports; exit 1; }
-	@echo "== codespell";   $(BIN)/codespell src tests docs examples benchmarks README.md CHANGELOG.md Makefile
+	@echo "== codespell";   $(BIN)/codespell src tests docs examples benchmarks README.md CONTRIBUTING.md CHANGELOG.md Makefile
 
 format: setup ## rewrite the sources in the house style
 	@$(BIN)/ruff check --quiet --fix $(SOURCES); $(BIN)/ruff format --quiet $(SOURCES)
