@@ -129,6 +129,10 @@ class ExpressionError(AnabranchError):
     """An expression failed on real data, for example an integer overflow."""
 
 
+class BatchError(AnabranchError):
+    """A micro-batch does not fit the streams of its query; nothing of it was taken."""
+
+
 class CheckpointError(AnabranchError):
     """A checkpoint cannot be used; it is never overwritten."""
 

@@ -22,7 +22,8 @@ def test_story(path: Path, shape: object, slots: int) -> None:
     query = compile_query(script.query, script.catalog)
     plan = (mjoin if shape is mjoin else linear_tree)(query.graph.names)
     clock = [0]
-    host = LocalHost(query, plan, slots=slots, idle_timeout=script.idle_timeout, now=lambda: clock[0])
+    timeouts = {relation.stream: script.idle_timeout for relation in query.graph.relations}
+    host = LocalHost(query, plan, slots=slots, idle_timeouts=timeouts, now=lambda: clock[0])
     for number, batch in enumerate(script.batches):
         clock[0] = batch.now
         before = dict(host.late)

@@ -21,7 +21,8 @@ from anabranch.engine.engine import Engine
 from anabranch.engine.evaluate import evaluate, evaluate_mask
 from anabranch.engine.operators.group_by import finish
 from anabranch.engine.ownership import needed_in
-from anabranch.expr import Column
+from anabranch.errors import BatchError
+from anabranch.expr import Column, columns
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import (
     merged_statistics,
@@ -30,7 +31,7 @@ from anabranch.host.commit import (
     slots_to_compact,
 )
 from anabranch.host.slot import SlotTask, advance, drain, make_engine, rebuild
-from anabranch.host.store import Manifest, Store
+from anabranch.host.store import Manifest, Store, new_attempt
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.plan.check import validate
 from anabranch.plan.join_graph import Relation
@@ -55,13 +56,13 @@ class LocalHost:
         *,
         slots: int = 1,
         checkpoint: str | None = None,
-        idle_timeout: int | None = None,
+        idle_timeouts: Mapping[str, int | None] | None = None,
         now: Callable[[], int] = lambda: 0,
     ) -> None:
         self.query = query
         self.plan = validate(plan, query.graph)
         self.partitioning = choose_partitioning(query.graph, slots)
-        self.idle_timeout = idle_timeout
+        self.idle_timeouts = idle_timeouts or {}
         self.now = now
         self.statistics = StepStatistics()
         self.late: dict[str, int] = dict.fromkeys(self._streams, 0)
@@ -72,7 +73,7 @@ class LocalHost:
             self._manifest = self._store.latest()
         manifest = self._manifest
         self.batch = manifest.batch + 1 if manifest else 0
-        self.clocks = manifest.clocks if manifest else Clocks.at_start(self._streams, now())
+        self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self._streams, now())
         task = self._task(self.clocks)
         self._engines = [make_engine(task, slot) for slot in range(slots)]
         self._threads = ThreadPoolExecutor(slots)
@@ -86,6 +87,7 @@ class LocalHost:
 
     def step(self, rows: Mapping[str, pa.Table]) -> pa.Table:
         """Takes one micro-batch, tables by stream name, and returns the results it completes."""
+        _refuse_misfits(self.query, rows)
         layout = wire_layout(self.query, self.partitioning)
         news = {
             relation.name: relation_batch(relation, layout, rows[relation.stream])
@@ -118,7 +120,7 @@ class LocalHost:
             times = None if table is None else _times(table.column(relation.event_time))
             newest[relation.stream] = int(times.max()) if times is not None and len(times) else None
         disorder = {relation.stream: relation.disorder for relation in self.query.graph.relations}
-        return self.clocks.advance(newest, disorder, self.now(), dict.fromkeys(self._streams, self.idle_timeout))
+        return self.clocks.advance(newest, disorder, self.now(), self.idle_timeouts)
 
     def _task(self, clocks_after: Clocks) -> SlotTask:
         manifest = self._manifest
@@ -127,6 +129,8 @@ class LocalHost:
             plan=self.plan,
             partitioning=self.partitioning,
             batch=self.batch,
+            attempt=new_attempt(),
+            after=manifest.attempt if manifest else None,
             floors=relation_floors(self.query, self.clocks),
             answered_before=self.clocks.watermark,
             watermark=clocks_after.watermark,
@@ -155,6 +159,29 @@ class LocalHost:
         before, self._manifest = self._manifest, next_manifest(task, reports, clocks)
         self._store.commit(self._manifest)
         self._store.collect((self._manifest, before) if before else (self._manifest,))
+
+
+def _refuse_misfits(query: Query, rows: Mapping[str, pa.Table]) -> None:
+    """Before anything is taken: only streams of the query, each with the columns that it reads."""
+    streams = list(dict.fromkeys(relation.stream for relation in query.graph.relations))
+    if unknown := sorted(set(rows) - set(streams)):
+        raise BatchError(
+            f"the batch has rows of '{unknown[0]}', which the query does not read",
+            hint=f"give tables under the names of its streams: {', '.join(streams)}",
+        )
+    for relation in query.graph.relations:
+        if relation.stream not in rows:
+            continue
+        expressions = [key.expression(relation.name) for key in query.graph.keys_of([relation.name])]
+        expressions += [relation.filter] if relation.filter is not None else []
+        read = [relation.event_time, *relation.schema.names, *(c.name for e in expressions for c in columns(e))]
+        found = rows[relation.stream].column_names
+        if missing := [name for name in read if name not in found]:
+            raise BatchError(
+                f"the batch has no column '{missing[0]}' of stream '{relation.stream}'",
+                detail=f"it has {', '.join(found) or 'none'}",
+                hint="give every stream the columns it was registered with",
+            )
 
 
 def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> RelationBatch:
