@@ -28,7 +28,7 @@ from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.sink import Sink
 from anabranch.host.spark.source import PASSES, tagged_union, to_slots
 from anabranch.host.spark.worker import finish_function, step_function
-from anabranch.host.store import Manifest, Store, rows_name
+from anabranch.host.store import Manifest, Store, new_attempt
 from anabranch.host.wire import RELATION, TIME, wire_layout
 from anabranch.plan.check import validate
 from anabranch.plan.partitioning import choose_partitioning
@@ -37,8 +37,12 @@ from anabranch.plan.query import Query
 from anabranch.schema import Schema
 
 REMEMBERED_BATCHES = 1000
-ARROW_BATCH_ROWS = 1 << 20
-"""Rows per Arrow batch between Spark and the workers; one large batch is cheaper than a hundred small ones."""
+BATCH_SETTINGS = {
+    # One large Arrow batch between Spark and a worker is cheaper than a hundred small ones.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 20),
+    # The slots are the partitioning; there is nothing for Spark to adapt, and each attempt costs a planning round.
+    "spark.sql.adaptive.enabled": "false",
+}
 
 Announce = Callable[[str, int], None]
 
@@ -53,24 +57,25 @@ class SparkRunner:
         sink: Sink,
         checkpoint: str,
         slots: int,
-        idle_timeout: int | None,
+        idle_timeouts: Mapping[str, int | None],
         announce: Announce = lambda phase, batch: None,
     ) -> None:
         self.query = query
         self.plan = validate(plan, query.graph)
         self.sink = sink
-        self.idle_timeout = idle_timeout
+        self.idle_timeouts = idle_timeouts
         self.announce = announce
         self.failure: BaseException | None = None
         self.store = Store(checkpoint)
         self.identity = self.store.open(query)
-        hot.claim(self.identity, checkpoint)
         self.partitioning = choose_partitioning(query.graph, slots)
         self.layout = wire_layout(query, self.partitioning)
         self.manifest = self.store.latest()
+        hot.claim(self.identity, self.store.location)
         self._before: Manifest | None = None
         self._streams = list(dict.fromkeys(relation.stream for relation in query.graph.relations))
-        self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(self._streams, _now())
+        self._clocks = self.manifest.clocks.resumed(_now()) if self.manifest else Clocks.at_start(self._streams, _now())
+        self._is_configured = False
         self._adaptive: OrderedDict[int, dict[str, Any]] = OrderedDict()
 
     def adaptive(self, batch_id: int) -> dict[str, Any] | None:
@@ -97,24 +102,25 @@ class SparkRunner:
                 hint="restore the folder as a whole from a copy, or start with an empty one",
             )
         started = time.perf_counter()
-        session = frame.sparkSession
-        session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_BATCH_ROWS))
+        self._configure(frame.sparkSession)
         self.announce("begin", batch_id)
-        seen = None
+        # Once per batch: whether a stream is idle depends on the time of day, and what a grouped query answers on that.
+        clocks = None
         if self.query.grouping is not None:
-            seen = self._newest(frame.groupBy(RELATION).agg(f.max(TIME).alias("newest")).collect())
+            newest = frame.groupBy(RELATION).agg(f.max(TIME).alias("newest")).collect()
+            clocks = self._clocks_after(self._newest(newest))
         observation = Observation()
-        if seen is None and self._has_filters:
+        if clocks is None and self._has_filters:
             frame = frame.observe(observation, *self._maxima())
-        task = self._task(batch_id, self._clocks_after(seen) if seen is not None else None)
+        task = self._task(batch_id, clocks)
         planned = time.perf_counter()
         self.sink.write(self._results(frame.where(PASSES), task), batch_id)
         written = time.perf_counter()
         self.announce("written", batch_id)
-        reports = {slot: self.store.read_report(rows_name(batch_id, slot)) for slot in range(self.partitioning.slots)}
-        if seen is None:
+        reports = {slot: self.store.read_report(task.rows_name(slot)) for slot in range(self.partitioning.slots)}
+        if clocks is None:
             seen = self._observed(observation.get) if self._has_filters else self._reported(reports)
-        clocks = self._clocks_after(seen)
+            clocks = self._clocks_after(seen)
         manifest = next_manifest(task, reports, clocks)
         self.store.commit(manifest)
         self.announce("committed", batch_id)
@@ -130,14 +136,22 @@ class SparkRunner:
             {"plan": planned - started, "step": written - planned, "commit": ended - written},
         )
 
+    def _configure(self, session: SparkSession) -> None:
+        """Settings of the session that Spark cloned for this query alone; the user's own is not touched."""
+        if not self._is_configured:
+            for key, value in BATCH_SETTINGS.items():
+                session.conf.set(key, value)
+            self._is_configured = True
+
     def _results(self, frame: DataFrame, task: SlotTask) -> DataFrame:
         rows = to_slots(frame, self.layout, self.partitioning)
         step = step_function(task, self.identity, self.store.location)
         if self.query.grouping is None:
             return rows.mapInArrow(step, to_spark(self.query.schema))
         parts = rows.mapInArrow(step, to_spark(Schema.from_arrow(parts_schema(self.query.grouping))))
-        keys = ["boundary", *(f"key{i}" for i in range(len(self.query.grouping.keys)))]
-        together = parts.repartition(self.partitioning.slots, *keys)
+        # Numbered, because Spark takes a dot in a name for a path; the boundary and the keys of the group come first.
+        numbered = parts.toDF(*(f"_part{i}" for i in range(len(parts.columns))))
+        together = numbered.repartition(self.partitioning.slots, *numbered.columns[: 1 + len(self.query.grouping.keys)])
         return together.mapInArrow(finish_function(self.query), to_spark(self.query.schema))
 
     def _task(self, batch_id: int, clocks_after: Clocks | None) -> SlotTask:
@@ -147,6 +161,8 @@ class SparkRunner:
             plan=self.plan,
             partitioning=self.partitioning,
             batch=batch_id,
+            attempt=new_attempt(),
+            after=manifest.attempt if manifest else None,
             floors=relation_floors(self.query, self._clocks),
             answered_before=self._clocks.watermark,
             watermark=clocks_after.watermark if clocks_after else None,
@@ -186,7 +202,7 @@ class SparkRunner:
 
     def _clocks_after(self, newest: Mapping[str, int | None]) -> Clocks:
         disorder = {relation.stream: relation.disorder for relation in self.query.graph.relations}
-        return self._clocks.advance(newest, disorder, _now(), dict.fromkeys(self._streams, self.idle_timeout))
+        return self._clocks.advance(newest, disorder, _now(), self.idle_timeouts)
 
     # --- telling ------------------------------------------------------------------------------------------------------
 
@@ -245,15 +261,15 @@ def start_query(
     slots: int,
     trigger: Mapping[str, Any],
     name: str | None,
-    idle_timeout: int | None,
+    idle_timeouts: Mapping[str, int | None],
     announce: Announce = lambda phase, batch: None,
 ) -> tuple[StreamingQuery, SparkRunner]:
     """Starts the query; the checkpoint holds Spark's part in `spark/` and ours in `anabranch/`."""
-    runner = SparkRunner(query, plan, sink, checkpoint, slots, idle_timeout, announce)
+    runner = SparkRunner(query, plan, sink, checkpoint, slots, idle_timeouts, announce)
     by_stream = {declarations[stream].name: frame for stream, frame in frames.items()}
     union = tagged_union(runner.layout, {**frames, **by_stream})
     writer = union.writeStream.foreachBatch(runner.on_batch)
-    writer = writer.option("checkpointLocation", f"{checkpoint}/spark").trigger(**trigger)
+    writer = writer.option("checkpointLocation", f"{runner.store.location}/spark").trigger(**trigger)
     if name:
         writer = writer.queryName(name)
     return writer.start(), runner

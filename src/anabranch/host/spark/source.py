@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
 from anabranch.expr import Column
@@ -66,17 +65,16 @@ def _relation_frame(position: int, relation: Relation, layout: WireLayout, frame
 
 def to_slots(frame: DataFrame, layout: WireLayout, partitioning: Partitioning) -> DataFrame:
     """The rows of a micro-batch, each in the partition of every slot that needs it."""
-    wire = [f.col(name) for name in layout.schema.names]
+    wire = [quote(name) for name in layout.schema.names]
     if partitioning.slots == 1:
-        return frame.select(*wire).repartition(1)
+        return frame.selectExpr(*wire).repartition(1)
     if partitioning.is_partition:
-        slot = f.expr(_by_relation(layout, partitioning, lambda slots: f"{slots[0]}"))
+        slot = _by_relation(layout, partitioning, lambda slots: f"{slots[0]}")
     else:
-        slot = f.explode(
-            f.expr(_by_relation(layout, partitioning, lambda slots: f"array({', '.join(map(str, slots))})"))
-        )
-    spread = frame.select(*wire, slot.alias(SLOT))
-    return spread.repartitionById(partitioning.slots, SLOT).select(*wire)
+        slot = _by_relation(layout, partitioning, lambda slots: f"array({', '.join(map(str, slots))})")
+        slot = f"explode({slot})"
+    spread = frame.selectExpr(*wire, f"{slot} AS {SLOT}")
+    return spread.repartitionById(partitioning.slots, SLOT).selectExpr(*wire)
 
 
 def _by_relation(layout: WireLayout, partitioning: Partitioning, spell: Callable[[tuple[int, ...]], str]) -> str:
