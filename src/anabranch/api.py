@@ -18,6 +18,7 @@ from typing import Any
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.errors import AnabranchError, CatalogError, SpecError
 from anabranch.explain import Explanation
+from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.handle import ContinuousQueries, QueryHandle
@@ -81,8 +82,8 @@ class Session:
         watermark
             How far a row may lag behind the newest one of its stream; later ones are dropped and counted.
         idle_timeout
-            After how long without rows the stream no longer holds the others back; never when None. A query has one
-            timeout for all its streams: the writer's, else the least of theirs.
+            After how long without rows the stream no longer holds the others back; `none` to wait for ever. When not
+            given, the writer's `idleTimeout` holds, else 10 minutes.
 
         Raises
         ------
@@ -103,9 +104,10 @@ class Session:
             event_time if column is None else column.name,
             _duration(watermark, f"the watermark of stream '{name}'", CatalogError),
         )
-        timeout = None if idle_timeout is None else _timeout(idle_timeout, f"of stream '{name}'", CatalogError)
+        if idle_timeout is not None:
+            _timeout(idle_timeout, f"of stream '{name}'", CatalogError)
         self.catalog.register(declaration)
-        self._streams[name.lower()] = _Stream(declaration, frame, timeout)
+        self._streams[name.lower()] = _Stream(declaration, frame, idle_timeout)
 
     def sql(self, text: str, allow_unbounded: bool = False) -> ContinuousQuery:
         """The continuous query of a CQL text, compiled.
@@ -129,7 +131,7 @@ class Session:
 class _Stream:
     declaration: StreamDeclaration
     frame: spark_host.DataFrame
-    idle_timeout: int | None
+    idle_timeout: str | None
 
 
 class ContinuousQuery:
@@ -217,7 +219,7 @@ class ContinuousQueryWriter:
         self._partition_by: tuple[str, ...] = ()
         self._plan = "auto"
         self._slots: int | None = None
-        self._idle_timeout: int | None = None
+        self._idle_timeout = IDLE_TIMEOUT
         self._function: Callable[[spark_host.DataFrame, int], None] | None = None
 
     def format(self, source: str) -> ContinuousQueryWriter:
@@ -282,8 +284,9 @@ class ContinuousQueryWriter:
         return self
 
     def idleTimeout(self, timeout: str) -> ContinuousQueryWriter:
-        """After how long without rows a stream no longer holds the watermark back."""
-        self._idle_timeout = _timeout(timeout, "of the query", SpecError)
+        """The idle timeout of the streams that were registered without one; `none` to wait for ever."""
+        _timeout(timeout, "of the query", SpecError)
+        self._idle_timeout = timeout
         return self
 
     def foreachBatch(self, function: Callable[[spark_host.DataFrame, int], None]) -> ContinuousQueryWriter:
@@ -346,7 +349,7 @@ class ContinuousQueryWriter:
             slots=self._slots or query._session.spark.sparkContext.defaultParallelism,
             trigger=self._trigger,
             name=self._name,
-            idle_timeout=self._least_timeout(),
+            idle_timeouts=self._idle_timeouts(),
         )
         handle = QueryHandle(running, runner)
         query._session.streams.add(handle)
@@ -360,11 +363,11 @@ class ContinuousQueryWriter:
     def _sink_options(self) -> Mapping[str, str]:
         return {key: value for key, value in self._options.items() if key.lower() != "checkpointlocation"}
 
-    def _least_timeout(self) -> int | None:
-        if self._idle_timeout is not None:
-            return self._idle_timeout
-        declared = [s.idle_timeout for s in self._query._streams.values() if s.idle_timeout is not None]
-        return min(declared, default=None)
+    def _idle_timeouts(self) -> dict[str, int | None]:
+        return {
+            name: _timeout(stream.idle_timeout or self._idle_timeout, f"of stream '{name}'", SpecError)
+            for name, stream in self._query._streams.items()
+        }
 
     def _checkpoint(self) -> str:
         """The given place, else one below the session's, else a temporary one for sinks that do not last either."""
@@ -391,8 +394,10 @@ def _duration(text: str, what: str, kind: type[AnabranchError]) -> int:
         raise kind(f"{what} is no duration", detail=str(error), hint="write it like '10 seconds'") from error
 
 
-def _timeout(text: str, whose: str, kind: type[AnabranchError]) -> int:
+def _timeout(text: str, whose: str, kind: type[AnabranchError]) -> int | None:
+    if text.lower() == "none":
+        return None
     micros = _duration(text, f"the idle timeout {whose}", kind)
     if micros <= 0:
-        raise kind(f"the idle timeout {whose} is not positive", hint="leave it out to wait for ever")
+        raise kind(f"the idle timeout {whose} is not positive", hint="write 'none' to wait for ever")
     return micros

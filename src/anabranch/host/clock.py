@@ -3,7 +3,8 @@
 The *floor* of a stream is the event time below which none of its rows is admitted any more: its largest event time so
 far minus its allowed disorder. The watermark of the query is the least floor. A stream that has been silent for the
 idle timeout would hold everything up; its floor is then raised to the watermark of the streams that are not idle.
-Rows it brings later from below that floor are late: dropped and counted, never silently half-joined.
+Rows it brings later from below that floor are late: dropped and counted, never silently half-joined. Only silence
+while the query runs counts: a stream is not idle because the query was stopped for a while.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 from anabranch.window import FOREVER
 
 BEFORE_ALL = -FOREVER
+IDLE_TIMEOUT = "10 minutes"
+"""The timeout of a stream that has been given none of its own."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,10 @@ class Clocks:
                 if clock.is_idle and clock.floor < watermark:
                     clocks[name] = replace(clock, floor=watermark)
         return Clocks(clocks)
+
+    def resumed(self, now: int) -> Clocks:
+        """The clocks of a query that starts again: every stream has its whole timeout before it."""
+        return Clocks({name: replace(clock, heard=now) for name, clock in self.streams.items()})
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -8,7 +8,7 @@ from typing import Any
 from anabranch.engine.engine import expiry
 from anabranch.host.clock import Clocks
 from anabranch.host.slot import SlotTask
-from anabranch.host.store import Manifest, RowFile, rows_name
+from anabranch.host.store import Manifest, RowFile
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics, merge
@@ -54,7 +54,7 @@ def next_manifest(task: SlotTask, reports: Mapping[int, Mapping[str, Any]], cloc
         kept = []
     for slot, report in sorted(reports.items()):
         written = report["file"]
-        file = RowFile(rows_name(task.batch, slot), task.batch, slot, written["rows"], written["newest"], -1)
+        file = RowFile(task.rows_name(slot), task.batch, slot, written["rows"], written["newest"], -1)
         if file.rows:
             kept.append((file, task.partitioning))
     used = [p for p in dict.fromkeys(partitioning for _, partitioning in kept) if p != task.partitioning]
@@ -63,7 +63,7 @@ def next_manifest(task: SlotTask, reports: Mapping[int, Mapping[str, Any]], cloc
         RowFile(f.name, f.batch, f.slot, f.rows, f.newest, partitionings.index(partitioning))
         for f, partitioning in kept
     )
-    return Manifest(task.batch, clocks, files, partitionings)
+    return Manifest(task.batch, task.attempt, clocks, files, partitionings)
 
 
 def is_alive(query: Query, file: RowFile, lows: Mapping[str, int]) -> bool:

@@ -1,12 +1,12 @@
 """Hot state: the arrays of a slot's engine, kept between steps where any worker of the machine can map them.
 
     <hot folder>/anabranch-<user>/<checkpoint identity>/slot-<n>.json     the stamp
-    <hot folder>/anabranch-<user>/<checkpoint identity>/slot-<n>/…        the arrays
+    <hot folder>/anabranch-<user>/<checkpoint identity>/slot-<n>-<attempt>/…   the arrays, by who built them first
 
-The stamp says after which batch, of which plan and partitioning, the arrays are. It is removed before a step changes
-them and written after: a step that dies half-way leaves no stamp. Whoever does not find exactly the stamp it needs
-rebuilds from durable rows, so nothing here is needed for correctness; it only makes a step cost its new rows instead
-of the window.
+The stamp says after which attempt at which batch, of which plan and partitioning, the arrays are, and where. It is
+removed before a step changes them and written after: a step that dies half-way leaves no stamp. Whoever does not find
+exactly the stamp it needs rebuilds from durable rows in a folder of its own, out of reach of workers that outlived
+their query. So nothing here is needed for correctness; it only makes a step cost its new rows instead of the window.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,32 +38,43 @@ def hot_folder(identity: str) -> Path:
     return hot_root() / identity
 
 
-def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> tuple[Engine, bool]:
-    """The slot's engine as of after the batch before the task's, and whether it was found hot.
+@dataclass(frozen=True)
+class OpenEngine:
+    """A slot's engine as of after the batch before the task's, where its arrays are, and whether it was found hot."""
 
-    The stamp is gone afterwards: the caller owns the arrays until `keep_engine`.
-    """
+    engine: Engine
+    arrays: str
+    was_hot: bool
+
+
+def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenEngine:
+    """Finds the slot's engine or rebuilds it; the stamp is gone until `keep_engine`."""
     folder = hot_folder(identity)
-    arrays = folder / f"slot-{slot}"
     stamp_path = folder / f"slot-{slot}.json"
     stamp = _read(stamp_path)
     stamp_path.unlink(missing_ok=True)
-    if stamp is not None and stamp["of"] == _identity(task, task.batch - 1):
-        engine = make_engine(task, slot, MappedArena(arrays))
-        engine.reopen(stamp["layout"])
-        return engine, True
-    shutil.rmtree(arrays, ignore_errors=True)
-    arrays.mkdir(parents=True)
+    if stamp is not None and stamp["of"] == _identity(task, task.after):
+        engine = make_engine(task, slot, MappedArena(folder / stamp["arrays"]))
+        try:
+            engine.reopen(stamp["layout"])
+        except (OSError, ValueError):  # files that are gone or cut short
+            pass
+        else:
+            return OpenEngine(engine, stamp["arrays"], was_hot=True)
+    for old in folder.glob(f"slot-{slot}-*"):
+        shutil.rmtree(old, ignore_errors=True)
+    arrays = Path(tempfile.mkdtemp(prefix=f"slot-{slot}-", dir=folder))
     engine = make_engine(task, slot, MappedArena(arrays))
     rebuild(engine, task, slot, store)
-    return engine, False
+    return OpenEngine(engine, arrays.name, was_hot=False)
 
 
-def keep_engine(engine: Engine, task: SlotTask, slot: int, identity: str) -> None:
+def keep_engine(opened: OpenEngine, task: SlotTask, slot: int, identity: str) -> None:
     """Stamps the arrays as the state after the task's batch."""
     path = hot_folder(identity) / f"slot-{slot}.json"
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"of": _identity(task, task.batch), "layout": engine.layout()}))
+    partial = path.with_suffix(f".{opened.arrays}.partial")
+    stamp = {"of": _identity(task, task.attempt), "arrays": opened.arrays, "layout": opened.engine.layout()}
+    partial.write_text(json.dumps(stamp))
     partial.rename(path)
 
 
@@ -87,15 +99,15 @@ def _is_current(owner: dict[str, Any], identity: str) -> bool:
     return metadata is not None and metadata.get("identity") == identity
 
 
-def _identity(task: SlotTask, batch: int) -> list[object]:
+def _identity(task: SlotTask, attempt: str | None) -> list[object]:
     partitioning = task.partitioning
     shares = [[dimension.code, dimension.share] for dimension in partitioning.dimensions]
-    return [batch, str(task.plan), partitioning.slots, shares, list(partitioning.table)]
+    return [attempt, str(task.plan), partitioning.slots, shares, list(partitioning.table)]
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         value: dict[str, Any] = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: written half
         return None
     return value

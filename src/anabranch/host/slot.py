@@ -36,6 +36,10 @@ class SlotTask:
     plan: PhysicalPlan
     partitioning: Partitioning
     batch: int
+    attempt: str
+    """This attempt at the batch; its files and its hot state bear the name."""
+    after: str | None
+    """The attempt that left the state to start from; None at the first batch."""
     floors: Mapping[str, int]
     """By relation, as of before the batch."""
     answered_before: int
@@ -46,6 +50,10 @@ class SlotTask:
     partitionings: tuple[Partitioning, ...] = ()
     compacting: frozenset[int] = frozenset()
     """The slots that write all their live rows this time, so that older files can go."""
+
+    def rows_name(self, slot: int) -> str:
+        """The file that the slot leaves."""
+        return rows_name(self.batch, slot, self.attempt)
 
 
 def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> Engine:
@@ -108,7 +116,7 @@ def advance(
             "newest": {name: int(batch.times.max()) for name, batch in kept.items() if len(batch)},
         }
         table = wire_layout(task.query, task.partitioning).join(kept)
-        store.write_rows(rows_name(task.batch, slot), table, report)
+        store.write_rows(task.rows_name(slot), table, report)
     return report
 
 

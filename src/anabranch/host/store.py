@@ -1,12 +1,13 @@
 """The durable side of a query: base rows per batch and slot, and one manifest per committed batch.
 
     <checkpoint>/anabranch/metadata.json            which query this is
-    <checkpoint>/anabranch/rows/<batch>-<slot>.arrow  base rows that a slot took in (or, after compaction, all it holds)
+    <checkpoint>/anabranch/rows/<batch>-<slot>-<attempt>.arrow  what a slot took in (or, once compacted, all it holds)
     <checkpoint>/anabranch/manifests/<batch>.json   what the state after that batch consists of
 
 Law: a batch is committed when its manifest has its final name, and not before. A manifest lists everything needed to
 rebuild every slot; nothing in it depends on a plan. Files are written under another name and renamed, so a reader sees
-whole files or none. What neither of the last two manifests needs is removed.
+whole files or none. Every attempt at a batch has names of its own: a worker that outlives its query cannot touch the
+rows of the attempt that replaced it. What neither of the last two manifests needs is removed.
 
 Limit: rename must be atomic on the file system (true of local disks, HDFS, and object stores' single-object puts).
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -51,6 +53,8 @@ class Manifest:
     """The state of a query after a batch."""
 
     batch: int
+    attempt: str
+    """Which attempt at the batch succeeded; hot state of any other one is not the state after this batch."""
     clocks: Clocks
     files: tuple[RowFile, ...]
     partitionings: tuple[Partitioning, ...]
@@ -63,8 +67,8 @@ class Store:
     """A checkpoint folder on any file system that Arrow can reach."""
 
     def __init__(self, location: str) -> None:
-        self.location = location
-        self.files, root = _file_system(location)
+        self.location = location if "://" in location else os.path.abspath(location)
+        self.files, root = _file_system(self.location)
         self.root = f"{root.rstrip('/')}/anabranch"
 
     # --- identity -----------------------------------------------------------------------------------------------------
@@ -115,9 +119,12 @@ class Store:
     # --- manifests ----------------------------------------------------------------------------------------------------
 
     def latest(self) -> Manifest | None:
-        """The manifest of the last committed batch."""
+        """The manifest of the last committed batch; what it lists is there and can be opened."""
         names = sorted(name for name in self._names("manifests") if name.endswith(".json"))
-        return self.manifest(int(names[-1].removesuffix(".json"))) if names else None
+        manifest = self.manifest(int(names[-1].removesuffix(".json"))) if names else None
+        for file in manifest.files if manifest else ():
+            self._open_rows(file.name)
+        return manifest
 
     def manifest(self, batch: int) -> Manifest | None:
         path = f"{self.root}/manifests/{batch:09d}.json"
@@ -226,8 +233,13 @@ class Store:
         return CheckpointError(f"cannot write '{path}'", detail=str(error), hint="check the folder's permissions")
 
 
-def rows_name(batch: int, slot: int) -> str:
-    return f"{batch:09d}-{slot:04d}.arrow"
+def rows_name(batch: int, slot: int, attempt: str) -> str:
+    return f"{batch:09d}-{slot:04d}-{attempt}.arrow"
+
+
+def new_attempt() -> str:
+    """A name that no other attempt at a batch has."""
+    return uuid.uuid4().hex[:12]
 
 
 def _file_system(location: str) -> tuple[pafs.FileSystem, str]:
@@ -247,6 +259,7 @@ def _file_system(location: str) -> tuple[pafs.FileSystem, str]:
 def _manifest_to_json(manifest: Manifest) -> dict[str, Any]:
     return {
         "batch": manifest.batch,
+        "attempt": manifest.attempt,
         "clocks": manifest.clocks.to_json(),
         "files": [asdict(file) for file in manifest.files],
         "partitionings": [_partitioning_to_json(partitioning) for partitioning in manifest.partitionings],
@@ -257,6 +270,7 @@ def _manifest_to_json(manifest: Manifest) -> dict[str, Any]:
 def _manifest_from_json(value: Mapping[str, Any]) -> Manifest:
     return Manifest(
         batch=value["batch"],
+        attempt=value["attempt"],
         clocks=Clocks.from_json(value["clocks"]),
         files=tuple(RowFile(**file) for file in value["files"]),
         partitionings=tuple(_partitioning_from_json(partitioning) for partitioning in value["partitionings"]),

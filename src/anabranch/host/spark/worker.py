@@ -8,7 +8,7 @@ from time import perf_counter
 import pyarrow as pa
 from pyspark import TaskContext
 
-from anabranch.engine.operators.group_by import finish
+from anabranch.engine.operators.group_by import finish, parts_schema
 from anabranch.host.hot import keep_engine, open_engine
 from anabranch.host.slot import SlotTask, advance
 from anabranch.host.store import Store
@@ -32,10 +32,10 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
         transfer = perf_counter() - started
         started = perf_counter()
         store = Store(checkpoint)
-        engine, was_hot = open_engine(task, slot, identity, store)
-        notes = {"hot": was_hot, "seconds": {"transfer": transfer, "open": perf_counter() - started}}
-        yield from advance(engine, task, slot, rows, store, notes)
-        keep_engine(engine, task, slot, identity)
+        opened = open_engine(task, slot, identity, store)
+        notes = {"hot": opened.was_hot, "seconds": {"transfer": transfer, "open": perf_counter() - started}}
+        yield from advance(opened.engine, task, slot, rows, store, notes)
+        keep_engine(opened, task, slot, identity)
 
     return step
 
@@ -43,9 +43,12 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
 def finish_function(query: Query) -> ArrowFunction:
     """The function that merges the parts of a grouped answer; all parts of a group must be in one partition."""
 
+    assert query.grouping is not None
+    names = parts_schema(query.grouping).names
+
     def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parts = list(batches)
         if parts:
-            yield from finish(query, pa.Table.from_batches(parts)).combine_chunks().to_batches()
+            yield from finish(query, pa.Table.from_batches(parts).rename_columns(names)).combine_chunks().to_batches()
 
     return merge
