@@ -1,8 +1,8 @@
 """The frame of the lab: an experiment is a seeded function that returns a table, a picture and verdicts.
 
 A module of this package that defines `EXPERIMENTS` (a sequence of `Experiment`) is found by name; nothing has to be
-listed twice. `perform` writes `NAME.csv`, `NAME.png` and `NAME.txt` (the verdicts) into a folder. An experiment takes all
-its randomness from `Setting.seed`, so the same seed gives the same table; wall-clock columns are the only exception.
+listed twice. `perform` writes `NAME.csv`, `NAME.png` and `NAME.txt` (the verdicts) into a folder. An experiment takes
+all its randomness from `Setting.seed`, so the same seed gives the same table; wall-clock columns are the only exception.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from matplotlib.figure import Figure
-
 import anabranch.lab
-from anabranch.errors import SpecError
+from anabranch.errors import HostError, SpecError
+
+try:
+    from matplotlib.figure import Figure
+except ImportError as missing:
+    raise HostError("the lab needs matplotlib", hint="pip install 'anabranch[lab]'") from missing
 
 Cell: TypeAlias = str | int | float
 

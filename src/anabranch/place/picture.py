@@ -54,6 +54,7 @@ def draw(landscape: Landscape, figure: Figure, title: str) -> None:
     segments = [(places[low], places[high]) for low, high in links]
     axes.add_collection(LineCollection(segments, linewidths=widths, colors=colours, zorder=1, capstyle="round"))
     readers = Counter(taken.producer for operator in landscape.operators.values() for taken in operator.inputs)
+    sources = {operator.site for operator in landscape.operators.values() if operator.is_base}
     labels: dict[int, list[str]] = defaultdict(list)
     marks: dict[int, str] = {}
     for name, operator in landscape.operators.items():
@@ -81,6 +82,8 @@ def draw(landscape: Landscape, figure: Figure, title: str) -> None:
             *_columns(places[[site]]), s=90 + 30 * len(joins[site]) ** 0.5, color=colour, zorder=3, linewidths=0
         )
     named = [site for site in marks if len(marks) <= 40 or marks[site] != SINK]
+    if len(everyone) <= 40:
+        named = list(everyone)
     for site in named:
         text = "\n".join([topology.sites[site].name, *labels[site]])
         axes.annotate(
@@ -90,7 +93,7 @@ def draw(landscape: Landscape, figure: Figure, title: str) -> None:
             textcoords="offset points",
             fontsize=7,
             zorder=4,
-            bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": marks[site], "alpha": 0.8, "lw": 0.6},
+            bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": marks.get(site, PLAIN), "alpha": 0.8, "lw": 0.6},
         )
     shown = (
         (SOURCE, "source"),
