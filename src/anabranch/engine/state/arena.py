@@ -64,19 +64,23 @@ class MappedArena:
                 # Without this a full tmpfs shows itself as SIGBUS in the middle of a kernel.
                 os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
-            raise StorageFull(
-                f"no space for {size} bytes of hot state in '{self.folder}'",
-                detail=str(error),
-                hint="free memory there, set ANABRANCH_HOT_FOLDER to a larger file system, or use shorter windows",
-            ) from error
+            raise self._full(error, size) from error
         return self.open(name, shape, kind)
 
     def open(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
-        return np.asarray(np.memmap(self.folder / name, dtype=kind, mode="r+", shape=shape))
+        path = self.folder / name
+        size, found = int(np.prod(shape)) * np.dtype(kind).itemsize, path.stat().st_size
+        if found != size:
+            # A writable mapping would silently lengthen the file with zeros.
+            raise OSError(f"array '{path}' has {found} bytes instead of {size}")
+        return np.asarray(np.memmap(path, dtype=kind, mode="r+", shape=shape))
 
     def keep_batch(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        with pa.OSFile(str(self.folder / name), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
-            writer.write_batch(batch)
+        try:
+            with pa.OSFile(str(self.folder / name), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+                writer.write_batch(batch)
+        except OSError as error:
+            raise self._full(error, int(batch.nbytes)) from error
         return self.open_batch(name)
 
     def open_batch(self, name: str) -> pa.RecordBatch:
@@ -84,3 +88,10 @@ class MappedArena:
 
     def release(self, name: str) -> None:
         (self.folder / name).unlink(missing_ok=True)
+
+    def _full(self, error: OSError, size: int) -> StorageFull:
+        return StorageFull(
+            f"no space for {size} bytes of hot state in '{self.folder}'",
+            detail=str(error),
+            hint="free memory there, set ANABRANCH_HOT_FOLDER to a larger file system, or use shorter windows",
+        )

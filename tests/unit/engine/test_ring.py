@@ -1,0 +1,200 @@
+"""The ring and its indexes against a plain list: whatever grows, shrinks, wraps or is reopened, the same rows."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from anabranch.engine.kernels import Int64Array
+from anabranch.engine.state import ring as ring_module
+from anabranch.engine.state.arena import Arena, MappedArena, ProcessArena
+from anabranch.engine.state.ring import Ring
+from anabranch.errors import StorageFull
+
+COLUMNS = {"value": ("<i8", 1), "wide": ("<i8", 2)}
+INDEXES = ("k", "all")
+
+
+def numbers(*values: int) -> Int64Array:
+    return np.array(values, dtype=np.int64)
+
+
+def ring_of(arena: Arena, name: str = "state") -> Ring:
+    return Ring(arena, name, COLUMNS, INDEXES)
+
+
+def add(ring: Ring, codes: Int64Array, newest: Int64Array, deadline: Int64Array) -> int:
+    """Appends and links rows whose value is their code."""
+    first = ring.append({"value": codes, "wide": np.stack([codes, -codes], axis=1)}, len(codes))
+    ring.link("k", first, codes, newest, deadline)
+    ring.link("all", first, np.zeros(len(codes), dtype=np.int64), newest, deadline)
+    return first
+
+
+def found(ring: Ring, index: str, code: int, newest: int, deadline: int, block: int = 4) -> list[tuple[int, int, int]]:
+    """Row, combined newest and combined deadline of all matches of one probing row."""
+    several = ring.probe(index, numbers(code), numbers(newest), numbers(deadline), block)
+    listed = [match for m in several for match in zip(m.rows, m.newest, m.deadline, strict=True)]
+    return sorted((int(row), int(newer), int(sooner)) for row, newer, sooner in listed)
+
+
+@dataclass
+class Model:
+    """All rows ever added as (code, newest, deadline), and the number of the first live one."""
+
+    rows: list[tuple[int, int, int]] = field(default_factory=list)
+    first: int = 0
+
+    def matches(self, code: int | None, newest: int, deadline: int) -> list[tuple[int, int, int]]:
+        return [
+            (row, max(newest, newer), min(deadline, sooner))
+            for row, (own, newer, sooner) in enumerate(self.rows)
+            if row >= self.first and code in (None, own) and max(newest, newer) <= min(deadline, sooner)
+        ]
+
+
+class RingAgainstAList(RuleBasedStateMachine):
+    """Two rings, one of them reopened now and then, do what a list does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.arena = MappedArena(Path(self.folder.name))
+        self.rings = [ring_of(ProcessArena()), ring_of(self.arena)]
+        self.model = Model()
+        self.clock = 0
+
+    def teardown(self) -> None:
+        self.folder.cleanup()
+
+    @rule(count=st.sampled_from([0, 1, 3, 50, 700, 3000]), codes=st.integers(1, 40), step=st.integers(0, 2))
+    def grow(self, count: int, codes: int, step: int) -> None:
+        code = np.arange(count, dtype=np.int64) * 7 % codes
+        newest = self.clock + np.arange(count, dtype=np.int64) * step
+        deadline = newest + 100
+        starts = {add(ring, code, newest, deadline) for ring in self.rings}
+        assert starts == {len(self.model.rows)}
+        self.model.rows += list(zip(code.tolist(), newest.tolist(), deadline.tolist(), strict=True))
+        self.clock += count * step
+
+    @rule(part=st.floats(0, 1.2))
+    def drop(self, part: float) -> None:
+        live = self.model.rows[self.model.first :]
+        if not live:
+            return
+        low = int(live[0][2] + part * (live[-1][2] - live[0][2])) + (part > 1)
+        kept = next((i for i, row in enumerate(live) if row[2] >= low), len(live))
+        assert {ring.drop(low) for ring in self.rings} == {kept}
+        self.model.first += kept
+
+    @rule()
+    def reopen(self) -> None:
+        layout = self.rings[1].layout()
+        self.rings[1] = ring_of(self.arena)
+        self.rings[1].reopen(layout)
+
+    @rule(code=st.integers(0, 41), back=st.integers(-50, 150), block=st.sampled_from([1, 7, 100_000]))
+    def probe(self, code: int, back: int, block: int) -> None:
+        newest = self.clock - back
+        expected = self.model.matches(code, newest, newest + 60)
+        for ring in self.rings:
+            assert found(ring, "k", code, newest, newest + 60, block) == expected
+
+    @rule(back=st.integers(-50, 150))
+    def probe_all(self, back: int) -> None:
+        newest = self.clock - back
+        expected = self.model.matches(None, newest, newest)
+        for ring in self.rings:
+            assert found(ring, "all", 0, newest, newest, 512) == expected
+
+    @invariant()
+    def live_rows_are_readable(self) -> None:
+        rows = np.arange(self.model.first, len(self.model.rows), dtype=np.int64)
+        for ring in self.rings:
+            assert (ring.first, ring.next, ring.live) == (self.model.first, len(self.model.rows), len(rows))
+            if len(rows):
+                live = np.array(self.model.rows[self.model.first :])
+                assert (ring.get("value", rows) == live[:, 0]).all()
+                assert (ring.get("wide", rows) == np.stack([live[:, 0], -live[:, 0]], axis=1)).all()
+                newest, deadline = ring.times(rows)
+                assert (newest == live[:, 1]).all()
+                assert (deadline == live[:, 2]).all()
+
+
+TestRingAgainstAList = RingAgainstAList.TestCase
+TestRingAgainstAList.settings = settings(max_examples=15, stateful_step_count=25)
+
+
+def test_a_probe_hands_over_blocks_without_losing_or_repeating() -> None:
+    ring = ring_of(ProcessArena())
+    count = 10_000
+    same = np.zeros(count, dtype=np.int64)
+    add(ring, same, same, same)
+    blocks = list(ring.probe("k", numbers(0, 5, 0), numbers(0, 0, 0), numbers(9, 9, 9), block=4096))
+    assert max(len(block.rows) for block in blocks) <= 4096
+    for probing in (0, 2):
+        rows = np.concatenate([block.rows[block.probes == probing] for block in blocks])
+        assert sorted(rows.tolist()) == list(range(count))
+    assert sum(len(block.rows) for block in blocks) == 2 * count
+    assert sum(block.visited for block in blocks) == 2 * count
+
+
+def test_a_ring_gives_back_what_it_has_outgrown(tmp_path: Path) -> None:
+    ring = ring_of(MappedArena(tmp_path))
+    add(ring, np.arange(5000), np.arange(5000), np.arange(5000))
+    wide = sum(file.stat().st_size for file in tmp_path.iterdir())
+    ring.drop(5000)
+    add(ring, numbers(1), numbers(6000), numbers(6000))
+    assert ring.capacity == ring_module.SMALLEST_CAPACITY
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < wide / 4
+    assert found(ring, "k", 1, 6000, 6000) == [(5000, 6000, 6000)]
+
+
+def test_another_process_finds_the_state(tmp_path: Path) -> None:
+    ring = ring_of(MappedArena(tmp_path))
+    add(ring, numbers(4, 5, 4), numbers(1, 2, 3), numbers(11, 12, 13))
+    ring.drop(12)
+    script = f"""
+import json
+import numpy as np
+from pathlib import Path
+from anabranch.engine.state.arena import MappedArena
+from anabranch.engine.state.ring import Ring
+ring = Ring(MappedArena(Path({str(tmp_path)!r})), "state", {COLUMNS!r}, {INDEXES!r})
+ring.reopen({ring.layout()!r})
+one = np.array([4])
+(matches,) = ring.probe("k", one, np.array([10]), np.array([20]))
+assert matches.rows.tolist() == [2], matches
+first = ring.append({{"value": one, "wide": np.array([[4, -4]])}}, 1)
+ring.link("k", first, one, np.array([9]), np.array([19]))
+ring.link("all", first, one * 0, np.array([9]), np.array([19]))
+print(json.dumps(ring.layout()))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(ring_module.__file__).parents[3])}
+    printed = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+    ).stdout
+    ring.reopen(json.loads(printed))
+    assert found(ring, "k", 4, 10, 20) == [(2, 10, 13), (3, 10, 19)]
+
+
+def test_a_full_file_system_is_an_error_and_not_a_bus_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, start: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(StorageFull, match="bytes of hot state") as caught:
+        add(ring_of(MappedArena(tmp_path)), numbers(1), numbers(1), numbers(1))
+    assert "ANABRANCH_HOT_FOLDER" in caught.value.hint
