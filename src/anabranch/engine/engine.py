@@ -169,8 +169,9 @@ class Engine:
             if batch is not None and len(batch):
                 first = state.append(batch)
                 rows = np.arange(first, first + len(batch), dtype=np.int64)
-                # Times may stand in Arrow's memory, which is read-only; the kernels take what could be written to.
-                times = np.require(batch.times, requirements="W")
+                # Times may stand in Arrow's memory, which is read-only, or be one column of several; the kernels take
+                # neither.
+                times = np.require(batch.times, requirements="CW")
                 news[name] = Combinations({name: rows}, times, times + state.range)
         self.meter.spent("append", perf_counter() - started)
         if isinstance(self.plan, Leaf):
@@ -240,10 +241,11 @@ def key_codes_of(query: Query) -> dict[str, tuple[str, ...]]:
 
 
 def expiry(query: Query, floors: Mapping[str, int]) -> dict[str, int]:
-    """For each relation the time before which a row's deadline makes it useless."""
+    """For each relation the time before which a row's deadline makes it useless; with nothing to meet, at once."""
     return {
         name: min(
-            (floor for other, floor in floors.items() if other != name or query.grouping is not None), default=FOREVER
+            (floor for other, floor in floors.items() if other != name or query.grouping is not None),
+            default=2 * FOREVER - 1,
         )
         for name in query.graph.names
     }

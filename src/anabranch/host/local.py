@@ -38,7 +38,7 @@ from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import choose_partitioning, row_code
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
-from anabranch.schema import is_nested
+from anabranch.schema import is_fixed_width, is_text
 from anabranch.stats.step import StepStatistics
 
 
@@ -213,7 +213,7 @@ def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> R
 
 def _row_codes(times: Any, columns: Mapping[str, pa.Array]) -> Any:
     """A hash that spreads rows evenly and is the same when the row is read again."""
-    flat = (values for values in columns.values() if not is_nested(values.type))
+    flat = (values for values in columns.values() if is_fixed_width(values.type) or is_text(values.type))
     return combine_codes([times, *(key_codes(values, values.type) for values in flat)])
 
 

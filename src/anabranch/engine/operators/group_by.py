@@ -3,7 +3,9 @@
 A combination counts at every boundary B (a multiple of the slide) with newest <= B <= deadline. Each block of new
 combinations is first reduced by (first boundary, last boundary, keys), then spread over its boundaries and kept as
 parts per boundary. When the watermark passes a boundary its parts are reduced once more and leave. Parts of several
-slots merge the same way; `finish` turns merged parts into answers. AVG travels as a sum and a count.
+slots merge the same way; `finish` turns merged parts into answers. AVG travels as a sum and a count, the sum of
+integers as a decimal (Arrow's sums wrap silently), the least or greatest float as its place in SQL's order (Arrow
+passes over NaN, which SQL takes for the greatest number).
 
 The pending parts are derived: they can be recomputed from the live base rows, which a grouped query therefore keeps
 until the watermark has passed every boundary they can count at.
@@ -21,13 +23,16 @@ import pyarrow.compute as pc
 from anabranch.engine.evaluate import evaluate, evaluate_mask
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena
-from anabranch.expr import Column
+from anabranch.errors import ExpressionError
+from anabranch.expr import AggregateCall, Column
 from anabranch.plan.logical import BOUNDARY
 from anabranch.plan.query import Grouping, Query
-from anabranch.schema import TIMESTAMP
+from anabranch.schema import TIMESTAMP, is_float, is_integer
 
 ColumnReader = Callable[[Column], pa.Array]
 _MERGE_AT = 8
+_WHOLE_SUM = pa.decimal128(38, 0)
+_MAGNITUDE = np.int64(2**63 - 1)
 _MERGED_BY = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 
 
@@ -144,7 +149,7 @@ def finish(query: Query, parts: pa.Table) -> pa.Table:
             total = _flat(merged, f"part{i}.sum")
             columns[f"aggregate{i}"] = pc.divide(total, pc.if_else(pc.equal(count, 0), None, count).cast(pa.float64()))
         else:
-            columns[f"aggregate{i}"] = _flat(merged, f"part{i}.{aggregate.function}").cast(aggregate.type)
+            columns[f"aggregate{i}"] = _final(aggregate, _flat(merged, f"part{i}.{aggregate.function}"))
 
     def read(column: Column) -> pa.Array:
         return columns[column.name]
@@ -165,14 +170,51 @@ def _parts(grouping: Grouping) -> list[tuple[str, str, pa.DataType]]:
                 parts += [(f"part{i}.sum", "sum", pa.float64()), (f"part{i}.count", "count", pa.int64())]
             case "count":
                 parts.append((f"part{i}.count", "count", pa.int64()))
+            case "sum" if is_integer(aggregate.type):
+                parts.append((f"part{i}.sum", "sum", _WHOLE_SUM))
+            case "min" | "max" if is_float(aggregate.type):
+                parts.append((f"part{i}.{aggregate.function}", aggregate.function, pa.int64()))
             case other:
                 parts.append((f"part{i}.{other}", other, aggregate.type))
     return parts
 
 
+def _final(aggregate: AggregateCall, part: pa.Array) -> pa.Array:
+    """The value of an aggregate that travels as one part."""
+    if aggregate.function in {"min", "max"} and is_float(aggregate.type):
+        return _in_order(part).cast(aggregate.type)
+    try:
+        return part.cast(aggregate.type)
+    except pa.ArrowInvalid as error:
+        raise ExpressionError(
+            f"aggregate '{aggregate}' is too large for its type",
+            detail=str(error),
+            hint="cast its argument to decimal or double, or use a shorter window",
+        ) from error
+
+
+def _order_of(floats: pa.Array) -> pa.Array:
+    """Integers that compare as SQL compares the floats: NaN is greatest, zero has no sign."""
+    bits = _plain(floats).to_numpy(zero_copy_only=False).view(np.int64)
+    return pa.array(np.where(bits < 0, bits ^ _MAGNITUDE, bits), mask=floats.is_null().to_numpy(zero_copy_only=False))
+
+
+def _in_order(places: pa.Array) -> pa.Array:
+    """The floats at those places of the order; the inverse of `_order_of`."""
+    bits = places.fill_null(0).to_numpy(zero_copy_only=False)
+    floats = np.where(bits < 0, bits ^ _MAGNITUDE, bits).view(np.float64)
+    return pa.array(floats, mask=places.is_null().to_numpy(zero_copy_only=False))
+
+
+def _plain(floats: pa.Array) -> pa.Array:
+    """Doubles of which equal ones have equal bits: one NaN, one zero."""
+    doubles = floats.cast(pa.float64())
+    return pc.if_else(pc.is_nan(doubles), np.nan, pc.add(doubles, 0.0))
+
+
 def _raw_parts(grouping: Grouping, read: ColumnReader, length: int) -> pa.Table:
     """One part per combination: what each aggregate of a group of one would be."""
-    columns = {f"key{i}": evaluate(key, read, length) for i, key in enumerate(grouping.keys)}
+    columns = {f"key{i}": _key(evaluate(key, read, length)) for i, key in enumerate(grouping.keys)}
     arguments = [evaluate(a.argument, read, length) if a.argument is not None else None for a in grouping.aggregates]
     for name, function, kind in _parts(grouping):
         argument = arguments[int(name.removeprefix("part").split(".")[0])]
@@ -181,8 +223,14 @@ def _raw_parts(grouping: Grouping, read: ColumnReader, length: int) -> pa.Table:
             columns[name] = pa.array(ones)
         else:
             assert argument is not None
-            columns[name] = argument.cast(kind)
+            by_order = function != "sum" and is_float(argument.type)
+            columns[name] = _order_of(argument) if by_order else argument.cast(kind)
     return pa.table(columns)
+
+
+def _key(values: pa.Array) -> pa.Array:
+    """The key as it is grouped by."""
+    return _plain(values).cast(values.type) if is_float(values.type) else values
 
 
 def _reduce(grouping: Grouping, table: pa.Table, by: list[str]) -> pa.Table:
