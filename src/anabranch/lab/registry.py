@@ -2,7 +2,7 @@
 
 A module of this package that defines `EXPERIMENTS` (a sequence of `Experiment`) is found by name; nothing has to be
 listed twice. `perform` writes `NAME.csv`, `NAME.png` and `NAME.txt` (the verdicts) into a folder. An experiment takes
-all its randomness from `Setting.seed`, so the same seed gives the same table; wall-clock columns are the only exception.
+all its randomness from `Setting.seed`, so the same seed gives the same table, except for columns of wall-clock time.
 """
 
 from __future__ import annotations

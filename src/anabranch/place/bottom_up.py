@@ -83,16 +83,14 @@ def _within(problem: Problem, hierarchy: Hierarchy, level: int, cluster: Cluster
 
 
 def _reachable(problem: Problem, made: dict[Mask, Placed]) -> Mask:
-    """The largest set of relations that the streams in sight can supply without overlap."""
-    pieces = {p.mask for p in problem.producers if not p.widened} | set(made)
-    reached = {0}
-    for piece in sorted(pieces):
-        reached |= {mask | piece for mask in reached if not mask & piece}
-    must = 0
+    """The largest set of relations that the streams in sight can supply, without overlap, beside what is made."""
+    start = 0
     for mask in made:
-        must |= mask
-    holding = [mask for mask in reached if mask & must == must]
-    return max(holding, key=lambda mask: (mask.bit_count(), -problem.bytes[mask], -mask), default=0)
+        start |= mask
+    reached = {start}
+    for piece in sorted({p.mask for p in problem.producers if not p.widened}):
+        reached |= {mask | piece for mask in reached if not mask & piece}
+    return max(reached, key=lambda mask: (mask.bit_count(), -problem.bytes[mask], -mask))
 
 
 def _units(problem: Problem, made: dict[Mask, Placed], view: Mask) -> tuple[Mask, ...]:

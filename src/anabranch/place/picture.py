@@ -78,9 +78,9 @@ def draw(landscape: Landscape, figure: Figure, title: str) -> None:
     plain = [site for site in everyone if site not in marks]
     axes.scatter(*_columns(places[plain]), s=12, color=PLAIN, zorder=2)
     for site, colour in marks.items():
-        axes.scatter(
-            *_columns(places[[site]]), s=90 + 30 * len(joins[site]) ** 0.5, color=colour, zorder=3, linewidths=0
-        )
+        size = 90 + 30 * len(joins.get(site, ())) ** 0.5
+        shape = "s" if site in sources else "o"
+        axes.scatter(*_columns(places[[site]]), s=size, color=colour, marker=shape, zorder=3, linewidths=0)
     named = [site for site in marks if len(marks) <= 40 or marks[site] != SINK]
     if len(everyone) <= 40:
         named = list(everyone)

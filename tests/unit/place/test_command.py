@@ -1,0 +1,105 @@
+"""The `place` command and the files it reads."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from anabranch.errors import AnabranchError, SpecError
+from anabranch.place import command
+from anabranch.place.deployment import Deployment
+from anabranch.place.picture import traffic
+from anabranch.place.run import COMPARED, PLANNERS, Options, deploy, planner_named
+from anabranch.place.spec import load_network, load_queries
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+NETWORK, QUERIES = EXAMPLES / "network.yaml", EXAMPLES / "airline-queries.yaml"
+
+
+def _run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser.add_subparsers())
+    parsed = parser.parse_args(["place", *arguments])
+    status: int = parsed.run(parsed)
+    return status
+
+
+def test_the_example_runs_with_every_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    picture, written = tmp_path / "net.svg", tmp_path / "deployments.json"
+    options = ("--max-cs", "4", "--compare", "--picture", str(picture), "--json", str(written))
+    assert _run(str(NETWORK), str(QUERIES), *options) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in COMPARED)
+    assert picture.read_text().lstrip().startswith("<?xml")
+    deployments = [Deployment.from_json(json.dumps(one)) for one in json.loads(written.read_text())]
+    assert [one.query for one in deployments][:2] == ["hall-a-display", "gate-17"]
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_every_planner_can_be_asked_for_by_name(name: str) -> None:
+    network = load_network(NETWORK)
+    queries = load_queries(QUERIES, network)
+    run = deploy(planner_named(name, network.landscape.topology, Options(max_cs=4)), network.landscape, queries)
+    assert len(run.decisions) == len(queries)
+    assert run.landscape.cost == pytest.approx(sum(d.deployment.cost for d in run.decisions))
+
+
+def test_an_unknown_planner_lists_the_known_ones() -> None:
+    topology = load_network(NETWORK).landscape.topology
+    with pytest.raises(SpecError, match="no planner 'best'") as caught:
+        planner_named("best", topology, Options())
+    assert all(name in caught.value.hint for name in PLANNERS)
+
+
+def test_traffic_times_cost_is_the_network_usage() -> None:
+    network = load_network(NETWORK)
+    queries = load_queries(QUERIES, network)
+    landscape = deploy(
+        PLANNERS["exhaustive"](network.landscape.topology, Options()), network.landscape, queries
+    ).landscape
+    topology = landscape.topology
+    costs = {
+        tuple(sorted((topology.position(link.left), topology.position(link.right)))): link.cost
+        for link in topology.links
+    }
+    assert sum(volume * costs[link] for link, volume in traffic(landscape).items()) == pytest.approx(landscape.cost)
+
+
+@pytest.mark.parametrize(
+    ("network", "queries", "message"),
+    [
+        ("sites: [a]\nlinks: []\n", "queries: []", "needs 'streams'"),
+        ("sites: [a]\nlinks: []\nstreams: {s: {site: a}}\n", "queries: []", "stream 's' is not well-formed"),
+        ("sites: [a]\nlinks: []\nstreams: {s: {site: a, rate: 1}}\n", "queries: []", "no readable columns"),
+        ("sites: [a]\nlinks: []\nstreams: {s: {site: a, rate: -1, columns: ts timestamp}}\n", "queries: []", "rate -1"),
+        ("generate: {seed: 1}\nstreams: {}\n", "queries: []", "'generate' needs a size"),
+        ("sites: [a]\nlinks: []\nstreams: {s: {site: b, rate: 1, columns: ts timestamp}}\n", "queries: []", "site 'b'"),
+        ("sites: [a]\nlinks: []\nstreams: {}\n", "nothing: 1", "lists no queries"),
+        ("sites: [a]\nlinks: []\nstreams: {}\n", "queries: [{name: q, sink: a}]", "query 1 .* has no 'cql'"),
+        ("[", "queries: []", "not well-formed YAML"),
+        ("- a", "queries: []", "is not a mapping"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, network: str, queries: str, message: str) -> None:
+    (tmp_path / "network.yaml").write_text(network)
+    (tmp_path / "queries.yaml").write_text(queries)
+    with pytest.raises(AnabranchError, match=message):
+        _run(str(tmp_path / "network.yaml"), str(tmp_path / "queries.yaml"), "--planner", "exhaustive")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="cannot be read"):
+        load_network(tmp_path / "none.yaml")
+
+
+def test_networks_can_be_generated(tmp_path: Path) -> None:
+    (tmp_path / "network.yaml").write_text(
+        "generate: {size: 20, seed: 3}\nstreams: {s: {site: t0, rate: 1, columns: ts timestamp}}\n"
+    )
+    assert len(load_network(tmp_path / "network.yaml").landscape.topology.sites) == 20
