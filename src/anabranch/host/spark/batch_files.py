@@ -26,7 +26,7 @@ class BatchFolder:
     """The files of one folder; `stage` and `publish` are called in turn for each batch."""
 
     def __init__(self, path: str, format: str, options: Mapping[str, str]) -> None:
-        self._files, self._root, self._spark_root = _locate(path)
+        self._files, self._root, self._spark_root = locate(path)
         self._format = format
         self._has_header = options.get("header", "false").lower() == "true"
         self._newest: int | None = None
@@ -100,7 +100,7 @@ def _staging_name(batch_id: int, query_id: str) -> str:
     return f"{_STAGING}{batch_id:09d}-{_owner(query_id)}"
 
 
-def _locate(path: str) -> tuple[fs.FileSystem, str, str]:
+def locate(path: str) -> tuple[fs.FileSystem, str, str]:
     """The file system of a path, the path in it, and the path as Spark is to be told it."""
     scheme, separator, rest = path.partition(":")
     if not separator or "/" in scheme or scheme == "file":

@@ -25,9 +25,10 @@ from anabranch.host.clock import Clocks
 from anabranch.host.commit import merged_statistics, next_manifest, relation_floors, slots_to_compact
 from anabranch.host.slot import SlotTask
 from anabranch.host.spark.arrow_schema import to_spark
+from anabranch.host.spark.parquet_sink import ParquetSink
 from anabranch.host.spark.sink import Sink
 from anabranch.host.spark.source import PASSES, tagged_union, to_slots
-from anabranch.host.spark.worker import finish_function, step_function
+from anabranch.host.spark.worker import finish_function, step_function, then
 from anabranch.host.store import Manifest, Store, new_attempt
 from anabranch.host.wire import RELATION, TIME, wire_layout
 from anabranch.plan.check import validate
@@ -146,13 +147,14 @@ class SparkRunner:
     def _results(self, frame: DataFrame, task: SlotTask) -> DataFrame:
         rows = to_slots(frame, self.layout, self.partitioning)
         step = step_function(task, self.identity, self.store.location)
+        into_sink = self.sink.in_workers(frame, task.batch) if isinstance(self.sink, ParquetSink) else None
         if self.query.grouping is None:
-            return rows.mapInArrow(step, to_spark(self.query.schema))
+            return rows.mapInArrow(then(step, into_sink), to_spark(self.query.schema))
         parts = rows.mapInArrow(step, to_spark(Schema.from_arrow(parts_schema(self.query.grouping))))
         # Numbered, because Spark takes a dot in a name for a path; the boundary and the keys of the group come first.
         numbered = parts.toDF(*(f"_part{i}" for i in range(len(parts.columns))))
         together = numbered.repartition(self.partitioning.slots, *numbered.columns[: 1 + len(self.query.grouping.keys)])
-        return together.mapInArrow(finish_function(self.query), to_spark(self.query.schema))
+        return together.mapInArrow(then(finish_function(self.query), into_sink), to_spark(self.query.schema))
 
     def _task(self, batch_id: int, clocks_after: Clocks | None) -> SlotTask:
         manifest = self.manifest

@@ -10,21 +10,20 @@ Limit: a reader that looks while a batch moves into place may see part of that b
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
-from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
 
-from anabranch import errors
-from anabranch.errors import AnabranchError, HostError, SinkError, SpecError
+from anabranch.errors import SinkError, SpecError
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.batch_files import BatchFolder
+from anabranch.host.spark.failure import evaluating, named_failure, query_id
+from anabranch.host.spark.parquet_sink import KNOWN_OPTIONS, ParquetSink
 from anabranch.schema import Schema
 
 FILE_FORMATS = frozenset({"parquet", "csv", "json", "orc", "text", "avro"})
@@ -60,6 +59,8 @@ def make_sink(
         case file_format if file_format in FILE_FORMATS:
             if target is None:
                 raise SpecError(f"the '{format}' sink has no path", hint="give start(path) or option('path', …)")
+            if file_format == "parquet" and not partition_by and rest.keys() <= KNOWN_OPTIONS:
+                return ParquetSink(target, **rest)
             return FileSink(file_format, target, rest, partition_by)
         case _:
             return WriterSink(format, rest if target is None else {**rest, "path": target}, partition_by)
@@ -95,7 +96,7 @@ class FileSink:
         self._folder = BatchFolder(self.path, self.format, self.options)
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
-        with _named_failure(self.format, self.path, batch_id), _evaluating(batch_id):
+        with named_failure(self.format, self.path, batch_id), evaluating(batch_id):
             staging = self._folder.stage(batch_id, query_id(frame))
             writer = frame.write.format(self.format).mode("overwrite").options(**_COMMIT_ONCE).options(**self.options)
             _partitioned(writer, self.partition_by).save(staging)
@@ -122,7 +123,7 @@ class WriterSink:
     partition_by: tuple[str, ...] = ()
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
-        with _named_failure(self.format, self.options.get("path"), batch_id), _evaluating(batch_id):
+        with named_failure(self.format, self.options.get("path"), batch_id), evaluating(batch_id):
             writer = _appending(frame, self.format, batch_id).options(**self.options)
             _partitioned(writer, self.partition_by).save()
 
@@ -151,7 +152,7 @@ class TableSink:
         self._files: FileSink | None = None
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
-        with _named_failure("table", self.name, batch_id), _evaluating(batch_id):
+        with named_failure("table", self.name, batch_id), evaluating(batch_id):
             if not self._columns:
                 self._open(frame)
             ordered = frame.select(*(f"`{column}`" for column in self._columns))
@@ -207,7 +208,7 @@ class MemorySink:
         self._show(spark.createDataFrame([], self._spark_schema))
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
-        with _named_failure("memory", self.name, batch_id), _evaluating(batch_id):
+        with named_failure("memory", self.name, batch_id), evaluating(batch_id):
             rows = frame.toArrow().cast(self._schema)
             replay = batch_id in self._batches
             self._batches[batch_id] = rows
@@ -242,7 +243,7 @@ class ForeachBatchSink:
     function: Callable[[DataFrame, int], None]
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
-        with _evaluated(frame, "foreachBatch", batch_id), _named_failure("foreachBatch", None, batch_id):
+        with _evaluated(frame, "foreachBatch", batch_id), named_failure("foreachBatch", None, batch_id):
             self.function(frame, batch_id)
 
 
@@ -254,7 +255,7 @@ class ConsoleSink:
     truncate: bool = True
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
-        with _evaluated(frame, "console", batch_id), _named_failure("console", None, batch_id):
+        with _evaluated(frame, "console", batch_id), named_failure("console", None, batch_id):
             print(f"-------- batch {batch_id} --------")  # noqa: T201
             frame.show(self.rows, self.truncate)
 
@@ -264,7 +265,7 @@ def _evaluated(frame: DataFrame, format: str, batch_id: int) -> Iterator[None]:
     """The frame computed once and kept: what follows may read all, part or nothing of it, and the step still runs."""
     frame.persist()
     try:
-        with _named_failure(format, None, batch_id), _evaluating(batch_id):
+        with named_failure(format, None, batch_id), evaluating(batch_id):
             frame.count()
         yield
     finally:
@@ -282,64 +283,3 @@ def _appending(frame: DataFrame, format: str, batch_id: int) -> DataFrameWriter:
 
 def _partitioned(writer: DataFrameWriter, columns: tuple[str, ...]) -> DataFrameWriter:
     return writer.partitionBy(*columns) if columns else writer
-
-
-def query_id(frame: DataFrame) -> str:
-    """The identity of the running query across restarts, or nothing outside a streaming query."""
-    return frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
-
-
-@contextmanager
-def _named_failure(format: str, path: str | None, batch_id: int) -> Iterator[None]:
-    """Turns whatever a writer raises into a SinkError."""
-    try:
-        yield
-    except AnabranchError:
-        raise
-    except Exception as error:
-        place = f" at '{path}'" if path else ""
-        raise SinkError(
-            f"sink '{format}'{place} failed on batch {batch_id}",
-            detail=f"{type(error).__name__}: {error}".split("\n")[0],
-            hint="the batch is not committed; mend the sink and start the query again from its checkpoint",
-        ) from error
-
-
-@contextmanager
-def _evaluating(batch_id: int) -> Iterator[None]:
-    """Keeps apart what fails while the frame is computed, which is no fault of the sink."""
-    try:
-        yield
-    except PythonException as error:
-        own = step_error(error)
-        if own is not None:
-            raise own from error
-        raise HostError(
-            f"a Python worker failed on batch {batch_id}",
-            detail=_gist(str(error)),
-            hint="if the sources use Python functions, look there first; the batch is not committed",
-        ) from error
-
-
-def _gist(text: str) -> str:
-    """The error that a worker's traceback ends with."""
-    traceback = re.split(r"\n\s*\n|\n\s+at ", text.partition("Traceback (most recent call last):")[2].strip("\n"))[0]
-    after = re.split(r"\n {2,}.*", traceback)[-1].strip()
-    return after or text.strip().partition("\n")[0]
-
-
-_STEP_ERROR = re.compile(r"^anabranch\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\Z)", re.MULTILINE | re.DOTALL)
-
-
-def step_error(error: PythonException) -> AnabranchError | None:
-    """The error that the engine raised in a worker, rebuilt from the text that Spark carries of it."""
-    found = _STEP_ERROR.search(str(error))
-    kind = getattr(errors, found.group(1), None) if found else None
-    if found is None or not isinstance(kind, type) or not issubclass(kind, AnabranchError):
-        return None
-    message, *rest = found.group(2).strip().split("\n")
-    hints = [line.removeprefix("hint: ") for line in rest if line.startswith("hint: ")]
-    detail = "\n".join(line for line in rest if not line.startswith("hint: "))
-    if issubclass(kind, errors.CqlError):
-        return errors.InvariantBroken(message, detail=detail)
-    return kind(message, detail=detail, hint="\n".join(hints))

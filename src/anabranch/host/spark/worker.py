@@ -40,6 +40,14 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
     return step
 
 
+def then(first: ArrowFunction, second: ArrowFunction | None) -> ArrowFunction:
+    """One function after the other in the same worker."""
+    if second is None:
+        return first
+    last = second
+    return lambda batches: last(first(batches))
+
+
 def finish_function(query: Query) -> ArrowFunction:
     """The function that merges the parts of a grouped answer; all parts of a group must be in one partition."""
 

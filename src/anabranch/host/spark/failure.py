@@ -1,0 +1,74 @@
+"""What goes wrong while a batch is written, by its right name: the sink's fault, the engine's, or a worker's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame
+
+from anabranch import errors
+from anabranch.errors import AnabranchError, HostError, SinkError
+
+
+def query_id(frame: DataFrame) -> str:
+    """The identity of the running query across restarts, or nothing outside a streaming query."""
+    return frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+
+
+@contextmanager
+def named_failure(format: str, path: str | None, batch_id: int) -> Iterator[None]:
+    """Turns whatever a writer raises into a SinkError."""
+    try:
+        yield
+    except AnabranchError:
+        raise
+    except Exception as error:
+        place = f" at '{path}'" if path else ""
+        raise SinkError(
+            f"sink '{format}'{place} failed on batch {batch_id}",
+            detail=f"{type(error).__name__}: {error}".split("\n")[0],
+            hint="the batch is not committed; mend the sink and start the query again from its checkpoint",
+        ) from error
+
+
+@contextmanager
+def evaluating(batch_id: int) -> Iterator[None]:
+    """Keeps apart what fails while the frame is computed, which is no fault of the sink."""
+    try:
+        yield
+    except PythonException as error:
+        own = step_error(error)
+        if own is not None:
+            raise own from error
+        raise HostError(
+            f"a Python worker failed on batch {batch_id}",
+            detail=_gist(str(error)),
+            hint="if the sources use Python functions, look there first; the batch is not committed",
+        ) from error
+
+
+def _gist(text: str) -> str:
+    """The error that a worker's traceback ends with."""
+    traceback = re.split(r"\n\s*\n|\n\s+at ", text.partition("Traceback (most recent call last):")[2].strip("\n"))[0]
+    after = re.split(r"\n {2,}.*", traceback)[-1].strip()
+    return after or text.strip().partition("\n")[0]
+
+
+_STEP_ERROR = re.compile(r"^anabranch\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\Z)", re.MULTILINE | re.DOTALL)
+
+
+def step_error(error: PythonException) -> AnabranchError | None:
+    """The error that the engine raised in a worker, rebuilt from the text that Spark carries of it."""
+    found = _STEP_ERROR.search(str(error))
+    kind = getattr(errors, found.group(1), None) if found else None
+    if found is None or not isinstance(kind, type) or not issubclass(kind, AnabranchError):
+        return None
+    message, *rest = found.group(2).strip().split("\n")
+    hints = [line.removeprefix("hint: ") for line in rest if line.startswith("hint: ")]
+    detail = "\n".join(line for line in rest if not line.startswith("hint: "))
+    if issubclass(kind, errors.CqlError):
+        return errors.InvariantBroken(message, detail=detail)
+    return kind(message, detail=detail, hint="\n".join(hints))
