@@ -95,11 +95,18 @@ class ResourceModel:
         return self.rows(mask) * self.turnover(mask)
 
     def held(self, mask: int) -> float:
-        """Rows in the state of a set: the living ones, those of the last batch, and those that linger."""
+        """Rows in the state of a set.
+
+        Base rows stay for their window and the batch in which it ends. Joined rows that leave in the order they came
+        stay for the shortest window, however soon they expire; of the oldest batch a few are left.
+        """
+        if mask.bit_count() == 1:
+            window = self.estimates.windows[mask.bit_length() - 1]
+            return self.births(mask) * (window + self.batch)
+        if not self.units.lingers:
+            return self.rows(mask)
         shortest = min(window for position, window in enumerate(self.estimates.windows) if mask >> position & 1)
-        if mask.bit_count() == 1 or self.units.lingers:
-            return self.births(mask) * (shortest + self.batch)
-        return self.rows(mask)
+        return self.births(mask) * (shortest + self.batch / 2 * min(1.0, self.batch / shortest))
 
     def key_selectivity(self, left: int, right: int) -> float:
         """The share of pairs of two disjoint sets that agree in all keys."""
@@ -145,21 +152,22 @@ class ResourceModel:
         return self.rows(bound) * (units.probe + units.compare * share * self.held(block) + match * partners)
 
     def chain(self, start: int, order: list[int]) -> float:
-        """CPU of the new rows of one input that probe the others in that order."""
+        """CPU of the new rows of one input that enter its state and probe the others in that order."""
         total, bound = 0.0, start
         for block in order:
             total += self.step(bound, block)
             bound |= block
-        return total * self.turnover(start) + len(order) * self.call
+        return total * self.turnover(start) + (len(order) + 1) * self.call
 
     @cached_property
     def call(self) -> float:
-        """CPU of one lookup in every batch, whatever the rows."""
+        """CPU of one lookup or insertion in every batch, whatever the rows."""
         return self.units.call / self.batch if self.batch else 0.0
 
     def upkeep(self, mask: int) -> float:
         """CPU of putting rows into a state and taking them out again."""
-        return self.births(mask) * (self.units.insert + self.units.delete)
+        joined = self.units.insert_joined if mask.bit_count() > 1 else 0.0
+        return self.births(mask) * (self.units.insert + self.units.delete + joined)
 
     # --- memory -------------------------------------------------------------------------------------------------------
 

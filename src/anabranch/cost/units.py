@@ -1,24 +1,62 @@
-"""The unit costs of this engine on an ordinary machine, for when none have been measured on this one.
+"""The unit costs of this engine: measured on this machine if they have been, else those of an ordinary one.
 
-`anabranch calibrate` measures them anew; what matters for a choice is their proportion, which varies little.
+`lab.calibrate` measures them; what matters for a choice is their proportion, which varies little between machines. The
+sizes are not measured but known: they are how the engine lays out its states.
 """
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TypedDict
+
+from anabranch.errors import StatisticsError
 from anabranch.stats.view import UnitCosts
 
+
+class Sizes(TypedDict):
+    """The part of unit costs that is about memory."""
+
+    code_bytes: float
+    index_bytes: float
+    joined_relation_bytes: float
+    lingers: bool
+
+
+ENGINE_SIZES = Sizes(code_bytes=8.0, index_bytes=48.0, joined_relation_bytes=8.0, lingers=True)
 ENGINE = UnitCosts(
-    insert=4e-8,
-    delete=1e-8,
-    probe=6e-8,
-    compare=1.5e-8,
+    insert=1.2e-7,
+    delete=0.0,
+    probe=3e-8,
+    compare=8e-9,
     match=2e-8,
-    match_relation=1.2e-8,
+    match_relation=8e-9,
+    insert_joined=1e-7,
     check=4e-8,
-    emit=2e-7,
+    emit=2e-8,
     call=6e-5,
-    code_bytes=8.0,
-    index_bytes=48.0,
-    joined_relation_bytes=8.0,
-    lingers=True,
+    **ENGINE_SIZES,
 )
+
+
+def save_units(units: UnitCosts, path: Path) -> None:
+    """Keeps measured costs for later runs on the same machine."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(units), indent=2) + "\n", encoding="utf-8")
+
+
+def load_units(path: Path) -> UnitCosts | None:
+    """Costs measured earlier, or None when there are none."""
+    if not path.exists():
+        return None
+    names = {item.name for item in fields(UnitCosts)}
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return UnitCosts(**{name: value for name, value in kept.items() if name in names})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StatisticsError(
+            f"the calibration in '{path.name}' cannot be read",
+            detail=str(error),
+            hint="run 'anabranch calibrate' again",
+        ) from error

@@ -231,7 +231,7 @@ def search(tables: Tables, sets: Integers, relations: int, most_cpu: float, most
             join = keep_cpu
             for part in range(parts):
                 join += tables.turnover[blocks[part]] * onward[1 << part]
-            join += parts * (parts - 1) * tables.units.call
+            join += parts * parts * tables.units.call
             low_cpu += join - keep_cpu
             indexes = 0.0
             if tables.units.index_bytes > 0:

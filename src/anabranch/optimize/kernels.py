@@ -135,8 +135,10 @@ def _describe(given: Numbers, masks: Integers) -> Parts:
             rows[block] *= meeting(given.thetas, bound, bit)[0]
             bound |= bit
         held[block] = rows[block]
-        if relations[block] == 1 or given.lingers:
+        if relations[block] == 1:
             held[block] *= turnover[block] * (shortest + given.batch)
+        elif given.lingers:
+            held[block] *= turnover[block] * (shortest + given.batch / 2 * min(1.0, given.batch / shortest))
     return Parts(masks, relations, rows, held, turnover, least, listed, listed_count)
 
 
@@ -196,7 +198,7 @@ def _chain_cost(given: Numbers, parts: Parts, start: int, order: Integers, known
         total += alive * (given.units.probe + pair)
         alive *= parts.rows[block] * share * passing
         bound |= parts.masks[block]
-    return float(total * parts.turnover[start] + order.size * given.units.call)
+    return float(total * parts.turnover[start] + (order.size + 1) * given.units.call)
 
 
 @njit(cache=True)

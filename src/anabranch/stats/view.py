@@ -47,12 +47,14 @@ class UnitCosts:
     """A candidate agrees in keys and time."""
     match_relation: float = 0.0
     """The same, for each relation of the combination that it makes."""
+    insert_joined: float = 0.0
+    """A joined row enters a state: what that costs beyond `insert`."""
     check: float = 0.0
     """A combination is tested for one further predicate."""
     emit: float = 0.0
     """A result leaves."""
     call: float = 0.0
-    """A batch goes through one lookup, however many rows it has."""
+    """A batch enters one state or goes through one lookup, however many rows it has."""
     code_bytes: float = 0.0
     """For each base row and key class."""
     index_bytes: float = 0.0

@@ -80,14 +80,14 @@ def test_rows_linger_in_joined_states_and_for_a_batch_in_all() -> None:
     lingering = replace(SIZES, lingers=True)
     model = ResourceModel(SIZED, lingering, batch=2.0)
     assert model.held(0b001) == pytest.approx(A * (W + 2))
-    assert model.held(0b011) == pytest.approx(2 * A * B * AB * W * (W + 2))
+    assert model.held(0b011) == pytest.approx(2 * A * B * AB * W * (W + 2 / 2 * 2 / W))
     assert ResourceModel(SIZED, SIZES).held(0b011) == pytest.approx(A * B * AB * W**2)
 
 
-def test_each_lookup_costs_something_in_each_batch() -> None:
+def test_each_lookup_and_state_costs_something_in_each_batch() -> None:
     calls = UnitCosts(0, 0, 0, 0, 0, call=1e-4)
-    assert ResourceModel(EXAMPLE, calls, batch=0.5).price(MJOIN).cpu == pytest.approx(6 * 1e-4 / 0.5)
-    assert ResourceModel(EXAMPLE, calls, batch=0.5).price(TREE).cpu == pytest.approx(4 * 1e-4 / 0.5)
+    assert ResourceModel(EXAMPLE, calls, batch=0.5).price(MJOIN).cpu == pytest.approx(9 * 1e-4 / 0.5)
+    assert ResourceModel(EXAMPLE, calls, batch=0.5).price(TREE).cpu == pytest.approx(8 * 1e-4 / 0.5)
 
 
 def test_thetas_are_checked_on_what_the_keys_let_through() -> None:
