@@ -89,16 +89,14 @@ class LocalHost:
         """Takes one micro-batch, tables by stream name, and returns the results it completes."""
         _refuse_misfits(self.query, rows)
         layout = wire_layout(self.query, self.partitioning)
-        news = {
-            relation.name: relation_batch(relation, layout, rows[relation.stream])
-            for relation in self.query.graph.relations
-            if relation.stream in rows
-        }
+        present = [relation for relation in self.query.graph.relations if relation.stream in rows]
+        batches = self._threads.map(lambda relation: self._spread(relation, layout, rows), present)
+        spread = {relation.name: by_slot for relation, by_slot in zip(present, batches, strict=True)}
         clocks = self._clocks_after(rows)
         task = self._task(clocks)
 
         def step_slot(slot: int) -> tuple[list[pa.RecordBatch], dict[str, Any]]:
-            mine = self._of_slot(slot, news)
+            mine = {name: by_slot[slot] for name, by_slot in spread.items()}
             return drain(advance(self._engines[slot], task, slot, mine, self._store))
 
         steps = list(self._threads.map(step_slot, range(self.partitioning.slots)))
@@ -139,15 +137,13 @@ class LocalHost:
             compacting=slots_to_compact(manifest, self.partitioning),
         )
 
-    def _of_slot(self, slot: int, news: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:
+    def _spread(self, relation: Relation, layout: WireLayout, rows: Mapping[str, pa.Table]) -> list[RelationBatch]:
+        """The relation's new rows as each slot needs them."""
+        batch = relation_batch(relation, layout, rows[relation.stream])
         if self.partitioning.slots == 1:
-            return dict(news)
-        return {
-            name: batch.take(
-                np.flatnonzero(needed_in(self.partitioning, name, batch.codes, len(batch))[:, slot]),
-            )
-            for name, batch in news.items()
-        }
+            return [batch]
+        needed = needed_in(self.partitioning, relation.name, batch.codes, len(batch))
+        return [batch.take(np.flatnonzero(needed[:, slot])) for slot in range(self.partitioning.slots)]
 
     def _finished(self, engine: Engine, results: list[pa.RecordBatch]) -> pa.Table:
         table = pa.Table.from_batches(results, engine.result_schema())

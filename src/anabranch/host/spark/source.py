@@ -73,8 +73,8 @@ def to_slots(frame: DataFrame, layout: WireLayout, partitioning: Partitioning) -
     else:
         slot = _by_relation(layout, partitioning, lambda slots: f"array({', '.join(map(str, slots))})")
         slot = f"explode({slot})"
-    spread = frame.selectExpr(*wire, f"{slot} AS {SLOT}")
-    return spread.repartitionById(partitioning.slots, SLOT).selectExpr(*wire)
+    # The slot's own column travels along: taking it off would cost a plan node, reading past it costs nothing.
+    return frame.selectExpr(*wire, f"{slot} AS {SLOT}").repartitionById(partitioning.slots, SLOT)
 
 
 def _by_relation(layout: WireLayout, partitioning: Partitioning, spell: Callable[[tuple[int, ...]], str]) -> str:
