@@ -53,11 +53,11 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
     stamp_path = folder / f"slot-{slot}.json"
     stamp = _read(stamp_path)
     stamp_path.unlink(missing_ok=True)
-    if stamp is not None and stamp["of"] == _identity(task, task.after):
+    if stamp is not None and stamp.get("of") == _identity(task, task.after):
         engine = make_engine(task, slot, MappedArena(folder / stamp["arrays"]))
         try:
             engine.reopen(stamp["layout"])
-        except (OSError, ValueError):  # files that are gone or cut short
+        except (OSError, ValueError, KeyError):  # files that are gone or cut short, a layout without a state
             pass
         else:
             return OpenEngine(engine, stamp["arrays"], was_hot=True)
@@ -106,8 +106,9 @@ def _identity(task: SlotTask, attempt: str | None) -> list[object]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
+    """The object in a file, or None when it is not there or was written half."""
     try:
-        value: dict[str, Any] = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: written half
+        value = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    return value
+    return value if isinstance(value, dict) else None

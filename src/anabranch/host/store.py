@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, StorageFull
+from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, PlanError, StorageFull
 from anabranch.host.clock import Clocks
 from anabranch.plan.partitioning import Dimension, Partitioning
 from anabranch.plan.query import Query
@@ -133,7 +133,7 @@ class Store:
             return None
         try:
             return _manifest_from_json(value)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, PlanError) as error:
             raise CorruptCheckpoint(
                 f"manifest of batch {batch} in checkpoint '{self.location}' cannot be read",
                 detail=f"{type(error).__name__}: {error}",
@@ -194,8 +194,10 @@ class Store:
     # --- files --------------------------------------------------------------------------------------------------------
 
     def _names(self, folder: str) -> list[str]:
+        """Our files in a folder: those that begin with a batch number."""
         selector = pafs.FileSelector(f"{self.root}/{folder}", allow_not_found=True)
-        return [info.base_name for info in self.files.get_file_info(selector) if info.is_file]
+        names = [info.base_name for info in self.files.get_file_info(selector) if info.is_file]
+        return [name for name in names if name[:9].isdigit()]
 
     def _read_json(self, path: str) -> dict[str, Any] | None:
         if self.files.get_file_info(path).type == pafs.FileType.NotFound:
