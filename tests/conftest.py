@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,9 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Spark's workers start whatever `python3` PATH finds, which has not the packages of this environment.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 # The default draws the same examples every time, so that a red test is red for everyone. The nightly one explores.
 settings.register_profile(
