@@ -72,8 +72,8 @@ def cluster_size(setting: Setting) -> Outcome:
             Verdict("Top-Down costs nearly the same for every max_cs above 4", f"within {spread:.0f} %"),
             Verdict(
                 "max_cs 64 has the largest search, nearly ten times that of 16",
-                f"{plans['top-down', 64] / plans['top-down', 16]:.1f} times (Top-Down), "
-                f"{plans['bottom-up', 64] / plans['bottom-up', 16]:.1f} times (Bottom-Up)",
+                f"{plans['top-down', 64] / plans['top-down', 16]:.2g} times (Top-Down), "
+                f"{plans['bottom-up', 64] / plans['bottom-up', 16]:.2g} times (Bottom-Up)",
             ),
         ),
     )

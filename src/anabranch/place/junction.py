@@ -49,7 +49,7 @@ def _choose(problem: Problem, most: int) -> Found | None:
         considered += found.considered + moving.looked
         evaluated += found.evaluated + moving.looked
         cost = cost_of(problem, plan)
-        if best is not None and cost >= best.cost * (1 - 1e-9):
+        if best is not None and cost >= best.cost - 1e-9 * abs(best.cost):
             break
         best = Found(plan, cost, 0, 0)
         # Where joins have settled is better known than where they might; the next round starts from there.

@@ -162,7 +162,8 @@ class Landscape:
             wider = taken.view.union(asked)
             if not self._relax(taken.producer, wider, changed, flows):
                 return False
-            volume = view_bytes(wider, self.statistics)
+            # Estimates of different filters need not agree; a wider view still never carries less.
+            volume = max(taken.bytes, view_bytes(wider, self.statistics))
             flows.append((volume - taken.bytes, self.operators[taken.producer].site, operator.site))
             inputs.append(replace(taken, view=wider, bytes=volume))
         load = join_load([taken.view for taken in inputs], view, self.statistics)

@@ -182,7 +182,7 @@ class _Table:
         for producer in self._producers[mask]:
             reach = producer.price + space.bytes[mask] * space.topology.distance(producer.apparent, end)
             # On a tie, up to rounding, the existing stream is used: it needs no operator.
-            if reach <= cost * (1 + 1e-9):
+            if reach <= cost + 1e-9 * abs(cost):
                 cost, taken = reach, producer
         if taken is not None:
             return cost, Take(taken)
