@@ -35,6 +35,18 @@ def newest_by_stream(query: Query, reports: Mapping[int, Mapping[str, Any]]) -> 
     return newest
 
 
+def counts_by_stream(query: Query, reports: Mapping[int, Mapping[str, Any]], kind: str) -> dict[str, int]:
+    """How many rows of each stream the slots report under `rows` or `late`.
+
+    A stream that is read several times, in a self-join, is counted where most of its rows passed the filter.
+    """
+    totals = {relation.stream: 0 for relation in query.graph.relations}
+    for relation in query.graph.relations:
+        count = sum(report[kind].get(relation.name, 0) for report in reports.values())
+        totals[relation.stream] = max(count, totals[relation.stream])
+    return totals
+
+
 def merged_statistics(reports: Mapping[int, Mapping[str, Any]]) -> StepStatistics:
     return merge(StepStatistics.from_json(report["statistics"]) for report in reports.values())
 

@@ -25,6 +25,7 @@ from anabranch.errors import BatchError
 from anabranch.expr import Column, columns
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import (
+    counts_by_stream,
     merged_statistics,
     next_manifest,
     relation_floors,
@@ -102,9 +103,8 @@ class LocalHost:
         steps = list(self._threads.map(step_slot, range(self.partitioning.slots)))
         reports = {slot: report for slot, (_, report) in enumerate(steps)}
         answer = self._finished(self._engines[0], [batch for batches, _ in steps for batch in batches])
-        for report in reports.values():
-            for name, count in report["late"].items():
-                self.late[self.query.graph.relation(name).stream] += count
+        for stream, count in counts_by_stream(self.query, reports, "late").items():
+            self.late[stream] += count
         self.statistics = merged_statistics(reports)
         self.clocks = clocks
         self._commit(task, reports, clocks)

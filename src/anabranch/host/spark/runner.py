@@ -22,7 +22,7 @@ from anabranch.engine.operators.group_by import parts_schema
 from anabranch.errors import CorruptCheckpoint
 from anabranch.host import hot
 from anabranch.host.clock import Clocks
-from anabranch.host.commit import merged_statistics, next_manifest, relation_floors, slots_to_compact
+from anabranch.host.commit import counts_by_stream, merged_statistics, next_manifest, relation_floors, slots_to_compact
 from anabranch.host.slot import SlotTask
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.parquet_sink import ParquetSink
@@ -220,9 +220,9 @@ class SparkRunner:
         self._adaptive[batch_id] = {
             "plan": str(self.plan),
             "slots": self.partitioning.slots,
-            "rowsIn": self._by_stream(reports, "rows"),
+            "rowsIn": counts_by_stream(self.query, reports, "rows"),
             "rowsOut": statistics.rows_out,
-            "lateRows": self._by_stream(reports, "late"),
+            "lateRows": counts_by_stream(self.query, reports, "late"),
             "stateRows": statistics.state_rows,
             "stateBytes": statistics.state_bytes,
             "watermark": clocks.watermark,
@@ -242,13 +242,6 @@ class SparkRunner:
         }
         while len(self._adaptive) > REMEMBERED_BATCHES:
             self._adaptive.popitem(last=False)
-
-    def _by_stream(self, reports: Mapping[int, Mapping[str, Any]], kind: str) -> dict[str, int]:
-        totals = dict.fromkeys(self._streams, 0)
-        for report in reports.values():
-            for name, count in report[kind].items():
-                totals[self.query.graph.relation(name).stream] += count
-        return totals
 
 
 def start_query(
