@@ -39,8 +39,11 @@ def _plan(text: str, tokens: list[tuple[str, int]], at: int) -> tuple[PhysicalPl
         inputs.append(child)
     orders: dict[int, tuple[int, ...]] = {}
     if _peek(tokens, at) == "|":
-        while _peek(tokens, at) in ("|", ","):
-            (first, *others), at = _order(text, tokens, at + 1, inputs)
+        while not orders or _peek(tokens, at) == ",":
+            start = at + 1
+            (first, *others), at = _order(text, tokens, start, inputs)
+            if first in orders:
+                raise _unexpected(text, tokens, start, "one order for each input")
             orders[first] = tuple(others)
         if _peek(tokens, at) != ")":
             raise _unexpected(text, tokens, at, "'>', ',' or ')'")
@@ -56,9 +59,12 @@ def _order(text: str, tokens: list[tuple[str, int]], at: int, inputs: list[Physi
         if shape(child) not in shapes:
             raise _unexpected(text, tokens, start, f"one of the inputs {', '.join(shapes)}")
         positions.append(shapes.index(shape(child)))
-        if _peek(tokens, at) != ">":
+        if _peek(tokens, at) == ">":
+            at += 1
+        elif len(positions) > 1:
             return positions, at
-        at += 1
+        else:
+            raise _unexpected(text, tokens, at, "'>'")
 
 
 def _peek(tokens: list[tuple[str, int]], at: int) -> str:

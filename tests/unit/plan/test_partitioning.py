@@ -1,0 +1,178 @@
+"""Partitioning as laws, for any slot map: each combination belongs to one slot, and all its rows are needed there."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tempfile
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.engine.ownership import coordinates, needed_in
+from anabranch.errors import PlanError
+from anabranch.expr import Column
+from anabranch.host.local import LocalHost
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation
+from anabranch.plan.partitioning import Dimension, Partitioning, choose_partitioning, row_code
+from anabranch.plan.physical import mjoin
+from anabranch.schema import Schema
+from anabranch.testing.contracts import Workload, workloads
+from anabranch.testing.oracle import describe_difference, rows_as_multiset
+from anabranch.window import Window
+
+LONG = pa.int64()
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> JoinGraph:
+    """Up to four relations in up to three key classes; some in none."""
+    names = "abcd"[: draw(st.integers(1, 4))]
+    relations = tuple(Relation(name, name, Schema(()), "ts", Window(1)) for name in names)
+    classes = draw(st.lists(st.sets(st.sampled_from(names), min_size=2), max_size=3)) if len(names) > 1 else []
+    keys = tuple(
+        KeyClass(f"k{i}", tuple((name, Column(name, f"k{i}", LONG)) for name in sorted(members)), LONG)
+        for i, members in enumerate(classes)
+    )
+    return JoinGraph(relations, keys)
+
+
+@st.composite
+def partitionings(draw: st.DrawFn) -> tuple[JoinGraph, Partitioning]:
+    """The chosen grid of a graph, with its own table or any other."""
+    graph = draw(graphs())
+    chosen = choose_partitioning(graph, draw(st.integers(1, 6)), groups=draw(st.sampled_from([1, 8, 20])))
+    if draw(st.booleans()):
+        slot = st.integers(0, chosen.slots - 1)
+        table = draw(st.lists(slot, min_size=chosen.groups, max_size=chosen.groups))
+        chosen = replace(chosen, table=tuple(table))
+    return graph, chosen
+
+
+def owners(partitioning: Partitioning, codes: dict[str, int]) -> int:
+    """The slot of a combination, computed the slow way."""
+    group = 0
+    for dimension in partitioning.dimensions:
+        group = group * dimension.share + int(coordinates(np.array([codes[dimension.code]]), dimension.share)[0])
+    return partitioning.table[group]
+
+
+@given(drawn=partitionings(), seeds=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=7, max_size=7))
+def test_all_rows_of_a_combination_are_needed_in_the_slot_that_owns_it(
+    drawn: tuple[JoinGraph, Partitioning], seeds: list[int]
+) -> None:
+    graph, partitioning = drawn
+    codes = {dimension.code: seed for dimension, seed in zip(partitioning.dimensions, seeds, strict=False)}
+    owner = owners(partitioning, codes)
+    found_in = np.ones(partitioning.slots, dtype=np.bool_)
+    for name in graph.names:
+        own = {d.code: np.array([codes[d.code]]) for d in partitioning.members(name)}
+        needed = needed_in(partitioning, name, own, 1)
+        assert needed.shape == (1, partitioning.slots)
+        assert needed[0, owner]
+        found_in &= needed[0]
+    # Without a test of ownership, no second slot may be able to find it.
+    if partitioning.is_partition:
+        assert found_in.sum() == 1
+
+
+@given(drawn=partitionings())
+def test_a_row_is_needed_exactly_where_a_group_of_its_coordinates_lives(drawn: tuple[JoinGraph, Partitioning]) -> None:
+    graph, partitioning = drawn
+    everywhere = [range(dimension.share) for dimension in partitioning.dimensions]
+    for name in graph.names:
+        own = [i for i, dimension in enumerate(partitioning.dimensions) if name in dimension.relations]
+        expected: dict[tuple[int, ...], set[int]] = {}
+        for place, slot in zip(itertools.product(*everywhere), partitioning.table, strict=True):
+            expected.setdefault(tuple(place[i] for i in own), set()).add(slot)
+        several = partitioning.slots_of(name)
+        assert len(several) == math.prod(partitioning.dimensions[i].share for i in own)
+        assert [set(slots) for slots in several] == [expected[key] for key in sorted(expected)]
+
+
+@given(graph=graphs(), slots=st.integers(1, 12))
+def test_the_chosen_grid_uses_every_slot_evenly(graph: JoinGraph, slots: int) -> None:
+    partitioning = choose_partitioning(graph, slots)
+    assert partitioning.groups >= max(slots, 1)
+    counts = np.bincount(partitioning.table, minlength=slots)
+    assert counts.min() > 0
+    assert counts.max() == counts.min()
+    assert {d.code for d in partitioning.dimensions} == {
+        *(key.name for key in graph.keys),
+        *(row_code(name) for name in graph.names if not graph.keys_of([name])),
+    }
+
+
+def test_one_key_class_sends_each_row_once() -> None:
+    key = KeyClass("k", tuple((name, Column(name, "k", LONG)) for name in "abc"), LONG)
+    relations = tuple(Relation(name, name, Schema(()), "ts", Window(1)) for name in "abc")
+    partitioning = choose_partitioning(JoinGraph(relations, (key,)), 4)
+    assert partitioning.is_partition
+    assert all(len(slots) == 1 for name in "abc" for slots in partitioning.slots_of(name))
+
+
+def test_a_join_without_equality_is_a_grid() -> None:
+    relations = tuple(Relation(name, name, Schema(()), "ts", Window(1)) for name in "ab")
+    partitioning = choose_partitioning(JoinGraph(relations), 4)
+    assert not partitioning.is_partition
+    assert {len(slots) for name in "ab" for slots in partitioning.slots_of(name)} == {2}
+
+
+def test_coordinates_are_never_negative() -> None:
+    codes = np.array([-(2**63), -1, 0, 1, 2**63 - 1])
+    for share in (1, 3, 64):
+        places = coordinates(codes, share)
+        assert ((places >= 0) & (places < share)).all()
+
+
+@pytest.mark.parametrize(("slots", "table"), [(0, ()), (2, (0,)), (2, (0, 2)), (2, (0, -1))])
+def test_a_table_that_does_not_fit_is_refused(slots: int, table: tuple[int, ...]) -> None:
+    with pytest.raises(PlanError):
+        Partitioning((Dimension("k", frozenset("a"), 2),), slots, table)
+
+
+def test_a_graph_without_relations_is_refused() -> None:
+    with pytest.raises(PlanError, match="without relations"):
+        choose_partitioning(JoinGraph(()), 1)
+
+
+WORKLOADS = {workload.name: workload for workload in workloads()}
+
+
+@st.composite
+def grids(draw: st.DrawFn, workload: Workload) -> Partitioning:
+    """Any grid over the query's dimensions, with any table: groups anywhere, slots left empty."""
+    slots = draw(st.integers(1, 4))
+    dimensions = tuple(
+        replace(dimension, share=draw(st.integers(1, 4)))
+        for dimension in choose_partitioning(workload.query.graph, 1).dimensions
+    )
+    groups = math.prod(dimension.share for dimension in dimensions)
+    return Partitioning(
+        dimensions, slots, tuple(draw(st.lists(st.integers(0, slots - 1), min_size=groups, max_size=groups)))
+    )
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_any_slot_map_gives_the_same_answer_and_may_be_exchanged(name: str, data: st.DataObject) -> None:
+    workload = WORKLOADS[name]
+    results, late = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        for number, batch in enumerate(workload.batches(6)):
+            if number % 2 == 0:
+                grid = data.draw(grids(workload))
+                with patch("anabranch.host.local.choose_partitioning", return_value=grid):
+                    host = LocalHost(
+                        workload.query, mjoin(workload.query.graph.names), slots=grid.slots, checkpoint=folder
+                    )
+            results.append(host.step(batch))
+            late += sum(host.late.values())
+    assert not late
+    assert not describe_difference(workload.answer, rows_as_multiset(pa.concat_tables(results)))
