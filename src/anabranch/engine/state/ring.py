@@ -22,8 +22,8 @@ from anabranch.engine.kernels import DEADLINE, NEWEST, Int64Array
 from anabranch.engine.state.arena import Arena, Array
 
 SMALLEST_CAPACITY = 1 << 10
-BLOCK = 1 << 17
-"""How many matches a probe hands over at once; bounds the memory of a join whatever its fan-out."""
+BLOCK = 1 << 14
+"""How many matches a probe hands over at once; bounds the memory of a join whatever its fan-out, and fits a cache."""
 
 
 @dataclass(frozen=True)
