@@ -30,6 +30,9 @@ class FakeRunner:
     def plan(self) -> PhysicalPlan:
         return mjoin(("a", "b"))
 
+    def release(self) -> None:
+        pass
+
     def adaptive(self, batch_id: int) -> dict[str, Any] | None:
         if batch_id not in self._ran:
             return None

@@ -43,6 +43,9 @@ class Runner(Protocol):
         the driver's parts of the round (`plan`, `step`, `commit`); and `slotStatistics`, with `seconds` by kind.
         """
 
+    def release(self) -> None:
+        """Gives back the memory of the hot state once the query has ended; it can be rebuilt."""
+
 
 class Progress(dict[str, Any]):
     """One trigger of a query: Spark's keys, and ours under `adaptive` (None when the trigger had nothing to do)."""
@@ -127,16 +130,21 @@ class QueryHandle:
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Waits for the end, raising what ended the query; with a timeout in seconds, tells whether it ended."""
-        with self._own_errors():
-            if timeout is None:
-                self._query.awaitTermination()
-                return None
-            # PySpark's own annotation says int; its code takes fractions of a second.
-            return self._query.awaitTermination(timeout)  # type: ignore[arg-type]
+        try:
+            with self._own_errors():
+                if timeout is None:
+                    self._query.awaitTermination()
+                    return None
+                # PySpark's own annotation says int; its code takes fractions of a second.
+                return self._query.awaitTermination(timeout)  # type: ignore[arg-type]
+        finally:
+            if not self._query.isActive:
+                self._runner.release()
 
     def stop(self) -> None:
         """Ends the query after the work at hand; its checkpoint stays good for a restart."""
         self._query.stop()
+        self._runner.release()
 
     def report(self) -> dict[str, Any]:
         """The run so far in numbers: rows, late rows, time per batch split into Spark's part and ours, state, plan."""

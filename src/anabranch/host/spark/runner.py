@@ -8,6 +8,7 @@ replaces what an unfinished attempt left.
 
 from __future__ import annotations
 
+import atexit
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -82,6 +83,10 @@ class SparkRunner:
     def adaptive(self, batch_id: int) -> dict[str, Any] | None:
         """Our statistics of a batch that ran."""
         return self._adaptive.get(batch_id)
+
+    def release(self) -> None:
+        """Gives back the memory that hot state takes on this machine."""
+        hot.forget(self.identity)
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """One round; what goes wrong in it is kept in `failure`, because Spark passes on only its text."""
@@ -267,6 +272,8 @@ def start_query(
     writer = writer.option("checkpointLocation", f"{runner.store.location}/spark").trigger(**trigger)
     if name:
         writer = writer.queryName(name)
+    # Hot state is memory; a driver that ends without stop() gives it back too.
+    atexit.register(runner.release)
     return writer.start(), runner
 
 
