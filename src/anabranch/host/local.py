@@ -182,9 +182,8 @@ def _refuse_misfits(query: Query, rows: Mapping[str, pa.Table]) -> None:
 
 def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> RelationBatch:
     """The rows of a stream as rows of one of its relations: filtered, timed, coded, only the payload kept."""
-    times = table.column(relation.event_time).combine_chunks()
-    kept = times.is_valid()
-    flat = {name: table.column(name).combine_chunks() for name in table.column_names}
+    flat = {name: _flat(table.column(name)) for name in table.column_names}
+    kept = flat[relation.event_time].is_valid()
 
     def read(column: Column) -> pa.Array:
         return flat[column.name]
@@ -214,7 +213,13 @@ def _row_codes(times: Any, columns: Mapping[str, pa.Array]) -> Any:
 
 
 def _times(column: pa.Array | pa.ChunkedArray) -> Any:
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    micros = column.drop_null().cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    micros = _flat(column).drop_null().cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
     return micros.to_numpy(zero_copy_only=False)
+
+
+def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column in one piece; times that count in nanoseconds, as pandas makes them, cut to microseconds."""
+    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_timestamp(values.type) and values.type.unit == "ns":
+        return values.cast(pa.timestamp("us", values.type.tz), safe=False)
+    return values

@@ -346,3 +346,17 @@ def test_rows_without_event_time_are_passed_over() -> None:
     table = pa.concat_tables([rows_of([1], [1]), rows_of([1], [1])])
     holes = table.set_column(0, "ts", pa.array([None, SECOND], TIMESTAMP))
     assert answer_lines(LocalHost(join_of(10), mjoin(("a", "b"))).step({"a": holes, "b": holes})) == ("0 0",)
+
+
+def test_finer_times_than_microseconds_are_cut_off() -> None:
+    """Tables made by pandas count in nanoseconds."""
+    catalog = Catalog()
+    schema = Schema.from_arrow(pa.schema([("ts", pa.timestamp("ns")), ("v", pa.int64())]))
+    for name in ("a", "b"):
+        catalog.register(StreamDeclaration(name, schema, "ts"))
+    query = compile_query("SELECT a.v AS x, b.v AS y FROM a [NOW], b [NOW]", catalog)
+    tables = {
+        name: pa.table({"ts": pa.array(times, pa.timestamp("ns")), "v": [1, 2]})
+        for name, times in {"a": [1_001, 3_000], "b": [1_999, 2_999]}.items()
+    }
+    assert answer_lines(LocalHost(query, mjoin(("a", "b"))).step(tables)) == ("1 1",)
