@@ -12,12 +12,11 @@ stream that already covers it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-
-from anabranch.place.hierarchy import Cluster, Hierarchy
+from anabranch.place.advertisements import known_to
+from anabranch.place.hierarchy import Hierarchy
 from anabranch.place.landscape import Landscape, SinkQuery
 from anabranch.place.planner import Decision, Problem, decide, problem_of
 from anabranch.place.search import Found, Mask, Placed
@@ -51,7 +50,7 @@ def _climb(problem: Problem, hierarchy: Hierarchy, weighing: bool) -> Found | No
     considered = evaluated = 0
     for level in range(1, hierarchy.height + 1):
         cluster = hierarchy.cluster_of(level, problem.sink)
-        seen = _within(problem, hierarchy, level, cluster)
+        seen = known_to(problem, hierarchy, level, cluster)
         local = _reachable(seen, made)
         if local == problem.full:
             part = Part(_units(seen, made, local), made, problem.sink)
@@ -75,11 +74,6 @@ def _climb(problem: Problem, hierarchy: Hierarchy, weighing: bool) -> Found | No
                 continue
             made = {mask: plan for mask, plan in made.items() if not mask & view} | {view: found.plan}
     return None
-
-
-def _within(problem: Problem, hierarchy: Hierarchy, level: int, cluster: Cluster) -> Problem:
-    inside = np.isin(hierarchy.representatives(level), cluster.members)
-    return replace(problem, offered=tuple(p for p in problem.offered if inside[p.site]))
 
 
 def _reachable(problem: Problem, made: dict[Mask, Placed]) -> Mask:

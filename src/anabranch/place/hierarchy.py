@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
 
 from anabranch.errors import TopologyError
 from anabranch.place.topology import Floats, Indices, Topology
@@ -111,9 +112,7 @@ def build(topology: Topology, max_cs: int, seed: int = 0) -> Hierarchy:
 def zones(topology: Topology, count: int, seed: int = 0) -> Hierarchy:
     """Two levels: the network in `count` zones of whatever size, and their coordinators above."""
     everyone = np.arange(len(topology.sites))
-    labels = KMeans(n_clusters=min(count, len(everyone)), n_init=3, random_state=seed).fit_predict(
-        _located(topology, everyone)
-    )
+    labels = _labels(_located(topology, everyone), min(count, len(everyone)), seed)
     groups = [everyone[labels == label] for label in np.unique(labels)]
     lowest = tuple(Cluster(tuple(int(m) for m in group), _medoid(topology, group)) for group in groups)
     return _raise_levels(topology, max(len(everyone), 2), lowest, seed)
@@ -172,9 +171,16 @@ def _clusters(topology: Topology, members: Indices, max_cs: int, seed: int) -> t
     if count < 2:
         halves = np.array_split(members, -(-len(members) // max_cs))
         return tuple(c for half in halves for c in _clusters(topology, half, max_cs, seed))
-    labels = KMeans(n_clusters=count, n_init=3, random_state=seed).fit_predict(where)
+    labels = _labels(where, count, seed)
     groups = [members[labels == label] for label in range(count)]
     return tuple(c for group in groups if len(group) for c in _clusters(topology, group, max_cs, seed))
+
+
+def _labels(where: Floats, count: int, seed: int) -> Indices:
+    # Some dozens of points on all cores would spend their time waiting for threads.
+    with threadpool_limits(1):
+        found: Indices = KMeans(n_clusters=count, n_init=3, random_state=seed).fit_predict(where)
+    return found
 
 
 def _located(topology: Topology, members: Indices) -> Floats:

@@ -36,7 +36,8 @@ def save(landscape: Landscape, path: Path, title: str) -> None:
     """Draws the landscape into a file whose suffix says how."""
     figure = Figure(figsize=(14, 11), layout="constrained")
     draw(landscape, figure, title)
-    figure.savefig(path, dpi=110)
+    # Without a date the same landscape gives the same file.
+    figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def draw(landscape: Landscape, figure: Figure, title: str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from anabranch.place.advertisements import known_to
 from anabranch.place.hierarchy import Cluster, Hierarchy
 from anabranch.place.landscape import Landscape, SinkQuery
 from anabranch.place.planner import Decision, Problem, decide, problem_of
@@ -137,17 +138,13 @@ class _Refining:
                 return None
             made[input_plan.mask] = refined
         part = Part((*local, *made), made, towards)
-        found = descend(self._within(below), self.hierarchy, self.level - 1, below, part, self.splits)
+        known = known_to(self.problem, self.hierarchy, self.level - 1, below)
+        found = descend(known, self.hierarchy, self.level - 1, below, part, self.splits)
         if found is None:
             return None
         self.considered += found.considered
         self.evaluated += found.evaluated
         return found.plan
-
-    def _within(self, cluster: Cluster) -> Problem:
-        """The problem with only the streams a cluster knows of."""
-        inside = np.isin(self.hierarchy.representatives(self.level - 1), cluster.members)
-        return replace(self.problem, offered=tuple(p for p in self.problem.offered if inside[p.site]))
 
 
 def _inputs(plan: Placed, member: int) -> list[Placed]:
