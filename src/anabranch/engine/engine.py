@@ -171,7 +171,7 @@ class Engine:
                 rows = np.arange(first, first + len(batch), dtype=np.int64)
                 # Times may stand in Arrow's memory, which is read-only, or be one column of several; the kernels take
                 # neither.
-                times = np.require(batch.times, requirements="CW")
+                times = np.require(batch.times, requirements=["C", "W"])
                 news[name] = Combinations({name: rows}, times, times + state.range)
         self.meter.spent("append", perf_counter() - started)
         if isinstance(self.plan, Leaf):
