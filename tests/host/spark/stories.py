@@ -97,6 +97,15 @@ def arrivals(rng: np.random.Generator, number: int, rows: int, disorder: int) ->
     return pa.table(arrays, schema=COLUMNS)
 
 
+def table(rows: Sequence[tuple[float, int | None, int]]) -> pa.Table:
+    """Rows of (second, x, p); the other columns are NULL."""
+    times = [START + round(second * SECOND) for second, _, _ in rows]
+    columns: dict[str, Sequence[object]] = {"x": [x for _, x, _ in rows], "p": [p for _, _, p in rows]}
+    arrays = [pa.array(times, pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)]
+    arrays += [pa.array(columns.get(column.name, [None] * len(rows)), column.type) for column in list(COLUMNS)[1:]]
+    return pa.table(arrays, schema=COLUMNS)
+
+
 def cut(tables: Mapping[str, pa.Table], batches: int) -> Iterator[dict[str, pa.Table]]:
     """The rows in so many micro-batches of about the same size."""
     for number in range(batches):

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyspark.errors import PythonException
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
 
 from anabranch import errors
-from anabranch.errors import AnabranchError, HostError, SinkError
+from anabranch.errors import AnabranchError, ExpressionError, HostError, SinkError
 
 
 def query_id(frame: DataFrame) -> str:
@@ -48,6 +48,28 @@ def evaluating(batch_id: int) -> Iterator[None]:
             detail=_gist(str(error)),
             hint="if the sources use Python functions, look there first; the batch is not committed",
         ) from error
+    except Exception as error:
+        if _is_data_exception(error):
+            raise ExpressionError(
+                f"an expression failed on batch {batch_id}",
+                detail=str(error).strip().partition("\n")[0],
+                hint="the batch is not committed; guard the expression against such values, or cast to a wider type",
+            ) from error
+        if _DEAD_WORKER in str(error):
+            raise HostError(
+                f"a Python worker died on batch {batch_id}",
+                detail=_DEAD_WORKER,
+                hint="the batch is not committed; if the machine ran out of memory, use more slots or shorter windows",
+            ) from error
+        raise
+
+
+_DEAD_WORKER = "Python worker exited unexpectedly"
+
+
+def _is_data_exception(error: Exception) -> bool:
+    """True for what Spark itself found wrong with a value: SQL's class 22, overflows and impossible casts."""
+    return isinstance(error, PySparkException) and (error.getSqlState() or "").startswith("22")
 
 
 def _gist(text: str) -> str:

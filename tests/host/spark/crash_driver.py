@@ -1,0 +1,159 @@
+"""A driver that runs a story and is killed at a chosen moment; the crash tests start it as a child process.
+
+    python crash_driver.py <folder> <moment> <batch> <plan> <slots> <story as JSON>
+
+A moment is a phase that the runner announces (`begin`, `written`, `committed`, `collected`) or one of `MOMENTS`, which
+lie between them: inside the sink, inside the commit, inside the collection, and inside the step of a worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from anabranch.cql import compile_query
+from anabranch.explain import choose_plan
+from anabranch.host.spark import worker
+from anabranch.host.spark.parquet_sink import ParquetSink
+from anabranch.host.spark.runner import SparkRunner, start_query
+from anabranch.host.spark.session import local_session
+from anabranch.testing.faults import MortalFiles, die, die_at
+from tests.host.spark.stories import SPARK_COLUMNS, Story
+
+PHASES = ("begin", "written", "committed", "collected")
+
+
+def main(folder: Path, moment: str, batch: int, plan: str, slots: int, story: Story) -> None:
+    spark = local_session(2, **{"spark.sql.warehouse.dir": str(folder / "warehouse")})
+    start(spark, folder, moment, batch, plan, slots, story).awaitTermination()
+
+
+def start(spark: SparkSession, folder: Path, moment: str, batch: int, plan: str, slots: int, story: Story) -> Any:
+    query = compile_query(story.cql, story.catalog())
+    sink = ParquetSink(str(folder / "out"))
+    runner: SparkRunner | None = None
+
+    def announce(phase: str, number: int) -> None:
+        if number != batch:
+            return
+        if phase == moment:
+            die()
+        if moment in MOMENTS and (phase == "begin") == (moment not in AFTER_WRITING) and phase in ("begin", "written"):
+            assert runner is not None
+            MOMENTS[moment](runner, sink)
+
+    catalog = story.catalog()
+    frames = {
+        name: spark.readStream.schema(SPARK_COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(folder / name))
+        for name in story.streams
+    }
+    if moment in IN_WORKER:
+        IN_WORKER[moment](batch)
+    running, runner = start_query(
+        spark=spark,
+        query=query,
+        plan=choose_plan(plan, query.graph),
+        frames=frames,
+        declarations={name: catalog.streams[name] for name in story.streams},
+        sink=sink,
+        checkpoint=str(folder / "checkpoint"),
+        slots=slots,
+        trigger={"availableNow": True},
+        name=None,
+        idle_timeouts={},
+        announce=announce,
+    )
+    return running
+
+
+# --- in the driver: set up when the batch begins, or when its results are written -------------------------------------
+
+
+def _before_publish(runner: SparkRunner, sink: ParquetSink) -> None:
+    die_at(sink._folder, "publish", after=False)
+
+
+def _amid_publish(runner: SparkRunner, sink: ParquetSink) -> None:
+    sink._folder._files = MortalFiles()
+    die_at(sink._folder._files, "move", after=True)
+
+
+def _after_publish(runner: SparkRunner, sink: ParquetSink) -> None:
+    die_at(sink._folder, "publish", after=True)
+
+
+def _before_rename(runner: SparkRunner, sink: ParquetSink) -> None:
+    runner.store.files = MortalFiles()
+    die_at(runner.store.files, "move", after=False)
+
+
+def _amid_collection(runner: SparkRunner, sink: ParquetSink) -> None:
+    runner.store.files = MortalFiles()
+    die_at(runner.store.files, "delete_file", after=True)
+
+
+MOMENTS: Mapping[str, Callable[[SparkRunner, ParquetSink], None]] = {
+    "before the files are published": _before_publish,
+    "when one file is published": _amid_publish,
+    "when all files are published": _after_publish,
+    "before the manifest is renamed": _before_rename,
+    "when one old file is collected": _amid_collection,
+}
+AFTER_WRITING = frozenset({"before the manifest is renamed", "when one old file is collected"})
+
+
+# --- in a worker: what the step function calls is replaced, and travels to the workers with it ------------------------
+
+
+def _amid_step(batch: int, kill: Callable[[], None]) -> None:
+    real = getattr(worker, "advance")  # noqa: B009
+
+    def advance(engine: Any, task: Any, slot: int, *rest: Any) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+        step = real(engine, task, slot, *rest)
+        if task.batch == batch and slot == 0:
+            next(step, None)
+            kill()
+        report: dict[str, Any] = yield from step
+        return report
+
+    setattr(worker, "advance", advance)  # noqa: B010
+
+
+def _after_rows(batch: int, kill: Callable[[], None]) -> None:
+    real = getattr(worker, "keep_engine")  # noqa: B009
+
+    def keep_engine(opened: Any, task: Any, slot: int, identity: str) -> None:
+        if task.batch == batch and slot == 0:
+            kill()
+        real(opened, task, slot, identity)
+
+    setattr(worker, "keep_engine", keep_engine)  # noqa: B010
+
+
+def _the_driver() -> Callable[[], None]:
+    group = os.getpgrp()
+    return lambda: os.killpg(group, signal.SIGKILL)
+
+
+def _the_worker() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+IN_WORKER: Mapping[str, Callable[[int], None]] = {
+    "in the middle of a step": lambda batch: _amid_step(batch, _the_driver()),
+    "in the middle of a step, the worker alone": lambda batch: _amid_step(batch, _the_worker),
+    "when the rows of a slot are kept": lambda batch: _after_rows(batch, _the_driver()),
+}
+
+
+if __name__ == "__main__":
+    place, moment_, batch_, plan_, slots_, story_ = sys.argv[1:]
+    main(Path(place), moment_, int(batch_), plan_, int(slots_), Story(**json.loads(story_)))

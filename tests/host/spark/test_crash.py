@@ -1,0 +1,179 @@
+"""A driver that is killed at any moment, and hot state that is lost or damaged, leave the answer as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from anabranch.api import QueryHandle
+from anabranch.host.hot import hot_folder
+from anabranch.testing.oracle import describe_difference
+from tests.host.spark import crash_driver
+from tests.host.spark.crash_driver import IN_WORKER, MOMENTS, PHASES
+from tests.host.spark.stories import Story, cut, feed, register, run, written
+
+pytestmark = pytest.mark.spark
+
+BATCHES = 4
+JOIN = Story(
+    "SELECT a.p AS p0, b.p AS p1, c.p AS p2 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 6 SECONDS] AS b, "
+    "s2 [RANGE 10 SECONDS] AS c WHERE a.x = b.x AND b.y = c.y",
+    disorder={"s1": 2},
+    rows=100,
+)
+GROUPS = Story(
+    "SELECT WINDOW_END() AS at, a.s AS s, COUNT(*) AS n, SUM(b.x) AS x FROM s0 [RANGE 9 SECONDS SLIDE 3 SECONDS] AS a, "
+    "s1 [RANGE 6 SECONDS SLIDE 3 SECONDS] AS b WHERE a.x = b.x GROUP BY a.s",
+    disorder={"s1": 3},
+    rows=100,
+)
+ALL = (*PHASES, *MOMENTS, *IN_WORKER)
+
+
+def crash(folder: Path, story: Story, moment: str, batch: int, plan: str, slots: int) -> None:
+    """Runs the story until the moment, at which the driver dies."""
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
+    command = [sys.executable, str(Path(crash_driver.__file__)), str(folder), moment, str(batch), plan, str(slots)]
+    done = subprocess.run(
+        [*command, json.dumps(asdict(story))],
+        env=environment,
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if moment.endswith("the worker alone"):
+        assert done.returncode == 1, done.stderr
+        assert "HostError: a Python worker died on batch" in done.stderr
+    else:
+        assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def check_recovery(
+    spark: SparkSession, folder: Path, story: Story, crashes: list[tuple[str, int]], plan: str, slots: int
+) -> None:
+    """The story crashes at each of the moments in turn, with two slots; then it goes on with that plan and slots."""
+    tables = story.tables()
+    for batch in cut(tables, BATCHES):
+        feed(folder, batch)
+    for moment, number in crashes:
+        crash(folder, story, moment, number, "mjoin", 2)
+        assert describe_difference(story.expected(tables), written(folder))
+    handle = run(register(spark, story, folder).sql(story.cql), folder, plan, slots)
+    assert handle.report()["late_rows"] == 0
+    assert not describe_difference(story.expected(tables), written(folder))
+
+
+@pytest.mark.parametrize(
+    ("story", "moment", "batch", "plan", "slots"),
+    [
+        (JOIN, "when one file is published", 2, "((a b) c)", 3),
+        (GROUPS, "in the middle of a step", 1, "(b a)", 2),
+        (JOIN, "committed", 1, "mjoin", 2),
+    ],
+    ids=["publishing", "stepping", "committed"],
+)
+def test_a_killed_driver_loses_and_repeats_nothing(
+    story: Story, moment: str, batch: int, plan: str, slots: int, spark: SparkSession, tmp_path: Path
+) -> None:
+    check_recovery(spark, tmp_path, story, [(moment, batch)], plan, slots)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ALL)
+@pytest.mark.parametrize(
+    ("story", "plan", "slots"), [(JOIN, "((a b) c)", 3), (GROUPS, "(b a)", 1)], ids=["join", "groups"]
+)
+def test_a_driver_may_be_killed_at_any_moment(
+    story: Story, plan: str, slots: int, moment: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    check_recovery(spark, tmp_path, story, [(moment, 2)], plan, slots)
+
+
+@pytest.mark.slow
+def test_a_driver_may_be_killed_again_and_again(spark: SparkSession, tmp_path: Path) -> None:
+    crashes = [("begin", 0), ("when all files are published", 0), ("before the manifest is renamed", 0)]
+    crashes += [("committed", 1), ("when the rows of a slot are kept", 2), ("in the middle of a step", 2)]
+    check_recovery(spark, tmp_path, JOIN, crashes, "((c b) a)", 2)
+
+
+# --- hot state --------------------------------------------------------------------------------------------------------
+
+
+def _deleted(hot: Path, earlier: Path) -> None:
+    shutil.rmtree(hot)
+
+
+def _of_an_older_batch(hot: Path, earlier: Path) -> None:
+    shutil.rmtree(hot)
+    shutil.copytree(earlier, hot)
+
+
+def _stamps_of_an_older_batch(hot: Path, earlier: Path) -> None:
+    for stamp in earlier.glob("slot-*.json"):
+        shutil.copy(stamp, hot / stamp.name)
+
+
+def _half_a_stamp(hot: Path, earlier: Path) -> None:
+    for stamp in (*hot.glob("slot-*.json"), hot / "owner.json"):
+        stamp.write_text(stamp.read_text()[:40])
+
+
+def _arrays_cut_short(hot: Path, earlier: Path) -> None:
+    for array in hot.glob("slot-*-*/*"):
+        os.truncate(array, array.stat().st_size // 2)
+
+
+def _arrays_gone(hot: Path, earlier: Path) -> None:
+    for arrays in hot.glob("slot-*-*"):
+        shutil.rmtree(arrays)
+
+
+def _untouched(hot: Path, earlier: Path) -> None:
+    pass
+
+
+DAMAGES = [
+    _untouched,
+    _deleted,
+    _of_an_older_batch,
+    _stamps_of_an_older_batch,
+    _half_a_stamp,
+    _arrays_cut_short,
+    _arrays_gone,
+]
+
+
+def test_hot_state_is_used_and_never_needed(spark: SparkSession, tmp_path: Path) -> None:
+    tables = JOIN.tables()
+    batches = list(cut(tables, 2 + len(DAMAGES)))
+    query = register(spark, JOIN, tmp_path).sql(JOIN.cql)
+    for batch in batches[:2]:
+        feed(tmp_path, batch)
+        run(query, tmp_path)
+    identity = json.loads((tmp_path / "checkpoint" / "anabranch" / "metadata.json").read_text())["identity"]
+    hot, earlier = hot_folder(identity), tmp_path / "earlier"
+    shutil.copytree(hot, earlier)
+    for batch, damage in zip(batches[2:], DAMAGES, strict=True):
+        damage(hot, earlier)
+        feed(tmp_path, batch)
+        assert _was_hot(run(query, tmp_path)) is (damage is _untouched), damage.__name__
+    assert not describe_difference(JOIN.expected(tables), written(tmp_path))
+
+
+def _was_hot(handle: QueryHandle) -> bool:
+    progress = handle.recentProgress[0]["adaptive"]
+    found = {slot["hot"] for slot in progress["slotStatistics"]}
+    assert len(found) == 1
+    return bool(found.pop())
