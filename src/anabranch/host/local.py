@@ -21,7 +21,7 @@ from anabranch.engine.engine import Engine
 from anabranch.engine.evaluate import evaluate, evaluate_mask
 from anabranch.engine.operators.group_by import finish
 from anabranch.engine.ownership import needed_in
-from anabranch.errors import BatchError
+from anabranch.errors import BatchError, HostError
 from anabranch.expr import Column, columns
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import (
@@ -78,6 +78,7 @@ class LocalHost:
         task = self._task(self.clocks)
         self._engines = [make_engine(task, slot) for slot in range(slots)]
         self._threads = ThreadPoolExecutor(slots)
+        self._is_broken = False
         if self._store is not None:
             for slot, engine in enumerate(self._engines):
                 rebuild(engine, task, slot, self._store)
@@ -88,6 +89,11 @@ class LocalHost:
 
     def step(self, rows: Mapping[str, pa.Table]) -> pa.Table:
         """Takes one micro-batch, tables by stream name, and returns the results it completes."""
+        if self._is_broken:
+            raise HostError(
+                "the query has ended: a batch failed half-way",
+                hint="start it again; with a checkpoint it goes on after the last committed batch",
+            )
         _refuse_misfits(self.query, rows)
         layout = wire_layout(self.query, self.partitioning)
         present = [relation for relation in self.query.graph.relations if relation.stream in rows]
@@ -100,6 +106,7 @@ class LocalHost:
             mine = {name: by_slot[slot] for name, by_slot in spread.items()}
             return drain(advance(self._engines[slot], task, slot, mine, self._store))
 
+        self._is_broken = True
         steps = list(self._threads.map(step_slot, range(self.partitioning.slots)))
         reports = {slot: report for slot, (_, report) in enumerate(steps)}
         answer = self._finished(self._engines[0], [batch for batches, _ in steps for batch in batches])
@@ -109,6 +116,7 @@ class LocalHost:
         self.clocks = clocks
         self._commit(task, reports, clocks)
         self.batch += 1
+        self._is_broken = False
         return answer
 
     def _clocks_after(self, rows: Mapping[str, pa.Table]) -> Clocks:

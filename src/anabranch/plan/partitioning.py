@@ -41,8 +41,7 @@ class Partitioning:
     table: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise PlanError(f"{self.slots} slots cannot run a query", hint="use at least one slot")
+        _require_slots(self.slots)
         if len(self.table) != self.groups or not all(0 <= slot < self.slots for slot in self.table):
             raise PlanError(f"a slot map of {len(self.table)} entries does not fit {self.groups} partition groups")
 
@@ -81,6 +80,7 @@ def choose_partitioning(graph: JoinGraph, slots: int, groups: int = GROUPS) -> P
     First the slots are factored over the dimensions so that the sum over relations of (slots a row is sent to) is
     least; then every dimension is cut finer until there are enough groups to balance with.
     """
+    _require_slots(slots)
     axes = [(key.name, key.relations) for key in graph.keys]
     axes += [(row_code(name), frozenset([name])) for name in graph.names if not graph.keys_of([name])]
     if not axes:
@@ -106,6 +106,11 @@ def choose_partitioning(graph: JoinGraph, slots: int, groups: int = GROUPS) -> P
             slot = slot * factor + coordinate * factor // share
         table.append(slot)
     return Partitioning(dimensions, slots, tuple(table))
+
+
+def _require_slots(slots: int) -> None:
+    if slots < 1:
+        raise PlanError(f"{slots} slots cannot run a query", hint="use at least one slot")
 
 
 def _factorings(number: int, parts: int) -> list[tuple[int, ...]]:

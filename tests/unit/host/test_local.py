@@ -1,0 +1,69 @@
+"""The in-process host when a batch goes wrong: refused before it is taken, or the end of the query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from anabranch.cql import compile_query
+from anabranch.errors import BatchError, ExpressionError, HostError, PlanError
+from anabranch.host.local import LocalHost
+from anabranch.plan.physical import mjoin
+from anabranch.plan.text import parse
+from anabranch.testing.scripted import answer_lines, read_rows, read_script
+
+CATALOG = read_script("stream a (k bigint, v bigint)\nstream b (k bigint, v bigint)").catalog
+PRODUCT = "SELECT a.v * b.v AS product FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS] WHERE a.k = b.k"
+
+
+def test_a_batch_of_another_stream_is_refused_with_the_names_that_exist() -> None:
+    host = LocalHost(compile_query(PRODUCT, CATALOG), mjoin(("a", "b")))
+    with pytest.raises(BatchError) as caught:
+        host.step({"orders": read_rows(CATALOG, ["a 1 1 1"])["a"]})
+    assert str(caught.value) == (
+        "the batch has rows of 'orders', which the query does not read\n"
+        "hint: give tables under the names of its streams: a, b"
+    )
+
+
+def test_a_table_without_a_key_is_refused_with_the_columns_it_has() -> None:
+    host = LocalHost(compile_query(PRODUCT, CATALOG), mjoin(("a", "b")))
+    with pytest.raises(BatchError) as caught:
+        host.step({"a": read_rows(CATALOG, ["a 1 1 1"])["a"].drop_columns(["k"])})
+    assert str(caught.value) == (
+        "the batch has no column 'k' of stream 'a'\nit has ts, v\n"
+        "hint: give every stream the columns it was registered with"
+    )
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_batch_that_fails_half_way_ends_the_query_and_a_restart_goes_on(tmp_path: Path, slots: int) -> None:
+    query = compile_query(PRODUCT, CATALOG)
+    host = LocalHost(query, mjoin(("a", "b")), slots=slots, checkpoint=str(tmp_path))
+    host.step(read_rows(CATALOG, [f"a 1 1 {2**62}", "a 1 2 7"]))
+    with pytest.raises(ExpressionError, match=r"a\.v \* b\.v"):
+        host.step(read_rows(CATALOG, ["b 2 1 4", "b 2 2 4"]))
+    with pytest.raises(HostError, match="has ended") as caught:
+        host.step(read_rows(CATALOG, ["b 2 2 4"]))
+    assert "last committed batch" in caught.value.hint
+    again = LocalHost(query, mjoin(("a", "b")), slots=slots, checkpoint=str(tmp_path))
+    assert answer_lines(again.step(read_rows(CATALOG, ["b 2 2 4"]))) == ("28",)
+
+
+def test_a_refused_batch_does_not_end_the_query() -> None:
+    host = LocalHost(compile_query(PRODUCT, CATALOG), mjoin(("a", "b")))
+    rows = read_rows(CATALOG, ["a 1 1 3", "b 1 1 5"])
+    with pytest.raises(BatchError):
+        host.step({**rows, "z": rows["a"]})
+    assert answer_lines(host.step(rows)) == ("15",)
+
+
+def test_a_plan_of_another_query_is_refused_at_the_start() -> None:
+    with pytest.raises(PlanError, match="leaves out 'b'"):
+        LocalHost(compile_query(PRODUCT, CATALOG), parse("a"))
+
+
+def test_no_slots_are_refused() -> None:
+    with pytest.raises(PlanError, match="0 slots"):
+        LocalHost(compile_query(PRODUCT, CATALOG), mjoin(("a", "b")), slots=0)
