@@ -201,14 +201,15 @@ def search(tables: Tables, sets: Integers, relations: int, most_cpu: float, most
             if whole >> relation & 1:
                 elements[size] = 1 << relation
                 size += 1
-        labels[:size] = 0
-        highest[:size] = 0
+        for position in range(size):
+            labels[position] = highest[position] = 0
         keep_cpu = tables.upkeep[whole] if whole != full else 0.0
         keep_memory = tables.state_bytes[whole] if whole != full else 0.0
         kept = 0
         while _next_partition(labels, highest, size):
             parts = highest[size - 1] + 1
-            blocks[:parts] = 0
+            for part in range(parts):
+                blocks[part] = 0
             for position in range(size):
                 blocks[labels[position]] |= elements[position]
             low_cpu, low_memory, possible = keep_cpu, keep_memory, True
@@ -240,7 +241,8 @@ def search(tables: Tables, sets: Integers, relations: int, most_cpu: float, most
             place = _first_above(own_cpu, kept, low_cpu)
             if low_cpu > most_cpu or (place > 0 and own_memory[place - 1] <= low_memory):
                 continue
-            picked[:parts] = 0
+            for part in range(parts):
+                picked[part] = 0
             while True:
                 now_cpu, now_memory = join, keep_memory + indexes
                 for part in range(parts):
@@ -267,19 +269,22 @@ def search(tables: Tables, sets: Integers, relations: int, most_cpu: float, most
                         for entry in range(kept, place, -1):
                             own_cpu[entry], own_memory[entry] = own_cpu[entry - 1], own_memory[entry - 1]
                             own_partition[entry] = own_partition[entry - 1]
-                            own_chosen[entry] = own_chosen[entry - 1]
+                            for part in range(relations):
+                                own_chosen[entry, part] = own_chosen[entry - 1, part]
                     elif shift < 0:
                         for entry in range(beaten, kept):
                             own_cpu[entry + shift], own_memory[entry + shift] = own_cpu[entry], own_memory[entry]
                             own_partition[entry + shift] = own_partition[entry]
-                            own_chosen[entry + shift] = own_chosen[entry]
+                            for part in range(relations):
+                                own_chosen[entry + shift, part] = own_chosen[entry, part]
                     kept += shift
                     own_cpu[place], own_memory[place] = now_cpu, now_memory
                     code = np.int64(0)
                     for position in range(size):
                         code |= labels[position] << (4 * position)
                     own_partition[place] = code
-                    own_chosen[place] = picked
+                    for part in range(parts):
+                        own_chosen[place, part] = picked[part]
                 part = 0
                 while part < parts:
                     picked[part] += 1
@@ -294,10 +299,11 @@ def search(tables: Tables, sets: Integers, relations: int, most_cpu: float, most
             cpu, memory = _longer(cpu, capacity), _longer(memory, capacity)
             partition, chosen = _longer(partition, capacity), _taller(chosen, capacity)
         first[whole], counts[whole] = used, kept
-        cpu[used : used + kept] = own_cpu[:kept]
-        memory[used : used + kept] = own_memory[:kept]
-        partition[used : used + kept] = own_partition[:kept]
-        chosen[used : used + kept] = own_chosen[:kept]
+        for entry in range(kept):
+            cpu[used + entry], memory[used + entry] = own_cpu[entry], own_memory[entry]
+            partition[used + entry] = own_partition[entry]
+            for part in range(relations):
+                chosen[used + entry, part] = own_chosen[entry, part]
         used += kept
     return Fronts(first, counts, cpu, memory, partition, chosen)
 
@@ -305,12 +311,15 @@ def search(tables: Tables, sets: Integers, relations: int, most_cpu: float, most
 @njit(cache=True)
 def _longer(values, size):  # type: ignore[no-untyped-def]
     grown = np.zeros(size, values.dtype)
-    grown[: values.size] = values
+    for at in range(values.size):
+        grown[at] = values[at]
     return grown
 
 
 @njit(cache=True)
 def _taller(values: Integers, size: int) -> Integers:
     grown = np.zeros((size, values.shape[1]), np.int64)
-    grown[: values.shape[0]] = values
+    for row in range(values.shape[0]):
+        for column in range(values.shape[1]):
+            grown[row, column] = values[row, column]
     return grown

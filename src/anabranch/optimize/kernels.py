@@ -1,7 +1,8 @@
 """The inner loops of the optimizers, compiled: ordering the probes of one join, and pricing all partitions of a set.
 
 Sets of relations are bit masks. `Numbers` is a `ResourceModel` as arrays; a kernel computes the same costs as the model
-does (the tests hold them together), only without a Python call per step.
+does (the tests hold them together), only without a Python call per step. Loops are written out: slices and array
+expressions would double the time that compiling takes, which the first query on a machine pays.
 """
 
 from __future__ import annotations
@@ -212,7 +213,8 @@ def _index_bytes(given: Numbers, parts: Parts, orders: Integers) -> float:
             classes[block] |= np.int64(1) << (parts.classes[block, at] % 62)
     for start in range(size):
         bound, known = parts.masks[start], classes[start]
-        for block in orders[start]:
+        for step in range(size - 1):
+            block = orders[start, step]
             index = known & classes[block]
             if index == 0:
                 for theta in range(given.thetas.relations.size - 1, -1, -1):
@@ -227,7 +229,10 @@ def _index_bytes(given: Numbers, parts: Parts, orders: Integers) -> float:
                 counts[block] += 1
             bound |= parts.masks[block]
             known |= classes[block]
-    return float((parts.held * counts).sum() * given.units.index_bytes)
+    total = 0.0
+    for block in range(size):
+        total += parts.held[block] * counts[block]
+    return float(total * given.units.index_bytes)
 
 
 @njit(cache=True)
@@ -279,7 +284,9 @@ def _ranked_order(parent: Integers, start: int, factor: Floats, cost: Floats) ->
     # A compound is named by its first block; its blocks are linked by `inside`, the compounds of a chain by `after`.
     remaining, price = np.ones(size), np.zeros(size)
     inside, after, head = np.full(size, -1, np.int64), np.full(size, -1, np.int64), np.full(size, -1, np.int64)
-    last = np.arange(size)
+    last = np.empty(size, np.int64)
+    for block in range(size):
+        last[block] = block
     for step in range(size - 1, 0, -1):
         node = visit[step]
         remaining[node], price[node] = factor[above[node], node], cost[above[node], node]
@@ -379,13 +386,20 @@ def order_blocks(given: Numbers, masks: Integers) -> tuple[Integers, float, floa
     previous = np.full(size, -1, np.int64)
     for cross in (False, True):
         parent = _spanning_tree(weight, joined, cross)
-        if cross and np.all(parent == previous):
+        changed = False
+        for block in range(size):
+            changed = changed or parent[block] != previous[block]
+            previous[block] = parent[block]
+        if cross and not changed:
             break
-        previous = parent
         for start in range(size):
             order = _ranked_order(parent, start, factor, cost)
             price = _chain_cost(given, parts, start, order, known)
             if price < cpu[start] or not cross:
                 cpu[start] = price
-                orders[start] = order
-    return orders, cpu.sum(), _index_bytes(given, parts, orders)
+                for step in range(size - 1):
+                    orders[start, step] = order[step]
+    total = 0.0
+    for start in range(size):
+        total += cpu[start]
+    return orders, total, _index_bytes(given, parts, orders)
