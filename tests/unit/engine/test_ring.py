@@ -36,7 +36,7 @@ def ring_of(arena: Arena, name: str = "state") -> Ring:
 
 
 def add(ring: Ring, codes: Int64Array, newest: Int64Array, deadline: Int64Array) -> int:
-    """Appends and links rows whose value is their code."""
+    """Appends and links rows, at least one, whose value is their code."""
     first = ring.append({"value": codes, "wide": np.stack([codes, -codes], axis=1)}, len(codes))
     ring.link("k", first, codes, newest, deadline)
     ring.link("all", first, np.zeros(len(codes), dtype=np.int64), newest, deadline)
@@ -79,7 +79,7 @@ class RingAgainstAList(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.folder.cleanup()
 
-    @rule(count=st.sampled_from([0, 1, 3, 50, 700, 3000]), codes=st.integers(1, 40), step=st.integers(0, 2))
+    @rule(count=st.sampled_from([1, 3, 50, 700, 3000]), codes=st.integers(1, 40), step=st.integers(0, 2))
     def grow(self, count: int, codes: int, step: int) -> None:
         code = np.arange(count, dtype=np.int64) * 7 % codes
         newest = self.clock + np.arange(count, dtype=np.int64) * step
