@@ -97,7 +97,7 @@ def test_partition_folders_carry_the_batch_as_well(spark: SparkSession, tmp_path
 
 
 def test_leftover_staging_is_cleaned_at_start(spark: SparkSession, tmp_path: Path) -> None:
-    stale = tmp_path / ".staging-000000001-00000000"
+    stale = tmp_path / ".staging-000000001-00000000-0badc0de"
     stale.mkdir()
     (stale / "part-00000-x.parquet").write_bytes(b"half a file")
     FileSink("parquet", f"file:{tmp_path}").write(rows(spark, (1, "a")), 2)

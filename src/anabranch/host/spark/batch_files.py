@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import uuid
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -30,19 +31,24 @@ class BatchFolder:
         self._format = format
         self._has_header = options.get("header", "false").lower() == "true"
         self._newest: int | None = None
+        self._staged = ""
 
     def stage(self, batch_id: int, query_id: str) -> str:
-        """The path that Spark shall write the batch to; nothing is there."""
+        """The path to write this attempt at the batch to; nobody else ever writes there.
+
+        A worker that outlived a killed driver may still be writing to the folder of an earlier attempt.
+        """
         if self._newest is None:
             self._drop_staging(_owner(query_id))
-        return posixpath.join(self._spark_root, _staging_name(batch_id, query_id))
+        self._staged = f"{_STAGING}{batch_id:09d}-{_owner(query_id)}-{uuid.uuid4().hex[:8]}"
+        return posixpath.join(self._spark_root, self._staged)
 
     def publish(self, batch_id: int, query_id: str) -> None:
         """Afterwards the folder holds of this batch exactly the staged files that have rows."""
         prefix = f"part-{batch_id:09d}-{_owner(query_id)}-"
         if self._newest is None or batch_id <= self._newest:
             self._drop_leftovers(prefix)
-        staging = posixpath.join(self._root, _staging_name(batch_id, query_id))
+        staging = posixpath.join(self._root, self._staged)
         made: set[str] = set()
         for file in self._data_files(staging):
             # Spark's first task leaves a file even when it has no row to write.
@@ -60,7 +66,7 @@ class BatchFolder:
 
     def _drop_staging(self, owner: str) -> None:
         for entry in self._list(self._root, recursive=False):
-            if entry.base_name.startswith(_STAGING) and entry.base_name.endswith(owner):
+            if entry.base_name.startswith(_STAGING) and f"-{owner}-" in entry.base_name:
                 self._files.delete_dir(entry.path)
 
     def _drop_leftovers(self, prefix: str) -> None:
@@ -94,10 +100,6 @@ class BatchFolder:
 
 def _owner(query_id: str) -> str:
     return query_id[:8] or "0" * 8
-
-
-def _staging_name(batch_id: int, query_id: str) -> str:
-    return f"{_STAGING}{batch_id:09d}-{_owner(query_id)}"
 
 
 def locate(path: str) -> tuple[fs.FileSystem, str, str]:
