@@ -40,7 +40,7 @@ def owner_test(
     partitioning: Partitioning, slot: int
 ) -> Callable[[Combinations, Mapping[str, BaseState]], BoolArray] | None:
     """The test that keeps the combinations of one slot; None when no other slot can find them."""
-    if partitioning.is_partition:
+    if partitioning.finds_once:
         return None
     owners = np.array(partitioning.table, dtype=np.int64)
 

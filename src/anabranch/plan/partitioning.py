@@ -55,9 +55,20 @@ class Partitioning:
 
     @cached_property
     def is_partition(self) -> bool:
-        """True when no row is needed in two slots, so that no result can be found twice."""
-        relations = frozenset(name for dimension in self.dimensions for name in dimension.relations)
-        return self.slots == 1 or all(len(slots) == 1 for name in relations for slots in self.slots_of(name))
+        """True when no row is needed in two slots."""
+        return self.slots == 1 or all(self._has_one_home(name) for name in self._relations)
+
+    @cached_property
+    def finds_once(self) -> bool:
+        """True when some relation's rows are needed in one slot each: no other slot can find their results."""
+        return self.slots == 1 or any(self._has_one_home(name) for name in self._relations)
+
+    @property
+    def _relations(self) -> frozenset[str]:
+        return frozenset(name for dimension in self.dimensions for name in dimension.relations)
+
+    def _has_one_home(self, relation: str) -> bool:
+        return all(len(slots) == 1 for slots in self.slots_of(relation))
 
     def slots_of(self, relation: str) -> tuple[tuple[int, ...], ...]:
         """The slots a row needs, for every coordinate it can have, in mixed radix over its own dimensions."""

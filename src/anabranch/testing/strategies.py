@@ -141,10 +141,13 @@ def grouped_queries(draw: st.DrawFn, streams: int, relations: int) -> DrawnQuery
     slide = draw(st.sampled_from([1, 2, 5]))
     parts = _Parts(draw, streams, relations, slide)
     first, last = parts.names[0], parts.names[-1]
-    keys = draw(st.sampled_from([(), (f"{first}.x",), (f"{last}.s",), (f"{first}.x % 2", f"{last}.s")]))
+    keys = draw(
+        st.sampled_from([(), (f"{first}.x",), (f"{last}.s",), (f"{first}.x % 2", f"{last}.s"), (f"{first}.f",)])
+    )
     aggregates = (
         f"COUNT(*) AS n, COUNT({last}.x) AS nx, SUM({first}.x) AS sx, MIN({last}.s) AS low, MAX({first}.p) AS high, "
-        f"AVG({last}.p) AS mean, SUM({first}.d) AS sd"
+        f"AVG({last}.p) AS mean, SUM({first}.d) AS sd, "
+        f"MIN({first}.f) AS lf, MAX({last}.f) AS hf"
     )
     keyed = "".join(f"{key} AS g{i}, " for i, key in enumerate(keys))
     where = f" WHERE {' AND '.join(parts.predicates)}" if parts.predicates else ""

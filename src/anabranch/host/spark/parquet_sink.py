@@ -44,7 +44,8 @@ class ParquetSink:
         self, frame: DataFrame, batch_id: int
     ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
         """The function that takes a worker's results into a staged file."""
-        return write_function(self._folder.stage(batch_id, query_id(frame)), self.compression)
+        with named_failure("parquet", self.path, batch_id):
+            return write_function(self._folder.stage(batch_id, query_id(frame)), self.compression)
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
         """Runs the step, whose last function is `in_workers`, and publishes what it staged."""

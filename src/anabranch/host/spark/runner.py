@@ -23,9 +23,17 @@ from anabranch.engine.operators.group_by import parts_schema
 from anabranch.errors import CorruptCheckpoint
 from anabranch.host import hot
 from anabranch.host.clock import Clocks
-from anabranch.host.commit import counts_by_stream, merged_statistics, next_manifest, relation_floors, slots_to_compact
+from anabranch.host.commit import (
+    counts_by_stream,
+    merged_statistics,
+    newest_by_stream,
+    next_manifest,
+    relation_floors,
+    slots_to_compact,
+)
 from anabranch.host.slot import SlotTask
 from anabranch.host.spark.arrow_schema import to_spark
+from anabranch.host.spark.failure import evaluating
 from anabranch.host.spark.parquet_sink import ParquetSink
 from anabranch.host.spark.sink import Sink
 from anabranch.host.spark.source import PASSES, tagged_union, to_slots
@@ -113,7 +121,8 @@ class SparkRunner:
         # Once per batch: whether a stream is idle depends on the time of day, and what a grouped query answers on that.
         clocks = None
         if self.query.grouping is not None:
-            newest = frame.groupBy(RELATION).agg(f.max(TIME).alias("newest")).collect()
+            with evaluating(batch_id):
+                newest = frame.groupBy(RELATION).agg(f.max(TIME).alias("newest")).collect()
             clocks = self._clocks_after(self._newest(newest))
         observation = Observation()
         if clocks is None and self._has_filters:
@@ -125,7 +134,7 @@ class SparkRunner:
         self.announce("written", batch_id)
         reports = {slot: self.store.read_report(task.rows_name(slot)) for slot in range(self.partitioning.slots)}
         if clocks is None:
-            seen = self._observed(observation.get) if self._has_filters else self._reported(reports)
+            seen = self._observed(observation.get) if self._has_filters else newest_by_stream(self.query, reports)
             clocks = self._clocks_after(seen)
         manifest = next_manifest(task, reports, clocks)
         self.store.commit(manifest)
@@ -199,13 +208,6 @@ class SparkRunner:
 
     def _newest(self, rows: list[Any]) -> dict[str, int | None]:
         return self._observed({self.query.graph.names[row[RELATION]]: row["newest"] for row in rows})
-
-    def _reported(self, reports: Mapping[int, Mapping[str, Any]]) -> dict[str, int | None]:
-        maxima: dict[str, int] = {}
-        for report in reports.values():
-            for name, time_ in report["newest"].items():
-                maxima[name] = max(time_, maxima.get(name, time_))
-        return self._observed(maxima)
 
     def _clocks_after(self, newest: Mapping[str, int | None]) -> Clocks:
         disorder = {relation.stream: relation.disorder for relation in self.query.graph.relations}
