@@ -53,6 +53,7 @@ def cluster_size(setting: Setting) -> Outcome:
             title="plans considered", xlabel="max_cs", xscale="log", yscale="log", xticks=SIZES, xticklabels=SIZES
         )
         costs.set(title="network usage", xlabel="max_cs", xscale="log", xticks=SIZES, xticklabels=SIZES)
+            axes.minorticks_off()
         plans.legend()
         costs.legend()
 

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 from sklearn.cluster import KMeans
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from anabranch.errors import TopologyError
 from anabranch.place.topology import Floats, Indices, Topology
