@@ -49,10 +49,10 @@ def cluster_size(setting: Setting) -> Outcome:
             plans.plot(SIZES, [total.considered for total in of], marker="o", label=name)
             costs.plot(SIZES, [total.cost for total in of], marker="o", label=name)
         costs.axhline(optimum, color="grey", ls=":", label="optimum")
-        plans.set(
-            title="plans considered", xlabel="max_cs", xscale="log", yscale="log", xticks=SIZES, xticklabels=SIZES
-        )
-        costs.set(title="network usage", xlabel="max_cs", xscale="log", xticks=SIZES, xticklabels=SIZES)
+        plans.set(title="plans considered", yscale="log")
+        costs.set(title="network usage")
+        for axes in (plans, costs):
+            axes.set(xlabel="max_cs", xscale="log", xticks=SIZES, xticklabels=SIZES)
             axes.minorticks_off()
         plans.legend()
         costs.legend()
