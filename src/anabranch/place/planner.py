@@ -210,11 +210,12 @@ def _remedies(problem: Problem, plan: Placed, after: Landscape, site: int) -> li
 
 
 def _infeasible(problem: Problem) -> NoFeasiblePlan:
-    full = problem.full
-    heaviest = max((problem.load(split_of(1, full ^ 1)).memory, 0.0)) if full & (full - 1) else 0.0
+    first = problem.units[0]
+    last = problem.load(split_of(first, problem.full ^ first))
     return NoFeasiblePlan(
         f"query '{problem.query.name}' fits no placement within the capacities of the sites",
-        detail=f"its last join alone needs about {heaviest:,.0f} bytes of state",
+        detail=f"a join of '{problem.query.query.graph.names[0]}' with the rest alone needs {last.memory:,.0f} bytes "
+        f"of state and {last.cpu:.3g} seconds of work a second",
         hint="raise cpu or memory of a site in the network file, shorten the windows, or remove a query",
     )
 

@@ -167,9 +167,9 @@ class _Table:
     def best(self) -> Found | None:
         space = self._space
         towards = space.topology.between([space.destination], space.sites)[0]
-        cost, plan = self._bring(self._full, towards, space.destination)
-        if not math.isfinite(cost):
+        if not (np.isfinite(self._made[self._full]).any() or self._producers[self._full]):
             return None
+        cost, plan = self._bring(self._full, towards, space.destination)
         return Found(plan, cost, self._plans[self._full], self.evaluated + self._count)
 
     def _bring(self, mask: Mask, towards: Floats, end: int) -> tuple[float, Placed]:
@@ -186,8 +186,6 @@ class _Table:
                 cost, taken = reach, producer
         if taken is not None:
             return cost, Take(taken)
-        if not math.isfinite(cost):
-            return cost, Take(Producer(mask, "", end))
         left, right = self._splits[mask][int(self._made_by[mask][position])]
         site = int(space.sites[position])
         near = self._among[position]
