@@ -198,17 +198,15 @@ class ResourceModel:
                 return -1 - position
         return 0
 
-    def index_bytes(self, blocks: list[int], orders: Sequence[Sequence[int]]) -> float:
-        """Bytes of the indexes that one join needs over its inputs, with those probe orders."""
+    def index_counts(self, blocks: list[int], orders: Sequence[Sequence[int]]) -> list[int]:
+        """How many indexes one join needs over each of its inputs, with those probe orders."""
         wanted: list[set[int]] = [set() for _ in blocks]
         for start, order in enumerate(orders):
             bound = blocks[start]
             for position in order:
                 wanted[position].add(self.index(bound, blocks[position]))
                 bound |= blocks[position]
-        return sum(self.held(block) * len(kept) for block, kept in zip(blocks, wanted, strict=True)) * (
-            self.units.index_bytes
-        )
+        return [len(kept) for kept in wanted]
 
     # --- plans --------------------------------------------------------------------------------------------------------
 
@@ -232,7 +230,9 @@ class ResourceModel:
         for node in nodes(plan):
             blocks = [self.estimates.mask(child.relations) for child in node.inputs]
             orders = _explicit(node)
-            memory += self.index_bytes(blocks, orders)
+            for block, count in zip(blocks, self.index_counts(blocks, orders), strict=True):
+                cpu += self.births(block) * count * self.units.link
+                memory += self.held(block) * count * self.units.index_bytes
             for start, order in enumerate(orders):
                 cpu += self.chain(blocks[start], [blocks[position] for position in order])
             mask = self.estimates.mask(node.relations)

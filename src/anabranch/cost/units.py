@@ -26,12 +26,13 @@ class Sizes(TypedDict):
 
 ENGINE_SIZES = Sizes(code_bytes=8.0, index_bytes=48.0, joined_relation_bytes=8.0, lingers=True)
 ENGINE = UnitCosts(
-    insert=1.2e-7,
+    insert=5e-8,
     delete=0.0,
     probe=3e-8,
     compare=8e-9,
     match=2e-8,
     match_relation=8e-9,
+    link=5e-8,
     insert_joined=1e-7,
     check=4e-8,
     emit=2e-8,

@@ -26,6 +26,7 @@ from anabranch.cost.estimates import from_statistics
 from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.cost.units import ENGINE, ENGINE_SIZES
 from anabranch.engine.batch import RelationBatch
+from anabranch.engine.compile import compile_plan
 from anabranch.engine.engine import Engine
 from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict
 from anabranch.lab.virtual_clock import stream
@@ -44,7 +45,7 @@ HOLD = 0.3
 """How strongly a unit cost is held to its usual share, beside one run of a plan."""
 BATCH = 1.0
 """Seconds of event time in a batch."""
-FEATURES = ("insert", "insert_joined", "probe", "compare", "match", "match_relation", "check", "emit", "call")
+FEATURES = ("insert", "link", "insert_joined", "probe", "compare", "match", "match_relation", "check", "emit", "call")
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,8 @@ def _counts(step: StepStatistics, plan: PhysicalPlan, query: Query) -> dict[str,
     counts = dict.fromkeys(FEATURES, 0.0)
     counts["insert"] = float(sum(state.inserted for state in step.states))
     counts["insert_joined"] = float(sum(state.inserted for state in step.states if state.state.startswith("(")))
+    indexes = compile_plan(plan, query.graph).indexes
+    counts["link"] = float(sum(state.inserted * len(indexes[state.state]) for state in step.states))
     counts["emit"] = float(step.rows_out)
     counts["call"] = float(sum(state.inserted > 0 for state in step.states))
     joins = {node.shape: node for node in nodes(plan)}

@@ -112,11 +112,11 @@ def best_orders(tables: Tables, blocks: Integers) -> Integers:
 
 
 @njit(cache=True)
-def _index_bytes(
+def _indexes(
     tables: Tables, blocks: Integers, size: int, choice: Integers, union: Integers, found: Integers
-) -> float:
-    """Bytes of the indexes that the blocks need for the orders in `choice`; `found` is room for their numbers."""
-    total = 0.0
+) -> tuple[float, float]:
+    """CPU and bytes of the indexes for the orders in `choice`; `found` is room for their numbers."""
+    born, held = 0.0, 0.0
     for target in range(size):
         count = 0
         for start in range(size):
@@ -141,8 +141,9 @@ def _index_bytes(
             if is_new:
                 found[count] = index
                 count += 1
-        total += tables.held[blocks[target]] * count
-    return float(total * tables.units.index_bytes)
+        born += tables.rows[blocks[target]] * tables.turnover[blocks[target]] * count
+        held += tables.held[blocks[target]] * count
+    return float(born * tables.units.link), float(held * tables.units.index_bytes)
 
 
 @njit(cache=True)
@@ -233,10 +234,11 @@ def search(tables: Tables, sets: Integers, relations: int, most_cpu: float, most
             for part in range(parts):
                 join += tables.turnover[blocks[part]] * onward[1 << part]
             join += parts * parts * tables.units.call
+            links, indexes = 0.0, 0.0
+            if tables.units.index_bytes > 0 or tables.units.link > 0:
+                links, indexes = _indexes(tables, blocks, parts, choice, union, found)
+            join += links
             low_cpu += join - keep_cpu
-            indexes = 0.0
-            if tables.units.index_bytes > 0:
-                indexes = _index_bytes(tables, blocks, parts, choice, union, found)
             low_memory += indexes
             place = _first_above(own_cpu, kept, low_cpu)
             if low_cpu > most_cpu or (place > 0 and own_memory[place - 1] <= low_memory):

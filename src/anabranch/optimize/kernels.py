@@ -28,6 +28,7 @@ class Units(NamedTuple):
     match_relation: float
     check: float
     call: float
+    link: float
     index_bytes: float
     keyed: bool
 
@@ -85,6 +86,7 @@ def units_of(model: ResourceModel) -> Units:
         float(units.match_relation),
         float(units.check),
         float(model.call),
+        float(units.link),
         float(units.index_bytes),
         model.keyed,
     )
@@ -203,8 +205,8 @@ def _chain_cost(given: Numbers, parts: Parts, start: int, order: Integers, known
 
 
 @njit(cache=True)
-def _index_bytes(given: Numbers, parts: Parts, orders: Integers) -> float:
-    """Bytes of the indexes that the inputs need for these orders."""
+def _indexes(given: Numbers, parts: Parts, orders: Integers) -> tuple[float, float]:
+    """CPU and bytes of the indexes that the inputs need for these orders."""
     size = parts.rows.size
     found, counts = np.zeros((size, size), np.int64), np.zeros(size, np.int64)
     classes = np.zeros(size, np.int64)
@@ -229,10 +231,11 @@ def _index_bytes(given: Numbers, parts: Parts, orders: Integers) -> float:
                 counts[block] += 1
             bound |= parts.masks[block]
             known |= classes[block]
-    total = 0.0
+    born, held = 0.0, 0.0
     for block in range(size):
-        total += parts.held[block] * counts[block]
-    return float(total * given.units.index_bytes)
+        born += parts.rows[block] * parts.turnover[block] * counts[block]
+        held += parts.held[block] * counts[block]
+    return float(born * given.units.link), float(held * given.units.index_bytes)
 
 
 @njit(cache=True)
@@ -399,7 +402,7 @@ def order_blocks(given: Numbers, masks: Integers) -> tuple[Integers, float, floa
                 cpu[start] = price
                 for step in range(size - 1):
                     orders[start, step] = order[step]
-    total = 0.0
+    total, index_bytes = _indexes(given, parts, orders)
     for start in range(size):
         total += cpu[start]
-    return orders, total, _index_bytes(given, parts, orders)
+    return orders, total, index_bytes

@@ -49,6 +49,8 @@ class UnitCosts:
     """A candidate agrees in keys and time."""
     match_relation: float = 0.0
     """The same, for each relation of the combination that it makes."""
+    link: float = 0.0
+    """A row enters one index."""
     insert_joined: float = 0.0
     """A joined row enters a state: what that costs beyond `insert`."""
     check: float = 0.0

@@ -26,7 +26,7 @@ def priced(load: Workload, text: str, feature: str) -> tuple[float, float]:
     return model.price(plan).cpu, measure(load, plan, seed=1, seconds=5).counts[feature]
 
 
-@pytest.mark.parametrize("feature", ["insert", "insert_joined", "probe", "match", "match_relation", "emit"])
+@pytest.mark.parametrize("feature", ["insert", "link", "insert_joined", "probe", "match", "match_relation", "emit"])
 @pytest.mark.parametrize("text", ["(a b c | a>b>c, b>a>c, c>b>a)", "((a b) c)"])
 def test_operations_are_counted_as_predicted(text: str, feature: str) -> None:
     predicted, counted = priced(CHAIN, text, feature)

@@ -30,6 +30,7 @@ ENGINE_LIKE = UnitCosts(
     2e-7,
     1e-6,
     match_relation=1e-7,
+    link=3e-7,
     call=1e-5,
     code_bytes=8,
     index_bytes=48,

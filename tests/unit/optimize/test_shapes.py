@@ -16,7 +16,9 @@ from anabranch.stats.view import FixedStatistics, UnitCosts
 from tests.unit.optimize.graphs import key, less, random_setting, relation
 
 ENGINE_LIKE = UnitCosts(insert=1e-7, delete=1e-7, probe=3e-7, compare=2e-8, match=1e-7)
-WITH_SIZES = UnitCosts(1e-7, 1e-7, 3e-7, 2e-8, 1e-7, match_relation=1e-8, check=1e-7, call=1e-5, index_bytes=48)
+WITH_SIZES = UnitCosts(
+    1e-7, 1e-7, 3e-7, 2e-8, 1e-7, match_relation=1e-8, check=1e-7, call=1e-5, link=1e-7, index_bytes=48
+)
 
 
 def least_cost(model: ResourceModel, start: int, *, cross: bool) -> float:
@@ -75,8 +77,12 @@ def test_the_kernel_prices_as_the_model_does(units: UnitCosts, keyed: bool) -> N
         blocks = (0b1001, 0b0010, 0b0100, 0b110000)
         ordering = Orderer(model).order(blocks)
         cost = sum(model.chain(blocks[i], [blocks[j] for j in order]) for i, order in enumerate(ordering.orders))
+        links = model.index_counts(list(blocks), ordering.orders)
+        cost += sum(model.births(block) * units.link * count for block, count in zip(blocks, links, strict=True))
         assert ordering.cpu == pytest.approx(cost, rel=1e-9)
-        assert ordering.memory == pytest.approx(model.index_bytes(list(blocks), ordering.orders))
+        counts = model.index_counts(list(blocks), ordering.orders)
+        held = sum(model.held(block) * count for block, count in zip(blocks, counts, strict=True))
+        assert ordering.memory == pytest.approx(held * units.index_bytes)
 
 
 def test_the_kernel_knows_thetas_and_classes_of_several_relations() -> None:
@@ -90,6 +96,8 @@ def test_the_kernel_knows_thetas_and_classes_of_several_relations() -> None:
     model = ResourceModel(from_statistics(graph, FixedStatistics(rates=rates, selectivities=pairs)), WITH_SIZES)
     ordering = Orderer(model).order((1, 2, 4, 8))
     total = sum(model.chain(1 << i, [1 << j for j in order]) for i, order in enumerate(ordering.orders))
+    links = model.index_counts([1, 2, 4, 8], ordering.orders)
+    total += sum(model.births(1 << i) * WITH_SIZES.link * count for i, count in enumerate(links))
     assert ordering.cpu == pytest.approx(total)
     # Rows of d can only be looked up through c.
     assert ordering.orders[3][0] == 2
