@@ -98,7 +98,7 @@ class ResourceModel:
         """Rows in the state of a set.
 
         Base rows stay for their window and the batch in which it ends. Joined rows that leave in the order they came
-        stay for the shortest window, however soon they expire; of the oldest batch a few are left.
+        stay for the shortest window, however soon they expire; of the oldest batch about half are left.
         """
         if mask.bit_count() == 1:
             window = self.estimates.windows[mask.bit_length() - 1]
@@ -106,7 +106,7 @@ class ResourceModel:
         if not self.units.lingers:
             return self.rows(mask)
         shortest = min(window for position, window in enumerate(self.estimates.windows) if mask >> position & 1)
-        return self.births(mask) * (shortest + self.batch / 2 * min(1.0, self.batch / shortest))
+        return self.births(mask) * (shortest + self.batch / 2)
 
     def key_selectivity(self, left: int, right: int) -> float:
         """The share of pairs of two disjoint sets that agree in all keys."""

@@ -141,7 +141,7 @@ def _describe(given: Numbers, masks: Integers) -> Parts:
         if relations[block] == 1:
             held[block] *= turnover[block] * (shortest + given.batch)
         elif given.lingers:
-            held[block] *= turnover[block] * (shortest + given.batch / 2 * min(1.0, given.batch / shortest))
+            held[block] *= turnover[block] * (shortest + given.batch / 2)
     return Parts(masks, relations, rows, held, turnover, least, listed, listed_count)
 
 

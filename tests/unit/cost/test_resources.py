@@ -80,7 +80,7 @@ def test_rows_linger_in_joined_states_and_for_a_batch_in_all() -> None:
     lingering = replace(SIZES, lingers=True)
     model = ResourceModel(SIZED, lingering, batch=2.0)
     assert model.held(0b001) == pytest.approx(A * (W + 2))
-    assert model.held(0b011) == pytest.approx(2 * A * B * AB * W * (W + 2 / 2 * 2 / W))
+    assert model.held(0b011) == pytest.approx(2 * A * B * AB * W * (W + 1))
     assert ResourceModel(SIZED, SIZES).held(0b011) == pytest.approx(A * B * AB * W**2)
 
 
