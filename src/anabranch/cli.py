@@ -27,7 +27,10 @@ from anabranch.picture import plan_svg
 
 USER_ERROR = 2
 
-ROOMS = {"lab": ("anabranch.lab.command", "reproduce an experiment of the papers")}
+ROOMS = {
+    "lab": ("anabranch.lab.command", "reproduce an experiment of the papers"),
+    "place": ("anabranch.place.command", "plan queries over a network of sites"),
+}
 """Commands that live with their rooms; a room is imported only when its name is on the command line."""
 
 
