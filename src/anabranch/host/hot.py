@@ -61,6 +61,8 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
             pass
         else:
             return OpenEngine(engine, stamp["arrays"], was_hot=True)
+    # The driver made the folder on its own machine only, and takes it away when it thinks the query has ended.
+    folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob(f"slot-{slot}-*"):
         shutil.rmtree(old, ignore_errors=True)
     arrays = Path(tempfile.mkdtemp(prefix=f"slot-{slot}-", dir=folder))

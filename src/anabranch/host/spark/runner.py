@@ -86,6 +86,7 @@ class SparkRunner:
         self._streams = list(dict.fromkeys(relation.stream for relation in query.graph.relations))
         self._clocks = self.manifest.clocks.resumed(_now()) if self.manifest else Clocks.at_start(self._streams, _now())
         self._is_configured = False
+        self._is_released = False
         self._adaptive: OrderedDict[int, dict[str, Any]] = OrderedDict()
 
     def adaptive(self, batch_id: int) -> dict[str, Any] | None:
@@ -93,8 +94,10 @@ class SparkRunner:
         return self._adaptive.get(batch_id)
 
     def release(self) -> None:
-        """Gives back the memory that hot state takes on this machine."""
-        hot.forget(self.identity)
+        """Gives back the memory that hot state takes on this machine; once, for a later run may have it by then."""
+        if not self._is_released:
+            self._is_released = True
+            hot.forget(self.identity)
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """One round; what goes wrong in it is kept in `failure`, because Spark passes on only its text."""
