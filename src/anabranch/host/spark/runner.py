@@ -12,6 +12,8 @@ import atexit
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -37,7 +39,7 @@ from anabranch.host.spark.failure import evaluating
 from anabranch.host.spark.parquet_sink import ParquetSink
 from anabranch.host.spark.sink import Sink
 from anabranch.host.spark.source import PASSES, tagged_union, to_slots
-from anabranch.host.spark.worker import finish_function, step_function, then
+from anabranch.host.spark.worker import finish_function, step_function, then, warm
 from anabranch.host.store import Manifest, Store, new_attempt
 from anabranch.host.wire import RELATION, TIME, wire_layout
 from anabranch.plan.check import validate
@@ -277,9 +279,16 @@ def start_query(
     writer = writer.option("checkpointLocation", f"{runner.store.location}/spark").trigger(**trigger)
     if name:
         writer = writer.queryName(name)
+    Thread(target=_warm_workers, args=(spark, slots), daemon=True).start()
     # Hot state is memory; a driver that ends without stop() gives it back too.
     atexit.register(runner.release)
     return writer.start(), runner
+
+
+def _warm_workers(spark: SparkSession, slots: int) -> None:
+    """Starts the workers and loads the engine in them while Spark still plans the first batch."""
+    with suppress(Exception):  # if it cannot be done here, the first batch says why
+        spark.range(0, slots, 1, slots).mapInArrow(warm, "id bigint").collect()
 
 
 def _now() -> int:

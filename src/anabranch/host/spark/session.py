@@ -31,7 +31,8 @@ def recommended_configuration() -> dict[str, str]:
     """Spark settings that serve Anabranch on any master; a session without them works, only slower.
 
     Checkpoint files through `FileSystem` spare one forked process per file on a disk without Hadoop's native library.
-    Without reduce locality the slots stay where their state is. Larger Arrow batches cost less per row.
+    Without reduce locality Spark does not drag slots to where most of their rows happen to be. Larger Arrow batches
+    cost less per row.
     """
     return {
         "spark.sql.streaming.checkpointFileManagerClass": (

@@ -40,6 +40,11 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
     return step
 
 
+def warm(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Does nothing, in a worker that has loaded this module and with it the engine's compiled kernels."""
+    yield from batches
+
+
 def then(first: ArrowFunction, second: ArrowFunction | None) -> ArrowFunction:
     """One function after the other in the same worker."""
     if second is None:
