@@ -22,7 +22,7 @@ from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.handle import ContinuousQueries, QueryHandle
-from anabranch.host.spark.runner import start_query
+from anabranch.host.spark.runner import start_query, warm_workers
 from anabranch.host.spark.sink import ForeachBatchSink, Sink, TableSink, make_sink, require_columns
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.schema import Schema
@@ -60,6 +60,7 @@ class Session:
         self.catalog = Catalog()
         self.streams = ContinuousQueries(spark)
         self._streams: dict[str, _Stream] = {}
+        warm_workers(spark)
 
     def register(
         self,

@@ -279,16 +279,23 @@ def start_query(
     writer = writer.option("checkpointLocation", f"{runner.store.location}/spark").trigger(**trigger)
     if name:
         writer = writer.queryName(name)
-    Thread(target=_warm_workers, args=(spark, slots), daemon=True).start()
     # Hot state is memory; a driver that ends without stop() gives it back too.
     atexit.register(runner.release)
     return writer.start(), runner
 
 
-def _warm_workers(spark: SparkSession, slots: int) -> None:
-    """Starts the workers and loads the engine in them while Spark still plans the first batch."""
-    with suppress(Exception):  # if it cannot be done here, the first batch says why
-        spark.range(0, slots, 1, slots).mapInArrow(warm, "id bigint").collect()
+def warm_workers(spark: SparkSession) -> None:
+    """Starts the Python daemon, and loads the engine in it, behind the caller's back.
+
+    That takes seconds, which pass while streams are registered and Spark plans the first batch. One task is enough, and
+    leaves the other cores to that batch.
+    """
+
+    def run() -> None:
+        with suppress(Exception):  # if it cannot be done here, the first batch says why
+            spark.range(0, 1, 1, 1).mapInArrow(warm, "id bigint").collect()
+
+    Thread(target=run, daemon=True).start()
 
 
 def _now() -> int:

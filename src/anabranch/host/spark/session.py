@@ -32,7 +32,7 @@ def recommended_configuration() -> dict[str, str]:
 
     Checkpoint files through `FileSystem` spare one forked process per file on a disk without Hadoop's native library.
     Without reduce locality Spark does not drag slots to where most of their rows happen to be. Larger Arrow batches
-    cost less per row.
+    cost less per row. The daemon forks workers that have the engine loaded.
     """
     return {
         "spark.sql.streaming.checkpointFileManagerClass": (
@@ -42,6 +42,7 @@ def recommended_configuration() -> dict[str, str]:
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
         "spark.shuffle.reduceLocality.enabled": "false",
+        "spark.python.daemon.module": "anabranch.host.spark.daemon",
     }
 
 
