@@ -18,7 +18,7 @@ def start(spec: Spec, spark: SparkSession) -> QueryHandle:
             read(stream, spark),
             event_time=stream.event_time,
             watermark=duration_text(stream.disorder),
-            idle_timeout=None if stream.idle_timeout is None else duration_text(stream.idle_timeout),
+            idle_timeout=stream.idle_timeout,
         )
     query = session.sql(spec.query, allow_unbounded=spec.allow_unbounded)
     writer = query.writeStream.format(spec.sink.format).outputMode(spec.sink.mode).options(**dict(spec.sink.options))
@@ -30,7 +30,7 @@ def start(spec: Spec, spark: SparkSession) -> QueryHandle:
     if spec.name is not None:
         writer = writer.queryName(spec.name)
     if spec.idle_timeout is not None:
-        writer = writer.idleTimeout(duration_text(spec.idle_timeout))
+        writer = writer.idleTimeout(spec.idle_timeout)
     match spec.trigger:
         case AvailableNow():
             writer = writer.trigger(availableNow=True)

@@ -39,7 +39,7 @@ class StreamSpec:
     schema_text: str | None
     event_time: str
     disorder: int = 0
-    idle_timeout: int | None = None
+    idle_timeout: str | None = None
     options: tuple[tuple[str, str], ...] = ()
 
 
@@ -81,7 +81,7 @@ class Spec:
     plan: str = "auto"
     allow_unbounded: bool = False
     name: str | None = None
-    idle_timeout: int | None = None
+    idle_timeout: str | None = None
 
     def catalog(self) -> Catalog:
         """The streams as the binder knows them; every stream must have its schema written down."""
@@ -139,7 +139,7 @@ def parse(text: str, *, folder: Path) -> Spec:
     if entry := entries.get("name"):
         spec = replace(spec, name=entry.text())
     if entry := entries.get("idle_timeout"):
-        spec = replace(spec, idle_timeout=entry.duration())
+        spec = replace(spec, idle_timeout=entry.timeout())
     return spec
 
 
@@ -158,7 +158,7 @@ def _stream(name: str, entry: _Entry, folder: Path) -> StreamSpec:
         schema_text=schema_text,
         event_time=event_time.text(),
         disorder=disorder,
-        idle_timeout=entries["idle_timeout"].duration() if "idle_timeout" in entries else None,
+        idle_timeout=entries["idle_timeout"].timeout() if "idle_timeout" in entries else None,
         options=entries["options"].options() if "options" in entries else (),
     )
     if stream.table is not None:
@@ -288,6 +288,12 @@ class _Entry:
         if micros < 0:
             raise self.wrong(f"is negative: '{self.value}'", hint)
         return micros
+
+    def timeout(self) -> str:
+        """A duration as written, or `none`."""
+        if self.value != "none":
+            self.duration()
+        return str(self.value)
 
     def count(self) -> int:
         if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < 1:

@@ -52,7 +52,7 @@ def test_a_good_spec_is_read_whole(tmp_path: Path) -> None:
     assert spec.sink == SinkSpec("parquet", str(tmp_path / "out"))
     assert spec.checkpoint == str(tmp_path / "ckpt")
     assert spec.trigger == Every(2_000_000)
-    assert (spec.slots, spec.plan, spec.name, spec.idle_timeout) == (3, "((a b) c)", "n", 60_000_000)
+    assert (spec.slots, spec.plan, spec.name, spec.idle_timeout) == (3, "((a b) c)", "n", "1 minute")
 
 
 def test_what_is_left_out_has_its_default() -> None:
@@ -140,3 +140,9 @@ def test_what_is_not_yaml_is_refused() -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="no-such"):
         load(tmp_path / "no-such.yaml")
+
+
+def test_an_idle_timeout_may_be_switched_off(tmp_path: Path) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text(GOOD + "idle_timeout: none\n")
+    assert load(file).idle_timeout == "none"
