@@ -32,4 +32,5 @@ def test_the_example_gives_the_orders_that_were_paid_and_shipped_in_time(spark: 
     report = handle.report()
     assert report["rows_in"] == 15
     assert report["rows_out"] == 3
-    assert len(report["batches"]) == 2
+    # The files of a fresh clone have no order in time, so the example reads them in one batch.
+    assert len(report["batches"]) == 1
