@@ -9,7 +9,7 @@ while the query runs counts: a stream is not idle because the query was stopped 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,5 +80,5 @@ class Clocks:
         return cls({name: StreamClock(**clock) for name, clock in value.items()})
 
     @classmethod
-    def at_start(cls, streams: list[str], now: int) -> Clocks:
+    def at_start(cls, streams: Iterable[str], now: int) -> Clocks:
         return cls({name: StreamClock(heard=now) for name in streams})

@@ -1,4 +1,4 @@
-"""From the reports of a batch's slots to its manifest: pure functions, the same on every host."""
+"""A batch's way from the last manifest to the next: its task, then its slots' reports; the same on every host."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 from anabranch.engine.engine import expiry
 from anabranch.host.clock import Clocks
 from anabranch.host.slot import SlotTask
-from anabranch.host.store import Manifest, RowFile
+from anabranch.host.store import Manifest, RowFile, new_attempt
 from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics, merge
 from anabranch.window import FOREVER
@@ -49,6 +50,32 @@ def counts_by_stream(query: Query, reports: Mapping[int, Mapping[str, Any]], kin
 
 def merged_statistics(reports: Mapping[int, Mapping[str, Any]]) -> StepStatistics:
     return merge(StepStatistics.from_json(report["statistics"]) for report in reports.values())
+
+
+def next_task(
+    query: Query,
+    plan: PhysicalPlan,
+    partitioning: Partitioning,
+    batch: int,
+    clocks: Clocks,
+    manifest: Manifest | None,
+    clocks_after: Clocks | None,
+) -> SlotTask:
+    """A new attempt at a batch, from the state that the last manifest left; `clocks_after` if they are known yet."""
+    return SlotTask(
+        query=query,
+        plan=plan,
+        partitioning=partitioning,
+        batch=batch,
+        attempt=new_attempt(),
+        after=manifest.attempt if manifest else None,
+        floors=relation_floors(query, clocks),
+        answered_before=clocks.watermark,
+        watermark=clocks_after.watermark if clocks_after else None,
+        files=manifest.files if manifest else (),
+        partitionings=manifest.partitionings if manifest else (),
+        compacting=slots_to_compact(manifest, partitioning),
+    )
 
 
 def next_manifest(task: SlotTask, reports: Mapping[int, Mapping[str, Any]], clocks: Clocks) -> Manifest:

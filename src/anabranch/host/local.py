@@ -24,15 +24,9 @@ from anabranch.engine.ownership import needed_in
 from anabranch.errors import BatchError, HostError
 from anabranch.expr import Column, columns
 from anabranch.host.clock import Clocks
-from anabranch.host.commit import (
-    counts_by_stream,
-    merged_statistics,
-    next_manifest,
-    relation_floors,
-    slots_to_compact,
-)
+from anabranch.host.commit import counts_by_stream, merged_statistics, next_manifest, next_task
 from anabranch.host.slot import SlotTask, advance, drain, make_engine, rebuild
-from anabranch.host.store import Manifest, Store, new_attempt
+from anabranch.host.store import Manifest, Store
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.plan.check import validate
 from anabranch.plan.join_graph import Relation
@@ -66,7 +60,7 @@ class LocalHost:
         self.idle_timeouts = idle_timeouts or {}
         self.now = now
         self.statistics = StepStatistics()
-        self.late: dict[str, int] = dict.fromkeys(self._streams, 0)
+        self.late: dict[str, int] = dict.fromkeys(self.query.graph.streams, 0)
         self._store = Store(checkpoint) if checkpoint is not None else None
         self._manifest: Manifest | None = None
         if self._store is not None:
@@ -74,7 +68,7 @@ class LocalHost:
             self._manifest = self._store.latest()
         manifest = self._manifest
         self.batch = manifest.batch + 1 if manifest else 0
-        self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self._streams, now())
+        self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self.query.graph.streams, now())
         task = self._task(self.clocks)
         self._engines = [make_engine(task, slot) for slot in range(slots)]
         self._threads = ThreadPoolExecutor(slots)
@@ -82,10 +76,6 @@ class LocalHost:
         if self._store is not None:
             for slot, engine in enumerate(self._engines):
                 rebuild(engine, task, slot, self._store)
-
-    @property
-    def _streams(self) -> list[str]:
-        return list(dict.fromkeys(relation.stream for relation in self.query.graph.relations))
 
     def step(self, rows: Mapping[str, pa.Table]) -> pa.Table:
         """Takes one micro-batch, tables by stream name, and returns the results it completes."""
@@ -129,20 +119,8 @@ class LocalHost:
         return self.clocks.advance(newest, disorder, self.now(), self.idle_timeouts)
 
     def _task(self, clocks_after: Clocks) -> SlotTask:
-        manifest = self._manifest
-        return SlotTask(
-            query=self.query,
-            plan=self.plan,
-            partitioning=self.partitioning,
-            batch=self.batch,
-            attempt=new_attempt(),
-            after=manifest.attempt if manifest else None,
-            floors=relation_floors(self.query, self.clocks),
-            answered_before=self.clocks.watermark,
-            watermark=clocks_after.watermark,
-            files=manifest.files if manifest else (),
-            partitionings=manifest.partitionings if manifest else (),
-            compacting=slots_to_compact(manifest, self.partitioning),
+        return next_task(
+            self.query, self.plan, self.partitioning, self.batch, self.clocks, self._manifest, clocks_after
         )
 
     def _spread(self, relation: Relation, layout: WireLayout, rows: Mapping[str, pa.Table]) -> list[RelationBatch]:
@@ -167,7 +145,7 @@ class LocalHost:
 
 def _refuse_misfits(query: Query, rows: Mapping[str, pa.Table]) -> None:
     """Before anything is taken: only streams of the query, each with the columns that it reads."""
-    streams = list(dict.fromkeys(relation.stream for relation in query.graph.relations))
+    streams = query.graph.streams
     if unknown := sorted(set(rows) - set(streams)):
         raise BatchError(
             f"the batch has rows of '{unknown[0]}', which the query does not read",

@@ -107,6 +107,11 @@ class JoinGraph:
     def names(self) -> tuple[str, ...]:
         return tuple(relation.name for relation in self.relations)
 
+    @cached_property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that the relations read, each once, in FROM order."""
+        return tuple(dict.fromkeys(relation.stream for relation in self.relations))
+
     def relation(self, name: str) -> Relation:
         for relation in self.relations:
             if relation.name == name:

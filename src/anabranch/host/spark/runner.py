@@ -30,8 +30,7 @@ from anabranch.host.commit import (
     merged_statistics,
     newest_by_stream,
     next_manifest,
-    relation_floors,
-    slots_to_compact,
+    next_task,
 )
 from anabranch.host.slot import SlotTask
 from anabranch.host.spark.arrow_schema import to_spark
@@ -40,7 +39,7 @@ from anabranch.host.spark.parquet_sink import ParquetSink
 from anabranch.host.spark.sink import Sink
 from anabranch.host.spark.source import PASSES, tagged_union, to_slots
 from anabranch.host.spark.worker import finish_function, step_function, then, warm
-from anabranch.host.store import Manifest, Store, new_attempt
+from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, TIME, wire_layout
 from anabranch.plan.check import validate
 from anabranch.plan.partitioning import choose_partitioning
@@ -84,9 +83,9 @@ class SparkRunner:
         self.layout = wire_layout(query, self.partitioning)
         self.manifest = self.store.latest()
         hot.claim(self.identity, self.store.location)
-        self._before: Manifest | None = None
-        self._streams = list(dict.fromkeys(relation.stream for relation in query.graph.relations))
-        self._clocks = self.manifest.clocks.resumed(_now()) if self.manifest else Clocks.at_start(self._streams, _now())
+        self._clocks = (
+            self.manifest.clocks.resumed(_now()) if self.manifest else Clocks.at_start(query.graph.streams, _now())
+        )
         self._is_configured = False
         self._is_released = False
         self._adaptive: OrderedDict[int, dict[str, Any]] = OrderedDict()
@@ -132,7 +131,7 @@ class SparkRunner:
         observation = Observation()
         if clocks is None and self._has_filters:
             frame = frame.observe(observation, *self._maxima())
-        task = self._task(batch_id, clocks)
+        task = next_task(self.query, self.plan, self.partitioning, batch_id, self._clocks, self.manifest, clocks)
         planned = time.perf_counter()
         self.sink.write(self._results(frame.where(PASSES), task), batch_id)
         written = time.perf_counter()
@@ -144,8 +143,8 @@ class SparkRunner:
         manifest = next_manifest(task, reports, clocks)
         self.store.commit(manifest)
         self.announce("committed", batch_id)
-        self._before, self.manifest, self._clocks = self.manifest, manifest, clocks
-        self.store.collect((manifest, self._before) if self._before else (manifest,))
+        before, self.manifest, self._clocks = self.manifest, manifest, clocks
+        self.store.collect((manifest, before) if before else (manifest,))
         self.announce("collected", batch_id)
         ended = time.perf_counter()
         self._remember(
@@ -174,23 +173,6 @@ class SparkRunner:
         numbered = parts.toDF(*(f"_part{i}" for i in range(len(parts.columns))))
         together = numbered.repartition(self.partitioning.slots, *numbered.columns[: 1 + len(self.query.grouping.keys)])
         return together.mapInArrow(then(finish_function(self.query), into_sink), to_spark(self.query.schema))
-
-    def _task(self, batch_id: int, clocks_after: Clocks | None) -> SlotTask:
-        manifest = self.manifest
-        return SlotTask(
-            query=self.query,
-            plan=self.plan,
-            partitioning=self.partitioning,
-            batch=batch_id,
-            attempt=new_attempt(),
-            after=manifest.attempt if manifest else None,
-            floors=relation_floors(self.query, self._clocks),
-            answered_before=self._clocks.watermark,
-            watermark=clocks_after.watermark if clocks_after else None,
-            files=manifest.files if manifest else (),
-            partitionings=manifest.partitionings if manifest else (),
-            compacting=slots_to_compact(manifest, self.partitioning),
-        )
 
     # --- event time ---------------------------------------------------------------------------------------------------
 
