@@ -21,16 +21,15 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import Combinations, RelationBatch
-from anabranch.engine.compile import Program, compile_plan
 from anabranch.engine.evaluate import evaluate
 from anabranch.engine.kernels import BoolArray
 from anabranch.engine.meter import Meter
 from anabranch.engine.operators.group_by import GroupState
-from anabranch.engine.operators.join import WindowJoin, keep, read_column
+from anabranch.engine.operators.join import keep, read_column
 from anabranch.engine.state.arena import Arena, ProcessArena
 from anabranch.engine.state.base import BaseState
-from anabranch.engine.state.intermediate import IntermediateState
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
+from anabranch.engine.track import PlanTrack
+from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics
 from anabranch.window import FOREVER
@@ -55,22 +54,19 @@ class Engine:
         owns: Ownership | None = None,
     ) -> None:
         self.query = query
-        self.plan = plan
         self.owns = owns
         self.meter = Meter()
-        arena = arena or ProcessArena()
-        program = compile_plan(plan, query.graph)
+        self.arena = arena or ProcessArena()
         self.bases = {
-            name: BaseState(arena, query.graph, name, (codes or key_codes_of(query))[name], program.indexes[name])
+            name: BaseState(self.arena, query.graph, name, (codes or key_codes_of(query))[name])
             for name in query.graph.names
         }
-        self.intermediates = {
-            join.node.shape: IntermediateState(arena, f"join{i}", join.node.relations, program.indexes[join.node.shape])
-            for i, join in enumerate(program.joins)
-            if join.node is not plan
-        }
-        self.joins = self._joins(program)
-        self.groups = GroupState(arena, query.grouping) if query.grouping is not None else None
+        self.tracks = [PlanTrack(query.graph, plan, self.bases, self.arena, self.meter)]
+        self.groups = GroupState(self.arena, query.grouping) if query.grouping is not None else None
+
+    @property
+    def plan(self) -> PhysicalPlan:
+        return self.tracks[-1].plan
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -78,15 +74,15 @@ class Engine:
         """What is needed, beside the arena's contents, to find the states again."""
         return {
             "bases": {name: state.layout() for name, state in self.bases.items()},
-            "intermediates": {name: state.layout() for name, state in self.intermediates.items()},
+            "tracks": [track.layout() for track in self.tracks],
             "groups": self.groups.layout() if self.groups else None,
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
         for name, state in self.bases.items():
             state.reopen(layout["bases"][name])
-        for name, intermediate in self.intermediates.items():
-            intermediate.reopen(layout["intermediates"][name])
+        for track, kept in zip(self.tracks, layout["tracks"], strict=True):
+            track.reopen(kept)
         if self.groups is not None:
             self.groups.reopen(layout["groups"])
 
@@ -137,7 +133,8 @@ class Engine:
     def statistics(self) -> StepStatistics:
         """What happened since this was last asked."""
         sizes = {name: (state.ring.live, state.bytes) for name, state in self.bases.items()}
-        sizes |= {name: (state.ring.live, state.bytes) for name, state in self.intermediates.items()}
+        for track in self.tracks:
+            sizes |= {name: (state.ring.live, state.bytes) for name, state in track.intermediates.items()}
         if self.groups is not None:
             sizes["groups"] = (self.groups.rows, self.groups.bytes)
         return self.meter.finish(sizes)
@@ -150,54 +147,27 @@ class Engine:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _joins(self, program: Program) -> dict[str, WindowJoin]:
-        joins = {}
-        for join in program.joins:
-            inputs = tuple(
-                self.bases[child.relation] if isinstance(child, Leaf) else self.intermediates[child.shape]
-                for child in join.node.inputs
-            )
-            joins[join.node.shape] = WindowJoin(join, inputs, self.bases, self.meter)
-        return joins
-
     def _advance(self, batches: Mapping[str, RelationBatch], *, wanted: bool) -> Iterator[Combinations]:
-        """Takes new rows into the states and yields the finished combinations, if they are wanted."""
-        started = perf_counter()
-        news: dict[str, Combinations] = {}
+        """Takes new rows into the states, relation by relation, and yields the finished combinations if wanted."""
         for name, state in self.bases.items():
             batch = batches.get(name)
-            if batch is not None and len(batch):
-                first = state.append(batch)
-                rows = np.arange(first, first + len(batch), dtype=np.int64)
-                # Times may stand in Arrow's memory, which is read-only, or be one column of several; the kernels take
-                # neither.
-                times = np.require(batch.times, requirements=["C", "W"])
-                news[name] = Combinations({name: rows}, times, times + state.range)
-        self.meter.spent("append", perf_counter() - started)
-        if isinstance(self.plan, Leaf):
-            for name, found in news.items():
-                self.bases[name].link(found.rows[name], found.newest, found.deadline)
-                self.meter.inserted(name, len(found))
-                yield from [self._owned(found)] if wanted else []
-            return
-        for found in self._root(self.plan, news, wanted=wanted):
-            yield self._owned(found)
-
-    def _root(self, node: JoinNode, news: Mapping[str, Combinations], *, wanted: bool) -> Iterator[Combinations]:
-        join = self.joins[node.shape]
-        for position, child in enumerate(node.inputs):
-            for found in self._news(child, news):
-                if wanted:
-                    yield from join.probe(position, found)
-                join.enter(position, found)
-
-    def _news(self, plan: PhysicalPlan, news: Mapping[str, Combinations]) -> list[Combinations]:
-        """The new combinations of a sub-plan, after they have been joined below."""
-        if isinstance(plan, Leaf):
-            return [news[plan.relation]] if plan.relation in news else []
-        # A block may only be probed with by the parent after the whole sub-plan has taken this step's rows; otherwise
-        # the parent could enter a block before its siblings exist and the order of taking would not be one order.
-        return list(self._root(plan, news, wanted=True))
+            if batch is None or not len(batch):
+                continue
+            started = perf_counter()
+            first = state.append(batch)
+            # Times may stand in Arrow's memory, which is read-only, or be one column of several; the kernels take
+            # neither.
+            times = np.require(batch.times, requirements=["C", "W"])
+            rows = np.arange(first, first + len(batch), dtype=np.int64)
+            news = Combinations({name: rows}, times, times + state.range)
+            self.meter.spent("append", perf_counter() - started)
+            for track in self.tracks:
+                for found in track.take(name, news, wanted=wanted):
+                    yield self._owned(found)
+            started = perf_counter()
+            state.link(rows, news.newest, news.deadline)
+            self.meter.spent("insert", perf_counter() - started)
+            self.meter.inserted(name, len(batch))
 
     def _owned(self, found: Combinations) -> Combinations:
         return found if self.owns is None else keep(found, self.owns(found, self.bases))
@@ -226,9 +196,8 @@ class Engine:
         lows = expiry(self.query, floors)
         for name, state in self.bases.items():
             self.meter.dropped(name, state.drop(lows[name]))
-        for name, intermediate in self.intermediates.items():
-            others = [floor for other, floor in floors.items() if other not in intermediate.relations]
-            self.meter.dropped(name, intermediate.drop(min(others)))
+        for track in self.tracks:
+            track.drop(floors, self.meter)
         self.meter.spent("drop", perf_counter() - started)
 
     def _longest_range(self) -> int:

@@ -1,8 +1,9 @@
 """The n-way window join.
 
-Law: the inputs' new combinations are taken one input after another. Those of an input probe the states of all the
-others (in which the inputs taken earlier already stand) and then enter their own. Of the new parts of a result
-exactly one is taken last, and that one finds all the others: each result is born once, whatever arrives together.
+Law: new rows are taken one relation after another. What they become at an input of the join probes the states of all
+the other inputs (in which the relations taken earlier already stand) and then enters its own. Of the new rows of a
+result exactly one is taken last, and that one finds all the others: each result is born once, whatever arrives
+together.
 
 A probe works on blocks, depth first along the probe order, so the memory of a step is bounded by the blocks on the
 way and not by the fan-out. Matches are row numbers; columns are read only by the checks that need them.
@@ -48,13 +49,11 @@ class WindowJoin:
         yield from self._probe(position, self.program.probes[position], found)
 
     def enter(self, position: int, found: Combinations) -> None:
-        """The new combinations of an input become findable by the others."""
+        """The new combinations of an inner join, an input of this one, become findable by the other inputs."""
         started = perf_counter()
         state = self.inputs[position]
-        if isinstance(state, BaseState):
-            state.link(found.rows[state.relation], found.newest, found.deadline)
-        else:
-            state.insert(found, lambda name, combinations: read_code(self.bases, name, combinations))
+        assert isinstance(state, IntermediateState)
+        state.insert(found, lambda name, combinations: read_code(self.bases, name, combinations))
         self.meter.spent("insert", perf_counter() - started)
         self.meter.inserted(shape(self.program.node.inputs[position]), len(found))
 

@@ -36,7 +36,6 @@ class BaseState:
         graph: JoinGraph,
         relation: str,
         codes: tuple[str, ...],
-        indexes: tuple[tuple[str, ...], ...],
     ) -> None:
         declared = graph.relation(relation)
         self.relation = relation
@@ -44,7 +43,7 @@ class BaseState:
         self.range = FOREVER if declared.window.range is None else declared.window.range
         self.codes = codes
         self.bands = bands_of(graph, relation)
-        self.indexes = indexes
+        self.indexes: tuple[tuple[str, ...], ...] = ()
         self._fixed = {field.name: field for field in declared.schema if is_fixed_width(field.type)}
         columns: dict[str, tuple[str, int]] = {f"code.{name}": ("<i8", 1) for name in codes}
         columns |= {f"code.{name}": ("<i8", 1) for name, _ in self.bands}
@@ -52,14 +51,19 @@ class BaseState:
             columns[f"value.{field.name}"] = numpy_form(field.type)
             if field.nullable:
                 columns[f"valid.{field.name}"] = ("|u1", 1)
-        self.ring = Ring(arena, relation, columns, tuple(index_name(index) for index in indexes))
+        self.ring = Ring(arena, relation, columns, ())
         variable = [pa.field(f.name, f.type) for f in declared.schema if not is_fixed_width(f.type)]
         self.chunks = ChunkStore(arena, relation, pa.schema(variable)) if variable else None
 
     def layout(self) -> dict[str, Any]:
-        return {"ring": self.ring.layout(), "chunks": self.chunks.layout() if self.chunks else None}
+        return {
+            "indexes": self.indexes,
+            "ring": self.ring.layout(),
+            "chunks": self.chunks.layout() if self.chunks else None,
+        }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
+        self.indexes = tuple(tuple(index) for index in layout["indexes"])
         self.ring.reopen(layout["ring"])
         if self.chunks is not None:
             self.chunks.reopen(layout["chunks"])
@@ -90,6 +94,18 @@ class BaseState:
         for index in self.indexes:
             codes = combined([self.code(name, rows) for name in index], len(rows))
             self.ring.link(index_name(index), int(rows[0]), codes, newest, deadline)
+
+    def require(self, indexes: tuple[tuple[str, ...], ...]) -> None:
+        """Keeps these indexes from now on; one that is new finds all live rows, which must be linked."""
+        for index in indexes:
+            if index in self.indexes:
+                continue
+            self.ring.add_index(index_name(index))
+            if self.ring.live:
+                rows = np.arange(self.ring.first, self.ring.next, dtype=np.int64)
+                codes = combined([self.code(name, rows) for name in index], len(rows))
+                self.ring.link(index_name(index), self.ring.first, codes, *self.ring.times(rows))
+            self.indexes = (*self.indexes, index)
 
     def drop(self, low: int) -> int:
         dropped = self.ring.drop(low)

@@ -58,6 +58,7 @@ class Ring:
     def layout(self) -> dict[str, Any]:
         """All that is needed, beside the arrays themselves, to find this state again."""
         return {
+            "indexes": self.indexes,
             "first": self.first,
             "next": self.next,
             "capacity": self.capacity,
@@ -65,6 +66,7 @@ class Ring:
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
+        self.indexes = tuple(layout["indexes"])
         self.first, self.next = layout["first"], layout["next"]
         self.capacity, self.generation = layout["capacity"], layout["generation"]
         if self.capacity:
@@ -100,6 +102,15 @@ class Ring:
         entries, heads = self._arrays[f"entries.{index}"], self._arrays[f"heads.{index}"]
         kernels.link(entries, heads, self._shift, first, codes, newest, deadline)
 
+    def add_index(self, index: str) -> None:
+        """From now on an index, in which nothing is findable yet; the first one must be there before the first row."""
+        self.indexes = (*self.indexes, index)
+        if self.capacity:
+            for part, shape, kind in self._parts(self.capacity):
+                if part in (f"entries.{index}", f"heads.{index}"):
+                    self._arrays[part] = self.arena.allocate(self._file(part), shape, kind)
+            self._arrays[f"heads.{index}"][:] = -1
+
     def drop(self, low: int) -> int:
         """Drops the longest prefix of rows whose deadline is before `low`; returns how many."""
         if not self.live:
@@ -118,7 +129,7 @@ class Ring:
     def times(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Newest time and deadline of linked rows."""
         entries = self._arrays[f"entries.{self.indexes[0]}"].take(rows & (self.capacity - 1), axis=0)
-        return entries[:, NEWEST], entries[:, DEADLINE]
+        return np.ascontiguousarray(entries[:, NEWEST]), np.ascontiguousarray(entries[:, DEADLINE])
 
     def probe(
         self, index: str, codes: Int64Array, newest: Int64Array, deadline: Int64Array, block: int = BLOCK
