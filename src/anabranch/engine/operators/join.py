@@ -26,7 +26,7 @@ from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState, combined
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.state.ring import Matches
-from anabranch.expr import Column
+from anabranch.expr import Column, Expr
 from anabranch.plan.physical import shape
 
 State = BaseState | IntermediateState
@@ -63,53 +63,75 @@ class WindowJoin:
         if not probes:
             yield found
             return
-        probe, *rest = probes
-        target = self.inputs[probe.target]
-        origin, name = shape(self.program.node.inputs[position]), shape(self.program.node.inputs[probe.target])
-        started = perf_counter()
-        codes = combined(
-            [
-                self.bases[relation].code(code, found.rows[relation])
-                for code, relation in zip(probe.index, probe.sources, strict=True)
-            ],
-            len(found),
-        )
-        self.meter.probed(self.name, origin, name, len(found), len(found) * target.ring.live)
-        for offset in probe.offsets:
-            shifted = codes + offset if offset else codes
-            for matches in target.ring.probe(index_name(probe.index), shifted, found.newest, found.deadline):
-                combinations = _extend(found, matches, target)
-                probed = perf_counter()
-                self.meter.spent("probe", probed - started)
-                kept = self._checked(probe, combinations)
-                self.meter.spent("check", perf_counter() - probed)
-                self.meter.matched(self.name, origin, name, matches.visited, len(matches.rows), len(kept))
-                yield from self._probe(position, tuple(rest), kept)
-                started = perf_counter()
-        self.meter.spent("probe", perf_counter() - started)
+        probe, rest = probes[0], probes[1:]
+        inputs = self.program.node.inputs
+        names = (self.name, shape(inputs[position]), shape(inputs[probe.target]))
+        for kept in look_up(probe, found, self.inputs[probe.target], self.bases, self.meter, names):
+            yield from self._probe(position, rest, kept)
 
-    def _checked(self, probe: Probe, found: Combinations) -> Combinations:
-        """The combinations that pass every check which became possible with this probe."""
-        for check in probe.checks:
-            found = keep(found, self._equal(check, found))
-        for theta in probe.thetas:
-            if not len(found):
-                break
-            mask = evaluate_mask(theta.predicate, lambda column: read_column(self.bases, column, found), len(found))  # noqa: B023
-            found = keep(found, mask)
-        return found
 
-    def _equal(self, check: KeyCheck, found: Combinations) -> BoolArray:
-        left, right = self.bases[check.left], self.bases[check.right]
-        left_rows, right_rows = found.rows[check.left], found.rows[check.right]
-        same: BoolArray = left.code(check.key.name, left_rows) == right.code(check.key.name, right_rows)
-        if check.key.is_exact:
-            return same
-        values = [
-            evaluate(check.key.expression(relation), lambda column: read_column(self.bases, column, found), len(found))
-            for relation in (check.left, check.right)
-        ]
-        return same & equal_values(values[0], values[1])
+def look_up(
+    probe: Probe,
+    found: Combinations,
+    target: State,
+    bases: Mapping[str, BaseState],
+    meter: Meter,
+    names: tuple[str, str, str],
+) -> Iterator[Combinations]:
+    """One probe, in blocks: combinations extended by what the target holds, as far as they pass the probe's checks.
+
+    `names` are those of the join, the origin and the target under which the meter counts.
+    """
+    started = perf_counter()
+    codes = combined(
+        [
+            bases[relation].code(code, found.rows[relation])
+            for code, relation in zip(probe.index, probe.sources, strict=True)
+        ],
+        len(found),
+    )
+    meter.probed(*names, len(found), len(found) * target.ring.live)
+    for offset in probe.offsets:
+        shifted = codes + offset if offset else codes
+        for matches in target.ring.probe(index_name(probe.index), shifted, found.newest, found.deadline):
+            combinations = _extend(found, matches, target)
+            probed = perf_counter()
+            meter.spent("probe", probed - started)
+            kept = _checked(probe, combinations, bases)
+            meter.spent("check", perf_counter() - probed)
+            meter.matched(*names, matches.visited, len(matches.rows), len(kept))
+            yield kept
+            started = perf_counter()
+    meter.spent("probe", perf_counter() - started)
+
+
+def passing(predicate: Expr, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
+    """The combinations for which a predicate over their bound relations is true."""
+    return keep(found, evaluate_mask(predicate, lambda column: read_column(bases, column, found), len(found)))
+
+
+def _checked(probe: Probe, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
+    """The combinations that pass every check which became possible with this probe."""
+    for check in probe.checks:
+        found = keep(found, _equal(check, found, bases))
+    for theta in probe.thetas:
+        if not len(found):
+            break
+        found = passing(theta.predicate, found, bases)
+    return found
+
+
+def _equal(check: KeyCheck, found: Combinations, bases: Mapping[str, BaseState]) -> BoolArray:
+    left, right = bases[check.left], bases[check.right]
+    left_rows, right_rows = found.rows[check.left], found.rows[check.right]
+    same: BoolArray = left.code(check.key.name, left_rows) == right.code(check.key.name, right_rows)
+    if check.key.is_exact:
+        return same
+    values = [
+        evaluate(check.key.expression(relation), lambda column: read_column(bases, column, found), len(found))
+        for relation in (check.left, check.right)
+    ]
+    return same & equal_values(values[0], values[1])
 
 
 def read_column(bases: Mapping[str, BaseState], column: Column, found: Combinations) -> pa.Array:
