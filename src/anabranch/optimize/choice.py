@@ -70,10 +70,14 @@ def choose(
 
     `batch` is the time between batches in seconds.
     """
-    units = statistics.unit_costs() or ENGINE
-    model = ResourceModel(from_statistics(graph, statistics), units, batch=batch)
+    model = resource_model(graph, statistics, batch)
     budget, objective, hints = budget or Budget(), objective or Objective(), hints or Hints()
     return Choice(_answer(model, budget, objective, hints), model, budget, objective)
+
+
+def resource_model(graph: JoinGraph, statistics: StatisticsView, batch: float = 1.0) -> ResourceModel:
+    """What plans of a query are priced by: estimates from the statistics, and this engine's unit costs unless given."""
+    return ResourceModel(from_statistics(graph, statistics), statistics.unit_costs() or ENGINE, batch=batch)
 
 
 def _answer(model: ResourceModel, budget: Budget, objective: Objective, hints: Hints) -> Proposal | Infeasible:
