@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -70,14 +71,24 @@ class Partitioning:
     def _has_one_home(self, relation: str) -> bool:
         return all(len(slots) == 1 for slots in self.slots_of(relation))
 
+    def copies(self, relations: Iterable[str]) -> float:
+        """In how many slots a row of the relation, or a combination of the relations, is found on average."""
+        needed = self._slots_by_place(frozenset(relations))
+        return sum(len(slots) for slots in needed.values()) / len(needed)
+
     def slots_of(self, relation: str) -> tuple[tuple[int, ...], ...]:
         """The slots a row needs, for every coordinate it can have, in mixed radix over its own dimensions."""
+        needed = self._slots_by_place(frozenset([relation]))
+        return tuple(tuple(sorted(needed[key])) for key in sorted(needed))
+
+    def _slots_by_place(self, relations: frozenset[str]) -> dict[tuple[int, ...], set[int]]:
+        """The slots of the groups that agree with each combination of coordinates in the relations' dimensions."""
         ranges = [range(dimension.share) for dimension in self.dimensions]
-        own = [position for position, d in enumerate(self.dimensions) if relation in d.relations]
+        own = [position for position, d in enumerate(self.dimensions) if d.relations & relations]
         needed: dict[tuple[int, ...], set[int]] = {}
         for group, coordinates in enumerate(itertools.product(*ranges)):
             needed.setdefault(tuple(coordinates[i] for i in own), set()).add(self.table[group])
-        return tuple(tuple(sorted(needed[key])) for key in sorted(needed))
+        return needed
 
 
 def row_code(relation: str) -> str:

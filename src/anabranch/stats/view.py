@@ -16,8 +16,6 @@ from typing import Literal, Protocol, TypeAlias
 
 from anabranch.errors import StatisticsError
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, probe_order, shape
-from anabranch.stats.step import StepStatistics
 
 Source: TypeAlias = Literal["given", "sampled", "measured", "assumed"]
 
@@ -229,62 +227,6 @@ class Layered:
 
 
 NOTHING_KNOWN = FixedStatistics()
-
-
-def measured_statistics(
-    step: StepStatistics, plan: PhysicalPlan, graph: JoinGraph, seconds: float, batch: float = 0.0
-) -> FixedStatistics:
-    """What some seconds of a running plan say of its streams; several steps may be merged.
-
-    A lookup that found m rows for p probing ones has the selectivity m / (p x rows alive in the target), and in a
-    steady state as many are alive as enter during the windows; half a batch (in seconds) more where the target takes a
-    batch's rows before the probing input does, half a batch less where it takes them after. A lookup that was never
-    made says nothing: its selectivity stays unknown, not zero. Rates are those behind the filters, so the filters count
-    as passed.
-    """
-    entered = {state.state: state.inserted / seconds for state in step.states}
-    ranges = {relation.name: relation.window.range for relation in graph.relations}
-    found: dict[str, list[tuple[float, float]]] = {}
-    joins = {node.shape: node for node in nodes(plan)}
-    for probe in step.probes:
-        bound, target, is_ahead = _looked_up(joins[probe.join], probe.origin, probe.target, graph)
-        turnover = [1e6 / span for name in target if (span := ranges[name])]
-        if len(turnover) < len(target):
-            continue
-        stay = max(0.0, 1 / sum(turnover) + (batch / 2 if is_ahead else -batch / 2))
-        alive = entered.get(probe.target, 0.0) * stay
-        pairs = {
-            " ".join(
-                sorted((next(r for r in graph.names if r in key.relations & bound), next(iter(key.relations & target))))
-            )
-            for key in graph.keys_between(bound, target)
-        }
-        if len(pairs) == 1 and probe.probes * alive > 0:
-            found.setdefault(pairs.pop(), []).append((probe.matches, probe.probes * alive))
-        thetas = graph.thetas_between(bound, target)
-        if len(thetas) == 1 and probe.matches > 0:
-            found.setdefault(str(thetas[0]), []).append((probe.kept, probe.matches))
-    return FixedStatistics(
-        rates={name: count / seconds for name, count in step.rows_in.items()},
-        filters={relation.name: 1.0 for relation in graph.relations if relation.filter is not None},
-        selectivities={
-            name: min(1.0, sum(hits for hits, _ in parts) / sum(chances for _, chances in parts))
-            for name, parts in found.items()
-        },
-        source="measured",
-    )
-
-
-def _looked_up(
-    node: JoinNode, origin: str, target: str, graph: JoinGraph
-) -> tuple[frozenset[str], frozenset[str], bool]:
-    """The relations bound before a lookup of a join, those of its target, and whether the target goes first."""
-    shapes = [shape(child) for child in node.inputs]
-    start, end = shapes.index(origin), shapes.index(target)
-    order = probe_order(node, start, graph)
-    before = (start, *order[: order.index(end)])
-    bound = frozenset(name for position in before for name in node.inputs[position].relations)
-    return bound, frozenset(node.inputs[end].relations), end < start
 
 
 def _require(value: float, entry: str, kind: str, *, high: float) -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from anabranch import cql
+from anabranch.catalog import Catalog
 from anabranch.engine.engine import Engine
+from anabranch.host.local import LocalHost
 from anabranch.lab.calibrate import BATCH, Workload
+from anabranch.lab.virtual_clock import stream
+from anabranch.plan.partitioning import choose_partitioning
+from anabranch.plan.query import Query
 from anabranch.plan.text import parse
-from anabranch.stats.step import ProbeStatistics, StepStatistics, merge
-from anabranch.stats.view import measured_statistics
-from tests.unit.optimize.graphs import chain_graph
+from anabranch.schema import TIMESTAMP
+from anabranch.stats.measured import measured
+from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
 
 LOAD = Workload(
     {"a": 300.0, "b": 500.0, "c": 400.0, "d": 200.0},
@@ -20,19 +29,21 @@ LOAD = Workload(
 )
 
 
-@pytest.mark.parametrize("text", ["(a b c d | a>b>c>d, b>a>c>d, c>b>d>a, d>c>b>a)", "(((a b) c) d)", "((a b) (c d))"])
-def test_rates_and_selectivities_are_found_again(text: str) -> None:
-    query, plan = LOAD.query(), parse(text)
-    engine = Engine(query, plan)
+def steps_of(load: Workload, text: str, count: int) -> list[StepStatistics]:
+    query = load.query()
+    engine = Engine(query, parse(text))
     floors, steps = dict.fromkeys(query.graph.names, 0), []
-    for number, rows in enumerate(LOAD.batches(np.random.default_rng(1), 12, query)):
+    for rows in load.batches(np.random.default_rng(1), count, query):
         list(engine.step(rows, floors))
         floors = {name: int(batch.times[-1]) for name, batch in rows.items()}
-        if number >= 4:
-            steps.append(engine.statistics())
-        else:
-            engine.statistics()
-    seen = measured_statistics(merge(steps), plan, query.graph, len(steps) * BATCH, BATCH)
+        steps.append(engine.statistics())
+    return steps
+
+
+@pytest.mark.parametrize("text", ["(a b c d | a>b>c>d, b>a>c>d, c>b>d>a, d>c>b>a)", "(((a b) c) d)", "((a b) (c d))"])
+def test_rates_and_selectivities_are_found_again(text: str) -> None:
+    steps = steps_of(LOAD, text, 12)[4:]
+    seen = measured(LOAD.query(), parse(text), steps, len(steps) * BATCH)
     for name, rate in LOAD.rates.items():
         known = seen.rate(name, name)
         assert known is not None
@@ -47,11 +58,66 @@ def test_rates_and_selectivities_are_found_again(text: str) -> None:
     assert theta.value == pytest.approx(0.5, rel=0.1)
 
 
+def test_windows_that_are_still_filling_do_not_hide_matches() -> None:
+    load = Workload({"a": 400.0, "b": 400.0}, {("a", "b"): 0.01}, 40.0)
+    steps = steps_of(load, "(a b)", 8)
+    seen = measured(load.query(), parse("(a b)"), steps, len(steps) * BATCH)
+    known = seen.pair_selectivity("a", "b")
+    assert known is not None
+    assert known.value == pytest.approx(0.01, rel=0.25)
+
+
+def test_rows_that_went_to_several_slots_count_once() -> None:
+    catalog = Catalog()
+    for name, columns in {"a": ("x",), "b": ("x", "y"), "c": ("y",)}.items():
+        catalog.register(stream(name, columns))
+    query = cql.compile_query(
+        "SELECT a.x AS x FROM a [RANGE 4 SECONDS], b [RANGE 4 SECONDS], c [RANGE 4 SECONDS] "
+        "WHERE a.x = b.x AND b.y = c.y",
+        catalog,
+    )
+    plan = parse("(a b c | a>b>c, b>a>c, c>b>a)")
+    seen = measured(query, plan, *_spread(query, slots=4), partitioning=choose_partitioning(query.graph, 4))
+    assert choose_partitioning(query.graph, 4).copies(["a"]) > 1
+    for name in "abc":
+        assert seen.rates[name] == pytest.approx(200.0, rel=0.01)
+    assert seen.selectivities["a b"] == pytest.approx(1 / 50, rel=0.2)
+    assert seen.selectivities["b c"] == pytest.approx(1 / 20, rel=0.2)
+
+
+def _spread(query: Query, *, slots: int) -> tuple[list[StepStatistics], float]:
+    host, rng, steps = (
+        LocalHost(query, parse("(a b c | a>b>c, b>a>c, c>b>a)"), slots=slots),
+        np.random.default_rng(1),
+        [],
+    )
+    for first, last in pairwise(range(0, 13_000_000, 1_000_000)):
+        rows = {}
+        for relation in query.graph.relations:
+            times = pa.array(np.sort(rng.integers(first, last, 200))).cast(pa.timestamp("us")).cast(TIMESTAMP)
+            keys = {"x": rng.integers(0, 50, 200), "y": rng.integers(0, 20, 200)}
+            rows[relation.stream] = pa.table({**keys, relation.event_time: times})
+        host.step(rows)
+        steps.append(host.statistics)
+    return steps[5:], float(len(steps[5:]))
+
+
 def test_what_was_never_looked_up_stays_unknown() -> None:
-    graph, plan = chain_graph("abc"), parse("((a b) c)")
-    idle = StepStatistics(rows_in={"a": 0, "b": 0, "c": 0}, probes=(ProbeStatistics("(a b)", "a", "b"),))
-    seen = measured_statistics(idle, plan, graph, 1.0)
+    query, plan = LOAD.query(), parse("(((a b) c) d)")
+    idle = StepStatistics(rows_in=dict.fromkeys("abcd", 0), probes=(ProbeStatistics("(a b)", "a", "b"),))
+    seen = measured(query, plan, [idle], 1.0)
     assert seen.pair_selectivity("a", "b") is None
     known = seen.rate("a", "a_stream")
     assert known is not None
     assert known.value == 0.0
+
+
+def test_a_lookup_that_never_matched_is_rare_not_impossible() -> None:
+    step = StepStatistics(
+        rows_in=dict.fromkeys("abcd", 100),
+        probes=(ProbeStatistics("(a b)", "a", "b", probes=100),),
+        states=(StateStatistics("b", 200, 0, inserted=100),),
+    )
+    known = measured(LOAD.query(), parse("(((a b) c) d)"), [step], 1.0).pair_selectivity("a", "b")
+    assert known is not None
+    assert 0 < known.value < 1e-3

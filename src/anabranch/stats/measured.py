@@ -1,0 +1,121 @@
+"""What a running query says of its own streams, as statistics that optimizers read.
+
+Everything is derived from counts that the engine keeps anyway. Rates and selectivities are exact for the batches they
+were read off; that these speak for the future is the caller's to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from anabranch.plan.join_graph import JoinGraph, KeyClass
+from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, probe_order, shape
+from anabranch.plan.query import Query
+from anabranch.stats.step import StepStatistics, merge
+from anabranch.stats.view import FixedStatistics
+
+
+def measured(
+    query: Query,
+    plan: PhysicalPlan,
+    steps: Sequence[StepStatistics],
+    seconds: float,
+    *,
+    partitioning: Partitioning | None = None,
+) -> FixedStatistics:
+    """What a running query says of its own streams: the rates and selectivities that some of its batches had.
+
+    Parameters
+    ----------
+    query, plan
+        The query, and the one plan that all of these batches ran with; after a switch begin a new list.
+    steps
+        One `StepStatistics` for each batch, its slots merged: what progress has under `adaptive.statistics`.
+    seconds
+        Seconds of event time that the batches cover. Windows count event time, so rates must too, however fast the
+        rows were worked off.
+    partitioning
+        How the rows were spread over slots. Only needed where a row goes to several, to count it once.
+
+    A lookup that found m rows for p probing ones has the selectivity m / (p x rows alive in the target). As many are
+    alive as enter during the windows, once these are full (before, in proportion to what the state holds); half a
+    batch more where the target takes a batch's rows before the probing input does, half a batch less where it takes
+    them after. A lookup that was never made says nothing: its selectivity stays unknown, not zero. One that never
+    matched counts as half a match, because a few rows do not prove that nothing ever meets. Rates are those behind the
+    filters, and the filters count as passed, so in a `Layered` view this one comes before those it is to replace.
+    """
+    graph, batches = query.graph, len(steps)
+    step = merge(steps)
+
+    def copies(relations: Iterable[str]) -> float:
+        return partitioning.copies(relations) if partitioning is not None else 1.0
+
+    alive = _alive(step, batches, seconds, graph)
+    found: dict[str, list[tuple[float, float]]] = {}
+    joins = {node.shape: node for node in nodes(plan)}
+    for probe in step.probes:
+        bound, target, is_ahead = _looked_up(joins[probe.join], probe.origin, probe.target, graph)
+        living = alive(probe.target, target, seconds / batches / (2 if is_ahead else -2))
+        if living is None:
+            continue
+        # A match is seen in every slot that both sides went to; so are the rows of each side.
+        copied = copies(bound | target) / (copies(bound) * copies(target))
+        chances = probe.probes * living * copied
+        pairs = {_pair(key, bound, target, graph) for key in graph.keys_between(bound, target)}
+        if len(pairs) == 1 and chances > 0:
+            found.setdefault(pairs.pop(), []).append((probe.matches, chances))
+        thetas = graph.thetas_between(bound, target)
+        if len(thetas) == 1 and probe.matches > 0:
+            found.setdefault(str(thetas[0]), []).append((probe.kept, probe.matches))
+    return FixedStatistics(
+        rates={name: count / seconds / copies([name]) for name, count in step.rows_in.items()},
+        filters={relation.name: 1.0 for relation in graph.relations if relation.filter is not None},
+        selectivities={
+            name: min(1.0, (sum(hits for hits, _ in parts) or 0.5) / sum(chances for _, chances in parts))
+            for name, parts in found.items()
+        },
+        source="measured",
+    )
+
+
+def _alive(
+    step: StepStatistics, batches: int, seconds: float, graph: JoinGraph
+) -> Callable[[str, frozenset[str], float], float | None]:
+    """How many rows of a state a probing row can meet, given the state, its relations and the lead of its batch."""
+    ranges = {relation.name: relation.window.range for relation in graph.relations}
+    states = {state.state: state for state in step.states}
+
+    def alive(name: str, relations: frozenset[str], lead: float) -> float | None:
+        if name not in states:
+            return None
+        held, rate = states[name].rows / batches, states[name].inserted / seconds
+        bounded = [span / 1e6 for relation in relations if (span := ranges[relation]) is not None]
+        if not bounded:
+            return held
+        if not all(bounded):
+            # [NOW]: who meets a row within its own instant depends on the clock of the source, not on the window.
+            return None
+        full = rate * min(bounded)
+        share = min(1.0, held / full) if full else 1.0
+        return rate * max(0.0, 1 / sum(1 / span for span in bounded) + lead) * share
+
+    return alive
+
+
+def _pair(key: KeyClass, bound: frozenset[str], target: frozenset[str], graph: JoinGraph) -> str:
+    one = next(name for name in graph.names if name in key.relations & bound)
+    other = next(name for name in graph.names if name in key.relations & target)
+    return " ".join(sorted((one, other)))
+
+
+def _looked_up(
+    node: JoinNode, origin: str, target: str, graph: JoinGraph
+) -> tuple[frozenset[str], frozenset[str], bool]:
+    """The relations bound before a lookup of a join, those of its target, and whether the target goes first."""
+    shapes = [shape(child) for child in node.inputs]
+    start, end = shapes.index(origin), shapes.index(target)
+    order = probe_order(node, start, graph)
+    before = (start, *order[: order.index(end)])
+    bound = frozenset(name for position in before for name in node.inputs[position].relations)
+    return bound, frozenset(node.inputs[end].relations), end < start
