@@ -95,13 +95,14 @@ def _probes(node: JoinNode, graph: JoinGraph) -> tuple[tuple[Probe, ...], ...]:
         probes = []
         for target in probe_order(node, position, graph):
             others = frozenset(node.inputs[target].relations)
-            probes.append(_probe(target, bound, others, graph))
+            probes.append(compile_probe(target, bound, others, graph))
             bound |= others
         programs.append(tuple(probes))
     return tuple(programs)
 
 
-def _probe(target: int, bound: frozenset[str], others: frozenset[str], graph: JoinGraph) -> Probe:
+def compile_probe(target: int, bound: frozenset[str], others: frozenset[str], graph: JoinGraph) -> Probe:
+    """The lookup of what is bound in the state of the others, which stands at position `target`."""
     keys = graph.keys_between(bound, others)
     thetas = graph.thetas_between(bound, others)
     checks = tuple(
