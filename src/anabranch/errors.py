@@ -102,6 +102,10 @@ class PlanError(AnabranchError):
     """A plan text or plan value is ill-formed, or does not cover the query it is meant for."""
 
 
+class UnknownAttribute(PlanError):
+    """A classifier tests a column that the rows it is for do not have."""
+
+
 class SpecError(AnabranchError):
     """A spec file has a missing, unknown or contradictory entry."""
 
@@ -131,6 +135,10 @@ class ExpressionError(AnabranchError):
 
 class BatchError(AnabranchError):
     """A micro-batch does not fit the streams of its query; nothing of it was taken."""
+
+
+class MigrationError(AnabranchError):
+    """A change of plan cannot be done as asked; the running plan goes on untouched."""
 
 
 class CheckpointError(AnabranchError):

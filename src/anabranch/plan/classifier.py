@@ -1,0 +1,304 @@
+"""Classifiers: decision trees over the attributes of a row that say which route the row takes, as immutable values.
+
+A tree is found in the `mesh` room, carried in the plan and walked by `plan.classify`; it knows nothing of how it was
+learnt. Every row gets a route, whatever it holds: each test names the branch that a NULL takes (a NaN counts as NULL),
+and a category that no test lists takes the second branch. Which route a row takes decides what its results cost and
+never what they are.
+
+    0                                            every row takes route 0
+    (price <= 3.5 ? 0 : 1)                       rows up to 3.5 take route 0; the others, and NULLs, route 1
+    (sector in {'food', 'it'} or null ? 2 : 0)   listed categories and NULLs take route 2
+
+The grammar of this text, which `parse_classifier` reads back:
+
+    tree := route | '(' test ['or' 'null'] '?' tree ':' tree ')'
+    test := name '<=' number | name 'in' '{' [string (',' string)*] '}'
+
+A name that is not a plain word stands in backquotes, doubled inside; a string in quotes, doubled inside. Booleans are 0
+and 1, dates days and timestamps microseconds since the epoch. (Nehme et al. 2012, section 4.4.)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from anabranch.errors import PlanError, UnknownAttribute
+from anabranch.schema import Schema, is_float, is_integer, is_text
+
+MOST_ROUTES = 2**15 - 1
+"""Route numbers fit 16 bits, so that rows are grouped by route with a radix sort."""
+
+
+@dataclass(frozen=True)
+class Assign:
+    """A leaf: rows that come here take the route of this number."""
+
+    route: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.route <= MOST_ROUTES:
+            raise PlanError(f"'{self.route}' is not a route number", hint=f"routes are numbered 0 to {MOST_ROUTES}")
+
+    def __str__(self) -> str:
+        return str(self.route)
+
+
+@dataclass(frozen=True)
+class NumberTest:
+    """Rows with attribute <= threshold go to `first`, others to `second`, NULL and NaN where `null_first` says."""
+
+    attribute: str
+    threshold: float
+    first: Classifier
+    second: Classifier
+    null_first: bool = False
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.threshold):
+            raise PlanError(f"the threshold for attribute '{self.attribute}' is not a number")
+
+    def __str__(self) -> str:
+        return _test_text(f"{_name_text(self.attribute)} <= {self.threshold!r}", self)
+
+
+@dataclass(frozen=True)
+class CategoryTest:
+    """Rows whose attribute is listed go to `first`, others to `second`, NULL where `null_first` says.
+
+    An empty list is the test for NULL alone.
+    """
+
+    attribute: str
+    values: tuple[str, ...]
+    first: Classifier
+    second: Classifier
+    null_first: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(sorted(set(self.values))))
+
+    def __str__(self) -> str:
+        listed = ", ".join("'" + value.replace("'", "''") + "'" for value in self.values)
+        return _test_text(f"{_name_text(self.attribute)} in {{{listed}}}", self)
+
+
+Test: TypeAlias = NumberTest | CategoryTest
+Classifier: TypeAlias = Assign | Test
+
+ONE_ROUTE = Assign(0)
+
+
+def walk(classifier: Classifier) -> Iterator[Classifier]:
+    """The tree and all below it, tests before their branches."""
+    yield classifier
+    if not isinstance(classifier, Assign):
+        yield from walk(classifier.first)
+        yield from walk(classifier.second)
+
+
+def attributes(classifier: Classifier) -> tuple[str, ...]:
+    """The attributes that are tested, each once, in order of first appearance."""
+    return tuple(dict.fromkeys(node.attribute for node in walk(classifier) if not isinstance(node, Assign)))
+
+
+def routes(classifier: Classifier) -> tuple[int, ...]:
+    """The routes that some row can get, ascending."""
+    return tuple(sorted({node.route for node in walk(classifier) if isinstance(node, Assign)}))
+
+
+def depth(classifier: Classifier) -> int:
+    """Tests on the longest way to a leaf."""
+    if isinstance(classifier, Assign):
+        return 0
+    return 1 + max(depth(classifier.first), depth(classifier.second))
+
+
+def check_attributes(classifier: Classifier, schema: Schema, relation: str) -> None:
+    """Refuses a tree that tests a column which the relation lacks, or of a type that its test cannot take."""
+    types = {field.name: field.type for field in schema}
+    for node in walk(classifier):
+        if isinstance(node, Assign):
+            continue
+        if node.attribute not in types:
+            raise UnknownAttribute(
+                f"attribute '{node.attribute}' is not a column of relation '{relation}'",
+                detail=f"it has {', '.join(schema.names)}",
+                hint="train the classifier on columns of the stream it is for",
+            )
+        require_kind(node, types[node.attribute])
+
+
+def require_kind(test: Test, kind: pa.DataType) -> None:
+    """Refuses a number test on a type that is no number, and a category test on one that is no text."""
+    fits = is_classifiable(kind) and is_text(kind) == isinstance(test, CategoryTest)
+    if not fits:
+        wanted = "text" if isinstance(test, CategoryTest) else "a number, boolean, date or timestamp"
+        raise PlanError(f"attribute '{test.attribute}' is of type {kind}, and its test needs {wanted}")
+
+
+def is_classifiable(kind: pa.DataType) -> bool:
+    """True for the types that a test can read: those that are exact as a double or nearly so, and text."""
+    return bool(
+        is_integer(kind)
+        or is_float(kind)
+        or is_text(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_date32(kind)
+        or pa.types.is_timestamp(kind)
+    )
+
+
+# --- as Spark SQL ----------------------------------------------------------------------------------------------------
+
+
+def case_expression(classifier: Classifier, types: Mapping[str, pa.DataType]) -> str:
+    """The route number as a Spark SQL expression, so that rows can be classified before they are shuffled."""
+    match classifier:
+        case Assign(route=route):
+            return str(route)
+        case NumberTest() | CategoryTest():
+            first = case_expression(classifier.first, types)
+            second = case_expression(classifier.second, types)
+            return f"CASE WHEN {_condition(classifier, types[classifier.attribute])} THEN {first} ELSE {second} END"
+
+
+def _condition(test: Test, kind: pa.DataType) -> str:
+    """A condition that is never NULL."""
+    require_kind(test, kind)
+    name = "`" + test.attribute.replace("`", "``") + "`"
+    missing = "true" if test.null_first else "false"
+    if isinstance(test, CategoryTest) and test.values:
+        return f"coalesce({name} IN ({', '.join(_sql_string(value) for value in test.values)}), {missing})"
+    if isinstance(test, CategoryTest):
+        return f"({name} IS NULL AND {missing})"
+    number = f"nanvl({_as_double(name, kind)}, CAST(NULL AS DOUBLE))"
+    return f"coalesce({number} <= {_sql_double(test.threshold)}, {missing})"
+
+
+def _as_double(name: str, kind: pa.DataType) -> str:
+    if pa.types.is_timestamp(kind):
+        return f"CAST(unix_micros({name}) AS DOUBLE)"
+    if pa.types.is_date32(kind):
+        return f"CAST(unix_date({name}) AS DOUBLE)"
+    return f"CAST({name} AS DOUBLE)"
+
+
+def _sql_double(value: float) -> str:
+    return f"{value!r}D" if math.isfinite(value) else f"CAST('{'' if value > 0 else '-'}Infinity' AS DOUBLE)"
+
+
+def _sql_string(value: str) -> str:
+    """A string literal that says the same whether or not the session reads escapes: odd characters by their number."""
+    parts = [part for part in re.split(r"(['\\])", value) if part]
+    texts = [f"chr({ord(part)})" if part in "'\\" else f"'{part}'" for part in parts]
+    return texts[0] if len(texts) == 1 else f"concat({', '.join(texts)})" if texts else "''"
+
+
+# --- as text ---------------------------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(r"\s*((?:`(?:[^`]|``)*`)|(?:'(?:[^']|'')*')|<=|[A-Za-z_][A-Za-z_0-9]*|-?[0-9][0-9.eE+-]*|\S)", re.S)
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_RESERVED = frozenset({"in", "or", "null", "inf"})
+
+
+def parse_classifier(text: str) -> Classifier:
+    """The tree a text describes, or a PlanError that names the position."""
+    tokens = [(match.group(1), match.start(1)) for match in _TOKEN.finditer(text)]
+    reader = _Reader(text, tokens)
+    tree, end = reader.tree(0)
+    if end != len(tokens):
+        raise reader.unexpected(end, "the end of the classifier")
+    return tree
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Recursive descent over tokens; every method takes a position and returns the one after what it read."""
+
+    text: str
+    tokens: list[tuple[str, int]]
+
+    def tree(self, at: int) -> tuple[Classifier, int]:
+        token = self.peek(at)
+        if token.isdecimal() and token.isascii():
+            return Assign(int(token)), at + 1
+        at = self.expect(at, "(", "a route number or '('")
+        attribute, at = self.name(at)
+        test = self.peek(at)
+        threshold: float = 0.0
+        values: list[str] = []
+        if test == "<=":
+            threshold, at = self.number(at + 1)
+        elif test == "in":
+            values, at = self.strings(at + 1)
+        else:
+            raise self.unexpected(at, "'<=' or 'in'")
+        null_first = self.peek(at) == "or"
+        if null_first:
+            at = self.expect(at + 1, "null")
+        first, at = self.tree(self.expect(at, "?"))
+        second, at = self.tree(self.expect(at, ":"))
+        at = self.expect(at, ")")
+        if test == "<=":
+            return NumberTest(attribute, threshold, first, second, null_first), at
+        return CategoryTest(attribute, tuple(values), first, second, null_first), at
+
+    def name(self, at: int) -> tuple[str, int]:
+        token = self.peek(at)
+        if len(token) > 1 and token[0] == "`":
+            return token[1:-1].replace("``", "`"), at + 1
+        if _PLAIN.fullmatch(token) and token not in _RESERVED:
+            return token, at + 1
+        raise self.unexpected(at, "an attribute")
+
+    def number(self, at: int) -> tuple[float, int]:
+        sign = self.peek(at) == "-"
+        try:
+            value = float(self.peek(at + sign))
+        except ValueError:
+            raise self.unexpected(at, "a number") from None
+        return (-value if sign else value), at + 1 + sign
+
+    def strings(self, at: int) -> tuple[list[str], int]:
+        at = self.expect(at, "{")
+        values: list[str] = []
+        while self.peek(at) != "}":
+            at = self.expect(at, ",") if values else at
+            token = self.peek(at)
+            if len(token) < 2 or token[0] != "'":
+                raise self.unexpected(at, "a string in quotes")
+            values.append(token[1:-1].replace("''", "'"))
+            at += 1
+        return values, at + 1
+
+    def peek(self, at: int) -> str:
+        return self.tokens[at][0] if at < len(self.tokens) else ""
+
+    def expect(self, at: int, token: str, expected: str = "") -> int:
+        if self.peek(at) != token:
+            raise self.unexpected(at, expected or f"'{token}'")
+        return at + 1
+
+    def unexpected(self, at: int, expected: str) -> PlanError:
+        position = self.tokens[at][1] if at < len(self.tokens) else len(self.text)
+        found = f"'{self.peek(at)}'" if at < len(self.tokens) else "the end"
+        return PlanError(
+            f"classifier text is wrong at character {position + 1}: expected {expected}, found {found}",
+            detail=f"  {self.text}\n  {' ' * position}^",
+            hint="classifiers look like 0, (price <= 3.5 ? 0 : 1) or (sector in {'it'} or null ? 0 : 1)",
+        )
+
+
+def _name_text(name: str) -> str:
+    plain = _PLAIN.fullmatch(name) and name not in _RESERVED
+    return name if plain else "`" + name.replace("`", "``") + "`"
+
+
+def _test_text(condition: str, test: Test) -> str:
+    return f"({condition}{' or null' if test.null_first else ''} ? {test.first} : {test.second})"

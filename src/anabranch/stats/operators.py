@@ -1,0 +1,82 @@
+"""What each operator does to each row of a sample: the statistics from which a mesh of routes is searched.
+
+The engine fills such a matrix by running every operator on the sampled rows of one relation; the `mesh` room reads it.
+An operator is a filter or a probe that the rows of the relation have to go through, in any order that respects what it
+needs. Its *selectivity* is rows out per row in (a share for a filter, a fan-out for a probe) and its *cost* is seconds
+of one core per row in. Operators are taken to be independent for one row: what a probe finds does not depend on which
+probes came before. Between rows nothing is assumed, which is the point of a mesh.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.errors import StatisticsError
+
+Doubles: TypeAlias = NDArray[np.float64]
+
+Needs: TypeAlias = tuple[tuple[frozenset[int], ...], ...]
+"""For each operator, sets of operators of which one whole set must come before it; none: it may come at any time."""
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorMatrix:
+    """Rows x operators; `selectivity[t, i]` and `cost[t, i]` are of operator i on row t."""
+
+    operators: tuple[str, ...]
+    selectivity: Doubles
+    cost: Doubles
+
+    def __post_init__(self) -> None:
+        for name in ("selectivity", "cost"):
+            values = np.ascontiguousarray(getattr(self, name), dtype=np.float64)
+            object.__setattr__(self, name, values)
+            if values.ndim != 2 or values.shape[1] != len(self.operators) or values.shape != self.cost.shape:
+                raise StatisticsError(f"the {name} of operators has the shape {values.shape}, not rows x operators")
+            if not (np.isfinite(values).all() and (values >= 0).all()):
+                raise StatisticsError(f"the {name} of an operator is negative or not a number")
+
+    @property
+    def rows(self) -> int:
+        return int(self.selectivity.shape[0])
+
+    def take(self, rows: NDArray[np.int64]) -> OperatorMatrix:
+        return OperatorMatrix(self.operators, self.selectivity[rows], self.cost[rows])
+
+    def averaged(self, groups: NDArray[np.int64], weights: Doubles, size: int) -> OperatorMatrix:
+        """One row per group: the weighted means over its rows; every group has at least one row of positive weight."""
+        total = np.bincount(groups, weights, size)[:, None]
+        return OperatorMatrix(
+            self.operators,
+            _summed(groups, weights[:, None] * self.selectivity, size) / total,
+            _summed(groups, weights[:, None] * self.cost, size) / total,
+        )
+
+
+def _summed(groups: NDArray[np.int64], values: Doubles, size: int) -> Doubles:
+    out = np.zeros((size, values.shape[1]))
+    np.add.at(out, groups, values)
+    return out
+
+
+def check_needs(needs: Needs, operators: tuple[str, ...]) -> None:
+    """Refuses precedence that no order can keep, naming an operator that can never come."""
+    if len(needs) != len(operators):
+        raise StatisticsError(f"precedence is given for {len(needs)} operators, and there are {len(operators)}")
+    done: set[int] = set()
+    while ready := {i for i in range(len(needs)) if i not in done and may_come(needs[i], done)}:
+        done |= ready
+    if left := sorted(set(range(len(needs))) - done):
+        raise StatisticsError(
+            f"operator '{operators[left[0]]}' can never come",
+            detail="what it needs waits for the operator itself, or is not an operator",
+            hint="let it need operators that can come without it",
+        )
+
+
+def may_come(needed: tuple[frozenset[int], ...], done: set[int]) -> bool:
+    return not needed or any(alternative <= done for alternative in needed)
