@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.errors import PlanError
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes
 
 
 def projection_rate(rate: float, cost: float) -> float:
@@ -189,7 +189,9 @@ def cardinality_cost(plan: PhysicalPlan, model: RateModel) -> float:
     return total
 
 
-def _sides(plan: JoinNode) -> tuple[PhysicalPlan, PhysicalPlan]:
+def _sides(plan: JoinNode | PreGroup) -> tuple[PhysicalPlan, PhysicalPlan]:
+    if isinstance(plan, PreGroup):
+        raise PlanError(f"plan '{plan}' merges rows", hint="rates over time are known for joins of single rows")
     if len(plan.inputs) != 2:
         raise PlanError(f"plan '{plan}' joins more than two inputs", hint="rates over time are known for binary trees")
     return plan.inputs[0], plan.inputs[1]

@@ -33,7 +33,7 @@ from math import prod
 from anabranch.cost.estimates import Estimates, ThetaEstimate
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes, probe_order
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes, probe_order
 from anabranch.stats.view import UnitCosts
 
 HASHED = UnitCosts(insert=2e-7, delete=2e-7, probe=0.0, compare=0.0, match=2.2e-6)
@@ -256,6 +256,8 @@ def with_default_orders(plan: PhysicalPlan, graph: JoinGraph) -> PhysicalPlan:
     """The plan with an engine's default probe orders written out in every join of three or more inputs."""
     if isinstance(plan, Leaf):
         return plan
+    if isinstance(plan, PreGroup):
+        return PreGroup(with_default_orders(plan.input, graph))
     inputs = tuple(with_default_orders(child, graph) for child in plan.inputs)
     if len(inputs) == 2:
         return JoinNode(inputs)

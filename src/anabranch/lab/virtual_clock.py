@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from anabranch import cql
 from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.errors import PlanError
 from anabranch.host.local import LocalHost
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup
 from anabranch.plan.query import Query
 from anabranch.schema import TIMESTAMP, Field, Schema
 from anabranch.stats.step import StepStatistics
@@ -73,6 +74,8 @@ def run_tree(plan: PhysicalPlan, sources: Mapping[str, SourceRows], handling: Ca
     if isinstance(plan, Leaf):
         times = sources[plan.relation].times
         return Emitted(times, {plan.relation: np.arange(times.size)})
+    if isinstance(plan, PreGroup):
+        raise PlanError(f"plan '{plan}' merges rows", hint="give a tree of joins of single rows")
     left, right = (run_tree(child, sources, handling) for child in plan.inputs)
     arrivals = np.concatenate([left.times, right.times])
     order = np.argsort(arrivals, kind="stable")

@@ -16,7 +16,7 @@ import numpy as np
 from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.optimize.kernels import Numbers, numbers, order_blocks
 from anabranch.optimize.strategy import Considered
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes
 
 Blocks: TypeAlias = tuple[int, ...]
 """Disjoint sets of relations, by their lowest relation."""
@@ -98,6 +98,8 @@ class Orderer:
         """The plan with every probe order that it leaves open filled in."""
         if isinstance(plan, Leaf):
             return plan
+        if isinstance(plan, PreGroup):
+            return PreGroup(self.complete(plan.input))
         inputs = tuple(self.complete(child) for child in plan.inputs)
         if len(inputs) == 2:
             return JoinNode(inputs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -17,7 +17,7 @@ from anabranch.picture import svg
 from anabranch.picture.svg import Colours, Face
 from anabranch.plan.describe import conditions, probe_path
 from anabranch.plan.join_graph import JoinGraph, Relation
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, height, shape
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, height, shape
 from anabranch.plan.query import Grouping, Query
 from anabranch.window import duration_text
 
@@ -64,7 +64,7 @@ def plan_svg(query: Query, plan: PhysicalPlan, *, notes: Mapping[str, str] = Map
     parts += _draw(root, _Frame(shift, tuple(bottoms), bottoms[0] - levels[0]))
     foot = bottoms[0] + 34
     if root.inputs:
-        parts.append(_legend(foot, inner=any(isinstance(child.plan, JoinNode) for child in _inner(root))))
+        parts.append(_legend(foot, inner=any(child.is_derived for child in _inner(root))))
     return svg.document(width, foot + 26, parts, title=f"plan {plan}", background=_PAPER, arrow=_LINE)
 
 
@@ -102,6 +102,13 @@ class _Placed:
     left: float
     width: float
     inputs: tuple[_Placed, ...] = ()
+    merged: bool = False
+    """Its rows are merged before they enter the store."""
+
+    @property
+    def is_derived(self) -> bool:
+        """Its store holds something else than the rows of a relation."""
+        return self.merged or isinstance(self.plan, JoinNode)
 
     @property
     def centre(self) -> float:
@@ -118,6 +125,8 @@ def _place(graph: JoinGraph, plan: PhysicalPlan, left: float, notes: Mapping[str
     if isinstance(plan, Leaf):
         piece = _source_piece(graph.relation(plan.relation), notes.get(plan.relation, ""))
         return _Placed(plan, piece, (), left, max(piece.width, least))
+    if isinstance(plan, PreGroup):
+        return replace(_place(graph, plan.input, left, notes, least), merged=True)
     orders = tuple(" → ".join(probe_path(plan, position, graph)) for position in range(len(plan.inputs)))
     inputs: list[_Placed] = []
     at = left
@@ -230,13 +239,14 @@ def _draw(node: _Placed, frame: _Frame) -> list[str]:
         for words in order:
             parts.append(svg.text(x, baseline - 3, words, _QUIET))
             baseline += _QUIET.line
-        inner = isinstance(child.plan, JoinNode)
-        below = frame.bottoms[height(child.plan)] - child.height if inner else frame.source_top
+        is_join = isinstance(child.plan, JoinNode)
+        below = frame.bottoms[height(child.plan)] - child.height if is_join else frame.source_top
         parts.append(svg.line(x, below, bottom + 46, _LINE))
-        parts.append(svg.store(x, bottom + 24, _INNER_STORE if inner else _BASE_STORE))
+        parts.append(svg.store(x, bottom + 24, _INNER_STORE if child.is_derived else _BASE_STORE))
         parts.append(svg.line(x, bottom + 24, bottom + 3, _LINE, arrow=True))
-        if inner:
-            parts.append(svg.text(x + 22, bottom + 39, shape(child.plan), _QUIET, anchor="start"))
+        if child.is_derived:
+            label = f"[{shape(child.plan)}]" if child.merged else shape(child.plan)
+            parts.append(svg.text(x + 22, bottom + 39, label, _QUIET, anchor="start"))
         parts += _draw(child, frame)
     return parts
 

@@ -8,6 +8,10 @@ probe order over the other inputs; an empty order leaves the choice to `probe_or
     ((a b) c)            a tree
     ((a b) c d)          a mixture
     (a b c | a>c>b)      rows of a probe c first, then b; the others take the default order
+    ([a] b)              rows of a that agree in all that matters above are merged into one before they join
+
+Merging is for grouped queries: a `PreGroup` is the lower stage of a group-by in two stages, and what a merged row
+carries is said in `plan.pregrouping`.
 """
 
 from __future__ import annotations
@@ -79,24 +83,78 @@ class JoinNode:
         return f"({body} | {orders})" if orders else f"({body})"
 
 
-PhysicalPlan: TypeAlias = Leaf | JoinNode
+@dataclass(frozen=True)
+class PreGroup:
+    """The input's rows, merged where they cannot be told apart above; an input of a join of a grouped query."""
+
+    input: PhysicalPlan
+
+    def __post_init__(self) -> None:
+        if isinstance(self.input, PreGroup):
+            raise PlanError(f"plan '[{self.input}]' merges the same rows twice", hint=f"write '{self.input}'")
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        return self.input.relations
+
+    @property
+    def shape(self) -> str:
+        return f"[{shape(self.input)}]"
+
+    def __str__(self) -> str:
+        return f"[{self.input}]"
+
+
+PhysicalPlan: TypeAlias = Leaf | JoinNode | PreGroup
 
 
 def shape(plan: PhysicalPlan) -> str:
     return plan.relation if isinstance(plan, Leaf) else plan.shape
 
 
+def subplans(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
+    """A plan and all plans below it, inputs before what reads them."""
+    match plan:
+        case Leaf():
+            pass
+        case PreGroup(input=below):
+            yield from subplans(below)
+        case JoinNode(inputs=several):
+            for child in several:
+                yield from subplans(child)
+    yield plan
+
+
 def nodes(plan: PhysicalPlan) -> Iterator[JoinNode]:
     """The joins of a plan, inputs before the joins that read them."""
-    if isinstance(plan, JoinNode):
-        for child in plan.inputs:
-            yield from nodes(child)
-        yield plan
+    return (below for below in subplans(plan) if isinstance(below, JoinNode))
+
+
+def pre_groups(plan: PhysicalPlan) -> Iterator[PreGroup]:
+    """The merged inputs of a plan, inner ones first."""
+    return (below for below in subplans(plan) if isinstance(below, PreGroup))
+
+
+def ungrouped(plan: PhysicalPlan) -> PhysicalPlan:
+    """The same joins without any merging."""
+    match plan:
+        case Leaf():
+            return plan
+        case PreGroup(input=below):
+            return ungrouped(below)
+        case JoinNode(inputs=several, orders=orders):
+            return JoinNode(tuple(ungrouped(child) for child in several), orders)
 
 
 def height(plan: PhysicalPlan) -> int:
     """Joins on the longest way from a relation to the root."""
-    return 0 if isinstance(plan, Leaf) else 1 + max(height(child) for child in plan.inputs)
+    match plan:
+        case Leaf():
+            return 0
+        case PreGroup(input=below):
+            return height(below)
+        case JoinNode(inputs=several):
+            return 1 + max(height(child) for child in several)
 
 
 def mjoin(relations: tuple[str, ...]) -> PhysicalPlan:

@@ -2,9 +2,11 @@
 
 The grammar, in which a name is that of a relation and a shape is a plan without orders:
 
-    plan   := name | '(' plan plan+ ['|' order (',' order)*] ')'
+    plan   := join | name
+    join   := '(' input input+ ['|' order (',' order)*] ')'
+    input  := plan | '[' plan ']'
     order  := shape ('>' shape)+
-    shape  := name | '(' shape shape+ ')'
+    shape  := an input without orders
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from __future__ import annotations
 import re
 
 from anabranch.errors import PlanError
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, shape
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, shape
 
-_TOKEN = re.compile(r"\s*([()|,>]|[A-Za-z_][A-Za-z_0-9]*|\S)")
+_TOKEN = re.compile(r"\s*([()\[\]|,>]|[A-Za-z_][A-Za-z_0-9]*|\S)")
 
 
 def parse(text: str) -> PhysicalPlan:
@@ -26,6 +28,15 @@ def parse(text: str) -> PhysicalPlan:
     return plan
 
 
+def _input(text: str, tokens: list[tuple[str, int]], at: int) -> tuple[PhysicalPlan, int]:
+    if _peek(tokens, at) != "[":
+        return _plan(text, tokens, at)
+    plan, at = _plan(text, tokens, at + 1)
+    if _peek(tokens, at) != "]":
+        raise _unexpected(text, tokens, at, "']'")
+    return PreGroup(plan), at + 1
+
+
 def _plan(text: str, tokens: list[tuple[str, int]], at: int) -> tuple[PhysicalPlan, int]:
     token = _peek(tokens, at)
     if _is_name(token):
@@ -35,7 +46,7 @@ def _plan(text: str, tokens: list[tuple[str, int]], at: int) -> tuple[PhysicalPl
     inputs: list[PhysicalPlan] = []
     at += 1
     while _peek(tokens, at) not in (")", "|"):
-        child, at = _plan(text, tokens, at)
+        child, at = _input(text, tokens, at)
         inputs.append(child)
     orders: dict[int, tuple[int, ...]] = {}
     if _peek(tokens, at) == "|":
@@ -55,7 +66,7 @@ def _order(text: str, tokens: list[tuple[str, int]], at: int, inputs: list[Physi
     positions: list[int] = []
     while True:
         start = at
-        child, at = _plan(text, tokens, at)
+        child, at = _input(text, tokens, at)
         if shape(child) not in shapes:
             raise _unexpected(text, tokens, start, f"one of the inputs {', '.join(shapes)}")
         positions.append(shapes.index(shape(child)))
@@ -81,5 +92,5 @@ def _unexpected(text: str, tokens: list[tuple[str, int]], at: int, expected: str
     return PlanError(
         f"plan text is wrong at character {position + 1}: expected {expected}, found {found}",
         detail=f"  {text}\n  {' ' * position}^",
-        hint="plans look like (a b c), ((a b) c) or ((a b) c d | c>(a b)>d)",
+        hint="plans look like (a b c), ((a b) c), ([a] b) or ((a b) c d | c>(a b)>d)",
     )

@@ -16,7 +16,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup
 from anabranch.schema import TIMESTAMP, Schema
 
 SECOND = 1_000_000
@@ -196,13 +196,18 @@ class _Parts:
 
 
 @st.composite
-def plans(draw: st.DrawFn, relations: tuple[str, ...]) -> PhysicalPlan:
-    """Any plan over the relations: mjoin, tree, or between; with default or drawn probe orders."""
+def plans(draw: st.DrawFn, relations: tuple[str, ...], *, merging: bool = False) -> PhysicalPlan:
+    """Any plan over the relations: mjoin, tree, or between; with default or drawn probe orders.
+
+    With `merging`, which grouped queries allow, inputs of joins may be merged before they join.
+    """
     names = draw(st.permutations(relations))
     pieces: list[PhysicalPlan] = [Leaf(name) for name in names]
     while len(pieces) > 1:
         arity = draw(st.integers(2, len(pieces)))
         inputs, pieces = pieces[:arity], pieces[arity:]
+        if merging:
+            inputs = [PreGroup(child) if draw(st.booleans()) else child for child in inputs]
         orders: tuple[tuple[int, ...], ...] = ()
         if draw(st.booleans()):
             orders = tuple(

@@ -6,10 +6,11 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import PlanError
-from anabranch.expr import Call, Column, Literal
+from anabranch.expr import AggregateCall, Call, Column, Literal
 from anabranch.plan.check import validate
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
-from anabranch.plan.physical import JoinNode, Leaf, probe_order
+from anabranch.plan.physical import JoinNode, Leaf, PreGroup, probe_order
+from anabranch.plan.query import Grouping
 from anabranch.plan.text import parse
 from anabranch.schema import Schema
 from anabranch.window import Window
@@ -32,6 +33,8 @@ def less(left: str, right: str) -> Theta:
 
 
 CHAIN = JoinGraph(tuple(relation(name) for name in "abcd"), (key("x", "a", "b"), key("y", "b", "c")), (less("c", "d"),))
+
+COUNT = Grouping((), (AggregateCall("count", None, LONG),), None, 1)
 
 REFUSED = {
     "(a b)": "plan '(a b)' leaves out 'c'\nhint: name each of a, b, c, d once",
@@ -56,6 +59,28 @@ def test_a_plan_of_other_relations_is_refused(text: str) -> None:
 def test_a_plan_of_all_relations_passes_unchanged(text: str) -> None:
     plan = parse(text)
     assert validate(plan, CHAIN) is plan
+
+
+def test_rows_are_merged_only_below_the_group_by_of_a_grouped_query() -> None:
+    plan = parse("([a] b c d)")
+    with pytest.raises(PlanError) as caught:
+        validate(plan, CHAIN)
+    assert str(caught.value).startswith("plan '([a] b c d)' merges rows in '[a]', but the query is not grouped\n")
+    assert validate(plan, CHAIN, COUNT) is plan
+    with pytest.raises(PlanError, match="merges the rows of the whole query"):
+        validate(PreGroup(parse("(a b c d)")), CHAIN, COUNT)
+    with pytest.raises(PlanError, match="merges the same rows twice"):
+        PreGroup(PreGroup(Leaf("a")))
+
+
+def test_rows_that_would_have_to_agree_in_a_list_are_not_merged() -> None:
+    size = Call("size", (Column("a", "tags", pa.list_(LONG)),), LONG)
+    longer = Theta(Call("less", (size, Column("b", "v", LONG)), pa.bool_()), frozenset("ab"))
+    graph = JoinGraph((relation("a"), relation("b")), (), (longer,))
+    assert validate(parse("(a [b])"), graph, COUNT)
+    with pytest.raises(PlanError) as caught:
+        validate(parse("([a] b)"), graph, COUNT)
+    assert "they would have to agree in 'a.tags'" in str(caught.value)
 
 
 def test_a_join_with_too_few_orders_is_refused() -> None:

@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import PlanError
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, height, linear_tree, mjoin, nodes, shape
+from anabranch.plan.physical import (
+    JoinNode,
+    Leaf,
+    PhysicalPlan,
+    PreGroup,
+    height,
+    linear_tree,
+    mjoin,
+    nodes,
+    shape,
+    ungrouped,
+)
 from anabranch.plan.text import parse
 from anabranch.testing.strategies import plans
 
@@ -16,9 +27,11 @@ NAMES = st.lists(st.from_regex(r"[A-Za-z_][A-Za-z_0-9]{0,5}", fullmatch=True), m
 
 @given(st.data())
 def test_a_plan_is_read_back_as_it_was_printed(data: st.DataObject) -> None:
-    plan = data.draw(plans(tuple(data.draw(NAMES))))
+    plan = data.draw(plans(tuple(data.draw(NAMES)), merging=data.draw(st.booleans())))
     assert parse(str(plan)) == plan
-    spaced = str(plan).replace(" ", "  ").replace("(", "( ").replace(">", " > ").replace(")", " )")
+    spaced = str(plan).replace(" ", "  ").replace(">", " > ")
+    for bracket in "()[]":
+        spaced = spaced.replace(bracket, f" {bracket} ")
     assert parse(f" {spaced} ") == plan
     assert shape(parse(shape(plan))) == shape(plan)
 
@@ -26,14 +39,20 @@ def test_a_plan_is_read_back_as_it_was_printed(data: st.DataObject) -> None:
 @given(st.data())
 def test_a_plan_knows_its_parts(data: st.DataObject) -> None:
     names = tuple(data.draw(NAMES))
-    plan = data.draw(plans(names))
+    plan = data.draw(plans(names, merging=data.draw(st.booleans())))
     assert sorted(plan.relations) == sorted(names)
     joins = list(nodes(plan))
     assert sum(len(join.inputs) - 1 for join in joins) == len(names) - 1
     assert height(plan) <= len(joins)
     for position, join in enumerate(joins):
-        inner = [child for child in join.inputs if isinstance(child, JoinNode)]
+        inner = [child for child in map(_unmerged, join.inputs) if isinstance(child, JoinNode)]
         assert all(child in joins[:position] for child in inner)
+    assert "[" not in str(ungrouped(plan))
+    assert str(ungrouped(plan)) == str(plan).replace("[", "").replace("]", "")
+
+
+def _unmerged(plan: PhysicalPlan) -> PhysicalPlan:
+    return plan.input if isinstance(plan, PreGroup) else plan
 
 
 def test_the_extremes_have_their_texts() -> None:
@@ -44,7 +63,7 @@ def test_the_extremes_have_their_texts() -> None:
     assert str(mixed) == "((a b) c d | c>(a b)>d)"
 
 
-HINT = "plans look like (a b c), ((a b) c) or ((a b) c d | c>(a b)>d)"
+HINT = "plans look like (a b c), ((a b) c), ([a] b) or ((a b) c d | c>(a b)>d)"
 MISPLACED = {
     "": (1, "a relation name or '('", "the end"),
     "(a b": (5, "a relation name or '('", "the end"),
@@ -56,6 +75,10 @@ MISPLACED = {
     "(a b | a>b | b>a)": (12, "'>', ',' or ')'", "'|'"),
     "(a b | a>b, a>b)": (13, "one order for each input", "'a'"),
     "(a b c | a)": (11, "'>'", "')'"),
+    "[a]": (1, "a relation name or '('", "'['"),
+    "([a b)": (5, "']'", "'b'"),
+    "([[a]] b)": (3, "a relation name or '('", "'['"),
+    "([a] b | a>b)": (10, "one of the inputs [a], b", "'a'"),
 }
 REFUSED = {
     "(a)": "a join needs at least two inputs\nhint: write a plan such as '(a b)'",
@@ -85,7 +108,7 @@ def test_what_is_not_a_plan_is_refused(text: str) -> None:
     assert str(caught.value) == REFUSED[text]
 
 
-@given(st.text(alphabet="ab()|>, ", max_size=14))
+@given(st.text(alphabet="ab()[]|>, ", max_size=14))
 def test_any_text_is_a_plan_or_a_plan_error(text: str) -> None:
     try:
         plan: PhysicalPlan | None = parse(text)

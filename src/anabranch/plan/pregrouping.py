@@ -1,0 +1,111 @@
+"""What rows must agree on to be merged below a join of a grouped query, and what a merged row stands for.
+
+A grouped query asks of a combination at which boundaries it counts, in which group, and with which arguments. A row
+counts at the boundaries from its event time to its deadline, a combination at those that all its rows share. So rows
+of one input, or combinations of a sub-join, are interchangeable above it when they agree in
+
+- the first and the last boundary at which they count,
+- their codes in the key classes that reach outside the input (and the keys themselves, where codes are hashes),
+- what the group keys, the thetas and the aggregates that reach outside read of them.
+
+Interchangeable rows become one row with a *weight*, how many they are, and with the *parts* of the aggregates over the
+input alone. A join multiplies weights; COUNT and SUM of one input are multiplied by the weights of the others, MIN and
+MAX stay as they are, AVG is a sum and a count. This is the two-stage group-by of Part II of the migration paper
+(Section 14.1), for many-to-many joins, without restriction to distributive aggregates.
+
+An aggregate whose parts have no fixed width (the least of some texts) is not carried: what it reads is part of the
+agreement instead, so such rows merge less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from anabranch.expr import AggregateCall, Column, Expr, columns, relations
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.query import Grouping
+from anabranch.schema import is_fixed_width, is_float, is_integer
+
+WHOLE_SUM = pa.decimal128(38, 0)
+"""Sums of integers travel as decimals: Arrow's sums of integers wrap silently."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One mergeable part of an aggregate: its name, the function that merges it, its type."""
+
+    name: str
+    function: str
+    type: pa.DataType
+
+
+def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
+    """The parts of the aggregate at that position of a grouping: AVG is a sum and a count, others are themselves."""
+    name = f"part{position}"
+    match aggregate.function:
+        case "avg":
+            return Part(f"{name}.sum", "sum", pa.float64()), Part(f"{name}.count", "count", pa.int64())
+        case "count":
+            return (Part(f"{name}.count", "count", pa.int64()),)
+        case "sum" if is_integer(aggregate.type):
+            return (Part(f"{name}.sum", "sum", WHOLE_SUM),)
+        case "min" | "max" if is_float(aggregate.type):
+            return (Part(f"{name}.{aggregate.function}", aggregate.function, pa.int64()),)
+        case other:
+            return (Part(f"{name}.{other}", other, aggregate.type),)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the rows of an input that are merged into one have in common, and which aggregates they carry."""
+
+    relations: frozenset[str]
+    codes: tuple[str, ...]
+    """Key classes that reach outside the input."""
+    values: tuple[Expr, ...]
+    """Expressions over the input, equal in all merged rows."""
+    carried: tuple[Part, ...]
+    """The parts of the aggregates over the input alone."""
+
+    @property
+    def name(self) -> str:
+        """A name for what is carried, the same in every plan that merges these relations."""
+        return "+".join(sorted(self.relations))
+
+
+def agreement(graph: JoinGraph, grouping: Grouping, merged: Iterable[str]) -> Agreement:
+    """How the rows of these relations, one input of a join of a grouped query, may be merged."""
+    inside = frozenset(merged)
+    reaching = [key for key in graph.keys_of(inside) if not key.relations <= inside]
+    values: dict[Expr, None] = {}
+    for key in reaching:
+        if not key.is_exact:
+            values[next(member for relation, member in key.members if relation in inside)] = None
+    for expression in grouping.keys:
+        values |= dict.fromkeys([expression] if _is_over(expression, inside) else _columns_in(expression, inside))
+    for theta in graph.thetas:
+        if not theta.relations <= inside:
+            values |= dict.fromkeys(_columns_in(theta.predicate, inside))
+    carried: list[Part] = []
+    for position, aggregate in enumerate(grouping.aggregates):
+        if aggregate.argument is None:
+            continue
+        parts = parts_of(position, aggregate)
+        if _is_over(aggregate.argument, inside) and all(is_fixed_width(part.type) for part in parts):
+            carried += parts
+        else:
+            values |= dict.fromkeys(_columns_in(aggregate.argument, inside))
+    return Agreement(inside, tuple(key.name for key in reaching), tuple(values), tuple(carried))
+
+
+def _is_over(expression: Expr, inside: frozenset[str]) -> bool:
+    """True when the expression reads these relations and no other."""
+    read = relations(expression)
+    return bool(read) and read <= inside
+
+
+def _columns_in(expression: Expr, inside: frozenset[str]) -> list[Column]:
+    return [column for column in columns(expression) if column.relation in inside]
