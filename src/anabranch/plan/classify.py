@@ -17,7 +17,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anabranch.errors import UnknownAttribute
-from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, attributes, require_kind, walk
+from anabranch.plan.classifier import (
+    Assign,
+    CategoryTest,
+    Classifier,
+    NumberTest,
+    attributes,
+    depth,
+    require_kind,
+    walk,
+)
 from anabranch.schema import is_text
 
 Doubles: TypeAlias = NDArray[np.float64]
@@ -37,12 +46,13 @@ def assign_routes(classifier: Classifier, columns: Mapping[str, pa.Array | pa.Ch
     places = {id(node): place for place, node in enumerate(nodes)}
     tests: dict[Any, int] = {}
     read: list[Doubles] = []
-    number, threshold = np.full(len(nodes), -1, np.int64), np.zeros(len(nodes))
-    first, second = np.zeros(len(nodes), np.int64), np.zeros(len(nodes), np.int64)
-    null_first, route = np.zeros(len(nodes), np.bool_), np.zeros(len(nodes), np.int16)
+    number, threshold, null_first = np.zeros(len(nodes), np.int64), np.zeros(len(nodes)), np.zeros(len(nodes), np.bool_)
+    route = np.zeros(len(nodes), np.int16)
+    branches = np.empty((len(nodes), 2), np.int64)
     for place, node in enumerate(nodes):
         if isinstance(node, Assign):
             route[place] = node.route
+            branches[place] = place
             continue
         key = (node.attribute, node.values) if isinstance(node, CategoryTest) else node.attribute
         if key not in tests:
@@ -50,10 +60,10 @@ def assign_routes(classifier: Classifier, columns: Mapping[str, pa.Array | pa.Ch
             read.append(_read(node, columns[node.attribute]))
         number[place] = tests[key]
         threshold[place] = 0.5 if isinstance(node, CategoryTest) else node.threshold
-        first[place], second[place] = places[id(node.first)], places[id(node.second)]
+        branches[place] = places[id(node.second)], places[id(node.first)]
         null_first[place] = node.null_first
     out = np.empty(rows, np.int16)
-    _walk(np.stack(read), number, threshold, first, second, null_first, route, out)
+    _walk(np.stack(read), depth(classifier), number, threshold, null_first, branches, route, out)
     return out
 
 
@@ -95,26 +105,25 @@ def _listed(values: tuple[str, ...], column: pa.Array | pa.ChunkedArray) -> Doub
 
 
 @numba.njit(
-    "void(float64[:, ::1], int64[::1], float64[::1], int64[::1], int64[::1], boolean[::1], int16[::1], int16[::1])",
+    "void(float64[:, ::1], int64, int64[::1], float64[::1], boolean[::1], int64[:, ::1], int16[::1], int16[::1])",
     cache=True,
     nogil=True,
 )
 def _walk(
     read: Doubles,
+    steps: int,
     number: NDArray[np.int64],
     threshold: Doubles,
-    first: NDArray[np.int64],
-    second: NDArray[np.int64],
     null_first: NDArray[np.bool_],
+    branches: NDArray[np.int64],
     route: Routes,
     out: Routes,
 ) -> None:
+    """Every row takes as many steps as the deepest one needs, leaves leading to themselves: no branch to mispredict."""
     for row in range(out.shape[0]):
         place = 0
-        while number[place] >= 0:
+        for _ in range(steps):
             value = read[number[place], row]
-            if np.isnan(value):
-                place = first[place] if null_first[place] else second[place]
-            else:
-                place = first[place] if value <= threshold[place] else second[place]
+            goes_first = (value <= threshold[place]) | ((value != value) & null_first[place])
+            place = branches[place, np.int64(goes_first)]
         out[row] = route[place]
