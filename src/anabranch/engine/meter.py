@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
+from anabranch.stats.routes import HopStatistics, RouteStatistics
 from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
 
 
@@ -20,6 +22,8 @@ class Meter:
         self._probes: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0] * 5)
         self._inserted: dict[str, int] = defaultdict(int)
         self._dropped: dict[str, int] = defaultdict(int)
+        self._routes: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
+        self._hops: dict[tuple[str, int], dict[str, list[Any]]] = defaultdict(dict)
 
     def spent(self, kind: str, seconds: float) -> None:
         self.seconds[kind] += seconds
@@ -41,6 +45,19 @@ class Meter:
     def dropped(self, state: str, rows: int) -> None:
         self._dropped[state] += rows
 
+    def hopped(self, relation: str, route: int, operator: str, rows: int, kept: int, seconds: float) -> None:
+        """Rows on one route of a mesh went through an operator."""
+        totals = self._hops[relation, route].setdefault(operator, [0, 0, 0.0])
+        totals[0] += rows
+        totals[1] += kept
+        totals[2] += seconds
+
+    def routed(self, relation: str, route: int, rows: int, results: int) -> None:
+        """Rows reached the end of one route of a mesh."""
+        totals = self._routes[relation, route]
+        totals[0] += rows
+        totals[1] += results
+
     def finish(self, sizes: dict[str, tuple[int, int]]) -> StepStatistics:
         """The statistics of the step, given rows and bytes of each state as they are now."""
         statistics = StepStatistics(
@@ -52,6 +69,16 @@ class Meter:
                 for name, (rows, size) in sizes.items()
             ),
             seconds=dict(self.seconds),
+            routes=tuple(
+                RouteStatistics(
+                    relation,
+                    route,
+                    rows,
+                    results,
+                    tuple(HopStatistics(name, *hop) for name, hop in self._hops[relation, route].items()),
+                )
+                for (relation, route), (rows, results) in self._routes.items()
+            ),
         )
         self.reset()
         return statistics

@@ -7,8 +7,10 @@ are seconds of wall clock inside the step, by kind of work.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from anabranch.stats.routes import RouteStatistics, merge_routes
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class StepStatistics:
     probes: tuple[ProbeStatistics, ...] = ()
     states: tuple[StateStatistics, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
+    routes: tuple[RouteStatistics, ...] = ()
+    """Of a mesh; other plans have none."""
 
     @property
     def state_rows(self) -> int:
@@ -71,7 +75,19 @@ class StepStatistics:
             probes=tuple(ProbeStatistics(**probe) for probe in value["probes"]),
             states=tuple(StateStatistics(**state) for state in value["states"]),
             seconds=dict(value["seconds"]),
+            routes=tuple(RouteStatistics.from_json(route) for route in value.get("routes", ())),
         )
+
+
+def labelled(step: StepStatistics, label: str) -> StepStatistics:
+    """The same with a label before the names of its joins and states."""
+    return replace(
+        step,
+        probes=tuple(
+            replace(p, join=label + p.join, origin=label + p.origin, target=label + p.target) for p in step.probes
+        ),
+        states=tuple(replace(state, state=label + state.state) for state in step.states),
+    )
 
 
 def merge(steps: Iterable[StepStatistics]) -> StepStatistics:
@@ -80,8 +96,10 @@ def merge(steps: Iterable[StepStatistics]) -> StepStatistics:
     seconds: dict[str, float] = {}
     probes: dict[tuple[str, str, str], ProbeStatistics] = {}
     states: dict[str, StateStatistics] = {}
+    routes: list[RouteStatistics] = []
     rows_out = 0
     for step in steps:
+        routes += step.routes
         rows_out += step.rows_out
         for relation, count in step.rows_in.items():
             rows_in[relation] = rows_in.get(relation, 0) + count
@@ -107,4 +125,6 @@ def merge(steps: Iterable[StepStatistics]) -> StepStatistics:
                 before.inserted + state.inserted,
                 before.dropped + state.dropped,
             )
-    return StepStatistics(rows_in, rows_out, tuple(probes.values()), tuple(states.values()), seconds)
+    return StepStatistics(
+        rows_in, rows_out, tuple(probes.values()), tuple(states.values()), seconds, merge_routes(routes)
+    )

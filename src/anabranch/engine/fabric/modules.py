@@ -1,0 +1,116 @@
+"""Operator modules and the index through which a ruster gets from one to the next.
+
+A module is all of one operator: a one-way probe into the base state of one relation (which for an `[UNBOUNDED]`
+relation is a table lookup), or a predicate. Modules hold no rows of their own: base states belong to the engine, so any
+number of routes, meshes and queries may pass through the same modules at the same time.
+
+A ruster goes depth first, block by block, so what is under way is bounded by the blocks on one route, whatever the
+fan-out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from time import perf_counter
+
+from anabranch.engine.batch import Combinations
+from anabranch.engine.fabric.lottery import Lottery
+from anabranch.engine.fabric.ruster import CompiledRoute, Ruster
+from anabranch.engine.meter import Meter
+from anabranch.engine.operators.join import look_up, passing
+from anabranch.engine.state.base import BaseState
+from anabranch.plan.join_graph import JoinGraph, Theta
+from anabranch.plan.mesh import selection_name
+from anabranch.plan.token import Token
+
+MESH = "mesh"
+"""The name under which the probes of all routes are counted, where a plan would name the join."""
+
+
+class ProbeModule:
+    """Looks rows up in the base state of one relation."""
+
+    def __init__(self, state: BaseState, bases: Mapping[str, BaseState], meter: Meter) -> None:
+        self.name = state.relation
+        self._state = state
+        self._bases = bases
+        self._meter = meter
+
+    def work(self, found: Combinations, route: CompiledRoute) -> Iterator[Combinations]:
+        probe = route.probes[self.name, frozenset(found.rows)]
+        return look_up(probe, found, self._state, self._bases, self._meter, (MESH, route.relation, self.name))
+
+
+class SelectionModule:
+    """Keeps the combinations for which a predicate is true."""
+
+    def __init__(self, name: str, theta: Theta, bases: Mapping[str, BaseState]) -> None:
+        self.name = name
+        self._theta = theta
+        self._bases = bases
+
+    def work(self, found: Combinations, route: CompiledRoute) -> Iterator[Combinations]:
+        yield passing(self._theta.predicate, found, self._bases)
+
+
+class OperatorIndex:
+    """The operators in an array; a token's numbers are places in it, and place 0 is the output.
+
+    Queries that share base states share the index: what two of them have in common stands in it once.
+    """
+
+    def __init__(self, bases: Mapping[str, BaseState], meter: Meter, lottery: Lottery) -> None:
+        self._modules: list[ProbeModule | SelectionModule | None] = [None]
+        self._places: dict[str | Theta, int] = {}
+        self._bases = bases
+        self._meter = meter
+        self._lottery = lottery
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def numbers(self, graph: JoinGraph) -> dict[str, int]:
+        """The place of each operator of a query; what is not there yet is added."""
+        for name in graph.names:
+            if name not in self._places:
+                self._add(name, ProbeModule(self._bases[name], self._bases, self._meter))
+        for position, theta in enumerate(graph.thetas):
+            if theta not in self._places:
+                self._add(theta, SelectionModule(selection_name(position), theta, self._bases))
+        probes = {name: self._places[name] for name in graph.names}
+        return probes | {selection_name(i): self._places[theta] for i, theta in enumerate(graph.thetas)}
+
+    def forward(self, ruster: Ruster) -> Iterator[Ruster]:
+        """Hands a ruster to the operator on top of its token, and what comes out to the next; yields what is finished.
+
+        An empty ruster ends where it is, and its token with it.
+        """
+        if not len(ruster.found):
+            return
+        route, top, rows = ruster.route, ruster.token.next, len(ruster.found)
+        if not top:
+            yield ruster
+            return
+        number = top[0] if len(top) == 1 else self._lottery.choose(route.query, route.relation, route.number, top)
+        module, rest = self._modules[number], _after(ruster.token, number)
+        assert module is not None
+        kept, spent, started = 0, 0.0, perf_counter()
+        for block in module.work(ruster.found, route):
+            kept += len(block)
+            spent += perf_counter() - started
+            yield from self.forward(Ruster(block, route, rest))
+            started = perf_counter()
+        spent += perf_counter() - started
+        self._meter.hopped(route.relation, route.number, module.name, rows, kept, spent)
+        if len(top) > 1:
+            self._lottery.learn(route.query, route.relation, route.number, number, rows, kept)
+
+    def _add(self, key: str | Theta, module: ProbeModule | SelectionModule) -> None:
+        self._places[key] = len(self._modules)
+        self._modules.append(module)
+
+
+@lru_cache(maxsize=4096)
+def _after(token: Token, number: int) -> Token:
+    return token.after(number)

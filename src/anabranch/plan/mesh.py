@@ -1,0 +1,300 @@
+"""Meshes: several routes over shared base states, and classifiers that say which rows take which, as immutable values.
+
+For each relation a mesh has the routes that its new rows may take and, when there are several, a classifier. A route is
+a sequence of steps over operators: the probe of another relation (its name), and a predicate of the query that is put
+off (`#0` is the first theta of the join graph; one that no route names is checked as early as it can be). A step of
+several operators is uncertain: all of them are taken, in an order that is found while running.
+
+    mesh(a: b>c; b: a>c; c: b>a)                           one route each: the mjoin with those probe orders
+    mesh(a: b>c, c>b by (k <= 3.5 ? 0 : 1); b: a>c; c: b>a)  two routes for rows of a
+    mesh(a: b|c; b: a>c>#0; c: b>a)                        an uncertain route, and a predicate put off to the end
+
+The grammar of this text, which `parse_mesh` reads back; classifiers have a text of their own (`plan.classifier`):
+
+    mesh      := 'mesh' '(' relation (';' relation)* ')'
+    relation  := name ':' route (',' route)* ['by' classifier]
+    route     := step ('>' step)* | '-'
+    step      := operator ('|' operator)*
+    operator  := name | '#' number
+
+Law: a mesh keeps no state but the base states, so replacing one by another moves nothing. Which route a row takes
+decides what its results cost, never what they are. (Nehme et al. 2012, sections 3 and 5.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+from anabranch.errors import PlanError
+from anabranch.plan.check import validate
+from anabranch.plan.classifier import ONE_ROUTE, Classifier, check_attributes, parse_classifier
+from anabranch.plan.classifier import routes as routes_of
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.physical import JoinNode, PhysicalPlan, mjoin, probe_order
+from anabranch.plan.text import parse
+
+Step: TypeAlias = tuple[str, ...]
+"""Operators that are taken next, in any order when there are several."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """The steps that one subset of a relation's rows goes through."""
+
+    steps: tuple[Step, ...]
+
+    def __post_init__(self) -> None:
+        taken = self.operators
+        if any(not step for step in self.steps):
+            raise PlanError(f"route '{self}' has a step without operators")
+        if twice := sorted({operator for operator in taken if taken.count(operator) > 1}):
+            raise PlanError(f"route '{self}' takes '{twice[0]}' twice")
+        # The order inside an uncertain step means nothing, so it is not part of the value.
+        object.__setattr__(self, "steps", tuple(tuple(sorted(step)) for step in self.steps))
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        return tuple(operator for step in self.steps for operator in step)
+
+    @property
+    def is_certain(self) -> bool:
+        return all(len(step) == 1 for step in self.steps)
+
+    def __str__(self) -> str:
+        return ">".join("|".join(step) for step in self.steps) or "-"
+
+
+@dataclass(frozen=True)
+class RelationRoutes:
+    """What new rows of one relation do: the routes, by number, and who takes which."""
+
+    relation: str
+    routes: tuple[Route, ...]
+    classifier: Classifier = ONE_ROUTE
+
+    def __post_init__(self) -> None:
+        if not self.routes:
+            raise PlanError(f"relation '{self.relation}' has no route")
+        assigned = routes_of(self.classifier)
+        if assigned[-1] >= len(self.routes):
+            raise PlanError(
+                f"the classifier of relation '{self.relation}' assigns route {assigned[-1]}, "
+                f"and there are only {len(self.routes)}",
+                hint="routes are numbered from 0",
+            )
+
+    def __str__(self) -> str:
+        listed = ", ".join(str(route) for route in self.routes)
+        chosen = "" if len(self.routes) == 1 and self.classifier == ONE_ROUTE else f" by {self.classifier}"
+        return f"{self.relation}: {listed}{chosen}"
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The routes of every relation of a query."""
+
+    ways: tuple[RelationRoutes, ...]
+
+    def __post_init__(self) -> None:
+        names = self.relations
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise PlanError(f"relation '{twice[0]}' occurs twice in mesh '{self}'")
+
+    @cached_property
+    def relations(self) -> tuple[str, ...]:
+        return tuple(way.relation for way in self.ways)
+
+    def of(self, relation: str) -> RelationRoutes:
+        return next(way for way in self.ways if way.relation == relation)
+
+    def __str__(self) -> str:
+        return f"mesh({'; '.join(str(way) for way in self.ways)})"
+
+
+Plan: TypeAlias = PhysicalPlan | Mesh
+"""Anything that can run a query."""
+
+
+def selection_name(position: int) -> str:
+    """The operator that checks the graph's theta at that position."""
+    return f"#{position}"
+
+
+def operators(graph: JoinGraph) -> tuple[str, ...]:
+    """Every operator of a query: a probe for each relation, then a selection for each theta."""
+    return (*graph.names, *(selection_name(position) for position in range(len(graph.thetas))))
+
+
+def needs(operator: str, graph: JoinGraph) -> frozenset[str]:
+    """The relations that must be bound before the operator can be taken; none for a probe."""
+    if not operator.startswith("#"):
+        return frozenset()
+    return graph.thetas[int(operator[1:])].relations
+
+
+def one_route(graph: JoinGraph, orders: Mapping[str, tuple[str, ...]] | None = None) -> Mesh:
+    """The mesh in which all rows of a relation take one route: the given order of probes, or the default one."""
+    every = mjoin(graph.names)
+    chosen: dict[str, tuple[str, ...]] = dict.fromkeys(graph.names, ())
+    if isinstance(every, JoinNode):
+        chosen |= {
+            name: tuple(graph.names[i] for i in probe_order(every, position, graph))
+            for position, name in enumerate(graph.names)
+        }
+    chosen |= orders or {}
+    return Mesh(tuple(RelationRoutes(name, (certain(chosen[name]),)) for name in graph.names))
+
+
+def certain(order: tuple[str, ...]) -> Route:
+    """The route that takes these operators one after another."""
+    return Route(tuple((operator,) for operator in order))
+
+
+def check_mesh(mesh: Mesh, graph: JoinGraph) -> Mesh:
+    """The mesh itself when every row of every relation gets all it needs to become the query's results."""
+    known = set(operators(graph))
+    if unknown := sorted(set(mesh.relations) - set(graph.names)):
+        raise PlanError(
+            f"mesh '{mesh}' routes '{unknown[0]}', which the query does not have",
+            hint=f"the query's relations are {', '.join(graph.names)}",
+        )
+    if missing := sorted(set(graph.names) - set(mesh.relations)):
+        raise PlanError(f"mesh '{mesh}' has no route for '{missing[0]}'", hint="give each relation at least one")
+    for way in mesh.ways:
+        check_attributes(way.classifier, graph.relation(way.relation).schema, way.relation)
+        for route in way.routes:
+            if strange := sorted(set(route.operators) - known):
+                raise PlanError(
+                    f"route '{route}' of relation '{way.relation}' takes '{strange[0]}', which the query does not have",
+                    hint=f"its operators are {', '.join(operators(graph))}",
+                )
+            _check_route(way.relation, route, graph)
+    return mesh
+
+
+def check_plan(plan: Plan, graph: JoinGraph) -> Plan:
+    """The plan itself when it computes the query of the graph."""
+    return check_mesh(plan, graph) if isinstance(plan, Mesh) else validate(plan, graph)
+
+
+def _check_route(relation: str, route: Route, graph: JoinGraph) -> None:
+    probed = {operator for operator in route.operators if not operator.startswith("#")}
+    if probed != set(graph.names) - {relation}:
+        odd = sorted(probed ^ (set(graph.names) - {relation}))
+        raise PlanError(
+            f"route '{route}' of relation '{relation}' does not probe every other relation once",
+            detail=f"look at '{odd[0]}'",
+        )
+    bound = {relation}
+    for step in route.steps:
+        for operator in step:
+            if early := sorted(needs(operator, graph) - bound):
+                raise PlanError(
+                    f"route '{route}' of relation '{relation}' checks '{operator}' before '{early[0]}' is bound",
+                    detail=f"'{operator}' is {graph.thetas[int(operator[1:])]}",
+                )
+        bound |= set(step)
+
+
+# --- as text ---------------------------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(r"\s*('(?:[^']|'')*'|`(?:[^`]|``)*`|#[0-9]+|[A-Za-z_][A-Za-z_0-9]*|\S)", re.S)
+_OPERATOR = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|#[0-9]+")
+
+
+def parse_plan(text: str) -> Plan:
+    """The plan or mesh that a text describes, or a PlanError that names the position."""
+    return parse_mesh(text) if re.match(r"\s*mesh\s*\(", text) else parse(text)
+
+
+def parse_mesh(text: str) -> Mesh:
+    """The mesh that a text describes, or a PlanError that names the position."""
+    reader = _Reader(text, [(match.group(1), match.start(1)) for match in _TOKEN.finditer(text)])
+    mesh, end = reader.mesh()
+    if end != len(reader.tokens):
+        raise reader.unexpected(end, "the end of the mesh")
+    return mesh
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Recursive descent over tokens; every method takes a position and returns the one after what it read."""
+
+    text: str
+    tokens: list[tuple[str, int]]
+
+    def mesh(self) -> tuple[Mesh, int]:
+        at = self.expect(self.expect(0, "mesh"), "(")
+        way, at = self.way(at)
+        ways = [way]
+        while self.peek(at) == ";":
+            way, at = self.way(at + 1)
+            ways.append(way)
+        return Mesh(tuple(ways)), self.expect(at, ")", "',', ';', '>', '|', 'by' or ')'")
+
+    def way(self, at: int) -> tuple[RelationRoutes, int]:
+        relation = self.peek(at)
+        if not _OPERATOR.fullmatch(relation) or relation.startswith("#"):
+            raise self.unexpected(at, "a relation")
+        route, at = self.route(self.expect(at + 1, ":"))
+        routes = [route]
+        while self.peek(at) == ",":
+            route, at = self.route(at + 1)
+            routes.append(route)
+        if self.peek(at) != "by":
+            if len(routes) > 1:
+                raise self.unexpected(at, f"'by' and a classifier for the {len(routes)} routes of '{relation}'")
+            return RelationRoutes(relation, tuple(routes)), at
+        classifier, at = self.classifier(at + 1)
+        return RelationRoutes(relation, tuple(routes), classifier), at
+
+    def route(self, at: int) -> tuple[Route, int]:
+        if self.peek(at) == "-":
+            return Route(()), at + 1
+        step, at = self.step(at)
+        steps = [step]
+        while self.peek(at) == ">":
+            step, at = self.step(at + 1)
+            steps.append(step)
+        return Route(tuple(steps)), at
+
+    def step(self, at: int) -> tuple[Step, int]:
+        step: list[str] = []
+        while not step or self.peek(at) == "|":
+            at += 1 if step else 0
+            if not _OPERATOR.fullmatch(self.peek(at)):
+                raise self.unexpected(at, "a relation or a predicate such as #0")
+            step.append(self.peek(at))
+            at += 1
+        return tuple(step), at
+
+    def classifier(self, at: int) -> tuple[Classifier, int]:
+        """What stands between two places where no parenthesis is open is a text of its own."""
+        end, depth = at, 0
+        while end < len(self.tokens) and (depth or end == at):
+            depth += {"(": 1, ")": -1}.get(self.peek(end), 0)
+            end += 1
+        start = self.tokens[at][1] if at < len(self.tokens) else len(self.text)
+        stop = self.tokens[end][1] if end < len(self.tokens) else len(self.text)
+        return parse_classifier(self.text[start:stop]), end
+
+    def peek(self, at: int) -> str:
+        return self.tokens[at][0] if at < len(self.tokens) else ""
+
+    def expect(self, at: int, token: str, expected: str = "") -> int:
+        if self.peek(at) != token:
+            raise self.unexpected(at, expected or f"'{token}'")
+        return at + 1
+
+    def unexpected(self, at: int, expected: str) -> PlanError:
+        position = self.tokens[at][1] if at < len(self.tokens) else len(self.text)
+        found = f"'{self.peek(at)}'" if at < len(self.tokens) else "the end"
+        return PlanError(
+            f"mesh text is wrong at character {position + 1}: expected {expected}, found {found}",
+            detail=f"  {self.text}\n  {' ' * position}^",
+            hint="meshes look like mesh(a: b>c, c>b by (k <= 3.5 ? 0 : 1); b: a>c; c: b>a)",
+        )

@@ -1,0 +1,65 @@
+"""Hypothesis strategies for meshes: any routes, any classifier, uncertain steps, predicates put off."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import strategies as st
+
+from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, is_classifiable
+from anabranch.plan.join_graph import JoinGraph, Relation
+from anabranch.plan.mesh import Mesh, RelationRoutes, Route, Step, needs, selection_name
+from anabranch.schema import is_text
+
+
+@st.composite
+def meshes(draw: st.DrawFn, graph: JoinGraph) -> Mesh:
+    """Any mesh over the relations of a graph."""
+    return Mesh(tuple(draw(_ways(graph, relation)) for relation in graph.relations))
+
+
+@st.composite
+def _ways(draw: st.DrawFn, graph: JoinGraph, relation: Relation) -> RelationRoutes:
+    several = tuple(draw(_route(graph, relation.name)) for _ in range(draw(st.integers(1, 3))))
+    return RelationRoutes(relation.name, several, draw(_classifier(relation, len(several))))
+
+
+@st.composite
+def _route(draw: st.DrawFn, graph: JoinGraph, relation: str) -> Route:
+    order: list[str] = list(draw(st.permutations([name for name in graph.names if name != relation])))
+    for position in range(len(graph.thetas)):
+        if draw(st.booleans()):
+            selection = selection_name(position)
+            missing = [order.index(name) for name in needs(selection, graph) if name != relation]
+            order.insert(draw(st.integers(max(missing, default=-1) + 1, len(order))), selection)
+    steps: list[Step] = []
+    for operator in order:
+        bound = {relation, *itertools.chain.from_iterable(steps[:-1])}
+        joins_last = bool(steps) and needs(operator, graph) <= bound and draw(st.booleans())
+        if joins_last:
+            steps[-1] = (*steps[-1], operator)
+        else:
+            steps.append((operator,))
+    return Route(tuple(steps))
+
+
+def _classifier(relation: Relation, routes: int) -> st.SearchStrategy[Classifier]:
+    leaves: st.SearchStrategy[Classifier] = st.builds(Assign, st.integers(0, routes - 1))
+    columns = [field for field in relation.schema if is_classifiable(field.type)]
+    if not columns:
+        return leaves
+
+    def tests(below: st.SearchStrategy[Classifier]) -> st.SearchStrategy[Classifier]:
+        return st.sampled_from(columns).flatmap(
+            lambda field: (
+                st.builds(CategoryTest, st.just(field.name), _CATEGORIES, below, below, st.booleans())
+                if is_text(field.type)
+                else st.builds(NumberTest, st.just(field.name), _THRESHOLDS, below, below, st.booleans())
+            )
+        )
+
+    return st.recursive(leaves, tests, max_leaves=4)
+
+
+_CATEGORIES = st.lists(st.sampled_from(["a", "ab", "zz"]), max_size=2).map(tuple)
+_THRESHOLDS = st.sampled_from([0.0, 0.5, 1.0, 7.0, 1005.0])
