@@ -1,0 +1,72 @@
+"""One decision of the loop, whatever its outcome, as a value that explains itself and that JSON can hold."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from anabranch.adapt.gate import Price
+from anabranch.adapt.knowledge import Knowledge
+from anabranch.cost.resources import Resources
+from anabranch.plan.physical import PhysicalPlan
+
+Action: TypeAlias = Literal["migrate", "keep"]
+Origin: TypeAlias = Literal["library", "optimizer"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """To change to the proposed plan, or to keep the one in force."""
+
+    batch: int
+    """The batch after which it was taken."""
+    action: Action
+    policy: str
+    trigger: str
+    """Why a better plan was looked for."""
+    plan: PhysicalPlan
+    cost: Resources
+    proposed: PhysicalPlan
+    proposed_cost: Resources
+    origin: Origin
+    """Who proposed."""
+    price: Price | None
+    """The migration as estimated; None when the proposed plan is the one in force."""
+    reason: str
+    """Why the change was made, or was not."""
+    statistics: Knowledge
+
+    @property
+    def strategy(self) -> str | None:
+        return None if self.price is None else self.price.strategy
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": "decision",
+            "batch": self.batch,
+            "action": self.action,
+            "policy": self.policy,
+            "trigger": self.trigger,
+            "plan": str(self.plan),
+            "cost": _numbers(self.cost),
+            "proposed": str(self.proposed),
+            "proposedCost": _numbers(self.proposed_cost),
+            "origin": self.origin,
+            "strategy": self.strategy,
+            "migrationCost": None if self.price is None else {k: _plain(v) for k, v in asdict(self.price).items()},
+            "reason": self.reason,
+            "statistics": self.statistics.to_json(),
+        }
+
+
+def _numbers(cost: Resources) -> dict[str, Any]:
+    return {"cpu": _plain(cost.cpu), "memory": _plain(cost.memory), "rate": _plain(cost.rate)}
+
+
+def _plain(value: Any) -> Any:
+    """A number of Python's own; infinity has no form in JSON."""
+    if isinstance(value, str):
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,99 @@
+"""What a change must win before it is made.
+
+A proposed plan passes when it needs less of the scarce resource than the plan in force by a ratio *and* by an amount,
+and what it saves within the horizon is at least what the migration costs. Scarce is what the objective names; where
+both count (`qualified`), the one of which the plan in force takes the larger share. A plan that breaks its limits is
+left for one that keeps them without ratio and amount, but never without pay-back. All rates are per second of event
+time, so a replay at ten times the speed decides as the live stream did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from anabranch.adapt.policy import TEN_BATCHES, Interval
+from anabranch.cost.resources import Resources
+from anabranch.optimize.hints import Objective
+from anabranch.optimize.strategy import Budget
+
+Resource: TypeAlias = Literal["cpu", "memory"]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The thresholds."""
+
+    ratio: float = 1.2
+    """The plan in force needs this many times what the proposed one needs, or more."""
+    cores: float = 0.005
+    """Cores saved, at least, when CPU is what is scarce."""
+    bytes: float = 1_000_000.0
+    """Bytes saved, at least, when memory is."""
+    horizon: float = 600.0
+    """Seconds of event time within which a migration must have paid for itself."""
+    cool_down: Interval = TEN_BATCHES
+    """After a migration nothing is decided for so long."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """What one way of migrating takes beyond the running of the query."""
+
+    strategy: str
+    cpu: float
+    """Seconds of one core in all."""
+    memory: float
+    """Bytes held beside the states while it lasts."""
+    seconds: float
+    """Event time from its beginning to its end."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    passed: bool
+    reason: str
+
+
+def scarce(current: Resources, objective: Objective, budget: Budget) -> Resource:
+    """The resource by which the two plans are compared."""
+    match objective.kind:
+        case "memory":
+            return "memory"
+        case "qualified":
+            cores = budget.total_cpu if budget.cpu < float("inf") else float(budget.slots)
+            return "memory" if current.memory / budget.total_memory > current.cpu / cores else "cpu"
+        case _:
+            return "cpu"
+
+
+def judge(
+    gate: Gate, current: Resources, proposed: Resources, price: Price, objective: Objective, budget: Budget
+) -> Verdict:
+    """Whether the proposed plan may replace the current one at that price, and why (not)."""
+    if budget.allows(current) and not budget.allows(proposed):
+        return Verdict(False, "the proposed plan is over its limits")
+    resource = scarce(current, objective, budget)
+    has, needs = _of(current, resource), _of(proposed, resource)
+    saved = has - needs
+    amount, unit = (gate.cores, "cores") if resource == "cpu" else (gate.bytes, "bytes")
+    rescues = not budget.allows(current) and budget.allows(proposed)
+    if saved <= 0:
+        return Verdict(False, f"saves no {resource}")
+    if not rescues:
+        if has < gate.ratio * needs:
+            return Verdict(False, f"needs {needs / has:.0%} of the {resource}, a ratio of {gate.ratio:g} is wanted")
+        if saved < amount:
+            return Verdict(False, f"saves {saved:.3g} {unit}, {amount:g} are wanted")
+    cost = price.cpu if resource == "cpu" else price.memory * price.seconds
+    if cost > saved * gate.horizon:
+        return Verdict(
+            False,
+            f"{price.strategy} is paid back after {cost / saved:.3g} s, {gate.horizon:g} s are allowed",
+        )
+    why = "keeps the limits, and " if rescues else ""
+    return Verdict(True, f"{why}saves {saved:.3g} {unit}; {price.strategy} is paid back after {cost / saved:.3g} s")
+
+
+def _of(cost: Resources, resource: Resource) -> float:
+    return cost.cpu if resource == "cpu" else cost.memory

@@ -1,0 +1,78 @@
+"""What is known of the streams of a running query: the numbers of its latest batches, over those of earlier ones.
+
+The latest batches are measured together, so each counts by the evidence it brings. A number that they could not measure
+keeps the value it had; one that was never measured is absent. Neither is zero.
+
+Limit: a selectivity that the plan in force never looks up stays at what an earlier plan saw, however old that is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from anabranch.stats.view import FixedStatistics
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Rates and selectivities of a query, and the event time between its batches in seconds."""
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+    selectivities: Mapping[str, float] = field(default_factory=dict)
+    filters: Mapping[str, float] = field(default_factory=dict)
+    batch: float = 1.0
+
+    def renewed(self, measured: FixedStatistics, batch: float) -> Knowledge:
+        """The knowledge after some batches were measured.
+
+        >>> Knowledge({"a": 8.0, "b": 3.0}).renewed(FixedStatistics(rates={"a": 4.0}), 1.0).rates
+        {'a': 4.0, 'b': 3.0}
+        """
+        return Knowledge(
+            {**self.rates, **measured.rates},
+            {**self.selectivities, **measured.selectivities},
+            {**self.filters, **measured.filters},
+            batch,
+        )
+
+    @property
+    def view(self) -> FixedStatistics:
+        """The numbers as optimizers read them."""
+        return FixedStatistics(self.rates, self.filters, self.selectivities, source="measured")
+
+    def distance(self, other: Knowledge) -> float:
+        """The largest factor by which a rate or selectivity differs; infinite when one side does not know it.
+
+        >>> Knowledge({"a": 8.0}).distance(Knowledge({"a": 10.0}))
+        1.25
+        """
+        factors = [*_factors(self.rates, other.rates), *_factors(self.selectivities, other.selectivities)]
+        return max(factors, default=1.0)
+
+    def drift(self, other: Knowledge) -> float:
+        """The same over what both sides know."""
+        return self._shared_with(other).distance(other._shared_with(self))
+
+    def _shared_with(self, other: Knowledge) -> Knowledge:
+        return Knowledge(
+            {name: value for name, value in self.rates.items() if name in other.rates},
+            {name: value for name, value in self.selectivities.items() if name in other.selectivities},
+        )
+
+    def to_json(self) -> dict[str, object]:
+        return {"rates": dict(self.rates), "selectivities": dict(self.selectivities), "batch": self.batch}
+
+
+def _factors(mine: Mapping[str, float], theirs: Mapping[str, float]) -> list[float]:
+    return [_factor(mine.get(name), theirs.get(name)) for name in {*mine, *theirs}]
+
+
+def _factor(one: float | None, other: float | None) -> float:
+    if one is None or other is None:
+        return math.inf
+    low, high = sorted((one, other))
+    if high == low:
+        return 1.0
+    return high / low if low > 0 else math.inf

@@ -1,0 +1,152 @@
+"""When to look for a better plan: four policies, which only suggest (Zhu 2006, 26.1).
+
+- *periodic*: at every interval.
+- *data-driven*: when rates or selectivities have moved away from what the last decision rested on; at the end of an
+  interval, or at once when eager.
+- *memory-driven*: when the state comes near to the memory there is, or the rows that wait at the inputs have become
+  more and more. A jump in a single batch is no trend: it may be gone before a new plan helps.
+- *refined memory-driven*: watches the rows inside the plan as well, where a wrong join order shows first. The
+  dissertation means the queues between operators; this engine drains those in every batch, so what counts here are the
+  intermediate combinations that a batch made.
+
+What a policy compares with is the situation at the last decision, so a slow drift is not lost in small steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias, assert_never
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A stretch of batches, of event time in seconds, or of both; it has passed when both have."""
+
+    batches: int = 0
+    seconds: float = 0.0
+
+    def has_passed(self, batches: int, seconds: float) -> bool:
+        return batches >= self.batches and seconds >= self.seconds
+
+
+TEN_BATCHES = Interval(batches=10)
+
+
+@dataclass(frozen=True)
+class Periodic:
+    every: Interval = TEN_BATCHES
+    name = "periodic"
+
+
+@dataclass(frozen=True)
+class DataDriven:
+    every: Interval = TEN_BATCHES
+    threshold: float = 1.5
+    """The factor by which a rate or selectivity must have changed."""
+    eager: bool = False
+    name = "data-driven"
+
+
+@dataclass(frozen=True)
+class Trend:
+    """What counts as a steady increase."""
+
+    batches: int = 5
+    growth: float = 1.3
+    """The factor between the first and the last of the batches."""
+
+    def holds(self, values: Sequence[float]) -> bool:
+        """True when the latest values never fell, grew enough, and did not grow mostly in one jump.
+
+        >>> Trend(4, 1.3).holds([9, 10, 12, 14, 16]), Trend(4, 1.3).holds([10, 10, 10, 40])
+        (True, False)
+        """
+        recent = values[-self.batches :]
+        if len(recent) < max(2, self.batches):
+            return False
+        steps = [after - before for before, after in pairwise(recent)]
+        rise = recent[-1] - recent[0]
+        if min(steps) < 0 or rise <= 0 or recent[-1] < self.growth * recent[0]:
+            return False
+        return len(steps) == 1 or max(steps) <= 0.7 * rise
+
+
+STEADY = Trend()
+
+
+@dataclass(frozen=True)
+class MemoryDriven:
+    memory: float | None = None
+    """Bytes of state that there may be; without it only the inputs are watched."""
+    share: float = 0.9
+    """How near the state may come to it."""
+    trend: Trend = STEADY
+    name = "memory-driven"
+
+
+@dataclass(frozen=True)
+class RefinedMemoryDriven:
+    memory: float | None = None
+    share: float = 0.9
+    trend: Trend = STEADY
+    name = "refined memory-driven"
+
+
+Policy: TypeAlias = Periodic | DataDriven | MemoryDriven | RefinedMemoryDriven
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a policy sees: the time since the last decision, and what has become of the query since.
+
+    The two functions are asked only by the policies that need them, because they cost more than a look.
+    """
+
+    batches: int
+    seconds: float
+    memory: int
+    """Bytes of state after the latest batch."""
+    change: Callable[[], float | None]
+    """The largest factor by which a rate or selectivity differs from what the last decision rested on; None when
+    nothing has been decided yet."""
+    waiting: tuple[float, ...] = ()
+    """Rows that waited at the inputs, batch by batch since the last decision; batches that do not know are left out."""
+    between: Callable[[], Sequence[float]] = tuple
+    """Intermediate combinations that each of these batches made."""
+
+
+def suggestion(policy: Policy, seen: Situation) -> str | None:
+    """Why one should look for a better plan now, or None when there is no reason to."""
+    match policy:
+        case Periodic(every):
+            return "the interval has passed" if every.has_passed(seen.batches, seen.seconds) else None
+        case DataDriven(every, threshold, eager):
+            if not eager and not every.has_passed(seen.batches, seen.seconds):
+                return None
+            factor = seen.change()
+            if factor is None:
+                return "the first statistics are in"
+            return f"statistics changed by a factor of {factor:.3g}" if factor >= threshold else None
+        case MemoryDriven(memory, share, trend):
+            return _short_of_memory(seen, memory, share) or _waiting(seen, trend)
+        case RefinedMemoryDriven(memory, share, trend):
+            reason = _short_of_memory(seen, memory, share) or _waiting(seen, trend)
+            if reason is None and trend.holds(between := seen.between()):
+                return f"intermediate rows rose to {between[-1]:g} a batch over {trend.batches} batches"
+            return reason
+        case _:
+            assert_never(policy)
+
+
+def _short_of_memory(seen: Situation, memory: float | None, share: float) -> str | None:
+    if memory is None or seen.memory < share * memory:
+        return None
+    return f"the state takes {seen.memory:,} of {memory:,.0f} bytes"
+
+
+def _waiting(seen: Situation, trend: Trend) -> str | None:
+    if not trend.holds(seen.waiting):
+        return None
+    return f"rows waiting at the inputs rose to {seen.waiting[-1]:g} over {trend.batches} batches"

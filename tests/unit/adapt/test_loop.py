@@ -1,0 +1,201 @@
+"""The loop over simulated batches: it follows a drift, stands still under noise, and explains every decision."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.adapt.gate import Gate
+from anabranch.adapt.loop import Loop, Means, intermediate_rows
+from anabranch.adapt.policy import DataDriven, Interval, MemoryDriven, Periodic, Policy, RefinedMemoryDriven, Trend
+from anabranch.adapt.settings import Settings
+from anabranch.optimize.strategy import Budget
+from anabranch.plan.text import parse
+from anabranch.stats.view import FixedStatistics
+from tests.unit.adapt.simulated import QUERY, observed, pricing, run, steady_step, truth
+
+LEFT, RIGHT = parse("((a b) c)"), parse("(a (b c))")
+FOR_LEFT, FOR_RIGHT = truth(0.0001, 0.01), truth(0.01, 0.0001)
+OFTEN = Periodic(Interval(batches=5))
+
+
+def loop(policy: Policy = OFTEN, cpu: float = 0.01, **others: object) -> Loop:
+    return Loop(QUERY, replace(Settings(policy=policy), **others), Means(pricing(cpu)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("policy", [OFTEN, DataDriven(Interval(batches=5)), DataDriven(eager=True)])
+def test_a_drift_is_followed_once(policy: Policy) -> None:
+    adapting = loop(policy)
+    plan, before = run(adapting, LEFT, [FOR_LEFT] * 20)
+    assert plan == LEFT
+    assert {decision.action for decision in before} == {"keep"}
+    plan, after = run(adapting, plan, [FOR_RIGHT] * 40, first=20)
+    assert plan == RIGHT
+    assert [decision.action for decision in after].count("migrate") == 1
+    (change,) = [decision for decision in after if decision.action == "migrate"]
+    assert change.cost.cpu > 1.2 * change.proposed_cost.cpu
+    assert "saves" in change.reason
+    assert change.strategy == "moving-state"
+
+
+def test_a_frozen_loop_says_what_it_would_do_and_does_nothing() -> None:
+    plan, decisions = run(loop(freeze=True), LEFT, [FOR_RIGHT] * 20)
+    assert plan == LEFT
+    assert decisions
+    assert all(decision.action == "keep" and decision.reason.startswith("frozen") for decision in decisions)
+
+
+def test_nothing_is_decided_on_statistics_that_are_half_of_yesterday() -> None:
+    """In between, half a b of the one kind and half of the other, the mjoin would look best: two changes for one."""
+    adapting = loop(Periodic(Interval(batches=1)), remember=8)
+    run(adapting, LEFT, [FOR_LEFT] * 10)
+    _, decisions = run(adapting, LEFT, [FOR_RIGHT] * 12, first=10)
+    assert [(decision.action, decision.proposed) for decision in decisions] == [("migrate", RIGHT)]
+    assert decisions[0].batch >= 16
+
+
+def test_streams_that_never_settle_do_not_stop_the_loop() -> None:
+    swing = [FOR_LEFT if batch // 4 % 2 else FOR_RIGHT for batch in range(60)]
+    _, decisions = run(loop(Periodic(Interval(batches=1)), gate=Gate(ratio=1000.0), remember=8), LEFT, swing)
+    assert len(decisions) >= 4
+
+
+def test_what_served_before_is_found_in_the_library_without_a_search() -> None:
+    adapting = loop()
+    statistics = [FOR_LEFT] * 20 + [FOR_RIGHT] * 30 + [FOR_LEFT] * 30
+    plan, decisions = run(adapting, LEFT, statistics)
+    assert plan == LEFT
+    changes = [decision for decision in decisions if decision.action == "migrate"]
+    assert [(str(change.proposed), change.origin) for change in changes] == [
+        ("(a (b c))", "optimizer"),
+        ("((a b) c)", "library"),
+    ]
+
+
+@settings(max_examples=settings().max_examples // 3)
+@given(
+    noise=st.lists(st.floats(0.85, 1.15), min_size=12, max_size=30),
+    alternation=st.sampled_from([1, 2, 3, 5]),
+)
+def test_noise_around_a_draw_changes_nothing(noise: list[float], alternation: int) -> None:
+    """The two joins are alike, and now the one, now the other comes out a little better."""
+    batches = []
+    for number, factor in enumerate(noise):
+        one, other = (factor, 1 / factor) if number // alternation % 2 else (1 / factor, factor)
+        batches.append(truth(0.0005 * one, 0.0005 * other))
+    best, _ = run(loop(), LEFT, [truth(0.0005, 0.0005)] * 20)
+    _, decisions = run(loop(), best, batches)
+    assert decisions
+    assert all(decision.action == "keep" for decision in decisions)
+
+
+@settings(max_examples=settings().max_examples // 3)
+@given(period=st.integers(1, 12), cool_down=st.integers(1, 15), every=st.integers(1, 6))
+def test_there_is_a_cool_down_between_changes_however_the_streams_swing(
+    period: int, cool_down: int, every: int
+) -> None:
+    adapting = loop(Periodic(Interval(batches=every)), gate=Gate(cool_down=Interval(batches=cool_down)), remember=1)
+    swing = [FOR_LEFT if batch // period % 2 else FOR_RIGHT for batch in range(50)]
+    _, decisions = run(adapting, LEFT, swing)
+    changes = [decision.batch for decision in decisions if decision.action == "migrate"]
+    # The batch after a decision is the one in which the plan is being changed; the cool-down begins behind it.
+    assert all(later - earlier > cool_down for earlier, later in pairwise(changes))
+
+
+@given(ab=st.floats(1e-5, 1e-2), bc=st.floats(1e-5, 1e-2), cpu=st.floats(0, 100), horizon=st.floats(1, 1000))
+def test_nothing_is_changed_that_does_not_pay_back(ab: float, bc: float, cpu: float, horizon: float) -> None:
+    adapting = loop(cpu=cpu, gate=Gate(horizon=horizon))
+    _, decisions = run(adapting, LEFT, [truth(ab, bc)] * 6)
+    for decision in decisions:
+        if decision.action == "migrate":
+            assert decision.price is not None
+            assert decision.price.cpu <= (decision.cost.cpu - decision.proposed_cost.cpu) * horizon
+            assert decision.cost.cpu >= adapting.settings.gate.ratio * decision.proposed_cost.cpu
+
+
+def test_baselines_move_only_with_a_decision() -> None:
+    """A drift in steps that are each below the threshold adds up until it is seen."""
+    adapting = loop(DataDriven(threshold=2.0, eager=True), remember=1)
+    adapting.observe(observed(0, LEFT, truth(0.0001, 0.001)))
+    seen = [adapting.observe(observed(n, LEFT, truth(0.0001 * 1.2**n, 0.001))) for n in range(1, 12)]
+    decided = [n for n, decision in enumerate(seen, 1) if decision is not None]
+    assert decided[:2] == [4, 8]
+
+
+def test_batches_of_a_changing_plan_are_not_learned_from() -> None:
+    adapting = loop(Periodic(Interval(batches=1)), gate=Gate(cool_down=Interval(batches=3)))
+    for batch in range(5):
+        assert adapting.observe(replace(observed(batch, LEFT, FOR_RIGHT), is_migrating=True)) is None
+    decided = [adapting.observe(observed(batch, LEFT, FOR_LEFT)) for batch in range(5, 9)]
+    assert [decision is not None for decision in decided] == [False, False, True, True]
+    assert decided[2] is not None
+    assert decided[2].statistics.selectivities["a b"] == pytest.approx(0.0001, rel=0.05)
+
+
+def test_a_batch_of_unknown_length_teaches_nothing() -> None:
+    adapting = loop(Periodic(Interval(batches=1)))
+    assert adapting.observe(replace(observed(0, LEFT, FOR_LEFT), seconds=None)) is None
+    assert adapting.observe(observed(1, LEFT, FOR_LEFT)) is not None
+
+
+def test_a_wished_strategy_is_taken_or_the_plan_is_kept() -> None:
+    _, decisions = run(loop(strategy="parallel-track"), LEFT, [FOR_RIGHT] * 6)
+    assert [decision.strategy for decision in decisions] == ["parallel-track"]
+    alone = Loop(QUERY, Settings(policy=OFTEN, strategy="parallel-track"), Means(pricing(0.01, "moving-state")))
+    plan, decisions = run(alone, LEFT, [FOR_RIGHT] * 6)
+    assert plan == LEFT
+    assert [decision.reason for decision in decisions] == ["parallel-track cannot serve this change"]
+
+
+def test_memory_that_runs_short_is_a_reason_to_look() -> None:
+    adapting = loop(MemoryDriven(memory=20_000_000))
+    _, quiet = run(adapting, LEFT, [FOR_LEFT] * 10)
+    assert not quiet
+    plan, decisions = run(adapting, LEFT, [FOR_RIGHT] * 10, first=10)
+    assert plan == RIGHT
+    assert "of 20,000,000 bytes" in decisions[0].trigger
+
+
+def test_rows_that_pile_up_at_the_inputs_are_a_reason_to_look() -> None:
+    adapting = loop(MemoryDriven(trend=Trend(4, 1.5)))
+    waiting = [100, 130, 170, 230, 300]
+    decisions = [adapting.observe(observed(n, LEFT, FOR_RIGHT, waiting=rows)) for n, rows in enumerate(waiting)]
+    assert [decision is not None for decision in decisions] == [False, False, False, True, False]
+
+
+def test_the_refined_policy_sees_the_rows_inside_before_any_wait() -> None:
+    drift = [truth(0.0001 * 1.15**n, 0.001) for n in range(8)]
+    _, plain = run(loop(MemoryDriven(trend=Trend(4, 1.5))), LEFT, drift)
+    _, refined = run(loop(RefinedMemoryDriven(trend=Trend(4, 1.5))), LEFT, drift)
+    assert not plain
+    assert "intermediate rows rose" in refined[0].trigger
+
+
+def test_a_plan_over_its_limits_is_left_for_one_that_keeps_them() -> None:
+    means = Means(pricing(), budget=Budget(memory=10_000_000))
+    plan, decisions = run(Loop(QUERY, Settings(policy=OFTEN, gate=Gate(ratio=1000.0)), means), LEFT, [FOR_RIGHT] * 6)
+    assert plan != LEFT
+    assert "keeps the limits" in decisions[0].reason
+
+
+def test_a_decision_is_a_record_that_json_holds() -> None:
+    _, decisions = run(loop(), LEFT, [FOR_RIGHT] * 6)
+    record = json.loads(json.dumps(decisions[0].to_json()))
+    assert record["action"] == "migrate"
+    assert record["plan"] == "((a b) c)"
+    assert record["proposed"] == "(a (b c))"
+    assert record["cost"]["cpu"] > record["proposedCost"]["cpu"] > 0
+    assert record["strategy"] == "moving-state"
+    assert record["statistics"]["rates"] == {"a": 1000.0, "b": 1000.0, "c": 1000.0}
+
+
+def test_intermediate_rows_are_those_that_are_no_results() -> None:
+    statistics = FixedStatistics(rates=dict.fromkeys("abc", 100.0), selectivities={"a b": 0.01, "b c": 0.02})
+    step = steady_step(QUERY, LEFT, statistics)
+    (inner,) = [state for state in step.states if state.state == "(a b)"]
+    assert intermediate_rows(step, LEFT, QUERY.graph) == inner.inserted

@@ -1,0 +1,64 @@
+"""The `adapt:` block: what it means, and what it says when it is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.adapt.gate import Gate
+from anabranch.adapt.policy import DataDriven, Interval, Periodic, RefinedMemoryDriven, Trend
+from anabranch.adapt.settings import Settings
+from anabranch.errors import SpecError
+
+
+def test_an_empty_block_is_the_defaults() -> None:
+    assert Settings.from_mapping({}) == Settings()
+
+
+def test_everything_can_be_said() -> None:
+    settings = Settings.from_mapping(
+        {
+            "policy": "data-driven",
+            "every": 3,
+            "threshold": 2,
+            "eager": True,
+            "gate": {"ratio": 1.5, "cores": 0.1, "bytes": 10, "horizon": "1 minute", "cool_down": "5 seconds"},
+            "strategy": "parallel-track",
+            "freeze": True,
+            "scope": "slot",
+            "remember": 4,
+        }
+    )
+    gate = Gate(1.5, 0.1, 10.0, 60.0, Interval(seconds=5.0))
+    assert settings == Settings(DataDriven(Interval(batches=3), 2.0, True), gate, "parallel-track", True, "slot", 4)
+    assert Settings.from_mapping({"policy": "periodic", "every": "10 seconds"}).policy == Periodic(
+        Interval(seconds=10.0)
+    )
+    refined = Settings.from_mapping(
+        {"policy": "refined memory-driven", "memory": 1000, "share": 0.5, "batches": 3, "growth": 2}
+    )
+    assert refined.policy == RefinedMemoryDriven(1000.0, 0.5, Trend(3, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (
+            {"policy": "data driven"},
+            "entry 'adapt.policy': unknown policy 'data driven'\nhint: did you mean 'data-driven'?",
+        ),
+        ({"every": 0}, "entry 'adapt.every' is '0'\nhint: write a number of batches of at least 1, or a duration"),
+        ({"every": "soon"}, "entry 'adapt.every' is 'soon'\nhint: write a duration such as 10 seconds"),
+        ({"gate": {"ratio": 0.5}}, "entry 'adapt.gate.ratio' is '0.5'\nhint: write a number of 1 or more"),
+        ({"gate": {"horizont": 1}}, "entry 'adapt.gate.horizont' is not known\nhint: did you mean 'horizon'?"),
+        ({"gate": 3}, "entry 'adapt.gate' is '3'"),
+        ({"strategy": "teleport"}, "entry 'adapt.strategy': unknown value 'teleport'\nhint: known are auto"),
+        ({"freeze": "yes"}, "entry 'adapt.freeze' is 'yes'\nhint: write true or false"),
+        ({"polcy": "periodic"}, "entry 'adapt.polcy' is not known\nhint: did you mean 'policy'?"),
+        ({"policy": "periodic", "threshold": 2}, "entry 'adapt.threshold' is not known"),
+        ({"policy": "memory-driven", "share": 2}, "entry 'adapt.share' is '2'\nhint: write a share above 0"),
+    ],
+)
+def test_a_wrong_entry_is_named_with_what_to_write(entries: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        Settings.from_mapping(entries)
+    assert str(caught.value).startswith(message)
