@@ -27,9 +27,10 @@ from anabranch.errors import HostError
 from anabranch.explain import Explanation
 from anabranch.host.spark.session import local_session
 from anabranch.launch import start
-from anabranch.live import View, advance, follow, size_text
+from anabranch.live import View, advance, follow
 from anabranch.picture import OUTPUT, plan_svg
 from anabranch.schema import TIMESTAMP
+from anabranch.sizes import size_text
 from anabranch.spec import Spec, load
 
 ORDERS_PER_TICK = 1_500

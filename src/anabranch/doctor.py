@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from anabranch.errors import HostError
-from anabranch.live import size_text
+from anabranch.sizes import size_text
 
 SHARED_MEMORY = Path("/dev/shm")
 

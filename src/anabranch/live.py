@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from anabranch.sizes import size_text
+
 
 class Followed(Protocol):
     """The part of a query handle that can be watched."""
@@ -94,17 +96,3 @@ def line(view: View) -> Text:
     for label, value in parts:
         text.append(f"{label} ", style="dim").append(value, style="bold").append("  ")
     return text
-
-
-def size_text(size: int) -> str:
-    """Bytes as people read them.
-
-    >>> size_text(2_345_678)
-    '2.3 MB'
-    """
-    amount = float(size)
-    for unit in ("B", "kB", "MB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} GB"

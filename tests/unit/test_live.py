@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from anabranch.live import View, advance, follow, line, size_text
+from anabranch.live import View, advance, follow, line
+from anabranch.sizes import size_text
 
 
 def progress(batch: int, *, rows_out: int = 2, late: int = 1, idle: bool = False) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from anabranch.engine.compile import compile_plan
 from anabranch.engine.engine import Engine
 from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict
 from anabranch.lab.virtual_clock import stream
-from anabranch.optimize.shapes import Orderer
+from anabranch.optimize.ranking import ranked_orderer
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, shape
 from anabranch.plan.query import Query
@@ -261,7 +261,7 @@ def _plans(load: Workload, rng: random.Random, count: int) -> list[PhysicalPlan]
         ]
     graph = load.query().graph
     mjoin, *others = [text for text in texts if _is_connected(parse(text), graph)]
-    orderer = Orderer(_model(load, UnitCosts(1e-7, 0.0, 1e-7, 1e-8, 1e-7)))
+    orderer = ranked_orderer(_model(load, UnitCosts(1e-7, 0.0, 1e-7, 1e-8, 1e-7)))
     chosen = [mjoin, *rng.sample(others, min(count - 1, len(others)))]
     return [orderer.complete(parse(text)) for text in chosen]
 

@@ -22,7 +22,7 @@ from anabranch.cost.resources import NESTED, ResourceModel
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from anabranch.lab.virtual_clock import Moment, run_query, stream
 from anabranch.optimize.min_state import min_state
-from anabranch.optimize.shapes import Orderer
+from anabranch.optimize.ranking import ranked_orderer
 from anabranch.optimize.strategy import Budget, Proposal
 from anabranch.optimize.two_layer import two_layer
 from anabranch.plan.physical import PhysicalPlan
@@ -105,7 +105,7 @@ def model(given: Set) -> ResourceModel:
 
 def plans(given: Set) -> dict[str, PhysicalPlan]:
     """The best mjoin and tree, and where the paper needs one, the mixture that the optimizer finds."""
-    orderer = Orderer(model(given))
+    orderer = ranked_orderer(model(given))
     found = {"mjoin": orderer.plan(orderer.mjoin()), "tree": orderer.plan(min_state(orderer))}
     if "jtree" in given.expected:
         answer = two_layer(orderer, Budget(cpu=1.0, memory=given.memory))

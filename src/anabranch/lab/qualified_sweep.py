@@ -23,6 +23,7 @@ from anabranch.cost.resources import HASHED, ResourceModel, Resources
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from anabranch.optimize.jtree_finder import find_jtrees
 from anabranch.optimize.min_state import min_state
+from anabranch.optimize.ranking import ranked_orderer
 from anabranch.optimize.shapes import Orderer, Shape
 from anabranch.optimize.state_removal import remove_states
 from anabranch.optimize.state_selection import select_states
@@ -77,7 +78,7 @@ def random_setting(rng: np.random.Generator, size: int) -> Estimates:
 
 
 def _budgets(model: ResourceModel, rng: np.random.Generator) -> dict[str, Budget]:
-    orderer = Orderer(model)
+    orderer = ranked_orderer(model)
     mjoin, tree = orderer.price(orderer.mjoin()), orderer.price(min_state(orderer))
     cpu, memory = sorted((mjoin.cpu, tree.cpu)), sorted((mjoin.memory, tree.memory))
     return {
@@ -106,13 +107,13 @@ def _try(
         return orderer.price(trail[-1])
 
     started = perf_counter()
-    orderer = Orderer(ResourceModel(model.estimates, model.units))
+    orderer = ranked_orderer(ResourceModel(model.estimates, model.units))
     note("state-selection", started, last(orderer, select_states(orderer, budget)))
     started = perf_counter()
-    orderer = Orderer(ResourceModel(model.estimates, model.units))
+    orderer = ranked_orderer(ResourceModel(model.estimates, model.units))
     note("state-removal", started, last(orderer, remove_states(orderer, budget, min_state(orderer))))
     started = perf_counter()
-    answer = two_layer(Orderer(ResourceModel(model.estimates, model.units)), budget)
+    answer = two_layer(ranked_orderer(ResourceModel(model.estimates, model.units)), budget)
     note("two-layer", started, answer.cost if isinstance(answer, Proposal) else None)
     if exhaustive:
         started = perf_counter()
@@ -123,7 +124,7 @@ def _try(
 def _warm_up(rng: np.random.Generator) -> None:
     """Compiles what is compiled, so that no setting is charged for it."""
     model = ResourceModel(random_setting(rng, 4), HASHED)
-    two_layer(Orderer(model), Budget(cpu=1e-12))
+    two_layer(ranked_orderer(model), Budget(cpu=1e-12))
     find_jtrees(model, Budget())
 
 

@@ -1,8 +1,8 @@
 """One way to choose a plan: candidates from every strategy, hints and budget as filters, an objective to rank them.
 
 Up to `EXHAUSTIVE` relations the candidates include all plans that no other dominates, so a plan within the budget is
-found whenever there is one; beyond, those that the two-layer framework passes. Every candidate stays in the answer with
-its cost and the reason it lost.
+found whenever there is one, and nothing is compiled for it; beyond, those that the two-layer framework passes. Every
+candidate stays in the answer with its cost and the reason it lost.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.cost.units import ENGINE
 from anabranch.errors import SpecError
 from anabranch.optimize.hints import Hints, Objective
-from anabranch.optimize.jtree_finder import find_jtrees
 from anabranch.optimize.min_state import min_state
+from anabranch.optimize.plain import LARGEST as EXHAUSTIVE
+from anabranch.optimize.plain import Chains, exact_orderer, undominated
 from anabranch.optimize.shapes import Orderer, in_order
 from anabranch.optimize.state_removal import remove_states
 from anabranch.optimize.state_selection import select_states
@@ -34,9 +35,10 @@ from anabranch.optimize.strategy import (
 from anabranch.optimize.two_layer import infeasible
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import Leaf, PhysicalPlan
-from anabranch.stats.view import StatisticsView
+from anabranch.stats.view import Source, StatisticsView
 
-EXHAUSTIVE = 8
+ALIKE = 0.05
+"""Without limits, plans this near to the least CPU count as equally fast, and the smallest of them is taken."""
 MOST_PROGRESS = 12
 """Candidates whose progress over time is worked out, the cheapest first."""
 
@@ -51,6 +53,7 @@ class Choice:
     model: ResourceModel
     budget: Budget
     objective: Objective
+    units_from: Source = "assumed"
 
     @property
     def estimates(self) -> Estimates:
@@ -72,19 +75,28 @@ def choose(
     """
     model = resource_model(graph, statistics, batch)
     budget, objective, hints = budget or Budget(), objective or Objective(), hints or Hints()
-    return Choice(_answer(model, budget, objective, hints), model, budget, objective)
+    costs = statistics.unit_costs()
+    units_from = costs.source if costs is not None else "assumed"
+    return Choice(_answer(model, budget, objective, hints), model, budget, objective, units_from)
 
 
 def resource_model(graph: JoinGraph, statistics: StatisticsView, batch: float = 1.0) -> ResourceModel:
     """What plans of a query are priced by: estimates from the statistics, and this engine's unit costs unless given."""
-    return ResourceModel(from_statistics(graph, statistics), statistics.unit_costs() or ENGINE, batch=batch)
+    costs = statistics.unit_costs()
+    units = costs.units if costs is not None else ENGINE
+    return ResourceModel(from_statistics(graph, statistics), units, batch=batch)
 
 
 def _answer(model: ResourceModel, budget: Budget, objective: Objective, hints: Hints) -> Proposal | Infeasible:
     if len(model.estimates.names) == 1:
         candidates, hints = [_only(Leaf(model.estimates.names[0]), model, "only plan")], Hints()
     elif hints.plan is not None:
-        candidates, hints = [_only(Orderer(model).complete(hints.plan), model, "forced by a hint")], Hints()
+        orderer, _ = _orderer(model)
+        # Beside the forced plan the two ends of the scale, for comparison.
+        others = [(orderer.mjoin(), "mjoin ordering"), (min_state(orderer), "min-state")]
+        forced = _only(orderer.complete(hints.plan), model, "given")
+        candidates = _distinct([forced, *(orderer.considered(shape, origin) for shape, origin in others)])
+        hints = replace(hints, plan=forced.plan)
     else:
         candidates = _candidates(model, budget, objective, hints)
     allowed: list[Considered] = []
@@ -103,7 +115,19 @@ def _answer(model: ResourceModel, budget: Budget, objective: Objective, hints: H
     best = ranked[0]
     rest = [replace(c, reason=_why_lost(c, best, budget)) if not c.reason else c for c in ranked[1:]]
     won = replace(best, reason=best.reason or "chosen")
-    return Proposal(best.plan, best.cost, _why_won(best, budget, objective), (won, *rest, *over, *refused))
+    reason = _why_won(ranked, budget, objective) if hints.plan is None else "it was asked for"
+    return Proposal(best.plan, best.cost, reason, (won, *rest, *over, *refused))
+
+
+def _orderer(model: ResourceModel) -> tuple[Orderer, Chains | None]:
+    """What orders the probes of a query's joins; with few relations also the chains that a full search goes by."""
+    if len(model.estimates.names) <= EXHAUSTIVE:
+        chains = Chains(model)
+        return exact_orderer(chains), chains
+    # Only here: loading the compiled kernels takes longer than a small query's whole search.
+    from anabranch.optimize.ranking import ranked_orderer
+
+    return ranked_orderer(model), None
 
 
 def _only(plan: PhysicalPlan, model: ResourceModel, origin: str) -> Considered:
@@ -125,7 +149,7 @@ def by_policy(plans: tuple[Considered, ...], policy: Policy, budget: Budget, rng
 
 
 def _candidates(model: ResourceModel, budget: Budget, objective: Objective, hints: Hints) -> list[Considered]:
-    orderer = Orderer(model)
+    orderer, chains = _orderer(model)
     tree = min_state(orderer)
     shapes = [(orderer.mjoin(), "mjoin ordering"), (tree, "min-state")]
     shapes += [(shape, "state-selection") for shape in select_states(orderer, budget)[1:]]
@@ -133,28 +157,32 @@ def _candidates(model: ResourceModel, budget: Budget, objective: Objective, hint
     reach = budget if hints == Hints() else Budget(memory=math.ulp(0.0))
     shapes += [(shape, "state-removal") for shape in remove_states(orderer, reach, tree)[1:]]
     found = [orderer.considered(shape, origin) for shape, origin in shapes]
-    if len(model.estimates.names) <= EXHAUSTIVE:
+    if chains is not None:
         forbidden, needed = hints.forbidden_sets(model), hints.needed_sets(model)
-        found += find_jtrees(model, Budget(), forbidden=forbidden, needed=needed)
+        found += undominated(chains, forbidden=forbidden, needed=needed)
         if objective.kind in ("rate", "first"):
             # Early on, while the windows are short, another plan may be the cheapest.
-            early = at(
-                model, min(max(model.estimates.windows), objective.amount) / 2 if objective.kind == "rate" else 1
-            )
-            plans = [c.plan for c in find_jtrees(early, Budget(), forbidden=forbidden, needed=needed)]
-            found += [Considered(plan, model.price(plan), "jtree-finder, early") for plan in plans]
-    distinct: dict[str, Considered] = {}
+            soon = min(max(model.estimates.windows), objective.amount) / 2 if objective.kind == "rate" else 1.0
+            early = undominated(Chains(at(model, soon)), forbidden=forbidden, needed=needed)
+            found += [Considered(c.plan, model.price(c.plan), f"{c.origin}, early") for c in early]
+    amended = []
     for candidate in found:
         plan = hints.amended(candidate.plan, model)
-        if plan != candidate.plan:
-            candidate = replace(candidate, plan=plan, cost=model.price(plan))
-        distinct.setdefault(str(plan), candidate)
+        amended.append(candidate if plan == candidate.plan else replace(candidate, plan=plan, cost=model.price(plan)))
+    return _distinct(amended)
+
+
+def _distinct(found: list[Considered]) -> list[Considered]:
+    """Each plan once, as it was found first."""
+    distinct: dict[str, Considered] = {}
+    for candidate in found:
+        distinct.setdefault(str(candidate.plan), candidate)
     return list(distinct.values())
 
 
 def _obeying(model: ResourceModel, hints: Hints) -> PhysicalPlan:
     """A plan built from the wanted joins alone, for when the strategies found none that obeys the hints."""
-    orderer = Orderer(model)
+    orderer, _ = _orderer(model)
     parts, shape = orderer.leaves, {}
     for wanted in sorted(hints.needed_sets(model), key=lambda mask: (mask.bit_count(), mask)):
         inside = tuple(part for part in parts if part & wanted == part)
@@ -179,8 +207,11 @@ def _ranked(plans: list[Considered], model: ResourceModel, budget: Budget, objec
             return by_cpu
         case "memory":
             return sorted(by_cpu, key=lambda c: c.cost.memory)
-        case "qualified":
+        case "qualified" if budget.is_limited:
             return sorted(by_cpu, key=lambda c: budget.use(c.cost))
+        case "qualified":
+            alike = [c for c in by_cpu if c.cost.cpu <= by_cpu[0].cost.cpu * (1 + ALIKE)]
+            return sorted(alike, key=lambda c: c.cost.memory) + by_cpu[len(alike) :]
         case "rate" | "first":
             cores = min(budget.total_cpu, float(budget.slots))
             timed = []
@@ -197,37 +228,39 @@ def _ranked(plans: list[Considered], model: ResourceModel, budget: Budget, objec
             return [candidate for _, candidate in timed] + by_cpu[MOST_PROGRESS:]
 
 
-def _why_won(best: Considered, budget: Budget, objective: Objective) -> str:
+def _why_won(ranked: list[Considered], budget: Budget, objective: Objective) -> str:
+    best, among = ranked[0], "of the plans within the budget"
     match objective.kind:
         case "cpu":
-            return "least CPU of the plans within the budget"
+            return f"least CPU {among}"
         case "memory":
-            return "least memory of the plans within the budget"
+            return f"least memory {among}"
         case "rate":
-            return f"most results after {objective.amount:g} s of the plans within the budget: {best.reason}"
+            return f"most results after {objective.amount:g} s {among}: {best.reason}"
         case "first":
-            return f"first to {objective.amount:g} results of the plans within the budget: {best.reason}"
-        case "qualified":
-            if budget.cpu == budget.memory == math.inf:
-                return "least CPU; no limits are set"
+            return f"first to {objective.amount:g} results {among}: {best.reason}"
+        case "qualified" if budget.is_limited:
             return f"most room within the budget: uses {budget.use(best.cost):.0%} of it"
+        case "qualified":
+            if best.cost.cpu == min(c.cost.cpu for c in ranked):
+                return "least CPU; no limits are set"
+            return f"least memory of the plans within {ALIKE:.0%} of the least CPU; no limits are set"
 
 
 def _why_lost(loser: Considered, best: Considered, budget: Budget) -> str:
-    needs = f"needs {_more(loser.cost, best.cost)}"
-    limited = min(budget.cpu, budget.memory) < math.inf
-    return f"{needs}, {budget.use(loser.cost):.0%} of the budget" if limited else needs
+    needs = _difference(loser.cost, best.cost)
+    return f"{needs}, {budget.use(loser.cost):.0%} of the budget" if budget.is_limited else needs
 
 
-def _more(loser: Resources, best: Resources) -> str:
-    parts = []
-    if loser.cpu > best.cpu:
-        parts.append(f"{_times(loser.cpu, best.cpu)} more CPU")
-    if loser.memory > best.memory:
-        parts.append(f"{_times(loser.memory, best.memory)} more memory")
-    return " and ".join(parts) or "no less"
+def _difference(loser: Resources, best: Resources) -> str:
+    compared = (("CPU", loser.cpu, best.cpu), ("memory", loser.memory, best.memory))
+    more = [_times(one, other, what) for what, one, other in compared if one > other * (1 + 1e-9)]
+    less = [f"{1 - one / other:.1%} less {what}" for what, one, other in compared if one < other * (1 - 1e-9)]
+    if not more:
+        return f"needs {' and '.join(less)}" if less else "costs the same"
+    return f"needs {' and '.join(more)}" + (f", though {less[0]}" if less else "")
 
 
-def _times(more: float, less: float) -> str:
-    ratio = more / less if less else float("inf")
-    return f"{ratio:.1f} times" if ratio >= 2 else f"{ratio - 1:.1%}"
+def _times(more: float, less: float, what: str) -> str:
+    ratio = more / less if less else math.inf
+    return f"{ratio:.1f} times the {what}" if ratio >= 2 else f"{ratio - 1:.1%} more {what}"

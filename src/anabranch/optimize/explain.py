@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from anabranch.optimize.choice import Choice
 from anabranch.optimize.strategy import Budget, Infeasible, Proposal, kind
+from anabranch.sizes import size_text
 
 MOST_ROWS = 20
 HEADINGS = ("plan", "kind", "by", "cpu", "memory", "rate", "verdict")
@@ -19,7 +20,7 @@ def considered_rows(choice: Choice) -> list[tuple[str, ...]]:
             kind(c.plan),
             c.origin,
             f"{c.cost.cpu:.4g}",
-            bytes_text(c.cost.memory),
+            size_text(c.cost.memory),
             f"{c.cost.rate:.4g}",
             c.reason,
         )
@@ -41,7 +42,7 @@ def explanation(choice: Choice) -> str:
             lines += [f"plan {plan}", f"because {reason}"]
         case Infeasible(bound=bound, best=best, cost=cost):
             lines += [f"no plan keeps the bound on {bound}", f"nearest {best}"]
-    lines.append(f"needs {cost.cpu:.4g} cores, {bytes_text(cost.memory)}, for {cost.rate:.4g} results per second")
+    lines.append(f"needs {cost.cpu:.4g} cores, {size_text(cost.memory)}, for {cost.rate:.4g} results per second")
     rows = considered_rows(choice)
     lines += ["", "considered", *_table([HEADINGS, *rows[:MOST_ROWS]])]
     if len(rows) > MOST_ROWS:
@@ -49,24 +50,12 @@ def explanation(choice: Choice) -> str:
     return "\n".join(lines)
 
 
-def bytes_text(count: float) -> str:
-    """Bytes with the unit that reads best.
-
-    >>> bytes_text(1_500_000)
-    '1.5 MB'
-    """
-    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.3g} B"
-
-
 def _budget_text(budget: Budget) -> str:
     parts = []
     if budget.cpu != float("inf"):
         parts.append(f"{budget.cpu:g} cores")
     if budget.memory != float("inf"):
-        parts.append(bytes_text(budget.memory))
+        parts.append(size_text(budget.memory))
     limits = " and ".join(parts) or "none"
     return f"{limits} in each of {budget.slots} slots" if budget.slots > 1 and parts else limits
 

@@ -115,6 +115,8 @@ class Hints:
 
     def objection(self, plan: PhysicalPlan) -> str:
         """Why a plan is not allowed; empty when it is."""
+        if self.plan is not None:
+            return "" if plan == self.plan else "another plan was asked for"
         if kind(plan) not in self.kinds:
             return f"a {kind(plan)} is forbidden by a hint"
         joined = {frozenset(node.relations) for node in nodes(plan)}

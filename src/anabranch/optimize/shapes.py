@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-import numpy as np
-
 from anabranch.cost.resources import ResourceModel, Resources
-from anabranch.optimize.kernels import Numbers, numbers, order_blocks
 from anabranch.optimize.strategy import Considered
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes
 
@@ -36,19 +33,12 @@ class Ordering:
 class Orderer:
     """Orders and prices the joins of one query, and remembers each answer.
 
-    On a join graph without cycles an order is the best that forms no cross product: the cost of a sequence has the
-    adjacent sequence interchange property, so ordering by rank (T - 1) / C below each node of the rooted graph is
-    optimal (Ibaraki and Kameda 1984; Krishnamurthy, Boral and Zaniolo 1986; for streams Zhu 2006, ch. 5.1). A graph
-    with cycles is first cut to its least spanning tree by rows x rows x selectivity, λλσ where all windows are equal. A
-    second tree may also use cross products (edges of selectivity 1); for each input the cheaper order of the two is
-    kept, so considering cross products never costs anything. O(n^2) for each input.
+    Where the orders come from is a parameter: by rank for any number of relations (`ranking`), the best of all for a
+    few (`plain`).
     """
 
     model: ResourceModel
-
-    @cached_property
-    def _numbers(self) -> Numbers:
-        return numbers(self.model)
+    find: Callable[[Blocks], Ordering]
 
     @cached_property
     def _known(self) -> dict[Blocks, Ordering]:
@@ -58,8 +48,7 @@ class Orderer:
         """Good orders for a join of these inputs."""
         found = self._known.get(blocks)
         if found is None:
-            orders, cpu, memory = order_blocks(self._numbers, np.array(blocks, dtype=np.int64))
-            found = self._known[blocks] = Ordering(tuple(map(tuple, orders.tolist())), cpu, memory)
+            found = self._known[blocks] = self.find(blocks)
         return found
 
     @property

@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 from anabranch.cost.resources import Resources
 from anabranch.errors import SpecError
 from anabranch.plan.physical import PhysicalPlan, nodes
+from anabranch.sizes import size_text
 
 Bound: TypeAlias = Literal["cpu", "memory", "cpu and memory together"]
 
@@ -41,6 +42,10 @@ class Budget:
     @property
     def total_memory(self) -> float:
         return self.memory * self.slots
+
+    @property
+    def is_limited(self) -> bool:
+        return min(self.cpu, self.memory) < math.inf
 
     def allows(self, cost: Resources) -> bool:
         """True when the whole plan fits the slots together."""
@@ -96,7 +101,7 @@ def over_budget(cost: Resources, budget: Budget) -> str:
     if cost.cpu > budget.total_cpu:
         parts.append(f"cpu {cost.cpu:.3g} is over {budget.total_cpu:.3g} cores")
     if cost.memory > budget.total_memory:
-        parts.append(f"memory {cost.memory:.3g} is over {budget.total_memory:.3g} bytes")
+        parts.append(f"memory {size_text(cost.memory)} is over {size_text(budget.total_memory)}")
     return ", ".join(parts)
 
 

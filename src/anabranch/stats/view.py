@@ -17,7 +17,7 @@ from typing import Literal, Protocol, TypeAlias
 from anabranch.errors import StatisticsError
 from anabranch.plan.join_graph import JoinGraph
 
-Source: TypeAlias = Literal["given", "sampled", "measured", "assumed"]
+Source: TypeAlias = Literal["given", "sampled", "measured", "calibrated", "assumed"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,14 @@ class UnitCosts:
                 _require(getattr(self, item.name), f"costs.{item.name}", "cost", high=math.inf)
 
 
+@dataclass(frozen=True)
+class KnownCosts:
+    """Unit costs and where they came from."""
+
+    units: UnitCosts
+    source: Source
+
+
 class StatisticsView(Protocol):
     """Read access to statistics; None means not known."""
 
@@ -95,7 +103,9 @@ class StatisticsView(Protocol):
         """Bytes of payload of a row kept in a base state."""
         ...
 
-    def unit_costs(self) -> UnitCosts | None: ...
+    def unit_costs(self) -> KnownCosts | None:
+        """What the operations of the engine cost."""
+        ...
 
 
 Numbers: TypeAlias = Mapping[str, float]
@@ -191,8 +201,8 @@ class FixedStatistics:
     def row_bytes(self, relation: str, stream: str) -> Known | None:
         return self._known(self.bytes, relation, stream)
 
-    def unit_costs(self) -> UnitCosts | None:
-        return self.costs
+    def unit_costs(self) -> KnownCosts | None:
+        return KnownCosts(self.costs, self.source) if self.costs is not None else None
 
     def _known(self, entries: Numbers, *names: str) -> Known | None:
         for name in names:
@@ -222,7 +232,7 @@ class Layered:
     def row_bytes(self, relation: str, stream: str) -> Known | None:
         return next((k for view in self.views if (k := view.row_bytes(relation, stream)) is not None), None)
 
-    def unit_costs(self) -> UnitCosts | None:
+    def unit_costs(self) -> KnownCosts | None:
         return next((costs for view in self.views if (costs := view.unit_costs()) is not None), None)
 
 

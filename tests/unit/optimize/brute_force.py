@@ -43,7 +43,7 @@ def _products(split: tuple[tuple[str, ...], ...], arity: int | None) -> Iterator
 
 def best_ordered(plan: PhysicalPlan, model: ResourceModel) -> PhysicalPlan:
     """The plan with, for each input of each join, the cheapest of all permutations."""
-    if isinstance(plan, Leaf):
+    if not isinstance(plan, JoinNode):
         return plan
     inputs = tuple(best_ordered(child, model) for child in plan.inputs)
     if len(inputs) == 2:

@@ -12,7 +12,8 @@ from anabranch.cost.resources import HASHED, NESTED, ResourceModel
 from anabranch.errors import PlanError, SpecError
 from anabranch.optimize.jtree_finder import find_jtrees
 from anabranch.optimize.min_state import min_state
-from anabranch.optimize.shapes import Orderer, dissolved, shape_of
+from anabranch.optimize.ranking import ranked_orderer
+from anabranch.optimize.shapes import dissolved, shape_of
 from anabranch.optimize.state_removal import remove_states
 from anabranch.optimize.state_selection import select_states
 from anabranch.optimize.strategy import Budget, Considered, Infeasible, Proposal, kind, pareto
@@ -58,7 +59,7 @@ def test_the_number_of_jtrees_is_schroeders() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_min_state_is_optimal_on_stars(seed: int) -> None:
     model = ResourceModel(random_setting(random.Random(seed), 5, star=True), HASHED)
-    orderer = Orderer(model)
+    orderer = ranked_orderer(model)
     trees = [str(plan) for plan in all_shapes(model.estimates.names, arity=2)]
     best = min(tree_state(model, text) for text in trees if is_free_of_cross_products(model, text))
     assert orderer.price(min_state(orderer)).memory <= best * (1 + 1e-9)
@@ -66,7 +67,7 @@ def test_min_state_is_optimal_on_stars(seed: int) -> None:
 
 def test_min_state_joins_two_slow_streams_across() -> None:
     setting = from_edges({"a": 100, "b": 1, "c": 1}, 1.0, {("a", "b"): 0.5, ("a", "c"): 0.5})
-    orderer = Orderer(ResourceModel(setting, HASHED))
+    orderer = ranked_orderer(ResourceModel(setting, HASHED))
     assert orderer.plan(min_state(orderer)) == parse("(a (b c))")
 
 
@@ -74,7 +75,7 @@ def test_shapes_price_and_plan_as_the_model_does() -> None:
     rng = random.Random(11)
     for _ in range(5):
         model = ResourceModel(random_setting(rng, 6, extra_edges=2), ENGINE_LIKE, batch=0.1)
-        orderer = Orderer(model)
+        orderer = ranked_orderer(model)
         for shape in remove_states(orderer, Budget(memory=1e-9), min_state(orderer)):
             plan = orderer.plan(shape)
             price = orderer.price(shape)
@@ -90,7 +91,7 @@ def test_removing_a_state_hands_its_inputs_up() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_state_selection_lowers_cpu_and_keeps_the_memory_bound(seed: int) -> None:
     model = ResourceModel(random_setting(random.Random(seed), 7, extra_edges=2), NESTED, keyed=False)
-    orderer = Orderer(model)
+    orderer = ranked_orderer(model)
     memory = orderer.price(orderer.mjoin()).memory * 3
     trail = [orderer.price(shape) for shape in select_states(orderer, Budget(cpu=1e-12, memory=memory))]
     assert all(later.cpu < earlier.cpu for earlier, later in pairwise(trail))
@@ -99,7 +100,7 @@ def test_state_selection_lowers_cpu_and_keeps_the_memory_bound(seed: int) -> Non
 
 def test_state_selection_stops_at_the_first_plan_that_fits() -> None:
     model = ResourceModel(random_setting(random.Random(2), 6), NESTED, keyed=False)
-    orderer = Orderer(model)
+    orderer = ranked_orderer(model)
     trail = select_states(orderer, Budget(cpu=1e-12))
     assert len(trail) > 2
     enough = orderer.price(trail[1]).cpu
@@ -111,13 +112,13 @@ def test_state_selection_merges_operators_that_gain_both_resources() -> None:
     dear = UnitCosts(insert=50.0, delete=50.0, probe=0.0, compare=0.0, match=1.0)
     rates = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 500.0, "e": 500.0}
     edges = {("a", "b"): 1.0, ("b", "c"): 0.5, ("c", "d"): 0.9, ("d", "e"): 0.9}
-    orderer = Orderer(ResourceModel(from_edges(rates, 1.0, edges), dear))
+    orderer = ranked_orderer(ResourceModel(from_edges(rates, 1.0, edges), dear))
     shapes = select_states(orderer, Budget(cpu=1e-12))
     assert any(len(blocks) > 2 for shape in shapes[1:] for joined, blocks in shape.items() if joined != 0b11111)
 
 
 def test_state_removal_ends_at_the_mjoin_when_nothing_fits() -> None:
-    orderer = Orderer(ResourceModel(random_setting(random.Random(4), 6), HASHED))
+    orderer = ranked_orderer(ResourceModel(random_setting(random.Random(4), 6), HASHED))
     trail = remove_states(orderer, Budget(memory=1e-9), min_state(orderer))
     assert len(trail) == 5
     assert trail[-1] == orderer.mjoin()
@@ -176,7 +177,7 @@ def test_two_layers_never_claim_an_unqualified_plan(seed: int) -> None:
     for _ in range(10):
         corner = rng.choice(costs)
         budget = Budget(corner.cpu * rng.uniform(0.9, 1.5), corner.memory * rng.uniform(0.9, 1.5))
-        match two_layer(Orderer(model), budget):
+        match two_layer(ranked_orderer(model), budget):
             case Proposal() as proposal:
                 assert budget.allows(model.price(proposal.plan))
                 assert model.price(proposal.plan).cpu == pytest.approx(proposal.cost.cpu)
@@ -185,7 +186,7 @@ def test_two_layers_never_claim_an_unqualified_plan(seed: int) -> None:
 
 
 def test_two_layers_name_the_bound_that_fails() -> None:
-    orderer = Orderer(ResourceModel(random_setting(random.Random(3), 5), NESTED, keyed=False))
+    orderer = ranked_orderer(ResourceModel(random_setting(random.Random(3), 5), NESTED, keyed=False))
     least_memory = orderer.price(orderer.mjoin())
     short_of_memory = two_layer(orderer, Budget(memory=least_memory.memory / 2, cpu=least_memory.cpu / 2))
     assert isinstance(short_of_memory, Infeasible)
@@ -198,7 +199,7 @@ def test_two_layers_name_the_bound_that_fails() -> None:
 
 
 def test_two_layers_take_the_mjoin_when_it_fits() -> None:
-    answer = two_layer(Orderer(ResourceModel(random_setting(random.Random(3), 5), HASHED)), Budget())
+    answer = two_layer(ranked_orderer(ResourceModel(random_setting(random.Random(3), 5), HASHED)), Budget())
     assert isinstance(answer, Proposal)
     assert kind(answer.plan) == "mjoin"
     assert len(answer.considered) == 1

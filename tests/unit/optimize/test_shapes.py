@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.cost.estimates import Estimates, from_edges, from_statistics
 from anabranch.cost.resources import HASHED, NESTED, ResourceModel
-from anabranch.optimize.shapes import Orderer
+from anabranch.optimize.ranking import ranked_orderer
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, mjoin
 from anabranch.plan.text import parse
@@ -38,7 +38,7 @@ def least_cost(model: ResourceModel, start: int, *, cross: bool) -> float:
 
 
 def mjoin_plan(setting: Estimates) -> PhysicalPlan:
-    orderer = Orderer(ResourceModel(setting, HASHED))
+    orderer = ranked_orderer(ResourceModel(setting, HASHED))
     return orderer.plan(orderer.mjoin())
 
 
@@ -53,7 +53,7 @@ def test_orders_on_trees_are_as_good_as_the_best_permutation(size: int, units: U
     for _ in range(6):
         model = ResourceModel(random_setting(rng, size), units)
         blocks = tuple(1 << i for i in range(size))
-        ordering = Orderer(model).order(blocks)
+        ordering = ranked_orderer(model).order(blocks)
         for start, order in enumerate(ordering.orders):
             cost = model.chain(1 << start, [blocks[i] for i in order])
             assert cost <= least_cost(model, start, cross=False) * (1 + 1e-9)
@@ -65,7 +65,7 @@ def test_orders_on_larger_trees_are_as_good_as_the_best_permutation(size: int) -
     rng = random.Random(size)
     model = ResourceModel(random_setting(rng, size), HASHED)
     blocks = tuple(1 << i for i in range(size))
-    for start, order in enumerate(Orderer(model).order(blocks).orders):
+    for start, order in enumerate(ranked_orderer(model).order(blocks).orders):
         assert model.chain(1 << start, [blocks[i] for i in order]) <= least_cost(model, start, cross=False) * (1 + 1e-9)
 
 
@@ -75,7 +75,7 @@ def test_the_kernel_prices_as_the_model_does(units: UnitCosts, keyed: bool) -> N
     for _ in range(10):
         model = ResourceModel(random_setting(rng, 6, extra_edges=4), units, keyed)
         blocks = (0b1001, 0b0010, 0b0100, 0b110000)
-        ordering = Orderer(model).order(blocks)
+        ordering = ranked_orderer(model).order(blocks)
         cost = sum(model.chain(blocks[i], [blocks[j] for j in order]) for i, order in enumerate(ordering.orders))
         links = model.index_counts(list(blocks), ordering.orders)
         cost += sum(model.births(block) * units.link * count for block, count in zip(blocks, links, strict=True))
@@ -94,7 +94,7 @@ def test_the_kernel_knows_thetas_and_classes_of_several_relations() -> None:
     rates = {"a": 1, "b": 2, "c": 3, "d": 4}
     pairs = {"a b": 1e-2, "b c": 2e-3, "a c": 2e-3, "c d": 0.25}
     model = ResourceModel(from_statistics(graph, FixedStatistics(rates=rates, selectivities=pairs)), WITH_SIZES)
-    ordering = Orderer(model).order((1, 2, 4, 8))
+    ordering = ranked_orderer(model).order((1, 2, 4, 8))
     total = sum(model.chain(1 << i, [1 << j for j in order]) for i, order in enumerate(ordering.orders))
     links = model.index_counts([1, 2, 4, 8], ordering.orders)
     total += sum(model.births(1 << i) * WITH_SIZES.link * count for i, count in enumerate(links))
@@ -126,7 +126,7 @@ def test_cyclic_graphs_get_orders_near_the_best() -> None:
     ratios = []
     for _ in range(20):
         model = ResourceModel(random_setting(rng, 5, extra_edges=3), HASHED)
-        ordering = Orderer(model).order((1, 2, 4, 8, 16))
+        ordering = ranked_orderer(model).order((1, 2, 4, 8, 16))
         best = sum(least_cost(model, start, cross=True) for start in range(5))
         ratios.append(ordering.cpu / best)
     assert min(ratios) >= 1 - 1e-9
@@ -142,7 +142,7 @@ def test_a_graph_in_two_parts_is_still_ordered() -> None:
 
 def test_open_orders_are_filled_and_given_ones_kept() -> None:
     setting = from_edges({"a": 1, "b": 2, "c": 3}, 1.0, {("a", "b"): 0.5, ("b", "c"): 0.5})
-    orderer = Orderer(ResourceModel(setting, HASHED))
+    orderer = ranked_orderer(ResourceModel(setting, HASHED))
     plan = orderer.complete(parse("(a b c | b>c>a)"))
     assert isinstance(plan, JoinNode)
     assert plan.orders[1] == (2, 0)

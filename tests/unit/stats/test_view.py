@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import StatisticsError
-from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, Known, Layered, UnitCosts
+from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, Known, KnownCosts, Layered, UnitCosts
 from tests.unit.optimize.graphs import chain_graph
 
 
@@ -52,7 +52,7 @@ def test_a_whole_block_is_read() -> None:
     )
     seen.check_names(chain_graph("ab"))
     assert seen.rate("a", "a_stream") == Known(20.0, "given")
-    assert seen.unit_costs() == UnitCosts(1e-7, 1e-7, 2e-7, 1e-8, 1e-7)
+    assert seen.unit_costs() == KnownCosts(UnitCosts(1e-7, 1e-7, 2e-7, 1e-8, 1e-7), "given")
 
 
 @pytest.mark.parametrize(

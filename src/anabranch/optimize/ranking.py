@@ -1,0 +1,28 @@
+"""Probe orders by rank, in polynomial time: the ordering that the papers' strategies rest on, compiled.
+
+On a join graph without cycles an order is the best that forms no cross product: the cost of a sequence has the adjacent
+sequence interchange property, so ordering by rank (T - 1) / C below each node of the rooted graph is optimal (Ibaraki
+and Kameda 1984; Krishnamurthy, Boral and Zaniolo 1986; for streams Zhu 2006, ch. 5.1). A graph with cycles is first cut
+to its least spanning tree by rows x rows x selectivity, λλσ where all windows are equal. A second tree may also use
+cross products (edges of selectivity 1); for each input the cheaper order of the two is kept, so considering cross
+products never costs anything. O(n^2) for each input.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anabranch.cost.resources import ResourceModel
+from anabranch.optimize.kernels import numbers, order_blocks
+from anabranch.optimize.shapes import Blocks, Orderer, Ordering
+
+
+def ranked_orderer(model: ResourceModel) -> Orderer:
+    """Orders any number of relations by rank."""
+    given = numbers(model)
+
+    def find(blocks: Blocks) -> Ordering:
+        orders, cpu, memory = order_blocks(given, np.array(blocks, dtype=np.int64))
+        return Ordering(tuple(map(tuple, orders.tolist())), cpu, memory)
+
+    return Orderer(model, find)
