@@ -13,7 +13,7 @@ groups can be recomputed from what is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -24,14 +24,20 @@ from anabranch.engine.batch import Combinations, RelationBatch
 from anabranch.engine.evaluate import evaluate
 from anabranch.engine.kernels import BoolArray
 from anabranch.engine.meter import Meter
+from anabranch.engine.migration import Migrated, fill
 from anabranch.engine.operators.group_by import GroupState
 from anabranch.engine.operators.join import keep, read_column
+from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.engine.state.arena import Arena, ProcessArena
 from anabranch.engine.state.base import BaseState
+from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.track import PlanTrack
-from anabranch.plan.physical import PhysicalPlan
+from anabranch.errors import InvariantBroken, MigrationError
+from anabranch.plan.migration import Relations, Strategy, boxes, check_migration, match_states
+from anabranch.plan.physical import PhysicalPlan, nodes
 from anabranch.plan.query import Query
-from anabranch.stats.step import StepStatistics
+from anabranch.plan.text import parse
+from anabranch.stats.step import StepStatistics, merge
 from anabranch.window import FOREVER
 
 Ownership = Callable[[Combinations, Mapping[str, BaseState]], BoolArray]
@@ -61,12 +67,20 @@ class Engine:
             name: BaseState(self.arena, query.graph, name, (codes or key_codes_of(query))[name])
             for name in query.graph.names
         }
-        self.tracks = [PlanTrack(query.graph, plan, self.bases, self.arena, self.meter)]
+        self._tracks_made = 0
+        self._floors: dict[str, int] = {}
+        self._is_stepping = False
+        self.track: PlanTrack | ParallelTrack = self._make_track(plan)
         self.groups = GroupState(self.arena, query.grouping) if query.grouping is not None else None
 
     @property
     def plan(self) -> PhysicalPlan:
-        return self.tracks[-1].plan
+        """The plan at work; during a migration, the one that is to be."""
+        return self.track.plan
+
+    @property
+    def is_migrating(self) -> bool:
+        return isinstance(self.track, ParallelTrack)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -74,15 +88,18 @@ class Engine:
         """What is needed, beside the arena's contents, to find the states again."""
         return {
             "bases": {name: state.layout() for name, state in self.bases.items()},
-            "tracks": [track.layout() for track in self.tracks],
+            "track": self.track.layout(),
+            "tracks_made": self._tracks_made,
+            "floors": self._floors,
             "groups": self.groups.layout() if self.groups else None,
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
+        """Goes on where the layout was taken, with the plan or the migration that was under way there."""
         for name, state in self.bases.items():
             state.reopen(layout["bases"][name])
-        for track, kept in zip(self.tracks, layout["tracks"], strict=True):
-            track.reopen(kept)
+        self._tracks_made, self._floors = layout["tracks_made"], dict(layout["floors"])
+        self.track = self._reopened(layout["track"])
         if self.groups is not None:
             self.groups.reopen(layout["groups"])
 
@@ -113,6 +130,7 @@ class Engine:
         `floors` hold as of before the batch; `watermark` (grouped queries only) as of after it. The iterator must be
         exhausted: states advance as it is read.
         """
+        self._is_stepping = True
         self._drop(floors)
         ordered = {name: _in_time_order(batch) for name, batch in batches.items()}
         for name, batch in ordered.items():
@@ -129,21 +147,108 @@ class Engine:
             parts = self.groups.pass_watermark(watermark)
             self.meter.rows_out += parts.num_rows
             yield from parts.combine_chunks().to_batches()
+        self._is_stepping = False
 
     def statistics(self) -> StepStatistics:
         """What happened since this was last asked."""
         sizes = {name: (state.ring.live, state.bytes) for name, state in self.bases.items()}
-        for track in self.tracks:
-            sizes |= {name: (state.ring.live, state.bytes) for name, state in track.intermediates.items()}
+        sizes |= {name: (state.ring.live, state.bytes) for name, state in self.track.intermediates.items()}
         if self.groups is not None:
             sizes["groups"] = (self.groups.rows, self.groups.bytes)
-        return self.meter.finish(sizes)
+        step = self.meter.finish(sizes)
+        return merge([step, self.track.retiring_statistics()]) if isinstance(self.track, ParallelTrack) else step
 
     def result_schema(self) -> pa.Schema:
         """The schema of what `step` returns."""
         if self.groups is not None:
             return self.groups.empty_parts().schema
         return self.query.schema.to_arrow()
+
+    # --- migration ----------------------------------------------------------------------------------------------------
+
+    def migrate(self, plan: PhysicalPlan, strategy: Strategy) -> Migrated:
+        """Changes to another plan between two steps: at once or, on parallel tracks, while steps go on.
+
+        What cannot be done is refused, and then, as after a failure on the way, the plan is as it was.
+        """
+        self._require_rest()
+        old = self.track
+        if isinstance(old, ParallelTrack):
+            raise MigrationError(
+                f"plan '{old.old.plan}' is already changing into '{old.plan}'",
+                hint=f"wait until that has ended, or abort it, before changing to '{plan}'",
+            )
+        check_migration(old.plan, plan, self.query.graph, strategy)
+        started = perf_counter()
+        matching = match_states(old.plan, plan)
+        try:
+            new = self._make_track(plan, old.states)
+            try:
+                if strategy == "parallel-track" and boxes(old.plan, plan):
+                    recomputed: dict[str, int] = {}
+                    self.track = ParallelTrack(old, new, self.meter)
+                    self._end_if_over()
+                else:
+                    recomputed = fill(new, matching.recomputed, self._floors)
+                    self._replace_track(new, [old.intermediates[name] for name in matching.discarded])
+            except BaseException:
+                for name in matching.recomputed:
+                    new.intermediates[name].ring.release()
+                raise
+        except BaseException:
+            old.retain_indexes()
+            raise
+        seconds = perf_counter() - started
+        self.meter.spent("migrate", seconds)
+        return Migrated(strategy, tuple(name for _, name in matching.moved), recomputed, seconds)
+
+    def abort_migration(self) -> None:
+        """Goes back to the old plan of the migration under way, between two steps."""
+        self._require_rest()
+        if not isinstance(self.track, ParallelTrack):
+            raise MigrationError(
+                f"plan '{self.plan}' is not changing", hint="only a migration under way can be aborted"
+            )
+        self._replace_track(self.track.old, list(self.track.arriving.values()))
+
+    def _require_rest(self) -> None:
+        if self._is_stepping:
+            raise InvariantBroken("a plan can change only between two steps", detail=f"plan '{self.plan}' is in one")
+
+    def _make_track(self, plan: PhysicalPlan, states: Mapping[Relations, IntermediateState] | None = None) -> PlanTrack:
+        self._tracks_made += 1
+        return PlanTrack(self.query.graph, plan, self.bases, self.arena, self.meter, self._tracks_made, states)
+
+    def _replace_track(self, track: PlanTrack, useless: Iterable[IntermediateState]) -> None:
+        """The track alone is at work from now on; states and indexes that only others needed are given back."""
+        self.track = track
+        for state in useless:
+            state.ring.release()
+        track.retain_indexes()
+
+    def _end_if_over(self) -> None:
+        if isinstance(self.track, ParallelTrack) and self.track.is_over:
+            self._replace_track(self.track.new, self.track.retiring.values())
+
+    def _reopened(self, layout: Mapping[str, Any]) -> PlanTrack | ParallelTrack:
+        states: dict[str, IntermediateState] = {}
+
+        def reopened(part: Mapping[str, Any]) -> PlanTrack:
+            plan = parse(part["plan"])
+            for node in nodes(plan):
+                kept = part["intermediates"].get(node.shape)
+                if kept is not None and kept["name"] not in states:
+                    state = IntermediateState(self.arena, kept["name"], node.relations, ())
+                    state.reopen(kept)
+                    states[kept["name"]] = state
+            mine = [states[kept["name"]] for kept in part["intermediates"].values()]
+            by_relations = {frozenset(state.relations): state for state in mine}
+            return PlanTrack(self.query.graph, plan, self.bases, self.arena, self.meter, states=by_relations)
+
+        new = reopened(layout)
+        if "old" not in layout:
+            return new
+        return ParallelTrack(reopened(layout["old"]), new, self.meter, layout["marks"])
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -161,9 +266,8 @@ class Engine:
             rows = np.arange(first, first + len(batch), dtype=np.int64)
             news = Combinations({name: rows}, times, times + state.range)
             self.meter.spent("append", perf_counter() - started)
-            for track in self.tracks:
-                for found in track.take(name, news, wanted=wanted):
-                    yield self._owned(found)
+            for found in self.track.take(name, news, wanted=wanted):
+                yield self._owned(found)
             started = perf_counter()
             state.link(rows, news.newest, news.deadline)
             self.meter.spent("insert", perf_counter() - started)
@@ -196,8 +300,9 @@ class Engine:
         lows = expiry(self.query, floors)
         for name, state in self.bases.items():
             self.meter.dropped(name, state.drop(lows[name]))
-        for track in self.tracks:
-            track.drop(floors, self.meter)
+        self.track.drop(floors, self.meter)
+        self._floors = dict(floors)
+        self._end_if_over()
         self.meter.spent("drop", perf_counter() - started)
 
     def _longest_range(self) -> int:

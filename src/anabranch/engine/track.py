@@ -11,17 +11,18 @@ step holds the blocks on one way, whatever the fan-out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from anabranch.engine.batch import Combinations
-from anabranch.engine.compile import compile_plan
+from anabranch.engine.compile import JoinProgram, compile_plan
 from anabranch.engine.meter import Meter
-from anabranch.engine.operators.join import WindowJoin
+from anabranch.engine.operators.join import State, WindowJoin, code_reader
 from anabranch.engine.state.arena import Arena
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.migration import Relations
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
 
 Way = tuple[tuple[WindowJoin, int], ...]
@@ -29,7 +30,10 @@ Way = tuple[tuple[WindowJoin, int], ...]
 
 
 class PlanTrack:
-    """The joins of one plan; `number` keeps the names of its arrays apart from those of other tracks."""
+    """The joins of one plan; `number` keeps the names of its arrays apart from those of other tracks.
+
+    `states` are intermediate states to be taken over, by the relations they join; the others start empty.
+    """
 
     def __init__(
         self,
@@ -39,53 +43,68 @@ class PlanTrack:
         arena: Arena,
         meter: Meter,
         number: int = 0,
+        states: Mapping[Relations, IntermediateState] | None = None,
     ) -> None:
         self.plan = plan
-        self.number = number
-        program = compile_plan(plan, graph)
+        self.program = compile_plan(plan, graph)
+        self.bases = bases
         for name, base in bases.items():
-            base.require(program.indexes[name])
-        self.intermediates = {
-            join.node.shape: IntermediateState(
-                arena, f"track{number}.join{i}", join.node.relations, program.indexes[join.node.shape]
-            )
-            for i, join in enumerate(program.joins)
-            if join.node is not plan
-        }
-        joins = {
-            join.node.shape: WindowJoin(
-                join,
-                tuple(
-                    bases[child.relation] if isinstance(child, Leaf) else self.intermediates[child.shape]
-                    for child in join.node.inputs
-                ),
-                bases,
-                meter,
-            )
-            for join in program.joins
-        }
+            base.require(self.program.indexes[name])
+        self.intermediates: dict[str, IntermediateState] = {}
+        for i, join in enumerate(self.program.joins):
+            if join.node is plan:
+                continue
+            indexes = self.program.indexes[join.node.shape]
+            state = (states or {}).get(frozenset(join.node.relations))
+            if state is None:
+                state = IntermediateState(arena, f"track{number}.join{i}", join.node.relations, indexes)
+            else:
+                state.require(indexes, code_reader(bases))
+            self.intermediates[join.node.shape] = state
+        joins = {join.node.shape: self.join(join, meter) for join in self.program.joins}
         self._ways = {name: way_to_root(plan, name, joins) for name in graph.names}
+
+    def join(self, program: JoinProgram, meter: Meter, since: tuple[int, ...] = ()) -> WindowJoin:
+        """One join of the plan over this track's states."""
+        return WindowJoin(program, tuple(self.state(child) for child in program.node.inputs), self.bases, meter, since)
+
+    def state(self, plan: PhysicalPlan) -> State:
+        """The state of an input of some join."""
+        return self.bases[plan.relation] if isinstance(plan, Leaf) else self.intermediates[plan.shape]
+
+    @property
+    def states(self) -> dict[Relations, IntermediateState]:
+        """The intermediate states, by the relations they join."""
+        return {frozenset(state.relations): state for state in self.intermediates.values()}
 
     def layout(self) -> dict[str, Any]:
         """What is needed, beside the arena's contents, to find the states again."""
         return {
-            "number": self.number,
+            "plan": str(self.plan),
             "intermediates": {name: state.layout() for name, state in self.intermediates.items()},
         }
 
-    def reopen(self, layout: Mapping[str, Any]) -> None:
-        for name, intermediate in self.intermediates.items():
-            intermediate.reopen(layout["intermediates"][name])
+    def retain_indexes(self) -> None:
+        """Takes back every index, of base and intermediate states, that this plan does not look into."""
+        for name, base in self.bases.items():
+            base.retain(self.program.indexes[name])
+        for name, state in self.intermediates.items():
+            state.retain(self.program.indexes[name])
 
     def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         """New rows of a relation enter every state on their way; yields what they finish, if that is wanted."""
-        yield from _rise(self._ways[relation], found, wanted=wanted)
+        yield from rise(self._ways[relation], found, wanted=wanted)
 
     def drop(self, floors: Mapping[str, int], meter: Meter) -> None:
         """Drops combinations that no row still to come can complete."""
         for name, intermediate in self.intermediates.items():
-            others = [floor for other, floor in floors.items() if other not in intermediate.relations]
-            meter.dropped(name, intermediate.drop(min(others)))
+            meter.dropped(name, intermediate.drop(least_outside(floors, intermediate.relations)))
+
+
+def least_outside(floors: Mapping[str, int], relations: Iterable[str]) -> int:
+    """The event time below which a deadline makes combinations of some relations, but not all, useless."""
+    inside = frozenset(relations)
+    return min(floor for other, floor in floors.items() if other not in inside)
 
 
 def way_to_root(plan: PhysicalPlan, relation: str, joins: Mapping[str, WindowJoin]) -> Way:
@@ -95,7 +114,8 @@ def way_to_root(plan: PhysicalPlan, relation: str, joins: Mapping[str, WindowJoi
     return (*way_to_root(plan.inputs[position], relation, joins), (joins[plan.shape], position))
 
 
-def _rise(way: Way, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
+def rise(way: Way, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
+    """What combinations become at the end of a way, after they have entered every state on it."""
     if not way:
         if wanted:
             yield found
@@ -104,7 +124,7 @@ def _rise(way: Way, found: Combinations, *, wanted: bool) -> Iterator[Combinatio
     if not above and not wanted:
         return
     for block in join.probe(position, found):
-        yield from _rise(above, block, wanted=wanted)
+        yield from rise(above, block, wanted=wanted)
         if above:
             parent, at = above[0]
             parent.enter(at, block)

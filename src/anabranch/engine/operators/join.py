@@ -24,7 +24,7 @@ from anabranch.engine.evaluate import evaluate, evaluate_mask
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState, combined
-from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.engine.state.intermediate import CodeReader, IntermediateState
 from anabranch.engine.state.ring import Matches
 from anabranch.expr import Column, Expr
 from anabranch.plan.physical import shape
@@ -36,12 +36,19 @@ class WindowJoin:
     """One join of the plan over the states of its inputs."""
 
     def __init__(
-        self, program: JoinProgram, inputs: tuple[State, ...], bases: Mapping[str, BaseState], meter: Meter
+        self,
+        program: JoinProgram,
+        inputs: tuple[State, ...],
+        bases: Mapping[str, BaseState],
+        meter: Meter,
+        since: tuple[int, ...] = (),
     ) -> None:
+        """`since` gives for each input the number from which on its rows count; without it, all live ones do."""
         self.program = program
         self.inputs = inputs
         self.bases = bases
         self.meter = meter
+        self.since = since or (0,) * len(inputs)
         self.name = program.node.shape
 
     def probe(self, position: int, found: Combinations) -> Iterator[Combinations]:
@@ -53,7 +60,7 @@ class WindowJoin:
         started = perf_counter()
         state = self.inputs[position]
         assert isinstance(state, IntermediateState)
-        state.insert(found, lambda name, combinations: read_code(self.bases, name, combinations))
+        state.insert(found, code_reader(self.bases))
         self.meter.spent("insert", perf_counter() - started)
         self.meter.inserted(shape(self.program.node.inputs[position]), len(found))
 
@@ -66,7 +73,8 @@ class WindowJoin:
         probe, rest = probes[0], probes[1:]
         inputs = self.program.node.inputs
         names = (self.name, shape(inputs[position]), shape(inputs[probe.target]))
-        for kept in look_up(probe, found, self.inputs[probe.target], self.bases, self.meter, names):
+        target, since = self.inputs[probe.target], self.since[probe.target]
+        for kept in look_up(probe, found, target, self.bases, self.meter, names, since):
             yield from self._probe(position, rest, kept)
 
 
@@ -77,10 +85,12 @@ def look_up(
     bases: Mapping[str, BaseState],
     meter: Meter,
     names: tuple[str, str, str],
+    since: int = 0,
 ) -> Iterator[Combinations]:
     """One probe, in blocks: combinations extended by what the target holds, as far as they pass the probe's checks.
 
-    `names` are those of the join, the origin and the target under which the meter counts.
+    `names` are those of the join, the origin and the target under which the meter counts; only rows of the target
+    numbered from `since` on are found.
     """
     started = perf_counter()
     codes = combined(
@@ -90,10 +100,10 @@ def look_up(
         ],
         len(found),
     )
-    meter.probed(*names, len(found), len(found) * target.ring.live)
+    meter.probed(*names, len(found), len(found) * target.ring.live_since(since))
     for offset in probe.offsets:
         shifted = codes + offset if offset else codes
-        for matches in target.ring.probe(index_name(probe.index), shifted, found.newest, found.deadline):
+        for matches in target.ring.probe(index_name(probe.index), shifted, found.newest, found.deadline, since=since):
             combinations = _extend(found, matches, target)
             probed = perf_counter()
             meter.spent("probe", probed - started)
@@ -145,6 +155,10 @@ def read_code(bases: Mapping[str, BaseState], name: str, found: Combinations) ->
         if bases[relation].has_code(name):
             return bases[relation].code(name, rows)
     raise AssertionError(f"no bound relation has code {name}")
+
+
+def code_reader(bases: Mapping[str, BaseState]) -> CodeReader:
+    return lambda name, found: read_code(bases, name, found)
 
 
 def keep(found: Combinations, mask: BoolArray) -> Combinations:

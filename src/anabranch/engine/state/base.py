@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch.engine.batch import RelationBatch, empty_batch
+from anabranch.engine.batch import Combinations, RelationBatch, empty_batch
 from anabranch.engine.codes import band_codes, combine_codes
 from anabranch.engine.compile import bands_of, index_name
 from anabranch.engine.evaluate import evaluate
@@ -106,6 +106,18 @@ class BaseState:
                 codes = combined([self.code(name, rows) for name in index], len(rows))
                 self.ring.link(index_name(index), self.ring.first, codes, *self.ring.times(rows))
             self.indexes = (*self.indexes, index)
+
+    def retain(self, indexes: tuple[tuple[str, ...], ...]) -> None:
+        """Keeps only these of its indexes."""
+        for index in self.indexes:
+            if index not in indexes:
+                self.ring.remove_index(index_name(index))
+        self.indexes = tuple(index for index in self.indexes if index in indexes)
+
+    def everything(self) -> Combinations:
+        """All live rows, which must be linked."""
+        rows = np.arange(self.ring.first, self.ring.next, dtype=np.int64)
+        return Combinations({self.relation: rows}, *(self.ring.times(rows) if len(rows) else (rows, rows)))
 
     def drop(self, low: int) -> int:
         dropped = self.ring.drop(low)

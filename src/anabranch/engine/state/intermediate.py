@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena
 from anabranch.engine.state.base import combined
 from anabranch.engine.state.ring import Ring
+
+CodeReader: TypeAlias = Callable[[str, Combinations], Int64Array]
+"""Reads a named code of some combinations."""
 
 
 class IntermediateState:
@@ -27,17 +30,45 @@ class IntermediateState:
         self.ring = Ring(arena, name, columns, tuple(index_name(index) for index in indexes))
 
     def layout(self) -> dict[str, Any]:
-        return self.ring.layout()
+        return {"name": self.ring.name, "indexes": self.indexes, "ring": self.ring.layout()}
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
-        self.ring.reopen(layout)
+        self.indexes = tuple(tuple(index) for index in layout["indexes"])
+        self.ring.reopen(layout["ring"])
 
     @property
     def bytes(self) -> int:
         return self.ring.bytes
 
-    def insert(self, found: Combinations, code: Callable[[str, Combinations], Int64Array]) -> None:
-        """Adds combinations and makes them findable; `code` reads a named code of a combination."""
+    def require(self, indexes: tuple[tuple[str, ...], ...], code: CodeReader) -> None:
+        """Keeps these indexes from now on; one that is new finds all live combinations."""
+        for index in indexes:
+            if index in self.indexes:
+                continue
+            self.ring.add_index(index_name(index))
+            if self.ring.live:
+                found = self.everything()
+                codes = combined([code(name, found) for name in index], len(found))
+                self.ring.link(index_name(index), self.ring.first, codes, found.newest, found.deadline)
+            self.indexes = (*self.indexes, index)
+
+    def retain(self, indexes: tuple[tuple[str, ...], ...]) -> None:
+        """Keeps only these of its indexes."""
+        for index in self.indexes:
+            if index not in indexes:
+                self.ring.remove_index(index_name(index))
+        self.indexes = tuple(index for index in self.indexes if index in indexes)
+
+    def everything(self) -> Combinations:
+        """All live combinations. Base rows of those that can no longer be completed may be gone."""
+        numbers = np.arange(self.ring.first, self.ring.next, dtype=np.int64)
+        if not len(numbers):
+            return Combinations(dict.fromkeys(self.relations, numbers), numbers, numbers)
+        rows = {relation: self.rows(relation, numbers) for relation in self.relations}
+        return Combinations(rows, *self.ring.times(numbers))
+
+    def insert(self, found: Combinations, code: CodeReader) -> None:
+        """Adds combinations and makes them findable."""
         if not len(found):
             return
         # In order of deadline, so that what expires together leaves together.

@@ -78,6 +78,10 @@ class Ring:
     def live(self) -> int:
         return self.next - self.first
 
+    def live_since(self, since: int) -> int:
+        """Live rows numbered from `since` on."""
+        return self.next - max(self.first, since)
+
     @property
     def bytes(self) -> int:
         """Bytes that the live rows take, at the density the ring is kept at (a ring is at most half empty)."""
@@ -104,12 +108,29 @@ class Ring:
 
     def add_index(self, index: str) -> None:
         """From now on an index, in which nothing is findable yet; the first one must be there before the first row."""
-        self.indexes = (*self.indexes, index)
         if self.capacity:
-            for part, shape, kind in self._parts(self.capacity):
-                if part in (f"entries.{index}", f"heads.{index}"):
-                    self._arrays[part] = self.arena.allocate(self._file(part), shape, kind)
-            self._arrays[f"heads.{index}"][:] = -1
+            parts = {
+                part: self.arena.allocate(self._file(part), shape, "<i8")
+                for part, shape in _index_parts(index, self.capacity)
+            }
+            parts[f"heads.{index}"][:] = -1
+            self._arrays |= parts
+        self.indexes = (*self.indexes, index)
+
+    def remove_index(self, index: str) -> None:
+        """The index is gone and its space given back; one must be left while there are rows."""
+        self.indexes = tuple(kept for kept in self.indexes if kept != index)
+        assert self.indexes or not self.live
+        for part, _ in _index_parts(index, self.capacity):
+            if self._arrays.pop(part, None) is not None:
+                self.arena.release(self._file(part))
+
+    def release(self) -> None:
+        """Gives back all space; the state ends here."""
+        for part in self._arrays:
+            self.arena.release(self._file(part))
+        self._arrays = {}
+        self.first, self.capacity = self.next, 0
 
     def drop(self, low: int) -> int:
         """Drops the longest prefix of rows whose deadline is before `low`; returns how many."""
@@ -132,17 +153,24 @@ class Ring:
         return np.ascontiguousarray(entries[:, NEWEST]), np.ascontiguousarray(entries[:, DEADLINE])
 
     def probe(
-        self, index: str, codes: Int64Array, newest: Int64Array, deadline: Int64Array, block: int = BLOCK
+        self,
+        index: str,
+        codes: Int64Array,
+        newest: Int64Array,
+        deadline: Int64Array,
+        block: int = BLOCK,
+        since: int = 0,
     ) -> Iterator[Matches]:
-        """All live linked rows of equal code that fit in time, in blocks."""
-        if not self.live or not len(codes):
+        """All live linked rows of equal code that fit in time and are numbered from `since` on, in blocks."""
+        first = max(self.first, since)
+        if not self.live_since(since) or not len(codes):
             return
         entries, heads = self._arrays[f"entries.{index}"], self._arrays[f"heads.{index}"]
         at, row = 0, -2
         while at < len(codes):
             probes, rows, newer, sooner = (np.empty(block, dtype=np.int64) for _ in range(4))
             count, at, row, visited = kernels.probe(
-                entries, heads, self._shift, self.first, codes, newest, deadline, at, row, probes, rows, newer, sooner
+                entries, heads, self._shift, first, codes, newest, deadline, at, row, probes, rows, newer, sooner
             )
             yield Matches(probes[:count], rows[:count], newer[:count], sooner[:count], visited)
 
@@ -159,8 +187,7 @@ class Ring:
         for name, (kind, width) in self.columns.items():
             yield name, (capacity,) if width == 1 else (capacity, width), kind
         for index in self.indexes:
-            yield f"entries.{index}", (capacity, 4), "<i8"
-            yield f"heads.{index}", (2 * capacity,), "<i8"
+            yield from ((part, shape, "<i8") for part, shape in _index_parts(index, capacity))
 
     def _places(self, start: int, count: int) -> Iterator[tuple[slice, slice]]:
         """Where `count` rows from `start` on stand: one run, or two around the end of the ring."""
@@ -190,6 +217,10 @@ class Ring:
         del old
         for file in old_files:
             self.arena.release(file)
+
+
+def _index_parts(index: str, capacity: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return ((f"entries.{index}", (capacity, 4)), (f"heads.{index}", (2 * capacity,)))
 
 
 def _runs(first: int, stop: int, capacity: int) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,73 @@
+"""The moving state strategy: a new plan's track over the states of the old one, complete before its first step.
+
+States that both plans keep are handed over as they are; the rest is computed from what is there, inputs first: all live
+parts of the smallest input of a join look up the others, as new ones would. Nothing of the old track changes until the
+new one is complete, so a failure on the way leaves the old plan as it was. (Zhu 2006, Section 12.1; its nested-loop
+join of two states is a lookup by index here.)
+
+Safe discarding: a combination in a state that goes is found again from base rows or useless. A base row is dropped when
+its deadline lies before the floors of all other relations, hence before those of all relations that could still
+complete a combination with it. The paper proves the same for one execution model; here it holds for any order of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from anabranch.engine.batch import Combinations
+from anabranch.engine.kernels import Int64Array
+from anabranch.engine.meter import Meter
+from anabranch.engine.operators.join import WindowJoin, code_reader, keep
+from anabranch.engine.track import PlanTrack, least_outside
+from anabranch.plan.migration import Strategy
+
+
+@dataclass(frozen=True)
+class Migrated:
+    """What a change of plan did between two steps."""
+
+    strategy: Strategy
+    moved: tuple[str, ...]
+    """Intermediate states handed over, by their shape in the new plan."""
+    recomputed: Mapping[str, int]
+    """Intermediate states computed, with the rows they got."""
+    seconds: float
+    """Wall clock during which no step could run."""
+
+
+def fill(track: PlanTrack, states: tuple[str, ...], floors: Mapping[str, int]) -> dict[str, int]:
+    """Computes some intermediate states of a track, inputs first, from the live parts of their inputs.
+
+    `floors` are those of the last drop, or none if nothing was ever dropped. Returns the rows of each state.
+    """
+    counts = {}
+    for program in track.program.joins:
+        if program.node.shape in states:
+            low = least_outside(floors, program.node.relations) if floors else int(np.iinfo(np.int64).min)
+            found = _everything(track.join(program, Meter()), low)
+            track.intermediates[program.node.shape].insert(found, code_reader(track.bases))
+            counts[program.node.shape] = len(found)
+    return counts
+
+
+def _everything(join: WindowJoin, low: int) -> Combinations:
+    """All combinations of the join's inputs whose deadline is not before `low`."""
+    position = min(range(len(join.inputs)), key=lambda i: join.inputs[i].ring.live)
+    driving = join.inputs[position].everything()
+    driving = keep(driving, driving.deadline >= low)
+    # Whatever completes such a combination has a time of `low` or later, so the newest time may be raised to it. That
+    # keeps lookups from parts that expired before: their base rows may be gone and must not be read.
+    raised = Combinations(driving.rows, np.maximum(driving.newest, low), driving.deadline)
+    blocks = list(join.probe(position, raised))
+    return Combinations(
+        {name: _concatenated([block.rows[name] for block in blocks]) for name in join.program.node.relations},
+        _concatenated([block.newest for block in blocks]),
+        _concatenated([block.deadline for block in blocks]),
+    )
+
+
+def _concatenated(arrays: list[Int64Array]) -> Int64Array:
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)

@@ -1,0 +1,162 @@
+"""Two plans side by side while the new one takes over from the old: the parallel track strategy.
+
+The plans share every state that both have; they differ inside boxes, between a box's inputs and its output. What stands
+in the inputs when the migration begins is *old*, what enters them later is *new*. Inside a box the old joins go on with
+everything, and at the box's output keep only combinations with an old part; the new joins begin with empty states and
+see only new parts. So each combination of the output is made once, by exactly one side, and goes on from there as if
+nothing happened. When no input holds an old part any more, the old joins can make nothing and are taken away. No output
+is held back and no row is looked at twice outside the boxes.
+
+A part that several relations make is old exactly if all its rows are: it was complete before the migration began. The
+end comes one window after the beginning, however deep the plan: a combination carries the deadline of its first row to
+expire. (Zhu 2006, Section 12.2, keeps the newest time alone and needs two windows above height one.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anabranch.engine.batch import Combinations
+from anabranch.engine.kernels import BoolArray
+from anabranch.engine.meter import Meter
+from anabranch.engine.operators.join import WindowJoin, keep
+from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.engine.track import PlanTrack, Way, least_outside, rise, way_to_root
+from anabranch.plan.migration import Box, Relations, boxes
+from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, shape
+from anabranch.stats.step import StepStatistics, labelled
+
+RETIRING = "old "
+"""Put before the names of the old plan's joins and states in statistics."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The way from one shared state to the next: by the new plan's joins and, inside a box, by the old ones too."""
+
+    new: Way
+    old: Way = ()
+    box: Box | None = None
+
+
+class ParallelTrack:
+    """The old and the new plan of a migration; `marks` are the first new row numbers of relations and box inputs."""
+
+    def __init__(self, old: PlanTrack, new: PlanTrack, meter: Meter, marks: Mapping[str, int] | None = None) -> None:
+        self.old = old
+        self.new = new
+        self.plan = new.plan
+        self.boxes = boxes(old.plan, new.plan)
+        inputs = {part for box in self.boxes for part in box.inputs}
+        self._inputs = {shape(plan): new.state(plan) for plan in _parts(new.plan, inputs)}
+        self.marks = dict(
+            marks
+            or {name: base.ring.next for name, base in new.bases.items()}
+            | {name: state.ring.next for name, state in self._inputs.items()}
+        )
+        self.retiring = {name: state for name, state in old.intermediates.items() if not _is_among(state, new)}
+        self.arriving = {name: state for name, state in new.intermediates.items() if not _is_among(state, old)}
+        self._old_meter = Meter()
+        in_boxes = {node.shape for box in self.boxes for node in box.new}
+        joins = {
+            join.node.shape: new.join(join, meter, self._since(join.node) if join.node.shape in in_boxes else ())
+            for join in new.program.joins
+        }
+        old_joins = {join.node.shape: old.join(join, self._old_meter) for join in old.program.joins}
+        self._stages = {name: self._stages_of(name, joins, old_joins) for name in new.bases}
+
+    @property
+    def intermediates(self) -> Mapping[str, IntermediateState]:
+        return self.new.intermediates
+
+    @property
+    def is_over(self) -> bool:
+        """No old part is left in any input of a box."""
+        return all(state.ring.first >= self.marks[name] for name, state in self._inputs.items())
+
+    def layout(self) -> dict[str, Any]:
+        return {**self.new.layout(), "old": self.old.layout(), "marks": self.marks}
+
+    def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
+        """New rows of a relation pass through both plans; yields what they finish, if that is wanted."""
+        yield from self._pass(self._stages[relation], found, wanted=wanted)
+
+    def drop(self, floors: Mapping[str, int], meter: Meter) -> None:
+        self.new.drop(floors, meter)
+        for name, state in self.retiring.items():
+            self._old_meter.dropped(name, state.drop(least_outside(floors, state.relations)))
+
+    def retiring_statistics(self) -> StepStatistics:
+        """What the old plan's joins did inside the boxes since this was last asked, under names of their own."""
+        sizes = {name: (state.ring.live, state.bytes) for name, state in self.retiring.items()}
+        step = self._old_meter.finish(sizes)
+        return labelled(step, RETIRING)
+
+    def _since(self, node: JoinNode) -> tuple[int, ...]:
+        return tuple(self.marks.get(shape(child), 0) for child in node.inputs)
+
+    def _stages_of(
+        self, relation: str, joins: Mapping[str, WindowJoin], old_joins: Mapping[str, WindowJoin]
+    ) -> tuple[Stage, ...]:
+        """The relation's way to the root, cut where both plans have a state in common."""
+        way, old_way = way_to_root(self.new.plan, relation, joins), way_to_root(self.old.plan, relation, old_joins)
+        shared = [relations for relations, _ in _ends(way) if relations in dict(_ends(old_way))]
+        stages = []
+        below: Relations = frozenset({relation})
+        for output in shared:
+            box = next((box for box in self.boxes if box.output == output), None)
+            new = _cut(way, below, output)
+            stages.append(Stage(new) if box is None else Stage(new, _cut(old_way, below, output), box))
+            below = output
+        return tuple(stages)
+
+    def _pass(self, stages: tuple[Stage, ...], found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
+        if not stages:
+            if wanted:
+                yield found
+            return
+        stage, above = stages[0], stages[1:]
+        for block in self._made(stage, found, wanted=wanted or bool(above)):
+            yield from self._pass(above, block, wanted=wanted)
+            if above:
+                parent, at = above[0].new[0]
+                parent.enter(at, block)
+
+    def _made(self, stage: Stage, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
+        if stage.box is not None:
+            for block in rise(stage.old, found, wanted=wanted):
+                if len(kept := keep(block, self._has_old_part(stage.box, block))):
+                    yield kept
+        yield from rise(stage.new, found, wanted=wanted)
+
+    def _has_old_part(self, box: Box, found: Combinations) -> BoolArray:
+        """True where some input of the box gave a part that was there before the migration began."""
+        some = np.zeros(len(found), dtype=np.bool_)
+        for part in box.inputs:
+            every = np.ones(len(found), dtype=np.bool_)
+            for relation in part:
+                every &= found.rows[relation] < self.marks[relation]
+            some |= every
+        return some
+
+
+def _parts(plan: PhysicalPlan, wanted: set[Relations]) -> Iterator[PhysicalPlan]:
+    """The inputs of joins in a plan that make one of these sets of relations."""
+    return (child for node in nodes(plan) for child in node.inputs if frozenset(child.relations) in wanted)
+
+
+def _is_among(state: IntermediateState, track: PlanTrack) -> bool:
+    return any(state is other for other in track.intermediates.values())
+
+
+def _ends(way: Way) -> Iterator[tuple[Relations, WindowJoin]]:
+    return ((frozenset(join.program.node.relations), join) for join, _ in way)
+
+
+def _cut(way: Way, below: Relations, output: Relations) -> Way:
+    """The joins of a way above one set of relations, up to another."""
+    return tuple(hop for hop, (relations, _) in zip(way, _ends(way), strict=True) if below < relations <= output)

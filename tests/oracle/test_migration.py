@@ -1,0 +1,122 @@
+"""Whatever the schedule of plan changes, the strategies, the aborts and the restarts, the answer is the batch answer.
+
+Every slot changes its plan on its own, so that different slots run different plans. Between two batches an engine may
+also be found again from its layout, as another worker of the machine would find it, in mid-migration or not.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from anabranch.cql import compile_query
+from anabranch.engine.engine import Engine
+from anabranch.engine.state.arena import MappedArena
+from anabranch.errors import MigrationError
+from anabranch.host.local import LocalHost
+from anabranch.plan.migration import STRATEGIES
+from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.query import Query
+from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from anabranch.testing.strategies import (
+    Arrivals,
+    DrawnQuery,
+    arrivals,
+    batch_cuts,
+    grouped_queries,
+    join_queries,
+    plans,
+)
+
+
+@settings(max_examples=3 * settings().max_examples)
+@given(data=st.data(), relations=st.integers(2, 6))
+def test_a_migrated_join_gives_the_batch_answer(data: st.DataObject, relations: int) -> None:
+    streams = data.draw(st.integers(max(1, relations - 1), relations), "streams")
+    rows = data.draw(arrivals(streams, most_rows=14 if relations < 4 else 9), "rows")
+    drawn = data.draw(join_queries(streams, relations), "query")
+    answer = _run(data, drawn, rows)
+    with duckdb.connect() as connection:
+        for name, table in rows.tables.items():
+            connection.register(name, table)
+        expected = rows_as_multiset(connection.sql(drawn.duckdb).to_arrow_table())
+    assert not describe_difference(expected, answer)
+
+
+@given(data=st.data(), relations=st.integers(2, 4))
+def test_a_migrated_grouped_query_gives_the_batch_answer(data: st.DataObject, relations: int) -> None:
+    streams = data.draw(st.integers(max(1, relations - 1), relations), "streams")
+    rows = data.draw(arrivals(streams, most_rows=10 if relations < 4 else 7), "rows")
+    drawn = data.draw(grouped_queries(streams, relations), "query")
+    expected = batch_answer(compile_query(drawn.cql, rows.catalog), rows.tables)
+    assert not describe_difference(expected, _run(data, drawn, rows))
+
+
+def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
+    """The query in-process, its slots changing plans, found again and restarted now and then."""
+    query = compile_query(drawn.cql, rows.catalog)
+    batches = data.draw(batch_cuts(rows), "batches")
+    restart = data.draw(st.sampled_from([None, *range(1, len(batches))]), "restart")
+    results: list[pa.Table] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        slots = data.draw(st.sampled_from([1, 1, 2]), "slots")
+        host = LocalHost(query, data.draw(plans(drawn.relations), "plan"), slots=slots, checkpoint=str(folder / "kept"))
+        _map_engines(host, query, folder / "first")
+        for number, batch in enumerate(batches):
+            if number == restart:
+                host = LocalHost(query, data.draw(plans(drawn.relations), "plan"), slots=2, checkpoint=str(folder / "kept"))
+            for slot, engine in enumerate(host._engines):
+                _change(data, engine, drawn)
+                if isinstance(engine.arena, MappedArena) and data.draw(st.booleans(), "found again"):
+                    host._engines[slot] = _found_again(engine)
+            results.append(host.step(batch))
+            assert not host.statistics.rows_in.keys() - set(drawn.relations)
+    return rows_as_multiset(pa.concat_tables(results))
+
+
+def _change(data: st.DataObject, engine: Engine, drawn: DrawnQuery) -> None:
+    if engine.is_migrating and not data.draw(st.integers(0, 3), "abort"):
+        engine.abort_migration()
+        event("aborted")
+    if engine.is_migrating or not data.draw(st.integers(0, 1), "switch"):
+        return
+    before, plan = engine.plan, data.draw(plans(drawn.relations), "new plan")
+    strategy = data.draw(st.sampled_from([*STRATEGIES, "moving-state", "parallel-track"]), "strategy")
+    try:
+        engine.migrate(plan, strategy)
+    except MigrationError:
+        assert strategy in ("none", "pause-drain-resume")
+        assert engine.plan == before
+        event(f"refused: {strategy}")
+    else:
+        assert engine.plan == plan
+        event(f"{strategy}, {'under way' if engine.is_migrating else 'done'}")
+
+
+def _map_engines(host: LocalHost, query: Query, folder: Path) -> None:
+    for slot, engine in enumerate(host._engines):
+        place = folder / str(slot)
+        place.mkdir(parents=True)
+        host._engines[slot] = _engine(query, engine.plan, engine, MappedArena(place))
+
+
+def _found_again(engine: Engine) -> Engine:
+    """The engine as another worker finds it: its layout as text, its arrays by name."""
+    layout = json.loads(json.dumps(engine.layout()))
+    other = _engine(engine.query, engine.plan, engine, engine.arena)
+    other.reopen(layout)
+    assert other.plan == engine.plan
+    assert other.is_migrating == engine.is_migrating
+    return other
+
+
+def _engine(query: Query, plan: PhysicalPlan, like: Engine, arena: object) -> Engine:
+    codes = {name: base.codes for name, base in like.bases.items()}
+    return Engine(query, plan, arena=arena, codes=codes, owns=like.owns)  # type: ignore[arg-type]
