@@ -30,12 +30,14 @@ from functools import cached_property
 from typing import TypeAlias
 
 from anabranch.errors import PlanError
+from anabranch.expr import Column
 from anabranch.plan.check import validate
 from anabranch.plan.classifier import ONE_ROUTE, Classifier, check_attributes, parse_classifier
 from anabranch.plan.classifier import routes as routes_of
-from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.join_graph import JoinGraph, KeyClass
 from anabranch.plan.physical import JoinNode, PhysicalPlan, mjoin, probe_order
 from anabranch.plan.text import parse
+from anabranch.schema import Field, Schema
 
 Step: TypeAlias = tuple[str, ...]
 """Operators that are taken next, in any order when there are several."""
@@ -136,6 +138,26 @@ def needs(operator: str, graph: JoinGraph) -> frozenset[str]:
     return graph.thetas[int(operator[1:])].relations
 
 
+def attributes_of(graph: JoinGraph, relation: str) -> Schema:
+    """The columns that a classifier of the relation may test.
+
+    They are those that the engine has at hand: what the query still needs behind its joins, and key columns whose code
+    is the value itself.
+    """
+    carried = graph.relation(relation).schema
+    keys = {name: key.type for name, key in key_columns(graph, relation).items() if carried.find(name) is None}
+    return Schema((*carried, *(Field(name, kind, False) for name, kind in keys.items())))
+
+
+def key_columns(graph: JoinGraph, relation: str) -> dict[str, KeyClass]:
+    """The relation's columns that are keys as they stand, with the class of each, where the code is the value."""
+    return {
+        member.name: key
+        for key in graph.keys_of([relation])
+        if isinstance(member := key.expression(relation), Column) and key.is_exact
+    }
+
+
 def one_route(graph: JoinGraph, orders: Mapping[str, tuple[str, ...]] | None = None) -> Mesh:
     """The mesh in which all rows of a relation take one route: the given order of probes, or the default one."""
     every = mjoin(graph.names)
@@ -165,7 +187,7 @@ def check_mesh(mesh: Mesh, graph: JoinGraph) -> Mesh:
     if missing := sorted(set(graph.names) - set(mesh.relations)):
         raise PlanError(f"mesh '{mesh}' has no route for '{missing[0]}'", hint="give each relation at least one")
     for way in mesh.ways:
-        check_attributes(way.classifier, graph.relation(way.relation).schema, way.relation)
+        check_attributes(way.classifier, attributes_of(graph, way.relation), way.relation)
         for route in way.routes:
             if strange := sorted(set(route.operators) - known):
                 raise PlanError(

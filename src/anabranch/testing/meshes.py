@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, is_classifiable
 from anabranch.plan.join_graph import JoinGraph, Relation
-from anabranch.plan.mesh import Mesh, RelationRoutes, Route, Step, needs, selection_name
+from anabranch.plan.mesh import Mesh, RelationRoutes, Route, Step, attributes_of, needs, selection_name
 from anabranch.schema import is_text
 
 
@@ -21,7 +21,7 @@ def meshes(draw: st.DrawFn, graph: JoinGraph) -> Mesh:
 @st.composite
 def _ways(draw: st.DrawFn, graph: JoinGraph, relation: Relation) -> RelationRoutes:
     several = tuple(draw(_route(graph, relation.name)) for _ in range(draw(st.integers(1, 3))))
-    return RelationRoutes(relation.name, several, draw(_classifier(relation, len(several))))
+    return RelationRoutes(relation.name, several, draw(_classifier(graph, relation, len(several))))
 
 
 @st.composite
@@ -43,9 +43,9 @@ def _route(draw: st.DrawFn, graph: JoinGraph, relation: str) -> Route:
     return Route(tuple(steps))
 
 
-def _classifier(relation: Relation, routes: int) -> st.SearchStrategy[Classifier]:
+def _classifier(graph: JoinGraph, relation: Relation, routes: int) -> st.SearchStrategy[Classifier]:
     leaves: st.SearchStrategy[Classifier] = st.builds(Assign, st.integers(0, routes - 1))
-    columns = [field for field in relation.schema if is_classifiable(field.type)]
+    columns = [field for field in attributes_of(graph, relation.name) if is_classifiable(field.type)]
     if not columns:
         return leaves
 

@@ -7,13 +7,17 @@ the routes they began on. A relation's new rows are classified once, when they a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from anabranch.engine.batch import Combinations
+from anabranch.engine.fabric import kernels
+from anabranch.engine.fabric.kernels import Routes
 from anabranch.engine.fabric.lottery import Lottery
 from anabranch.engine.fabric.modules import OperatorIndex
 from anabranch.engine.fabric.ruster import CompiledRoute, Ruster, compile_routes
@@ -23,7 +27,7 @@ from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.plan.classifier import Assign, Classifier, attributes
 from anabranch.plan.classify import assign_routes
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.mesh import Mesh
+from anabranch.plan.mesh import Mesh, key_columns
 
 SMALLEST_RUSTER = 100
 """Rows below which a ruster is not worth the fixed cost of its probes (Nehme et al. 2012, Table 3)."""
@@ -89,39 +93,53 @@ class MeshTrack:
 
     def _rusters(self, relation: str, found: Combinations) -> list[Ruster]:
         """The rows, cut by route."""
-        routes, classifier = self._routes[relation], self._classifiers[relation]
+        classifier = self._classifiers[relation]
         if isinstance(classifier, Assign):
-            return [_ruster(found, routes[classifier.route])]
+            return [_ruster(found, self._routes[relation][classifier.route])]
         started = perf_counter()
-        labels = self._labels(classifier, relation, found)
-        counts = np.bincount(labels, minlength=len(routes))
-        most = int(counts.argmax())
-        if counts[most] == len(labels):
-            rusters = [_ruster(found, routes[most])]
-        else:
-            small = counts < min(SMALLEST_RUSTER, counts[most])
-            labels = np.where(small, most, np.arange(len(routes), dtype=np.int16))[labels]
-            rusters = [_ruster(part, routes[number]) for number, part in split(found, labels)]
+        rusters = self._cut(relation, found, self._labels(classifier, relation, found))
         self._meter.spent("classify", perf_counter() - started)
         return rusters
 
-    def _labels(self, classifier: Classifier, relation: str, found: Combinations) -> np.ndarray[Any, Any]:
-        base = self._bases[relation]
-        columns = {name: base.column(name, found.rows[relation]) for name in attributes(classifier)}
-        return assign_routes(classifier, columns, len(found))
+    def _cut(self, relation: str, found: Combinations, labels: Routes) -> list[Ruster]:
+        routes = self._routes[relation]
+        counts = kernels.count(labels, len(routes))
+        most = int(counts.argmax())
+        # What the small ones would leave is put to the largest, which stands first among its rows and theirs.
+        taken = [n for n in range(len(routes)) if counts[n] >= SMALLEST_RUSTER and n != most]
+        if not taken:
+            return [_ruster(found, routes[most])]
+        ends = np.cumsum([len(labels) - int(counts[taken].sum()), *counts[taken]])
+        order = np.zeros(len(routes), dtype=np.int16)
+        order[taken] = np.arange(1, len(taken) + 1)
+        rows, newest, deadline = (np.empty(len(labels), dtype=np.int64) for _ in range(3))
+        starts = np.concatenate([[0], ends[:-1]])
+        kernels.scatter(
+            order[labels], starts, found.rows[relation], found.newest, found.deadline, rows, newest, deadline
+        )
+        cuts = itertools.pairwise([0, *ends.tolist()])
+        return [
+            _ruster(Combinations({relation: rows[a:b]}, newest[a:b], deadline[a:b]), routes[number])
+            for number, (a, b) in zip((most, *taken), cuts, strict=True)
+        ]
+
+    def _labels(self, classifier: Classifier, relation: str, found: Combinations) -> Routes:
+        names = attributes(classifier)
+        return assign_routes(classifier, read_attributes(self._graph, self._bases[relation], names, found), len(found))
 
 
-def split(found: Combinations, labels: np.ndarray[Any, Any]) -> Iterator[tuple[int, Combinations]]:
-    """The combinations of each label, in the order they had."""
-    order = np.argsort(labels, kind="stable")
-    ends = np.cumsum(np.bincount(labels))
-    start = 0
-    for label, end in enumerate(ends.tolist()):
-        if end > start:
-            chosen = order[start:end]
-            rows = {relation: numbers[chosen] for relation, numbers in found.rows.items()}
-            yield label, Combinations(rows, found.newest[chosen], found.deadline[chosen])
-        start = end
+def read_attributes(
+    graph: JoinGraph, base: BaseState, names: Iterable[str], found: Combinations
+) -> dict[str, pa.Array]:
+    """Columns of a relation's rows that a classifier may test: carried ones, and keys whose code is the value."""
+    rows, keys = found.rows[base.relation], key_columns(graph, base.relation)
+    codes = {name.lower(): key.name for name, key in keys.items()}
+    fields = {name: base.schema.find(name) for name in names}
+    # A code is a number where the column may be a date or a boolean; classifiers count those the same way.
+    return {
+        name: base.column(field.name, rows) if field is not None else pa.array(base.code(codes[name.lower()], rows))
+        for name, field in fields.items()
+    }
 
 
 def _ruster(found: Combinations, route: CompiledRoute) -> Ruster:
