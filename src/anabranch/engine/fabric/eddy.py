@@ -1,0 +1,200 @@
+"""An eddy with content-based routing: the baseline that decides at every hop instead of once.
+
+Rows go from a central router to an operator and back, until they have been everywhere. At each return the router
+decides again, by what operators were seen to do to rows of the same class (`content`), and goes on profiling as it
+does. Without batching each row gets a decision of its own; with batching, each run of so many rows that happen to stand
+together gets one. Decisions are taken for whole arrays, rows of one destination are worked on together, and rows that
+have visited the same operators are put together again: the baseline has the same vectorised operators as the fabric and
+no smaller vectors than it needs. (Avnur & Hellerstein 2000; Deshpande 2004; Bizarro et al. 2005.)
+
+It stands here to be compared with, in the lab; it is no plan that a query can be given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from time import perf_counter
+
+import numpy as np
+
+from anabranch.engine.batch import Combinations
+from anabranch.engine.fabric.content import Buckets, Estimates, Profile, make_buckets
+from anabranch.engine.fabric.modules import ProbeModule
+from anabranch.engine.fabric.ruster import CompiledRoute, route_probes
+from anabranch.engine.fabric.track import read_attributes
+from anabranch.engine.kernels import Int64Array
+from anabranch.engine.meter import Meter
+from anabranch.engine.state.base import BaseState
+from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.plan.classifier import is_classifiable
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.mesh import Route, attributes_of
+from anabranch.plan.token import Token
+
+PROFILED = 10
+"""One visit in so many is profiled."""
+LEARN_AFTER = 5_000
+"""New rows of a relation after which its classifier attributes are chosen again."""
+EXPLORING = 50
+"""One row in so many goes to operators at random, so that none is forgotten."""
+
+
+class EddyTrack:
+    """One query run by an eddy; `batching` is the number of rows that share a decision, None for one each."""
+
+    def __init__(
+        self,
+        graph: JoinGraph,
+        bases: Mapping[str, BaseState],
+        meter: Meter,
+        *,
+        batching: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.intermediates: dict[str, IntermediateState] = {}
+        self._meter = meter
+        self._routers = {
+            name: _Router(graph, name, bases, meter, batching, np.random.default_rng([seed, number]))
+            for number, name in enumerate(graph.names)
+        }
+
+    def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
+        if wanted:
+            yield from self._routers[relation].take(found)
+
+    def drop(self, floors: Mapping[str, int], meter: Meter) -> None:
+        """Nothing is kept beside the base states."""
+
+
+class _Router:
+    """The centre of the eddy for rows of one relation."""
+
+    def __init__(
+        self,
+        graph: JoinGraph,
+        relation: str,
+        bases: Mapping[str, BaseState],
+        meter: Meter,
+        batching: int | None,
+        rng: np.random.Generator,
+    ) -> None:
+        others = tuple(name for name in graph.names if name != relation)
+        # One uncertain step over all others: every lookup that any order can come to.
+        self._route = CompiledRoute(0, relation, 0, Token(()), route_probes(graph, relation, Route((others,))))
+        for (target, _), probe in self._route.probes.items():
+            bases[target].require((probe.index,))
+        self._modules = [ProbeModule(bases[name], bases, meter) for name in others]
+        self._graph, self._base, self._meter = graph, bases[relation], meter
+        self._attributes = [field.name for field in attributes_of(graph, relation) if is_classifiable(field.type)]
+        self._batching, self._rng = batching, rng
+        self._buckets: list[Buckets] = []
+        self._profile = Profile(len(others), max(1, len(self._attributes)))
+        self._estimates: Estimates = self._profile.learn()
+        self._unlearnt = 0
+        self._visits = 0
+
+    def take(self, found: Combinations) -> Iterator[Combinations]:
+        started = perf_counter()
+        relation, everywhere = self._base.relation, (1 << len(self._modules)) - 1
+        first = int(found.rows[relation][0])
+        buckets = self._bucketed(found)
+        self._learn(len(found))
+        classes = self._estimates.classify(buckets)
+        self._best: dict[int, Int64Array] = {}
+        pool: dict[int, list[Combinations]] = {0: [found]}
+        self._meter.spent("route", perf_counter() - started)
+        while pool:
+            started = perf_counter()
+            # Those that have been to most operators first: what is under way stays small.
+            visited = max(pool, key=lambda mask: (mask.bit_count(), mask))
+            waiting = _concatenated(pool.pop(visited))
+            if visited == everywhere:
+                yield waiting
+                continue
+            destinations = self._decide(visited, classes[waiting.rows[relation] - first])
+            groups = list(_grouped(waiting, destinations))
+            self._meter.spent("route", perf_counter() - started)
+            for operator, group in groups:
+                self._visits += 1
+                origins = [group.rows[relation] - first] if self._visits % PROFILED == 0 else []
+                out = []
+                for block in self._modules[operator].work(group, self._route):
+                    if len(block):
+                        pool.setdefault(visited | 1 << operator, []).append(block)
+                        out.append(block.rows[relation] - first)
+                if origins:
+                    started = perf_counter()
+                    found_by = np.concatenate(out) if out else np.empty(0, dtype=np.int64)
+                    self._profile.note(operator, buckets, origins[0], found_by)
+                    self._meter.spent("route", perf_counter() - started)
+
+    def _bucketed(self, found: Combinations) -> Int64Array:
+        """Attributes x rows: the bucket of each value."""
+        columns = read_attributes(self._graph, self._base, self._attributes, found)
+        if not columns:
+            return np.zeros((1, len(found)), dtype=np.int64)
+        if not self._buckets:
+            self._buckets = [make_buckets(column) for column in columns.values()]
+        return np.stack([b.of(column) for b, column in zip(self._buckets, columns.values(), strict=True)])
+
+    def _learn(self, rows: int) -> None:
+        self._unlearnt += rows
+        if self._unlearnt >= LEARN_AFTER:
+            self._estimates, self._unlearnt = self._profile.learn(), 0
+
+    def _decide(self, visited: int, classes: Int64Array) -> Int64Array:
+        """Where each combination goes next."""
+        open_operators = [i for i in range(len(self._modules)) if not visited >> i & 1]
+        if len(open_operators) == 1:
+            return np.full(len(classes), open_operators[0], dtype=np.int64)
+        if self._batching is None:
+            chosen = self._best_by_class(visited, open_operators)[classes]
+        else:
+            chosen = self._best_by_batch(open_operators, classes, self._batching)
+        if not visited:
+            explorers = np.arange(int(self._rng.integers(EXPLORING)), len(classes), EXPLORING)
+            chosen[explorers] = self._rng.choice(open_operators)
+        return chosen
+
+    def _best_by_class(self, visited: int, open_operators: list[int]) -> Int64Array:
+        if visited not in self._best:
+            best = self._estimates.by_class[open_operators].argmin(axis=0)
+            self._best[visited] = np.array(open_operators, dtype=np.int64)[best]
+        return self._best[visited]
+
+    def _best_by_batch(self, open_operators: list[int], classes: Int64Array, size: int) -> Int64Array:
+        """The operator of least selectivity on average over each run of rows."""
+        runs = np.arange(len(classes)) // size
+        mixed = np.bincount(
+            runs * self._estimates.classes + classes, minlength=(runs[-1] + 1) * self._estimates.classes
+        )
+        shares = mixed.reshape(runs[-1] + 1, self._estimates.classes)
+        best = (shares @ self._estimates.by_class[open_operators].T).argmin(axis=1)
+        chosen: Int64Array = np.array(open_operators, dtype=np.int64)[best][runs]
+        return chosen
+
+
+def _grouped(found: Combinations, destinations: Int64Array) -> Iterator[tuple[int, Combinations]]:
+    """The combinations that go to each operator."""
+    counts = np.bincount(destinations)
+    if int(counts.max()) == len(destinations):
+        yield int(destinations[0]), found
+        return
+    order = np.argsort(destinations.astype(np.int16), kind="stable")
+    start = 0
+    for operator, count in enumerate(counts.tolist()):
+        if count:
+            chosen = order[start : start + count]
+            rows = {relation: numbers[chosen] for relation, numbers in found.rows.items()}
+            yield operator, Combinations(rows, found.newest[chosen], found.deadline[chosen])
+            start += count
+
+
+def _concatenated(blocks: list[Combinations]) -> Combinations:
+    if len(blocks) == 1:
+        return blocks[0]
+    return Combinations(
+        {relation: np.concatenate([block.rows[relation] for block in blocks]) for relation in blocks[0].rows},
+        np.concatenate([block.newest for block in blocks]),
+        np.concatenate([block.deadline for block in blocks]),
+    )
