@@ -1,0 +1,182 @@
+"""The course of a migration over the slots of a query, without I/O: events in, instructions out.
+
+A migration leads from the plan in force along an itinerary of plans to the last of it. Every slot goes its own way: it
+is told the next plan when it has settled on the one before, so slots may run different plans for a while. A host tells
+what happened and does what it is told before the slot's next step:
+
+    BatchEnded (a report of every slot) ──►                   ──► Run(slot, plan, strategy)
+    ChangeRefused (by an engine)        ──►     Migration     ──► Completed(plan)
+    AbortAsked (by a person or a gate)  ──►                   ──► GivenUp(plan, reason)
+
+Law: whatever happens, every slot ends on the last plan or every slot ends on the first. A refusal or an abort turns the
+migration round; what was under way is undone and what was done is changed back by moving state. A crash is no event:
+slots come up with some plan of the itinerary, the next report says with which, and the course goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from anabranch.errors import InvariantBroken
+from anabranch.plan.migration import Strategy
+from anabranch.plan.physical import PhysicalPlan
+
+
+@dataclass(frozen=True)
+class SlotReport:
+    """The plan a slot runs after a batch, and whether it is still on its way to it."""
+
+    plan: PhysicalPlan
+    is_migrating: bool = False
+
+
+@dataclass(frozen=True)
+class BatchEnded:
+    """A batch was committed; every slot that took part tells where it stands."""
+
+    batch: int
+    slots: Mapping[int, SlotReport]
+
+    def __str__(self) -> str:
+        stands = ", ".join(
+            f"slot {slot} {'on its way to' if report.is_migrating else 'runs'} {report.plan}"
+            for slot, report in self.slots.items()
+        )
+        return f"batch {self.batch} ended: {stands}"
+
+
+@dataclass(frozen=True)
+class ChangeRefused:
+    """A slot could not change its plan and runs on with the one it had."""
+
+    slot: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"slot {self.slot} refused: {self.reason}"
+
+
+@dataclass(frozen=True)
+class AbortAsked:
+    """The migration is no longer wanted."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"abort asked: {self.reason}"
+
+
+Event: TypeAlias = BatchEnded | ChangeRefused | AbortAsked
+
+
+@dataclass(frozen=True)
+class Run:
+    """From its next step on the slot runs this plan, or is on its way to it by that strategy.
+
+    Told the plan that it is just leaving, a slot undoes the migration under way.
+    """
+
+    slot: int
+    plan: PhysicalPlan
+    strategy: Strategy
+
+
+@dataclass(frozen=True)
+class Completed:
+    """Every slot runs the new plan."""
+
+    plan: PhysicalPlan
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """Every slot runs the old plan again."""
+
+    plan: PhysicalPlan
+    reason: str
+
+
+Instruction: TypeAlias = Run | Completed | GivenUp
+
+
+class Migration:
+    """One migration of one query; `story` is what happened so far, for people and for errors."""
+
+    def __init__(self, old: PhysicalPlan, itinerary: tuple[PhysicalPlan, ...], strategy: Strategy, slots: int) -> None:
+        self.plans = (old, *itinerary)
+        self.strategy = strategy
+        self.story: list[str] = []
+        self.is_over = False
+        self._targets = dict.fromkeys(range(slots), 0)
+        self._reason: str | None = None
+
+    @property
+    def new(self) -> PhysicalPlan:
+        return self.plans[-1]
+
+    def begin(self) -> list[Instruction]:
+        """The first instructions, before any event."""
+        self._tell(f"from {self.plans[0]} to {self.new} by {self.strategy}, {len(self.plans) - 1} steps")
+        return (
+            [self._send(slot, 1) for slot in self._targets] if len(self.plans) > 1 else [self._end(Completed(self.new))]
+        )
+
+    def step(self, event: Event) -> list[Instruction]:
+        """What is to be done now that this has happened."""
+        if self.is_over:
+            raise self._broken(f"{event}, after the end")
+        self._tell(str(event))
+        match event:
+            case BatchEnded(slots=reports):
+                return self._go_on(reports)
+            case ChangeRefused(reason=reason) | AbortAsked(reason=reason):
+                return self._turn_round(reason)
+
+    def _go_on(self, reports: Mapping[int, SlotReport]) -> list[Instruction]:
+        instructions: list[Instruction] = []
+        settled = 0
+        for slot, target in self._targets.items():
+            report = reports.get(slot)
+            if report is None or report.is_migrating:
+                continue
+            if report.plan not in self.plans:
+                raise self._broken(f"slot {slot} runs '{report.plan}', which is not of this migration")
+            at = self.plans.index(report.plan)
+            if self._reason is not None:
+                if at > 0:
+                    instructions.append(self._send(slot, 0))
+                else:
+                    settled += 1
+            elif at == len(self.plans) - 1:
+                settled += 1
+            else:
+                # A slot that crashed may have come up behind or ahead of where it was sent.
+                instructions.append(self._send(slot, at + 1 if at >= target else target))
+        if settled < len(self._targets):
+            return instructions
+        return [self._end(Completed(self.new) if self._reason is None else GivenUp(self.plans[0], self._reason))]
+
+    def _turn_round(self, reason: str) -> list[Instruction]:
+        if self._reason is not None:
+            return []
+        self._reason = reason
+        return [self._send(slot, 0) for slot in self._targets]
+
+    def _send(self, slot: int, to: int) -> Run:
+        self._targets[slot] = to
+        strategy: Strategy = self.strategy if to else "moving-state"
+        self._tell(f"slot {slot} is to run {self.plans[to]} by {strategy}")
+        return Run(slot, self.plans[to], strategy)
+
+    def _end(self, instruction: Completed | GivenUp) -> Completed | GivenUp:
+        self.is_over = True
+        self._tell(str(instruction))
+        return instruction
+
+    def _tell(self, line: str) -> None:
+        self.story.append(line)
+
+    def _broken(self, what: str) -> InvariantBroken:
+        return InvariantBroken(f"a migration met what cannot be: {what}", detail="\n".join(self.story))
