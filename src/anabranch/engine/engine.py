@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from anabranch.engine.batch import Combinations, RelationBatch
 from anabranch.engine.evaluate import evaluate
+from anabranch.engine.fabric.track import MeshTrack
 from anabranch.engine.kernels import BoolArray
 from anabranch.engine.meter import Meter
 from anabranch.engine.migration import Migrated, fill
@@ -33,8 +34,9 @@ from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.track import PlanTrack
 from anabranch.errors import InvariantBroken, MigrationError
+from anabranch.plan.mesh import Mesh, Plan, check_mesh, parse_mesh
 from anabranch.plan.migration import Relations, Strategy, boxes, check_migration, match_states
-from anabranch.plan.physical import PhysicalPlan, nodes
+from anabranch.plan.physical import PhysicalPlan, mjoin, nodes
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.stats.step import StepStatistics, merge
@@ -53,7 +55,7 @@ class Engine:
     def __init__(
         self,
         query: Query,
-        plan: PhysicalPlan,
+        plan: Plan,
         *,
         arena: Arena | None = None,
         codes: Mapping[str, tuple[str, ...]] | None = None,
@@ -70,11 +72,11 @@ class Engine:
         self._tracks_made = 0
         self._floors: dict[str, int] = {}
         self._is_stepping = False
-        self.track: PlanTrack | ParallelTrack = self._make_track(plan)
+        self.track: PlanTrack | ParallelTrack | MeshTrack = self._make_track(plan)
         self.groups = GroupState(self.arena, query.grouping) if query.grouping is not None else None
 
     @property
-    def plan(self) -> PhysicalPlan:
+    def plan(self) -> Plan:
         """The plan at work; during a migration, the one that is to be."""
         return self.track.plan
 
@@ -166,23 +168,51 @@ class Engine:
 
     # --- migration ----------------------------------------------------------------------------------------------------
 
-    def migrate(self, plan: PhysicalPlan, strategy: Strategy) -> Migrated:
+    def migrate(self, plan: Plan, strategy: Strategy) -> Migrated:
         """Changes to another plan between two steps: at once or, on parallel tracks, while steps go on.
 
-        What cannot be done is refused, and then, as after a failure on the way, the plan is as it was.
+        What cannot be done is refused, and then, as after a failure on the way, the plan is as it was. A mesh has no
+        state that could be missing, so a change to one is made at once whatever the strategy.
         """
         self._require_rest()
+        if isinstance(plan, Mesh):
+            return self._change_to_mesh(plan)
+        mesh = self.track
+        if not isinstance(mesh, MeshTrack):
+            return self._migrate(plan, strategy)
+        # The mjoin keeps no state beside the base states either: from there on it is a change like any other.
+        self.track = self._make_plan_track(mjoin(self.query.graph.names))
+        try:
+            return self._migrate(plan, strategy)
+        except BaseException:
+            self._replace_track(mesh, ())
+            raise
+
+    def _change_to_mesh(self, mesh: Mesh) -> Migrated:
         old = self.track
         if isinstance(old, ParallelTrack):
-            raise MigrationError(
-                f"plan '{old.old.plan}' is already changing into '{old.plan}'",
-                hint=f"wait until that has ended, or abort it, before changing to '{plan}'",
-            )
+            raise self._already_changing(old, mesh)
+        started = perf_counter()
+        check_mesh(mesh, self.query.graph)
+        if isinstance(old, MeshTrack):
+            old.replace(mesh)
+            old.retain_indexes()
+        else:
+            self._replace_track(self._make_mesh_track(mesh), old.intermediates.values())
+        seconds = perf_counter() - started
+        self.meter.spent("migrate", seconds)
+        return Migrated("none", (), {}, seconds)
+
+    def _migrate(self, plan: PhysicalPlan, strategy: Strategy) -> Migrated:
+        old = self.track
+        assert not isinstance(old, MeshTrack)
+        if isinstance(old, ParallelTrack):
+            raise self._already_changing(old, plan)
         check_migration(old.plan, plan, self.query.graph, strategy)
         started = perf_counter()
         matching = match_states(old.plan, plan)
         try:
-            new = self._make_track(plan, old.states)
+            new = self._make_plan_track(plan, old.states)
             try:
                 if strategy == "parallel-track" and boxes(old.plan, plan):
                     recomputed: dict[str, int] = {}
@@ -215,11 +245,25 @@ class Engine:
         if self._is_stepping:
             raise InvariantBroken("a plan can change only between two steps", detail=f"plan '{self.plan}' is in one")
 
-    def _make_track(self, plan: PhysicalPlan, states: Mapping[Relations, IntermediateState] | None = None) -> PlanTrack:
+    def _already_changing(self, track: ParallelTrack, plan: Plan) -> MigrationError:
+        return MigrationError(
+            f"plan '{track.old.plan}' is already changing into '{track.plan}'",
+            hint=f"wait until that has ended, or abort it, before changing to '{plan}'",
+        )
+
+    def _make_track(self, plan: Plan) -> PlanTrack | MeshTrack:
+        return self._make_mesh_track(plan) if isinstance(plan, Mesh) else self._make_plan_track(plan)
+
+    def _make_mesh_track(self, mesh: Mesh) -> MeshTrack:
+        return MeshTrack(self.query.graph, mesh, self.bases, self.meter)
+
+    def _make_plan_track(
+        self, plan: PhysicalPlan, states: Mapping[Relations, IntermediateState] | None = None
+    ) -> PlanTrack:
         self._tracks_made += 1
         return PlanTrack(self.query.graph, plan, self.bases, self.arena, self.meter, self._tracks_made, states)
 
-    def _replace_track(self, track: PlanTrack, useless: Iterable[IntermediateState]) -> None:
+    def _replace_track(self, track: PlanTrack | MeshTrack, useless: Iterable[IntermediateState]) -> None:
         """The track alone is at work from now on; states and indexes that only others needed are given back."""
         self.track = track
         for state in useless:
@@ -230,7 +274,11 @@ class Engine:
         if isinstance(self.track, ParallelTrack) and self.track.is_over:
             self._replace_track(self.track.new, self.track.retiring.values())
 
-    def _reopened(self, layout: Mapping[str, Any]) -> PlanTrack | ParallelTrack:
+    def _reopened(self, layout: Mapping[str, Any]) -> PlanTrack | ParallelTrack | MeshTrack:
+        if "lottery" in layout:
+            track = self._make_mesh_track(parse_mesh(layout["plan"]))
+            track.reopen(layout)
+            return track
         states: dict[str, IntermediateState] = {}
 
         def reopened(part: Mapping[str, Any]) -> PlanTrack:

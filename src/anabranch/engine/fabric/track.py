@@ -59,20 +59,27 @@ class MeshTrack:
         """Rows that are taken from now on go by this mesh; indexes that it needs are there afterwards."""
         numbers = self._index.numbers(self._graph)
         routes = {way.relation: compile_routes(self._graph, way, numbers, self._query) for way in mesh.ways}
+        self._indexes: dict[str, list[tuple[str, ...]]] = {name: [] for name in self._bases}
         for several in routes.values():
             for route in several:
                 for (target, _), probe in route.probes.items():
-                    self._bases[target].require((probe.index,))
-        for base in self._bases.values():
-            if not base.indexes:
-                base.require(((),))
+                    self._indexes[target].append(probe.index)
+        for name, base in self._bases.items():
+            # A state that nobody looks into keeps the index of all rows, by which it knows what is overdue.
+            self._indexes[name] = list(dict.fromkeys(self._indexes[name])) or [()]
+            base.require(tuple(self._indexes[name]))
         self.plan = mesh
         self._classifiers = {way.relation: way.classifier for way in mesh.ways}
         self._routes = routes
         self._lottery.forget()
 
+    def retain_indexes(self) -> None:
+        """Takes back every index of a base state that no route looks into."""
+        for name, base in self._bases.items():
+            base.retain(tuple(self._indexes[name]))
+
     def layout(self) -> dict[str, Any]:
-        return {"lottery": self._lottery.layout()}
+        return {"plan": str(self.plan), "lottery": self._lottery.layout()}
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
         self._lottery.reopen(layout["lottery"])
