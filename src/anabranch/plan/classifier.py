@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -117,6 +118,27 @@ def depth(classifier: Classifier) -> int:
     if isinstance(classifier, Assign):
         return 0
     return 1 + max(depth(classifier.first), depth(classifier.second))
+
+
+def leaves(classifier: Classifier) -> tuple[tuple[int, int], ...]:
+    """The leaves from first to last: the route of each, and the tests on the way to it."""
+    if isinstance(classifier, Assign):
+        return ((classifier.route, 0),)
+    below = (*leaves(classifier.first), *leaves(classifier.second))
+    return tuple((route, tests + 1) for route, tests in below)
+
+
+def map_leaves(classifier: Classifier, change: Callable[[Assign], Classifier]) -> Classifier:
+    """The tree with every leaf changed, from first to last."""
+    if isinstance(classifier, Assign):
+        return change(classifier)
+    return replace(classifier, first=map_leaves(classifier.first, change), second=map_leaves(classifier.second, change))
+
+
+def by_leaf(classifier: Classifier) -> Classifier:
+    """The same tests, with leaves numbered from 0: assigns a row its leaf instead of its route."""
+    numbers = count()
+    return map_leaves(classifier, lambda _: Assign(next(numbers)))
 
 
 def check_attributes(classifier: Classifier, schema: Schema, relation: str) -> None:

@@ -1,0 +1,76 @@
+"""Drift: whether rows still spread over the classifier's leaves, and operators still act on them, as when it was made.
+
+A change must be large enough to matter and too large for chance. Counts are taken as they come from a running mesh:
+rows per leaf, and rows in and out of each operator on each route; an operator is only compared with itself on the same
+route, where the same operators came before it. The answer to drift is a new search that starts from the current mesh
+(`proposal.find_mesh`), and whether its result is worth a change is for the gate to say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from anabranch.plan.token import Passed
+
+
+@dataclass(frozen=True)
+class MeshUse:
+    """What a mesh was seen to do over some batches, for the rows of one relation."""
+
+    leaves: tuple[float, ...]
+    """Rows that came to each leaf of the classifier, from first to last (`plan.classifier.by_leaf`)."""
+    passed: Mapping[tuple[int, str], Passed] = field(default_factory=dict)
+    """By route and operator."""
+
+
+@dataclass(frozen=True)
+class DriftLimits:
+    """How much may change before it is called drift."""
+
+    share: float = 0.1
+    """Of all rows, how many may come to other leaves than before."""
+    selectivity: float = 0.3
+    """By which factor beyond 1 an operator's selectivity may rise, or fall."""
+    certainty: float = 4.0
+    """Standard errors that a change must exceed."""
+
+
+def drifted(before: MeshUse, now: MeshUse, limits: DriftLimits | None = None) -> str | None:
+    """Why the mesh may no longer fit, or None."""
+    limits = limits or DriftLimits()
+    return _moved_rows(before.leaves, now.leaves, limits) or _changed_operator(before, now, limits)
+
+
+def _moved_rows(before: tuple[float, ...], now: tuple[float, ...], limits: DriftLimits) -> str | None:
+    if len(before) != len(now):
+        return f"the classifier has {len(now)} leaves and had {len(before)}"
+    earlier, later = sum(before), sum(now)
+    if not earlier or not later:
+        return None
+    pairs = [(a / earlier, b / later) for a, b in zip(before, now, strict=True)]
+    moved = sum(abs(a - b) for a, b in pairs) / 2
+    both = [(a * earlier + b * later) / (earlier + later) for a, b in pairs]
+    chance = sum(math.sqrt(share * (1 - share) * (1 / earlier + 1 / later)) for share in both) / 2
+    if moved <= max(limits.share, limits.certainty * chance):
+        return None
+    leaf = max(range(len(pairs)), key=lambda place: abs(pairs[place][0] - pairs[place][1]))
+    return f"leaf {leaf} of the classifier gets {pairs[leaf][1]:.0%} of the rows, and got {pairs[leaf][0]:.0%}"
+
+
+def _changed_operator(before: MeshUse, now: MeshUse, limits: DriftLimits) -> str | None:
+    worst, reason = 1 + limits.selectivity, None
+    for (route, operator), seen in sorted(now.passed.items()):
+        known = before.passed.get((route, operator))
+        if known is None or not known.rows_in or not seen.rows_in:
+            continue
+        was, is_now = known.rows_out / known.rows_in, seen.rows_out / seen.rows_in
+        # Counts of matches vary about as their mean does; half a row more keeps zero from looking certain.
+        chance = math.sqrt((known.rows_out + 0.5) / known.rows_in**2 + (seen.rows_out + 0.5) / seen.rows_in**2)
+        least, most = sorted((was, is_now))
+        factor = most / least if least else math.inf
+        if factor > worst and most - least > limits.certainty * chance:
+            worst = factor
+            reason = f"operator '{operator}' gives {is_now:.3g} rows per row on route {route}, and gave {was:.3g}"
+    return reason

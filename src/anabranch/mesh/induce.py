@@ -1,0 +1,124 @@
+"""Learning the classifier: an entropy decision tree (scikit-learn's) made into a plan value.
+
+Labels are route numbers. The tree grows until its leaves are pure or no attribute is left to split by, and an impure
+leaf takes the route of most weight. Numbers are cut halfway between neighbouring values of the sample. Categories are
+first put in the order of their mean label, so that one test can list several. Where the sample says nothing, rows go
+with the crowd: NULLs go where the sample's NULLs went, or else with the heavier branch; a test lists the categories of
+its lighter branch, so that an unseen category goes with the heavier. (Nehme et al. 2012, section 4.4.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.tree import DecisionTreeClassifier
+
+from anabranch.mesh.kernels import order_categories
+from anabranch.mesh.training import Attribute, TrainingSet
+from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest
+from anabranch.plan.classify import assign_routes
+
+Doubles: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+
+
+def induce(training: TrainingSet, labels: Integers) -> Classifier:
+    """The tree that tells the labels of the rows apart as well as their attributes can."""
+    if training.rows == 0:
+        raise ValueError("a classifier cannot be learnt from no rows")
+    if not training.attributes or (labels == labels[0]).all():
+        return Assign(_majority(labels, training.weights))
+    ranks = ordered_ranks(training, labels)
+    columns = np.where(ranks < 0, np.nan, ranks).astype(np.float32)
+    learner = DecisionTreeClassifier(criterion="entropy", random_state=0)
+    tree = learner.fit(columns, labels, sample_weight=training.weights).tree_
+    return _Reading(training, ranks, labels, tree).node(0, np.arange(training.rows))
+
+
+def ordered_ranks(training: TrainingSet, labels: Integers) -> Integers:
+    """Rows x attributes: ranks of values, categories in the order of their mean label; -1 for NULL."""
+    ranks = np.ascontiguousarray(np.stack([attribute.ranks for attribute in training.attributes], axis=1))
+    is_category = np.array([attribute.categories is not None for attribute in training.attributes])
+    if is_category.any():
+        levels = max(attribute.levels.size for attribute in training.attributes)
+        order_categories(ranks, is_category, labels, training.weights, levels)
+    return ranks
+
+
+def cut_back(
+    tree: Classifier, sample: TrainingSet, paid: Doubles, test: float, rows: Integers | None = None
+) -> tuple[Classifier, float]:
+    """The tree without the tests that cost their rows more than they save, and what rows and tests then cost.
+
+    `paid` is rows x routes: what each row adds to the cost of the mesh on each route; a test adds `test` x share.
+    """
+    rows = np.arange(sample.rows) if rows is None else rows
+    if isinstance(tree, Assign):
+        return tree, float(paid[rows, tree.route].sum())
+    asked = replace(tree, first=Assign(0), second=Assign(1))
+    goes = assign_routes(asked, {tree.attribute: sample.columns[tree.attribute].take(rows)}, rows.size)
+    first, first_cost = cut_back(tree.first, sample, paid, test, rows[goes == 0])
+    second, second_cost = cut_back(tree.second, sample, paid, test, rows[goes == 1])
+    tested = first_cost + second_cost + test * float(sample.shares[rows].sum())
+    alone = paid[rows].sum(axis=0)
+    route = int(alone.argmin())
+    if alone[route] <= tested or first == second:
+        return Assign(route), float(alone[route])
+    return replace(tree, first=first, second=second), tested
+
+
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """Turns the learner's arrays into a tree of tests, following the rows down."""
+
+    training: TrainingSet
+    ranks: Integers
+    labels: Integers
+    tree: Any
+
+    def node(self, place: int, rows: Integers) -> Classifier:
+        left, right = int(self.tree.children_left[place]), int(self.tree.children_right[place])
+        if left < 0:
+            return Assign(_majority(self.labels[rows], self.training.weights[rows]))
+        position = int(self.tree.feature[place])
+        ranks = self.ranks[rows, position]
+        cut = float(self.tree.threshold[place])
+        missing_left = bool(self.tree.missing_go_to_left[place])
+        goes_left = np.where(ranks < 0, missing_left, ranks <= cut)
+        low, high = rows[goes_left], rows[~goes_left]
+        weights = self.training.weights
+        if not (ranks < 0).any():
+            missing_left = bool(weights[low].sum() >= weights[high].sum())
+        first, second = self.node(left, low), self.node(right, high)
+        if first == second:
+            return first
+        attribute = self.training.attributes[position]
+        if attribute.categories is None:
+            return NumberTest(attribute.name, self._threshold(attribute, ranks, cut), first, second, missing_left)
+        known_low, known_high = self._categories(attribute, low, position), self._categories(attribute, high, position)
+        if weights[low].sum() <= weights[high].sum():
+            return CategoryTest(attribute.name, known_low, first, second, missing_left)
+        return CategoryTest(attribute.name, known_high, second, first, not missing_left)
+
+    @staticmethod
+    def _threshold(attribute: Attribute, ranks: Integers, cut: float) -> float:
+        """Halfway between the values that stand on either side of the cut among these rows."""
+        below, above = ranks[(ranks >= 0) & (ranks <= cut)], ranks[ranks > cut]
+        if above.size == 0:
+            return np.inf
+        low, high = attribute.levels[below.max()], attribute.levels[above.min()]
+        middle = float(low + (high - low) / 2)
+        # Between neighbouring doubles there is no middle: rounding must not carry the cut up to the higher one.
+        return middle if middle < high else float(low)
+
+    def _categories(self, attribute: Attribute, rows: Integers, position: int) -> tuple[str, ...]:
+        assert attribute.categories is not None
+        values = attribute.values[rows]
+        return tuple(attribute.categories[int(value)] for value in np.unique(values[~np.isnan(values)]))
+
+
+def _majority(labels: Integers, weights: Doubles) -> int:
+    return int(np.bincount(labels, weights).argmax())

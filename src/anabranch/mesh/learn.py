@@ -1,0 +1,174 @@
+"""What can be learnt from one sample: its best mesh, the classifier for it, and the price of any mesh on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.errors import PlanError
+from anabranch.mesh.induce import cut_back, induce
+from anabranch.mesh.routes import Order, Router
+from anabranch.mesh.search import (
+    MOST_EXHAUSTIVE,
+    MeshCosts,
+    Solution,
+    Space,
+    Start,
+    Stop,
+    anneal,
+    exhaustive,
+    improve,
+    start_solution,
+)
+from anabranch.mesh.training import Condensed
+from anabranch.plan.classifier import Assign, Classifier, by_leaf, leaves, map_leaves
+from anabranch.plan.classify import assign_routes
+from anabranch.plan.mesh import RelationRoutes, Route
+from anabranch.stats.operators import Needs
+
+Doubles: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+Strategy: TypeAlias = Literal["exhaustive", "improve", "anneal"]
+
+
+@dataclass(frozen=True)
+class SearchSetting:
+    """How a mesh is searched; the defaults suit a sample of about a thousand rows."""
+
+    size: int = 30
+    """Condensed rows."""
+    strategy: Strategy = "anneal"
+    """An exhaustive search of more than ten condensed rows is annealed instead."""
+    start: Start = "route"
+    stop: Stop = field(default_factory=Stop)
+    costs: MeshCosts = field(default_factory=MeshCosts)
+    least_gain: float = 0.02
+    """A mesh must be faster than the single best route by this share, on rows held out."""
+    tolerance: float = 0.01
+    """Orders that differ by less than this share of their cost are left open."""
+
+
+@dataclass(frozen=True)
+class Considered:
+    """A mesh that was priced (seconds per row), and how it compares with the best."""
+
+    name: str
+    cost: float
+    routes: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """A classifier and the orders it assigns, on one sample."""
+
+    tree: Classifier
+    orders: tuple[Order, ...]
+    cost: float
+    """Equation 2 with this very tree."""
+    shares: Doubles
+    """The share of the rows that takes each order."""
+    paid: Doubles
+    """What a row of each order pays for its operators."""
+
+
+@dataclass(frozen=True, eq=False)
+class Learner:
+    """A condensed sample with what is needed to search it."""
+
+    condensed: Condensed
+    needs: Needs
+    setting: SearchSetting
+
+    @cached_property
+    def router(self) -> Router:
+        return Router(self.condensed.matrix, self.condensed.rows.shares, self.needs)
+
+    @cached_property
+    def space(self) -> Space:
+        return Space(self.condensed.rows, self.router, self.setting.costs)
+
+    def search(
+        self, rng: np.random.Generator, current: RelationRoutes | None = None
+    ) -> tuple[Solution, tuple[Considered, ...]]:
+        """The best mesh found, never worse than its start or a single route, and what was looked at."""
+        setting, space = self.setting, self.space
+        single = start_solution(space, "one", rng)
+        if current is None:
+            first = start_solution(space, setting.start, rng)
+        else:
+            first = space.solution(self._cell_routes(current.classifier))
+        match setting.strategy:
+            case "exhaustive" if space.size <= MOST_EXHAUSTIVE:
+                found = exhaustive(space)
+            case "improve":
+                found = improve(space, first, rng, setting.stop)
+            case "anneal" | "exhaustive":
+                found = anneal(space, first, rng, setting.stop)
+        origin = setting.start if current is None else "partition of the current mesh"
+        named = {f"search ({setting.strategy})": found, f"start ({origin})": first, "single route": single}
+        best = min(named.values(), key=lambda solution: solution.cost)
+        considered = [
+            Considered(name, seen.cost, len(seen.routes), "" if seen is best else f"{seen.cost / best.cost - 1:+.1%}")
+            for name, seen in named.items()
+        ]
+        if current is not None:
+            running = self.price(current.classifier, tuple(self._order(route) for route in current.routes)).cost
+            reason = f"as it runs; {running / best.cost - 1:+.1%}"
+            considered.append(Considered("current mesh", running, len(current.routes), reason))
+        return best, tuple(considered)
+
+    def classify(self, solution: Solution) -> Priced:
+        """Learns from the sampled rows, each with the route of its cell, and takes out tests that do not pay."""
+        sample, cells = self.condensed.sample, self.condensed.cells
+        tree = induce(sample, solution.labels[cells])
+        paid = self._paid(solution.routes)[cells] * sample.shares[:, None]
+        tree, _ = cut_back(tree, sample, paid, self.setting.costs.test)
+        used = sorted({route for route, _ in leaves(tree)})
+        tree = map_leaves(tree, lambda leaf: Assign(used.index(leaf.route)))
+        return self.price(tree, tuple(solution.routes[route] for route in used))
+
+    def price(self, tree: Classifier, orders: tuple[Order, ...]) -> Priced:
+        sample, costs = self.condensed.sample, self.setting.costs
+        leaf_of = assign_routes(by_leaf(tree), sample.columns, sample.rows)
+        ends = np.array(leaves(tree), dtype=np.int64)
+        route_of, tests = ends[leaf_of, 0], ends[leaf_of, 1]
+        paid = self._paid(orders)[self.condensed.cells, route_of]
+        shares: Doubles = np.bincount(route_of, sample.shares, len(orders)).astype(np.float64)
+        spent: Doubles = np.bincount(route_of, sample.shares * paid, len(orders)).astype(np.float64)
+        total = float(spent.sum() + costs.test * (sample.shares @ tests)) + costs.route * len(orders)
+        return Priced(tree, orders, total, shares, np.divide(spent, shares, out=np.zeros_like(spent), where=shares > 0))
+
+    def route(self, order: Order, tree: Classifier, number: int) -> Route:
+        """The order as a plan value, its steps left open where that hardly matters to the rows that take it."""
+        cells = np.flatnonzero(self._cell_routes(tree) == number)
+        groups = self.router.uncertain(order, cells, self.setting.tolerance) if cells.size else [(i,) for i in order]
+        names = self.condensed.matrix.operators
+        return Route(tuple(tuple(names[operator] for operator in group) for group in groups))
+
+    def _paid(self, orders: tuple[Order, ...]) -> Doubles:
+        """Cells x orders: seconds that a row of the cell pays for its operators."""
+        every = self.router.everything
+        return np.stack([self.router.row_costs(order, every) for order in orders], axis=1)
+
+    def _cell_routes(self, tree: Classifier) -> Integers:
+        """The route that most of each cell's rows take."""
+        sample = self.condensed.sample
+        route_of = assign_routes(tree, sample.columns, sample.rows).astype(np.int64)
+        table = np.zeros((self.condensed.rows.rows, int(route_of.max(initial=0)) + 1))
+        np.add.at(table, (self.condensed.cells, route_of), sample.weights)
+        most: Integers = table.argmax(axis=1)
+        return most
+
+    def _order(self, route: Route) -> Order:
+        operators = self.condensed.matrix.operators
+        if sorted(route.operators) != sorted(operators):
+            raise PlanError(
+                f"route '{route}' does not visit the operators that were measured",
+                detail=f"measured were {', '.join(operators)}",
+            )
+        return tuple(operators.index(name) for name in route.operators)

@@ -1,0 +1,181 @@
+"""From a sample to a mesh: condense, search, learn the classifier, check on rows held out, and say why.
+
+The answer always runs. When there is nothing to learn from, nothing that tells rows apart, or no gain that would
+survive other rows than those it was learnt from, it is a single route with the reason. The gain is checked by cross
+validation: routes and classifier of some rows are priced on the others, leaf by leaf, against the single best route of
+the same rows. All chance comes from the given generator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.errors import StatisticsError
+from anabranch.mesh.learn import Considered, Learner, SearchSetting
+from anabranch.mesh.routes import row_costs
+from anabranch.mesh.training import TrainingSet, condense, folds
+from anabranch.plan.classifier import ONE_ROUTE, by_leaf, leaves
+from anabranch.plan.classify import assign_routes
+from anabranch.plan.mesh import RelationRoutes, Route
+from anabranch.stats.operators import Needs, OperatorMatrix
+
+Doubles: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+
+LEAST_ROWS = 8
+"""Fewer sampled rows say nothing that could be held out and checked."""
+FOLDS = 3
+RESAMPLES = 40
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """How much faster than the single best route on rows that were not learnt from."""
+
+    gain: float
+    error: float
+    """Its standard error, by resampling those rows."""
+
+    def __str__(self) -> str:
+        return f"{self.gain:+.1%} ± {self.error:.1%} on rows held out"
+
+
+@dataclass(frozen=True)
+class MeshProposal:
+    """What new rows of a relation should do, and why; costs are seconds per row."""
+
+    ways: RelationRoutes
+    shares: tuple[float, ...]
+    """The share of the sampled rows that takes each route."""
+    route_costs: tuple[float, ...]
+    """What a row of each route pays for its operators."""
+    cost: float
+    """The whole of Equation 2: routes, tests and overhead."""
+    single: Route
+    """The best route for all rows."""
+    single_cost: float
+    reason: str
+    considered: tuple[Considered, ...] = ()
+    held_out: HeldOut | None = None
+
+    @property
+    def is_mesh(self) -> bool:
+        return len(self.ways.routes) > 1
+
+    @property
+    def gain(self) -> float:
+        """How much faster than the single best route: 0.25 is a quarter more rows in the same time."""
+        return self.single_cost / self.cost - 1 if self.cost > 0 else 0.0
+
+
+def find_mesh(
+    sample: TrainingSet,
+    matrix: OperatorMatrix,
+    needs: Needs,
+    rng: np.random.Generator,
+    setting: SearchSetting | None = None,
+    current: RelationRoutes | None = None,
+) -> MeshProposal:
+    """The best mesh for the rows of one relation, or its best single route; starts from the current mesh if given."""
+    setting = setting or SearchSetting()
+    if matrix.rows != sample.rows:
+        raise StatisticsError(f"there are operator statistics for {matrix.rows} rows, and the sample has {sample.rows}")
+    if reason := _nothing_to_learn(sample):
+        return _single(Learner(condense(sample, matrix, 1), needs, setting), reason)
+    learner = Learner(condense(sample, matrix, setting.size), needs, setting)
+    solution, considered = learner.search(rng, current)
+    if len(solution.routes) == 1:
+        return _single(learner, "no partition of the sampled rows is cheaper", considered)
+    priced = learner.classify(solution)
+    if len(priced.orders) == 1:
+        return _single(learner, "telling the rows apart costs more than it saves", considered)
+    held_out = held_out_gain(sample, matrix, needs, rng, setting)
+    if held_out.gain < max(setting.least_gain, held_out.error):
+        why = f"less than {setting.least_gain:.0%}" if held_out.gain < setting.least_gain else "no more than chance"
+        return _single(learner, f"{len(priced.orders)} routes gain {held_out}, {why}", considered, held_out)
+    single, single_cost = _best_single(learner)
+    routes = tuple(learner.route(order, priced.tree, number) for number, order in enumerate(priced.orders))
+    reason = (
+        f"{len(routes)} routes by {len(leaves(priced.tree)) - 1} tests gain {single_cost / priced.cost - 1:+.1%} over "
+        f"the best single route, {held_out}"
+    )
+    return MeshProposal(
+        RelationRoutes(sample.relation, routes, priced.tree),
+        tuple(priced.shares.tolist()),
+        tuple(priced.paid.tolist()),
+        priced.cost,
+        single,
+        single_cost,
+        reason,
+        considered,
+        held_out,
+    )
+
+
+def _nothing_to_learn(sample: TrainingSet) -> str:
+    if sample.rows < LEAST_ROWS:
+        return f"{sample.rows or 'no'} training rows, and {LEAST_ROWS} are needed"
+    if not sample.attributes:
+        return "no attribute can tell rows apart"
+    return ""
+
+
+def _best_single(learner: Learner) -> tuple[Route, float]:
+    best = learner.router.best(learner.router.everything)
+    return learner.route(best.order, ONE_ROUTE, 0), best.cost + learner.setting.costs.route
+
+
+def _single(
+    learner: Learner, reason: str, considered: tuple[Considered, ...] = (), held_out: HeldOut | None = None
+) -> MeshProposal:
+    route, cost = _best_single(learner)
+    paid = cost - learner.setting.costs.route
+    ways = RelationRoutes(learner.condensed.sample.relation, (route,))
+    return MeshProposal(ways, (1.0,), (paid,), cost, route, cost, f"one route: {reason}", considered, held_out)
+
+
+# --- the check on rows held out --------------------------------------------------------------------------------------
+
+
+def held_out_gain(
+    sample: TrainingSet, matrix: OperatorMatrix, needs: Needs, rng: np.random.Generator, setting: SearchSetting
+) -> HeldOut:
+    """Learns from all rows but a third, three times, and prices mesh and single route on that third."""
+    single, mesh = np.zeros(RESAMPLES + 1), np.zeros(RESAMPLES + 1)
+    for learning, held in folds(sample.rows, FOLDS, rng):
+        learner = Learner(condense(sample.take(learning), matrix.take(learning), setting.size), needs, setting)
+        priced = learner.classify(learner.search(rng)[0])
+        one = learner.router.best(learner.router.everything).order
+        rest, ends = sample.take(held), leaves(priced.tree)
+        leaf_of = assign_routes(by_leaf(priced.tree), rest.columns, rest.rows).astype(np.int64)
+        tests = setting.costs.test * np.array([tests for _, tests in ends])
+        for place, weights in enumerate(_resampled(rest.weights, rng)):
+            seen, shares = _by_leaf(matrix.take(held), leaf_of, weights, len(ends))
+            paid = [row_costs(seen, priced.orders[route], np.array([at]))[0] for at, (route, _) in enumerate(ends)]
+            single[place] += shares @ row_costs(seen, one, np.arange(len(ends))) + setting.costs.route
+            mesh[place] += shares @ (np.array(paid) + tests) + setting.costs.route * len(priced.orders)
+    gains = np.divide(single, mesh, out=np.ones_like(single), where=mesh > 0) - 1
+    return HeldOut(float(gains[0]), float(gains[1:].std()))
+
+
+def _resampled(weights: Doubles, rng: np.random.Generator) -> list[Doubles]:
+    """The weights as they are, and then as other samples of the same rows would have them."""
+    drawn = rng.multinomial(weights.size, np.full(weights.size, 1 / weights.size), RESAMPLES)
+    return [weights, *(weights * times for times in drawn)]
+
+
+def _by_leaf(matrix: OperatorMatrix, leaf_of: Integers, weights: Doubles, size: int) -> tuple[OperatorMatrix, Doubles]:
+    """Mean statistics and share of each leaf; one that no row reached has a share of 0."""
+    shares: Doubles = np.bincount(leaf_of, weights, size).astype(np.float64)
+    every = np.arange(size)
+    nothing = np.zeros((size, len(matrix.operators)))
+    padded = OperatorMatrix(
+        matrix.operators, np.vstack([matrix.selectivity, nothing]), np.vstack([matrix.cost, nothing])
+    )
+    # A trace of weight keeps the mean of an empty leaf a number.
+    averaged = padded.averaged(np.concatenate([leaf_of, every]), np.concatenate([weights, np.full(size, 1e-12)]), size)
+    return averaged, shares / shares.sum()

@@ -1,0 +1,181 @@
+"""The best route for a subset of rows: an order of the operators, what it costs, and where the order hardly matters.
+
+The cost of an order on a subset is summed row by row: each row pays for an operator as many times as it has offspring
+after the operators before it, Σ w c_i Π σ_j. That keeps what averages lose, operators that drop the same rows. Up to
+twelve operators the order is exact: how much is left depends only on the set of operators passed, so dynamic
+programming over sets (Selinger et al. 1979) finds the least sum, with any precedence. Beyond that the operator with the
+best rank (1 - σ) / c on the rows still left comes next, taken together with those that it waits for (the conditional
+greedy of Babu et al. 2004, with the modules of Ibaraki and Kameda 1984); where rows are alike and nothing waits, that
+is rank ordering, which is optimal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.mesh.kernels import best_order, surviving
+from anabranch.stats.operators import Needs, OperatorMatrix, check_needs, may_come
+
+Doubles: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+Order: TypeAlias = tuple[int, ...]
+"""Positions of all operators, in the order of visit."""
+
+MOST_EXACT = 12
+"""Operators up to which orders are exact; 2^n sets are looked at."""
+LARGEST_GROUP = 4
+"""Operators of one uncertain step; all their orders are priced."""
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """An order, and its seconds per row of the whole training set."""
+
+    order: Order
+    cost: float
+
+
+@dataclass(frozen=True, eq=False)
+class Router:
+    """Orders operators for subsets of the rows of one matrix, and remembers each answer."""
+
+    matrix: OperatorMatrix
+    shares: Doubles
+    """The weight of each row; all of them sum to one."""
+    needs: Needs
+
+    def __post_init__(self) -> None:
+        check_needs(self.needs, self.matrix.operators)
+
+    @property
+    def everything(self) -> Integers:
+        return np.arange(self.matrix.rows)
+
+    def best(self, rows: Integers) -> Ordered:
+        """A cheapest order for these rows, ascending row numbers."""
+        key = rows.tobytes()
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._exact(rows) if len(self.needs) <= MOST_EXACT else self._greedy(rows)
+        return found
+
+    def price(self, order: Order, rows: Integers) -> float:
+        """What the rows pay when they take the order."""
+        return float(self.shares[rows] @ self.row_costs(order, rows))
+
+    def row_costs(self, order: Order, rows: Integers) -> Doubles:
+        """Seconds that one row of each kind pays when it takes the order."""
+        return row_costs(self.matrix, order, rows)
+
+    def keeps_needs(self, order: Order) -> bool:
+        done: set[int] = set()
+        for operator in order:
+            if not may_come(self.needs[operator], done):
+                return False
+            done.add(operator)
+        return True
+
+    def uncertain(self, order: Order, rows: Integers, tolerance: float) -> tuple[Order, ...]:
+        """The order with neighbours put into one group where all their orders cost nearly the same.
+
+        Nearly: within the tolerance, as a share of the cost of the order; with a tolerance of 0 nothing is left open.
+        """
+        if tolerance == 0:
+            return tuple((operator,) for operator in order)
+        accepted = self.price(order, rows) * (1 + tolerance)
+        groups: list[Order] = []
+        start = 0
+        while start < len(order):
+            stop = start + 1
+            while stop < min(len(order), start + LARGEST_GROUP) and all(
+                self.keeps_needs(other) and self.price(other, rows) <= accepted
+                for other in _shuffled(order, start, stop + 1)
+            ):
+                stop += 1
+            groups.append(tuple(sorted(order[start:stop])))
+            start = stop
+        return tuple(groups)
+
+    @cached_property
+    def _known(self) -> dict[bytes, Ordered]:
+        return {}
+
+    @cached_property
+    def _left(self) -> Doubles:
+        """Rows x sets of operators: weighted offspring of each row after the set."""
+        weighted: Doubles = surviving(self.matrix.selectivity) * self.shares[:, None]
+        return weighted
+
+    @cached_property
+    def _allowed(self) -> NDArray[np.bool_]:
+        sets = np.arange(1 << len(self.needs))
+        allowed = np.zeros((sets.size, len(self.needs)), np.bool_)
+        for operator, needed in enumerate(self.needs):
+            for alternative in needed or (frozenset(),):
+                mask = sum(1 << other for other in alternative)
+                allowed[:, operator] |= (sets & mask) == mask
+        return allowed
+
+    def _exact(self, rows: Integers) -> Ordered:
+        work = self._left[rows].T @ self.matrix.cost[rows]
+        order, cost = best_order(np.ascontiguousarray(work), self._allowed)
+        return Ordered(tuple(int(operator) for operator in order), float(cost))
+
+    def _greedy(self, rows: Integers) -> Ordered:
+        left = self.shares[rows].copy()
+        order: list[int] = []
+        while len(order) < len(self.needs):
+            ranks = [(self._rank(module, rows, left), module) for module in self._modules(order)]
+            module = max(ranks, key=lambda ranked: ranked[0])[1]
+            for operator in module:
+                left *= self.matrix.selectivity[rows, operator]
+            order += module
+        return Ordered(tuple(order), self.price(tuple(order), rows))
+
+    def _modules(self, order: list[int]) -> list[list[int]]:
+        """Each operator that is left, behind the fewest others that must come first."""
+        done = set(order)
+        waiting = [operator for operator in range(len(self.needs)) if operator not in done]
+        ways: dict[int, list[int]] = {}
+        while waiting:
+            reached = {}
+            for operator in waiting:
+                options = [
+                    list(dict.fromkeys(step for other in sorted(needed - done) for step in ways[other]))
+                    for needed in self.needs[operator] or (frozenset(),)
+                    if needed - done <= ways.keys()
+                ]
+                if options:
+                    reached[operator] = [*min(options, key=len), operator]
+            ways |= reached
+            waiting = [operator for operator in waiting if operator not in ways]
+        return list(ways.values())
+
+    def _rank(self, module: list[int], rows: Integers, left: Doubles) -> float:
+        """(1 - T) / C of a module on what is left of the rows."""
+        cost, after = 0.0, left
+        for operator in module:
+            cost += float(after @ self.matrix.cost[rows, operator])
+            after = after * self.matrix.selectivity[rows, operator]
+        gain = float(left.sum() - after.sum())
+        return gain / cost if cost > 0 else np.inf * np.sign(gain or 1.0)
+
+
+def row_costs(matrix: OperatorMatrix, order: Order, rows: Integers) -> Doubles:
+    """Seconds that one of each of these rows pays when it takes the order."""
+    chosen = np.ix_(rows, np.array(order, dtype=np.int64))
+    selectivity, cost = matrix.selectivity[chosen], matrix.cost[chosen]
+    before = np.ones_like(selectivity)
+    np.cumprod(selectivity[:, :-1], axis=1, out=before[:, 1:])
+    costs: Doubles = (before * cost).sum(axis=1)
+    return costs
+
+
+def _shuffled(order: Order, start: int, stop: int) -> list[Order]:
+    return [(*order[:start], *middle, *order[stop:]) for middle in permutations(order[start:stop])]

@@ -1,0 +1,344 @@
+"""The search for a mesh: which partition of the condensed rows, each subset on its own best route, costs least.
+
+The cost of a mesh is Equation 2 of the paper: Σ f (c(route) + c(path in the classifier)) + |R| × overhead, in seconds
+per row. Here |R| counts distinct routes, not leaves of the classifier: rows of two leaves with one route travel
+together. Subsets with the same best route are one class for the classifier, and rows that agree in all attributes are
+one element, so a tree can always tell the classes apart.
+
+`exhaustive` (Opt-QM) is exact up to ten rows: partitions are taken by rising lower bound (their routes, their overhead
+and the entropy of their shares, below which no binary tree can go) until the bound passes the best cost.
+`improve` (II-QM) accepts random downhill moves until none is found for a while, from several starts; `anneal` (SA-QM)
+accepts uphill moves with a probability that falls. Moves split a subset, merge two, or move one row. All chance comes
+from the given generator. (Nehme et al. 2012, sections 4.3 to 4.7.)
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anabranch.mesh.induce import ordered_ranks
+from anabranch.mesh.kernels import partitions, path_lengths
+from anabranch.mesh.routes import Order, Router
+from anabranch.mesh.training import TrainingSet
+
+Doubles: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+Start: TypeAlias = Literal["content", "route", "random", "one", "each"]
+"""Content-driven (CDA), route-driven (RDA), random-pick (RP), extreme-1 and extreme-N."""
+
+STARTS: tuple[Start, ...] = ("content", "route", "random", "one", "each")
+MOST_EXHAUSTIVE = 10
+"""Rows up to which all partitions are looked at; ten have 115,975."""
+
+
+@dataclass(frozen=True)
+class MeshCosts:
+    """What a mesh costs beside its routes."""
+
+    test: float = 10e-9
+    """Seconds for a row to meet one test of the classifier."""
+    route: float = 50e-9
+    """Seconds per row for each route that is kept: calls on smaller groups of rows, divided by the rows of a batch."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When a search ends: whichever comes first."""
+
+    iterations: int = 2_000
+    """Meshes looked at."""
+    plateau: int = 500
+    """Meshes looked at since the best was found."""
+    seconds: float = math.inf
+    """Seconds of wall clock; the only one of the three that makes two runs differ."""
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A partition with its routes."""
+
+    subsets: Integers
+    """The subset of each row; subsets are numbered by their first row."""
+    labels: Integers
+    """The route of each row, a position in `routes`."""
+    routes: tuple[Order, ...]
+    cost: float
+    route_cost: float
+    """The part of the cost that the routes are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """Prices partitions of the rows of one training set, and remembers each answer."""
+
+    training: TrainingSet
+    router: Router
+    costs: MeshCosts
+
+    @property
+    def size(self) -> int:
+        return self.training.rows
+
+    def solution(self, subsets: Integers) -> Solution:
+        """The mesh of a partition, whatever numbers its subsets have."""
+        subsets = canonical(subsets)
+        key = subsets.tobytes()
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._priced(subsets)
+        return found
+
+    def _priced(self, subsets: Integers) -> Solution:
+        numbers: dict[Order, int] = {}
+        of_subset = []
+        route_cost = 0.0
+        for subset in range(int(subsets.max()) + 1):
+            best = self.router.best(np.flatnonzero(subsets == subset))
+            of_subset.append(numbers.setdefault(best.order, len(numbers)))
+            route_cost += best.cost
+        labels = np.array(of_subset, dtype=np.int64)[subsets]
+        cost = route_cost + self.costs.test * self.path(labels) + self.costs.route * len(numbers)
+        return Solution(subsets, labels, tuple(numbers), cost, route_cost)
+
+    def path(self, labels: Integers) -> float:
+        """The mean number of tests that a row meets in the classifier of these labels."""
+        if not self.training.attributes or (labels == labels[0]).all():
+            return 0.0
+        ranks = ordered_ranks(self.training, labels)
+        lengths = path_lengths(ranks, labels, self.training.weights, int(labels.max()) + 1)
+        return float(self.training.shares @ lengths)
+
+    @cached_property
+    def _known(self) -> dict[bytes, Solution]:
+        return {}
+
+
+def canonical(subsets: Integers) -> Integers:
+    """The same partition with subsets numbered by their first row."""
+    _, first, inverse = np.unique(subsets, return_index=True, return_inverse=True)
+    places = np.empty(first.size, np.int64)
+    places[np.argsort(first)] = np.arange(first.size)
+    renumbered: Integers = np.ascontiguousarray(places[inverse.reshape(-1)])
+    return renumbered
+
+
+def bell(size: int) -> int:
+    """The number of partitions of a set (Equation 1).
+
+    >>> [bell(n) for n in range(6)]
+    [1, 1, 2, 5, 15, 52]
+    """
+    row = [1]
+    for _ in range(size):
+        following = [row[-1]]
+        for value in row:
+            following.append(following[-1] + value)
+        row = following
+    return row[0]
+
+
+# --- Opt-QM ----------------------------------------------------------------------------------------------------------
+
+
+def exhaustive(space: Space) -> Solution:
+    """The best mesh of all; at most ten rows."""
+    if space.size > MOST_EXHAUSTIVE:
+        raise ValueError(
+            f"{space.size} rows have {bell(space.size)} partitions; at most {MOST_EXHAUSTIVE} are searched"
+        )
+    every = partitions(space.size, bell(space.size))
+    bounds = _bounds(space, every)
+    best: Solution | None = None
+    for place in np.argsort(bounds, kind="stable"):
+        if best is not None and bounds[place] >= best.cost:
+            break
+        solution = space.solution(every[place])
+        if best is None or solution.cost < best.cost:
+            best = solution
+    assert best is not None
+    return best
+
+
+def _bounds(space: Space, every: Integers) -> Doubles:
+    """What each partition costs at least, if all its subsets have routes of their own.
+
+    One in which two subsets share a route may cost less, but then the partition that joins them costs no more.
+    """
+    masks = np.arange(1 << space.size)
+    members = (masks[:, None] >> np.arange(space.size) & 1).astype(np.bool_)
+    share = members @ space.training.shares
+    price = np.zeros(masks.size)
+    for mask in masks[1:]:
+        price[mask] = space.router.best(np.flatnonzero(members[mask])).cost
+    disorder = -np.where(share > 0, share * np.log2(np.maximum(share, 1e-300)), 0.0)
+    own = price + space.costs.test * disorder + np.where(masks > 0, space.costs.route, 0.0)
+    bounds = np.zeros(every.shape[0])
+    for subset in range(space.size):
+        bounds += own[((every == subset) << np.arange(space.size)).sum(axis=1)]
+    return bounds
+
+
+# --- start solutions -------------------------------------------------------------------------------------------------
+
+
+def start_solution(space: Space, start: Start, rng: np.random.Generator) -> Solution:
+    """Where a search begins."""
+    match start:
+        case "content":
+            return space.solution(_by_content(space.training, parts=2))
+        case "route":
+            return space.solution(space.solution(np.arange(space.size)).labels)
+        case "random":
+            drawn = [space.solution(_random_partition(space.size, rng)) for _ in range(RANDOM_PICKS)]
+            return min(drawn, key=lambda solution: solution.cost)
+        case "one":
+            return space.solution(np.zeros(space.size, np.int64))
+        case "each":
+            return space.solution(np.arange(space.size))
+
+
+RANDOM_PICKS = 10
+
+
+def _by_content(training: TrainingSet, parts: int) -> Integers:
+    """Rows are together when every number is in the same part of its range and every category is the same."""
+    columns = []
+    for attribute in training.attributes:
+        if attribute.categories is None and attribute.levels.size:
+            low, high = attribute.levels[0], attribute.levels[-1]
+            width = (high - low) / parts or 1.0
+            pieces = np.minimum((attribute.values - low) // width, parts - 1)
+        else:
+            pieces = attribute.values
+        columns.append(np.nan_to_num(pieces, nan=-1.0))
+    if not columns:
+        return np.zeros(training.rows, np.int64)
+    return np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _random_partition(size: int, rng: np.random.Generator) -> Integers:
+    return rng.integers(0, rng.integers(1, size, endpoint=True), size)
+
+
+# --- II-QM and SA-QM -------------------------------------------------------------------------------------------------
+
+
+def improve(
+    space: Space, start: Solution, rng: np.random.Generator, stop: Stop | None = None, restarts: int = 3
+) -> Solution:
+    """Iterative improvement from the start, and then from random picks; the best local minimum.
+
+    A mesh counts as a local minimum when as many random neighbours as it has rows, twice over, cost no less.
+    """
+    counter = _Counter(stop or Stop(), start)
+    patience = 2 * space.size
+    for restart in range(restarts):
+        current = start if restart == 0 else start_solution(space, "random", rng)
+        counter.saw(current)
+        failures = 0
+        while failures < patience and not counter.is_over:
+            candidate = space.solution(neighbour(space, current.subsets, rng))
+            counter.saw(candidate)
+            if candidate.cost < current.cost:
+                current, failures = candidate, 0
+            else:
+                failures += 1
+        if counter.is_over:
+            break
+    return counter.best
+
+
+def anneal(space: Space, start: Solution, rng: np.random.Generator, stop: Stop | None = None) -> Solution:
+    """Simulated annealing from the start; the best mesh that was seen.
+
+    The temperature begins at a tenth of the start's cost and falls to a thousandth of that over the iterations.
+    """
+    counter = _Counter(stop or Stop(), start)
+    temperature = start.cost * FIRST_TEMPERATURE
+    cooling = LAST_TEMPERATURE ** (1 / max(1, counter.stop.iterations))
+    current = start
+    while not counter.is_over:
+        candidate = space.solution(neighbour(space, current.subsets, rng))
+        counter.saw(candidate)
+        worse = candidate.cost - current.cost
+        if worse <= 0 or (temperature > 0 and rng.random() < math.exp(-worse / temperature)):
+            current = candidate
+        temperature *= cooling
+    return counter.best
+
+
+FIRST_TEMPERATURE = 0.1
+LAST_TEMPERATURE = 1e-3
+
+
+class _Counter:
+    """Counts meshes against a stop condition and keeps the best."""
+
+    def __init__(self, stop: Stop, start: Solution) -> None:
+        self.stop = stop
+        self.best = start
+        self._seen = 0
+        self._since = 0
+        self._began = time.perf_counter()
+
+    def saw(self, solution: Solution) -> None:
+        self._seen += 1
+        self._since += 1
+        if solution.cost < self.best.cost:
+            self.best, self._since = solution, 0
+
+    @property
+    def is_over(self) -> bool:
+        return (
+            self._seen >= self.stop.iterations
+            or self._since >= self.stop.plateau
+            or time.perf_counter() - self._began >= self.stop.seconds
+        )
+
+
+def neighbour(space: Space, subsets: Integers, rng: np.random.Generator) -> Integers:
+    """A partition one move away: a subset split, two merged, or one row moved to another subset."""
+    count = int(subsets.max()) + 1
+    moves: list[Callable[[], Integers]] = []
+    if count < space.size:
+        moves.append(lambda: _split(space.training, subsets, rng))
+    if count > 1:
+        moves.append(lambda: _merged(subsets, rng))
+        moves.append(lambda: _moved(subsets, rng))
+    return moves[rng.integers(len(moves))]() if moves else subsets
+
+
+def _split(training: TrainingSet, subsets: Integers, rng: np.random.Generator) -> Integers:
+    """One subset in two: at a value of an attribute, which a classifier can follow, or else at random."""
+    large = np.flatnonzero(np.bincount(subsets) > 1)
+    rows = np.flatnonzero(subsets == large[rng.integers(large.size)])
+    apart = rng.random(rows.size) < 0.5
+    if training.attributes and rng.random() < 0.5:
+        ranks = training.attributes[rng.integers(len(training.attributes))].ranks[rows]
+        apart = ranks > ranks[rng.integers(rows.size)]
+    if apart.all() or not apart.any():
+        apart = np.arange(rows.size) == rng.integers(rows.size)
+    changed = subsets.copy()
+    changed[rows[apart]] = subsets.max() + 1
+    return changed
+
+
+def _merged(subsets: Integers, rng: np.random.Generator) -> Integers:
+    kept, joined = rng.choice(int(subsets.max()) + 1, 2, replace=False)
+    return np.where(subsets == joined, kept, subsets)
+
+
+def _moved(subsets: Integers, rng: np.random.Generator) -> Integers:
+    row = int(rng.integers(subsets.size))
+    others = np.setdiff1d(np.unique(subsets), subsets[row])
+    changed = subsets.copy()
+    changed[row] = others[rng.integers(others.size)]
+    return changed

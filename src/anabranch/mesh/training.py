@@ -1,0 +1,267 @@
+"""Training sets: sampled rows of one relation as columns, how well they represent, and condensing them to a few.
+
+A sample of a thousand rows has too many partitions to search (Bell numbers), so it is condensed to a small set of
+generated rows with frequencies. Cells of a regression tree on the operators' statistics play the part of the published
+condensing algorithms: rows of a cell behave alike, and cells are boxes in the attributes, so whatever partition of them
+the search chooses, a decision tree can tell its subsets apart. Every sampled row remembers its cell.
+
+Numbers are doubles with NaN for NULL (a NaN counts as NULL), texts are positions in a list of categories. Ranks of
+values rather than values go to the tree learners: those compute in single precision, and ranks are exact in it.
+(Nehme et al. 2012, sections 4.2 and 4.3.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from sklearn.tree import DecisionTreeRegressor
+
+from anabranch.errors import PlanError, UnknownAttribute
+from anabranch.plan.classifier import is_classifiable
+from anabranch.plan.classify import as_doubles
+from anabranch.schema import is_text
+from anabranch.stats.operators import OperatorMatrix
+
+Doubles: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+
+MOST_CATEGORIES = 64
+"""A text column with more distinct values in the sample is not taken as an attribute unless it is asked for."""
+MISSING = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Attribute:
+    """One column: numbers, or positions in `categories`; NaN for NULL."""
+
+    name: str
+    values: Doubles
+    categories: tuple[str, ...] | None = None
+
+    @cached_property
+    def levels(self) -> Doubles:
+        """The distinct values, ascending."""
+        return np.unique(self.values[~np.isnan(self.values)])
+
+    @cached_property
+    def ranks(self) -> Integers:
+        """The position of each value among the levels; MISSING for NULL."""
+        found = np.searchsorted(self.levels, self.values).astype(np.int64)
+        return np.where(np.isnan(self.values), MISSING, found)
+
+    @property
+    def column(self) -> pa.Array:
+        missing = np.isnan(self.values)
+        if self.categories is None:
+            return pa.array(self.values, mask=missing)
+        places = pa.array(np.where(missing, 0, self.values).astype(np.int32), mask=missing)
+        return pa.DictionaryArray.from_arrays(places, pa.array(self.categories, pa.string())).dictionary_decode()
+
+    def take(self, rows: Integers) -> Attribute:
+        return replace(self, values=self.values[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSet:
+    """Rows of one relation with the weight of each, how often it occurs."""
+
+    relation: str
+    attributes: tuple[Attribute, ...]
+    weights: Doubles
+
+    @property
+    def rows(self) -> int:
+        return int(self.weights.size)
+
+    @cached_property
+    def shares(self) -> Doubles:
+        """Weights that sum to one."""
+        shares: Doubles = self.weights / self.weights.sum()
+        return shares
+
+    @cached_property
+    def columns(self) -> dict[str, pa.Array]:
+        """The attributes as columns that a classifier can be walked over."""
+        return {attribute.name: attribute.column for attribute in self.attributes}
+
+    def take(self, rows: Integers) -> TrainingSet:
+        return TrainingSet(self.relation, tuple(a.take(rows) for a in self.attributes), self.weights[rows])
+
+
+def training_set(
+    relation: str, table: pa.Table, attributes: Sequence[str] | None = None, weights: Doubles | None = None
+) -> TrainingSet:
+    """The rows of a table as a training set over the named columns, or over all that can serve.
+
+    Of its own accord it takes no timestamps: they only grow, so no threshold would serve the rows to come.
+    """
+    if attributes is None:
+        chosen = [field.name for field in table.schema if _serves(table[field.name])]
+    else:
+        chosen = list(attributes)
+    for name in chosen:
+        if name not in table.column_names:
+            raise UnknownAttribute(
+                f"attribute '{name}' is not a column of relation '{relation}'",
+                detail=f"it has {', '.join(table.column_names)}",
+                hint="name columns of the stream, or leave the attributes out to let them be chosen",
+            )
+        if not is_classifiable(table[name].type):
+            raise PlanError(
+                f"attribute '{name}' is of type {table[name].type}, which a classifier cannot test",
+                hint="take numbers, booleans, dates, timestamps or text",
+            )
+    ones = np.ones(table.num_rows) if weights is None else np.asarray(weights, dtype=np.float64)
+    return TrainingSet(relation, tuple(_attribute(name, table[name]) for name in chosen), ones)
+
+
+def _serves(column: pa.ChunkedArray) -> bool:
+    if not is_classifiable(column.type) or pa.types.is_timestamp(column.type):
+        return False
+    return not is_text(column.type) or len(column.unique()) <= MOST_CATEGORIES
+
+
+def _attribute(name: str, column: pa.ChunkedArray) -> Attribute:
+    if not is_text(column.type):
+        return Attribute(name, as_doubles(column))
+    encoded = column.combine_chunks().dictionary_encode()
+    words = encoded.dictionary.to_pylist()
+    order = sorted(range(len(words)), key=words.__getitem__)
+    place = np.full(len(words) + 1, np.nan)
+    place[order] = np.arange(len(words))
+    values: Doubles = place[np.asarray(encoded.indices.fill_null(len(words)))]
+    return Attribute(name, values, tuple(words[i] for i in order))
+
+
+# --- how well a sample represents ------------------------------------------------------------------------------------
+
+
+def bootstrap_error(matrix: OperatorMatrix, weights: Doubles, rng: np.random.Generator, rounds: int = 200) -> Doubles:
+    """How far each operator's mean selectivity would move with another sample: its relative standard error.
+
+    Rows are drawn again with replacement; a sample whose worst operator moves by more than is acceptable should be
+    larger. An operator that never let a row through has an error of 0: the sample says nothing else of it.
+    """
+    rows = matrix.rows
+    drawn = rng.multinomial(rows, weights / weights.sum(), size=rounds).astype(np.float64) / rows
+    means = drawn @ matrix.selectivity
+    centre = means.mean(axis=0)
+    errors: Doubles = np.divide(means.std(axis=0), centre, out=np.zeros_like(centre), where=centre > 0)
+    return errors
+
+
+def rows_needed(errors: Doubles, rows: int, accepted: float) -> int:
+    """The size of a sample whose worst operator would move by no more than is accepted (errors fall as 1 / √rows)."""
+    return max(rows, int(np.ceil(rows * (float(errors.max(initial=0.0)) / accepted) ** 2)))
+
+
+def folds(rows: int, count: int, rng: np.random.Generator) -> list[tuple[Integers, Integers]]:
+    """Pairs of (rows to learn from, rows held out); each row is held out once."""
+    order = rng.permutation(rows)
+    parts = [np.sort(part) for part in np.array_split(order, count)]
+    return [(np.setdiff1d(order, held), held) for held in parts]
+
+
+# --- condensing ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Condensed:
+    """A sample, and the few rows that stand for it."""
+
+    sample: TrainingSet
+    cells: Integers
+    """The condensed row that each sampled row belongs to."""
+    rows: TrainingSet
+    matrix: OperatorMatrix
+    """Means over the sampled rows of each condensed one."""
+
+
+def condense(sample: TrainingSet, matrix: OperatorMatrix, size: int) -> Condensed:
+    """At most `size` generated rows: means of numbers, the commonest category, and summed weights.
+
+    Rows that agree in all attributes end in one cell whatever they do: no classifier could tell them apart.
+    """
+    if not sample.attributes or size < 2:
+        cells = np.zeros(sample.rows, np.int64)
+    else:
+        behaviour = _behaviour(matrix)
+        columns = np.stack([_ordered(a, behaviour, sample.weights) for a in sample.attributes], axis=1)
+        cells = _distinct(columns)
+        if cells.max(initial=0) >= size:
+            cells = _grown(columns, behaviour, sample.weights, size)
+    count = int(cells.max(initial=-1)) + 1
+    weights: Doubles = np.bincount(cells, sample.weights, count).astype(np.float64)
+    rows = TrainingSet(
+        sample.relation, tuple(_stand_in(a, cells, sample.weights, count) for a in sample.attributes), weights
+    )
+    return Condensed(sample, cells, rows, matrix.averaged(cells, sample.weights, count))
+
+
+def _behaviour(matrix: OperatorMatrix) -> Doubles:
+    """What operators do to each row, on scales from 0 to 1 on which a large fan-out does not drown the rest."""
+    usual = matrix.cost.mean(axis=0)
+    cost = np.divide(matrix.cost, matrix.cost + usual, out=np.zeros_like(matrix.cost), where=usual > 0)
+    return np.hstack([matrix.selectivity / (1 + matrix.selectivity), cost])
+
+
+def _ordered(attribute: Attribute, behaviour: Doubles, weights: Doubles) -> Doubles:
+    """Ranks with NaN for NULL; categories stand in the order of what operators do to them."""
+    ranks, count = attribute.ranks, attribute.levels.size
+    known = ranks >= 0
+    out = np.where(known, ranks, np.nan).astype(np.float64)
+    if attribute.categories is None or count < 3:
+        return out
+    total = np.bincount(ranks[known], weights[known], count)
+    means = np.zeros((count, behaviour.shape[1]))
+    np.add.at(means, ranks[known], weights[known, None] * behaviour[known])
+    means /= total[:, None]
+    centred = (means - np.average(means, axis=0, weights=total)) * np.sqrt(total)[:, None]
+    leading = np.linalg.svd(centred, full_matrices=False)[2][0]
+    places = np.empty(count)
+    places[np.argsort(means @ leading, kind="stable")] = np.arange(count)
+    out[known] = places[ranks[known]]
+    return out
+
+
+def _distinct(columns: Doubles) -> Integers:
+    """Equal rows get equal numbers, in order of first appearance."""
+    _, first, inverse = np.unique(np.nan_to_num(columns, nan=-1.0), axis=0, return_index=True, return_inverse=True)
+    return _renumbered(inverse.reshape(-1), first)
+
+
+def _grown(columns: Doubles, behaviour: Doubles, weights: Doubles, size: int) -> Integers:
+    """The leaves of a regression tree that is grown where it explains most, until there are `size`."""
+    tree = DecisionTreeRegressor(
+        max_leaf_nodes=size, min_samples_leaf=max(1, columns.shape[0] // (4 * size)), random_state=0
+    )
+    leaves = tree.fit(columns, behaviour, sample_weight=weights).apply(columns.astype(np.float32))
+    _, first, inverse = np.unique(leaves, return_index=True, return_inverse=True)
+    return _renumbered(inverse.reshape(-1), first)
+
+
+def _renumbered(groups: Integers, first: Integers) -> Integers:
+    places = np.empty(first.size, np.int64)
+    places[np.argsort(first, kind="stable")] = np.arange(first.size)
+    return places[groups]
+
+
+def _stand_in(attribute: Attribute, cells: Integers, weights: Doubles, count: int) -> Attribute:
+    known = ~np.isnan(attribute.values)
+    present = np.bincount(cells[known], weights[known], count)
+    if attribute.categories is None:
+        total = np.bincount(cells[known], weights[known] * attribute.values[known], count)
+        values = np.divide(total, present, out=np.full(count, np.nan), where=present > 0)
+    else:
+        table = np.zeros((count, len(attribute.categories)))
+        np.add.at(table, (cells[known], attribute.values[known].astype(np.int64)), weights[known])
+        values = table.argmax(axis=1).astype(np.float64) if attribute.categories else np.full(count, np.nan)
+    absent = np.bincount(cells[~known], weights[~known], count)
+    values[absent > present] = np.nan
+    return replace(attribute, values=values)
