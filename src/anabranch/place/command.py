@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from anabranch.errors import HostError
-from anabranch.place.landscape import complaints
+from anabranch.place.check import complaints
 from anabranch.place.run import COMPARED, PLANNERS, Options, Run, deploy, planner_named
 from anabranch.place.spec import load_network, load_queries
 

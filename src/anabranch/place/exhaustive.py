@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from anabranch.place.landscape import Landscape, SinkQuery
-from anabranch.place.planner import Decision, Problem, decide, problem_of
-from anabranch.place.search import Found, search
+from anabranch.place.planner import Decision, decide, everything, problem_of
 
 
 @dataclass(frozen=True)
@@ -21,12 +18,6 @@ class Exhaustive:
 
     def plan(self, landscape: Landscape, query: SinkQuery) -> Decision:
         return decide(problem_of(landscape, query, reusing=self.reusing), self.name, everything)
-
-
-def everything(problem: Problem) -> Found | None:
-    """The best of all plans."""
-    sites = np.arange(len(problem.landscape.topology.sites))
-    return search(problem.space(problem.units, problem.producers, sites, problem.sink))
 
 
 def lemma_1(streams: int, sites: int) -> int:

@@ -8,6 +8,7 @@ caller's.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from random import Random
 
@@ -17,13 +18,13 @@ from anabranch.place.topology import Link, Site, Topology
 
 @dataclass(frozen=True)
 class LinkRanges:
-    """Uniform ranges of link costs in milliseconds, and the bandwidth of a link in bytes a second."""
+    """Uniform ranges of link costs in milliseconds, and the bandwidths of links in bytes a second."""
 
     stub: tuple[float, float] = (1.0, 5.0)
     access: tuple[float, float] = (5.0, 15.0)
     transit: tuple[float, float] = (20.0, 50.0)
-    stub_bandwidth: float = 12.5e6
-    transit_bandwidth: float = 125e6
+    stub_bandwidth: float = math.inf
+    transit_bandwidth: float = math.inf
 
 
 USUAL_RANGES = LinkRanges()
@@ -49,7 +50,8 @@ def transit_stub(size: int, seed: int, ranges: LinkRanges = USUAL_RANGES, site: 
         links += _domain(members, random, ranges.stub, ranges.stub_bandwidth)
         names += members
         if members:
-            links.append(_link(f"t{stub % transits}", random.choice(members), random, ranges.access, 12.5e6))
+            gate = random.choice(members)
+            links.append(_link(f"t{stub % transits}", gate, random, ranges.access, ranges.stub_bandwidth))
     return Topology(tuple(Site(name, site.cpu, site.memory) for name in names), tuple(links))
 
 

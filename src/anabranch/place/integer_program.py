@@ -2,8 +2,8 @@
 
 Variables: a join of two subsets at a site (0/1), a subset made at one site and brought to another (0/1), a running
 stream used (0/1). What is brought must be made or used at its origin; a join needs both its inputs brought to its
-site; the whole query is brought to the sink. Capacities are rows of the program. With K relations and N sites there
-are about 3^K·N + 2^K·N² variables, so some ten sites and four relations are its reach.
+site; the whole query is brought to the sink. Capacities and bandwidths are rows of the program. With K relations and N
+sites there are about 3^K·N + 2^K·N² variables, so some ten sites and four relations are its reach.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from anabranch.place.landscape import NOTHING, Landscape, SinkQuery
+from anabranch.place.landscape import Landscape, SinkQuery
 from anabranch.place.planner import Decision, Problem, decide, problem_of
 from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Split, Take, split_of
 
@@ -93,13 +93,28 @@ class _Model:
     def _limit(self) -> None:
         landscape = self._problem.landscape
         loads = {split: self._problem.load(split) for split in _every_split(self._problem.full)}
+        cpu, memory = landscape.free
         for site in self._sites:
-            limits, busy = landscape.topology.sites[site], landscape.loads.get(site, NOTHING)
             here = [(v, loads[split]) for v, split, at in self.joins if at == site]
-            if np.isfinite(limits.cpu):
-                self._rows.append(([(v, load.cpu) for v, load in here], -np.inf, limits.cpu - busy.cpu))
-            if np.isfinite(limits.memory):
-                self._rows.append(([(v, load.memory) for v, load in here], -np.inf, limits.memory - busy.memory))
+            if np.isfinite(cpu[site]):
+                self._rows.append(([(v, load.cpu) for v, load in here], -np.inf, cpu[site]))
+            if np.isfinite(memory[site]):
+                self._rows.append(([(v, load.memory) for v, load in here], -np.inf, memory[site]))
+        if landscape.topology.has_limited_links:
+            self._limit_links()
+
+    def _limit_links(self) -> None:
+        topology, volumes = self._problem.landscape.topology, self._problem.bytes
+        crossing: list[list[tuple[int, float]]] = [[] for _ in topology.pairs]
+        for (mask, origin, end), variable in self._brings.items():
+            for link in topology.crossed(origin, end):
+                crossing[link].append((variable, volumes[mask]))
+        for variable, producer in self._uses:
+            for extra, origin, end in producer.widened:
+                for link in topology.crossed(origin, end):
+                    crossing[link].append((variable, extra))
+        free = topology.bandwidths - self._problem.landscape.traffic
+        self._rows += [(row, -np.inf, float(most)) for row, most in zip(crossing, free, strict=True) if row]
 
     def constraints(self) -> LinearConstraint:
         entries = [(index, v, share) for index, (row, _, _) in enumerate(self._rows) for v, share in row]

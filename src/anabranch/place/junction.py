@@ -16,7 +16,6 @@ from itertools import combinations
 
 import numpy as np
 
-from anabranch.place.exhaustive import everything
 from anabranch.place.landscape import Landscape, SinkQuery
 from anabranch.place.planner import Decision, Problem, cost_of, decide, joins_of, problem_of
 from anabranch.place.search import Found, Mask, Placed, Producer, Take, search
@@ -54,10 +53,7 @@ def _choose(problem: Problem, most: int) -> Found | None:
         best = Found(plan, cost, 0, 0)
         # Where joins have settled is better known than where they might; the next round starts from there.
         sites = list(dict.fromkeys([*(join.site for join in joins_of(plan)), *ranked]))[:most]
-    if best is None:
-        # Capacities may close every junction; then all sites are searched.
-        return everything(problem)
-    return replace(best, considered=considered, evaluated=evaluated)
+    return None if best is None else replace(best, considered=considered, evaluated=evaluated)
 
 
 def _junctions(problem: Problem) -> tuple[list[int], int]:
@@ -116,15 +112,16 @@ class _Moving:
         if isinstance(plan, Take):
             return self._nearest(plan, end)
         plan = replace(plan, left=self._move(plan.left, plan.site), right=self._move(plan.right, plan.site))
-        topology = self.problem.landscape.topology
-        costs: Floats = self.problem.bytes[plan.mask] * topology.distances([end])[0]
-        for child in (plan.left, plan.right):
-            costs = costs + self.problem.bytes[child.mask] * topology.distances([site_of(child)])[0]
         open_sites = self.problem.open_sites(plan.split)
+        space = self.problem.space((), (), open_sites, end)
+        costs = space.carrying(plan.mask, open_sites, [end])[:, 0]
+        for child in (plan.left, plan.right):
+            costs = costs + space.carrying(child.mask, [site_of(child)], open_sites)[0]
         self.looked += len(open_sites)
-        best = int(open_sites[int(costs[open_sites].argmin())])
-        if costs[best] < costs[plan.site] * (1 - 1e-12):
-            return replace(plan, site=best)
+        best = int(costs.argmin())
+        now = int(np.flatnonzero(open_sites == plan.site)[0])
+        if costs[best] < costs[now] * (1 - 1e-12):
+            return replace(plan, site=int(open_sites[best]))
         return plan
 
     def _nearest(self, plan: Take, end: int) -> Take:

@@ -3,20 +3,29 @@
 A landscape is immutable; deploying a query gives a new one, so a refused query leaves the deployments so far unharmed.
 An operator with no input is a base source, with two a join, with one a delivery to a sink. An input names its producer
 and the view it takes of it; what the producer makes beyond that view stays behind, at the producer, in a telescoping
-filter. The cost of a landscape is the sum over all inputs of bytes a second times distance.
+filter. The cost of a landscape is the sum over all inputs of bytes a second times distance. What sites and links still
+have to give (`free`, `room`) follows from what runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
 from anabranch.errors import TopologyError
+from anabranch.place.load import NOTHING, Load, join_load
 from anabranch.place.statistics import Statistics
-from anabranch.place.topology import Topology
-from anabranch.place.view import Predicate, Slot, View, base_view, needs
+from anabranch.place.topology import Floats, Indices, Topology
+from anabranch.place.view import View, base_view
 from anabranch.plan.query import Query
+
+SLACK = 1e-9
+"""By what share a limit may be passed: sums of the same loads in another order differ in their last digits."""
 
 
 @dataclass(frozen=True)
@@ -26,20 +35,6 @@ class SinkQuery:
     name: str
     query: Query
     sink: str
-
-
-@dataclass(frozen=True)
-class Load:
-    """CPU in seconds of work a second, and memory in bytes."""
-
-    cpu: float = 0.0
-    memory: float = 0.0
-
-    def __add__(self, other: Load) -> Load:
-        return Load(self.cpu + other.cpu, self.memory + other.memory)
-
-
-NOTHING = Load()
 
 
 @dataclass(frozen=True)
@@ -54,13 +49,12 @@ class Input:
 
 @dataclass(frozen=True)
 class Operator:
-    """A running operator at a site (by position), the view it offers to everyone, and what it needs of its site."""
+    """A running operator at a site (by position), and the view it offers to everyone."""
 
     name: str
     site: int
     view: View
     inputs: tuple[Input, ...]
-    load: Load
 
     @property
     def is_base(self) -> bool:
@@ -114,28 +108,71 @@ class Landscape:
             found.setdefault(operator.view.signature, []).append(operator)
         return {signature: tuple(several) for signature, several in found.items()}
 
+    def load(self, operator: Operator) -> Load:
+        """What an operator needs of its site; only joins need anything."""
+        if not operator.is_join:
+            return NOTHING
+        left, right = ((taken.view, taken.slots) for taken in operator.inputs)
+        return join_load(left, right, operator.view, self.statistics)
+
     @cached_property
-    def loads(self) -> dict[int, Load]:
-        """What runs at each busy site."""
-        found: dict[int, Load] = {}
+    def free(self) -> tuple[Floats, Floats]:
+        """CPU and memory that each site has left; below 0 where more is asked than there is."""
+        cpu = np.array([site.cpu for site in self.topology.sites])
+        memory = np.array([site.memory for site in self.topology.sites])
         for operator in self.operators.values():
-            if operator.is_join:
-                found[operator.site] = found.get(operator.site, NOTHING) + operator.load
+            if operator.is_join and (math.isfinite(cpu[operator.site]) or math.isfinite(memory[operator.site])):
+                load = self.load(operator)
+                cpu[operator.site] -= load.cpu
+                memory[operator.site] -= load.memory
+        return cpu, memory
+
+    def sites_for(self, extra: Load) -> npt.NDArray[np.bool_]:
+        """For each site whether it can take on more."""
+        cpu, memory = self.free
+        fits: npt.NDArray[np.bool_] = (extra.cpu <= cpu + SLACK * cpu) & (extra.memory <= memory + SLACK * memory)
+        return fits
+
+    @cached_property
+    def overloaded_sites(self) -> tuple[int, ...]:
+        """The sites that are asked for more than they have."""
+        if not self.topology.has_limited_sites:
+            return ()
+        cpu, memory = self.free
+        allowed = [(-SLACK * site.cpu, -SLACK * site.memory) for site in self.topology.sites]
+        return tuple(
+            position
+            for position, (least_cpu, least_memory) in enumerate(allowed)
+            if cpu[position] < least_cpu or memory[position] < least_memory
+        )
+
+    @cached_property
+    def traffic(self) -> Floats:
+        """Bytes a second over each link, in the order of `Topology.pairs`."""
+        found = np.zeros(len(self.topology.pairs))
+        for operator in self.operators.values():
+            for taken in operator.inputs:
+                found[list(self.topology.crossed(self.operators[taken.producer].site, operator.site))] += taken.bytes
         return found
 
-    def overloaded(self, sites: Iterable[int]) -> tuple[int, ...]:
-        """Those of the sites that are asked for more than they have."""
-        if not self.topology.is_limited:
+    @cached_property
+    def overloaded_links(self) -> tuple[int, ...]:
+        """The links that are asked to carry more than they can, as places in `Topology.pairs`."""
+        if not self.topology.has_limited_links:
             return ()
-        return tuple(site for site in sites if not self._fits(site, self.loads.get(site, NOTHING)))
+        return tuple(int(one) for one in np.flatnonzero(self.traffic > self.topology.bandwidths * (1 + SLACK)))
 
-    def _fits(self, site: int, load: Load) -> bool:
-        limits = self.topology.sites[site]
-        return load.cpu <= limits.cpu and load.memory <= limits.memory
+    def room(self, ends: Sequence[int] | Indices) -> Floats:
+        """Bytes a second that still fit on the way from every site to each end, one row an end."""
+        missing = [int(end) for end in ends if int(end) not in self._rooms]
+        if missing:
+            rows = self.topology.narrowest(self.topology.bandwidths * (1 + SLACK) - self.traffic, missing)
+            self._rooms.update(zip(missing, rows, strict=True))
+        return np.stack([self._rooms[int(end)] for end in ends])
 
-    def fits(self, site: int, extra: Load) -> bool:
-        """True when a site can take on more."""
-        return self._fits(site, self.loads.get(site, NOTHING) + extra)
+    @cached_property
+    def _rooms(self) -> dict[int, Floats]:
+        return {}
 
     def relaxed(self, name: str, wanted: View) -> Widening | None:
         """The operators to change so that one of them covers a view, and how much wider the flows between them get.
@@ -166,8 +203,7 @@ class Landscape:
             volume = max(taken.bytes, view_bytes(wider, self.statistics))
             flows.append((volume - taken.bytes, self.operators[taken.producer].site, operator.site))
             inputs.append(replace(taken, view=wider, bytes=volume))
-        load = join_load([taken.view for taken in inputs], view, self.statistics)
-        changed[name] = replace(operator, view=view, inputs=tuple(inputs), load=load)
+        changed[name] = replace(operator, view=view, inputs=tuple(inputs))
         return True
 
     def with_operators(self, operators: Iterable[Operator], query: SinkQuery | None = None) -> Landscape:
@@ -185,94 +221,10 @@ def bare(topology: Topology, statistics: Statistics, schemas: Mapping[str, Itera
         site = statistics.stream(name).site
         if site not in topology.positions:
             raise TopologyError(f"stream '{name}' is born at unknown site '{site}'", hint="check it against 'sites'")
-        sources[f"@{name}"] = Operator(f"@{name}", topology.position(site), base_view(name, columns), (), NOTHING)
+        sources[f"@{name}"] = Operator(f"@{name}", topology.position(site), base_view(name, columns), ())
     return Landscape(topology, statistics, sources)
 
 
 def view_bytes(view: View, statistics: Statistics) -> float:
     """Bytes a second of a view."""
     return view.rate(statistics) * view.width(statistics)
-
-
-def join_load(inputs: Iterable[View], output: View, statistics: Statistics) -> Load:
-    """What a join needs: every row of an input enters its state and probes the other; results are written once.
-
-    A row of a derived input stays until the shortest of its windows has passed, as the engine keeps it.
-    """
-    work, memory = statistics.work, 0.0
-    cpu = output.rate(statistics) * work.row_out
-    for view in inputs:
-        rate = view.rate(statistics)
-        cpu += rate * work.row_in
-        memory += rate * view.shortest_range * view.width(statistics)
-    return Load(cpu, memory)
-
-
-def complaints(landscape: Landscape, query: SinkQuery) -> tuple[str, ...]:
-    """Why what runs does not compute the query at its sink; empty when it does.
-
-    The delivery's inputs are followed to the base sources. Every input must be covered by what its producer surely
-    makes, every join must make of its inputs exactly its view, and the delivery's view must be the query's own join
-    graph.
-    """
-    found: list[str] = []
-    delivery = landscape.operators.get(query.name)
-    wanted = needs(query.query)[-1].view
-    if delivery is None:
-        return (f"nothing is delivered for query '{query.name}'",)
-    if landscape.topology.sites[delivery.site].name != query.sink:
-        found.append(f"query '{query.name}' is delivered to another site than '{query.sink}'")
-    if delivery.view != wanted:
-        found.append(f"query '{query.name}' is delivered '{delivery.view}' where it asked for '{wanted}'")
-    _follow(landscape, delivery, found, ())
-    return tuple(found)
-
-
-def _follow(landscape: Landscape, operator: Operator, found: list[str], above: tuple[str, ...]) -> None:
-    if operator.name in above:
-        found.append(f"operator '{operator.name}' feeds itself")
-        return
-    if operator.is_base:
-        return
-    slots: dict[int, Slot] = {}
-    checked = set()
-    for taken in operator.inputs:
-        producer = landscape.operators.get(taken.producer)
-        if producer is None:
-            found.append(f"operator '{operator.name}' reads '{taken.producer}', which does not run")
-            continue
-        if producer.view.signature != taken.view.signature:
-            found.append(f"operator '{operator.name}' takes another join than '{producer.name}' makes")
-        elif not producer.view.covers(taken.view):
-            found.append(f"'{producer.name}' holds back rows or columns that '{operator.name}' asks of it")
-        if set(taken.slots) & set(slots):
-            found.append(f"operator '{operator.name}' takes one stream from two inputs")
-        slots |= dict(zip(taken.slots, taken.view.slots, strict=True))
-        checked |= {predicate.moved(taken.slots) for predicate in taken.view.predicates}
-        _follow(landscape, producer, found, (*above, operator.name))
-    if sorted(slots) != list(range(len(operator.view.slots))):
-        found.append(f"operator '{operator.name}' does not read all its streams")
-        return
-    for position, slot in enumerate(operator.view.slots):
-        have = slots[position]
-        if have.stream != slot.stream or not replace(have, columns=have.columns | slot.columns).covers(slot):
-            found.append(f"operator '{operator.name}' promises more of '{slot.stream}' than it reads")
-        elif not slot.columns <= have.columns:
-            found.append(f"operator '{operator.name}' promises columns of '{slot.stream}' that it does not read")
-    stray = [p for p in checked if not any(_contains(whole, p) for whole in operator.view.predicates)]
-    if stray:
-        found.append(f"operator '{operator.name}' reads rows that a foreign predicate '{stray[0]}' has thinned out")
-    for predicate in operator.view.predicates - checked:
-        for position, reads in zip(predicate.positions, predicate.reads, strict=True):
-            if not reads <= slots[position].columns:
-                found.append(
-                    f"operator '{operator.name}' cannot check '{predicate}' without {', '.join(sorted(reads))}"
-                )
-
-
-def _contains(whole: Predicate, part: Predicate) -> bool:
-    """True when the part is the whole predicate, or an equality among some members of a larger one."""
-    if not whole.is_equality or not part.is_equality:
-        return bool(whole == part)
-    members = set(zip(whole.positions, whole.text.split(" = "), strict=True))
-    return set(zip(part.positions, part.text.split(" = "), strict=True)) <= members

@@ -7,7 +7,6 @@ source, a sink or runs a join is named and drawn large. Needs matplotlib.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from itertools import pairwise
 from pathlib import Path
 
 import networkx as nx
@@ -19,17 +18,6 @@ from matplotlib.lines import Line2D
 from anabranch.place.landscape import Landscape
 
 SOURCE, JOIN, SHARED, SINK, PLAIN = "#2a7fb8", "#e08214", "#c51b7d", "#4d9221", "#bbbbbb"
-
-
-def traffic(landscape: Landscape) -> dict[tuple[int, int], float]:
-    """Bytes a second over each link, by the positions of its ends."""
-    found: dict[tuple[int, int], float] = defaultdict(float)
-    for operator in landscape.operators.values():
-        for taken in operator.inputs:
-            route = landscape.topology.path(landscape.operators[taken.producer].site, operator.site)
-            for low, high in pairwise(route):
-                found[min(low, high), max(low, high)] += taken.bytes
-    return dict(found)
 
 
 def save(landscape: Landscape, path: Path, title: str) -> None:
@@ -47,12 +35,11 @@ def draw(landscape: Landscape, figure: Figure, title: str) -> None:
     axes = figure.subplots()
     axes.set_title(title)
     axes.set_axis_off()
-    busy = traffic(landscape)
-    most = max(busy.values(), default=1.0) or 1.0
-    links = sorted({tuple(sorted((topology.position(k.left), topology.position(k.right)))) for k in topology.links})
-    widths = [0.6 + 7.0 * np.sqrt(busy.get((low, high), 0.0) / most) for low, high in links]
-    colours = ["#d9d9d9" if busy.get((low, high), 0.0) == 0.0 else "#7a7a7a" for low, high in links]
-    segments = [(places[low], places[high]) for low, high in links]
+    busy = landscape.traffic
+    most = float(busy.max(initial=0.0)) or 1.0
+    widths = 0.6 + 7.0 * np.sqrt(busy / most)
+    colours = ["#d9d9d9" if volume == 0.0 else "#7a7a7a" for volume in busy]
+    segments = [(places[low], places[high]) for low, high in topology.pairs]
     axes.add_collection(LineCollection(segments, linewidths=widths, colors=colours, zorder=1, capstyle="round"))
     readers = Counter(taken.producer for operator in landscape.operators.values() for taken in operator.inputs)
     sources = {operator.site for operator in landscape.operators.values() if operator.is_base}

@@ -1,9 +1,11 @@
 """What all planners share: the problem they are given, the protocol they answer by, and how an answer is committed.
 
 A planner chooses a plan from a `Problem`; `decide` turns the choice into operators and flows, charges it, and respects
-capacities. A join that alone does not fit a site is never offered there. Joins that only together overload a site are
-found on committing; then the choice is made again with one of them banned from that site, cheapest alternatives first.
-With a planner that sees every plan this branch-and-bound ends at the optimum under capacities.
+what sites and links can take. A join that alone does not fit a site is never offered there, nor a flow that alone does
+not fit through its links where a planner sees real sites. What only together overloads a site or a link is found on
+committing; then the choice is made again with one of the causes banned, cheapest alternatives first. With a planner
+that sees every plan this branch-and-bound ends at the optimum under the limits. A planner that sees less may run out
+of choices; then all sites are searched for it, so that a query is refused only if nothing was found at all.
 """
 
 from __future__ import annotations
@@ -20,21 +22,25 @@ import numpy.typing as npt
 
 from anabranch.errors import NoFeasiblePlan, TopologyError
 from anabranch.place.deployment import Deployment, Flow, PlacedOperator, Relaxation
-from anabranch.place.landscape import NOTHING, Input, Landscape, Load, Operator, SinkQuery, join_load, view_bytes
-from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Space, Split, Take, split_of
-from anabranch.place.topology import Indices
+from anabranch.place.landscape import Input, Landscape, Operator, SinkQuery, view_bytes
+from anabranch.place.load import Load, join_load
+from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Space, Split, Take, search, split_of
+from anabranch.place.topology import Floats, Indices
 from anabranch.place.view import Need, needs
 
 MOST_ATTEMPTS = 500
-"""Choices tried for one query before its capacities are called impossible to meet."""
+"""Choices tried for one query before its limits are called impossible to meet."""
+
+MOST_SITES_SEARCHED = 2000
+"""On larger networks all sites are not searched for a planner that has run out of choices."""
 
 
 @dataclass(frozen=True)
 class Bans:
-    """Joins that may not be put at a site, and running operators that may not be used."""
+    """Joins that may not be put at a site, and running operators that may not be used for a set of relations."""
 
     joins: frozenset[tuple[Split, int]] = frozenset()
-    uses: frozenset[str] = frozenset()
+    uses: frozenset[tuple[str, Mask]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -59,11 +65,11 @@ class Problem:
 
     @cached_property
     def producers(self) -> tuple[Producer, ...]:
-        return tuple(producer for producer in self.offered if producer.operator not in self.bans.uses)
+        return tuple(one for one in self.offered if (one.operator, one.mask) not in self.bans.uses)
 
     @cached_property
     def _is_limited(self) -> bool:
-        return bool(self.bans.joins) or self.landscape.topology.is_limited
+        return bool(self.bans.joins) or self.landscape.topology.has_limited_sites
 
     @cached_property
     def _barred(self) -> dict[Split, npt.NDArray[np.bool_]]:
@@ -82,9 +88,7 @@ class Problem:
         return found
 
     def _closed_to(self, split: Split) -> npt.NDArray[np.bool_]:
-        load = self.load(split)
-        sites = range(len(self.landscape.topology.sites))
-        closed = np.array([not self.landscape.fits(site, load) for site in sites])
+        closed = ~self.landscape.sites_for(self.load(split))
         closed[[site for banned, site in self.bans.joins if banned == split]] = True
         return closed
 
@@ -96,8 +100,18 @@ class Problem:
 
     def load(self, split: Split) -> Load:
         """What the join of two subsets needs of its site."""
-        views = [self.needs[mask].view for mask in split]
-        return join_load(views, self.needs[split[0] | split[1]].view, self.landscape.statistics)
+        into = split[0] | split[1]
+        left, right = ((self.needs[mask].view, self.slots(mask, into)) for mask in split)
+        return join_load(left, right, self.needs[into].view, self.landscape.statistics)
+
+    def slots(self, mask: Mask, into: Mask) -> tuple[int, ...]:
+        """The slots of a union's view that those of a part's view become."""
+        return tuple(self.needs[into].relations.index(relation) for relation in self.needs[mask].relations)
+
+    @cached_property
+    def room(self) -> Callable[[Sequence[int] | Indices], Floats] | None:
+        """What still fits on the way from every site to some ends; None when no link has a limit."""
+        return self.landscape.room if self.landscape.topology.has_limited_links else None
 
     def space(
         self,
@@ -108,16 +122,26 @@ class Problem:
         representatives: Indices | None = None,
         splits: frozenset[Split] | None = None,
     ) -> Space:
-        """A search over some sites; where a site stands for several, it can take a join if one of them can."""
+        """A search over some sites; where a site stands for several, it can take a join if one of them can.
+
+        Links are known only between real sites, so a coarse search does not look at them.
+        """
         barred = {}
         for split, closed in self._barred.items():
             if representatives is None:
                 barred[split] = closed[sites]
             else:
                 barred[split] = ~np.isin(sites, representatives[~closed])
-        topology = self.landscape.topology
         return Space(
-            tuple(units), tuple(producers), sites, destination, self.bytes, topology, splits=splits, barred=barred
+            tuple(units),
+            tuple(producers),
+            sites,
+            destination,
+            self.bytes,
+            self.landscape.topology,
+            splits=splits,
+            barred=barred,
+            room=self.room if representatives is None else None,
         )
 
 
@@ -169,54 +193,114 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
 
 
 def decide(problem: Problem, planner: str, choose: Choose) -> Decision:
-    """The cheapest choice that keeps within all capacities, committed; the given landscape is left as it was."""
+    """The cheapest choice that keeps within all limits, committed; the given landscape is left as it was."""
+    obstacles: dict[str, None] = {}
+    decision = _within_limits(problem, planner, choose, obstacles)
+    if decision is None and len(problem.landscape.topology.sites) <= MOST_SITES_SEARCHED:
+        decision = _within_limits(problem, planner, everything, obstacles)
+    if decision is None:
+        raise _infeasible(problem, planner, tuple(obstacles))
+    return decision
+
+
+def everything(problem: Problem) -> Found | None:
+    """The best of all plans at all sites."""
+    sites = np.arange(len(problem.landscape.topology.sites))
+    return search(problem.space(problem.units, problem.producers, sites, problem.sink))
+
+
+def _within_limits(problem: Problem, planner: str, choose: Choose, obstacles: dict[str, None]) -> Decision | None:
+    """Choices, cheapest first, until one keeps within all limits; `obstacles` are told what was overloaded."""
     order = count()
     first = choose(problem)
     if first is None:
-        raise _infeasible(problem)
+        return None
     queue = [(first.cost, next(order), problem, first)]
     seen = {problem.bans}
     considered = evaluated = 0
-    for _ in range(MOST_ATTEMPTS):
-        if not queue:
-            break
+    while queue:
         _, _, tried, found = heapq.heappop(queue)
         considered += found.considered
         evaluated += found.evaluated
         decision = _commit(tried, planner, replace(found, considered=considered, evaluated=evaluated))
-        touched = {operator.site for operator in decision.landscape.operators.values()}
-        over = decision.landscape.overloaded(sorted(touched))
-        if not over:
+        after = decision.landscape
+        if after.overloaded_sites:
+            site = after.overloaded_sites[0]
+            obstacles[f"site '{after.topology.sites[site].name}'"] = None
+            remedies = _relieving_site(tried, found.plan, site)
+        elif after.overloaded_links:
+            link = list(after.topology.pairs.values())[after.overloaded_links[0]]
+            obstacles[f"link '{link.left}'-'{link.right}'"] = None
+            remedies = _relieving_link(tried, found.plan, after.overloaded_links[0])
+        else:
             return decision
-        for bans in _remedies(tried, found.plan, decision.landscape, over[0]):
-            if bans not in seen:
+        for bans in remedies:
+            if bans not in seen and len(seen) < MOST_ATTEMPTS:
                 seen.add(bans)
                 again = replace(tried, bans=bans)
                 other = choose(again)
                 if other is not None:
                     heapq.heappush(queue, (other.cost, next(order), again, other))
-    raise _infeasible(problem)
+    return None
 
 
-def _remedies(problem: Problem, plan: Placed, after: Landscape, site: int) -> list[Bans]:
+def _relieving_site(problem: Problem, plan: Placed, site: int) -> list[Bans]:
     """The bans that each take one cause of an overload away: a new join at the site, or a use that relaxed it."""
-    bans = problem.bans
-    found = [replace(bans, joins=bans.joins | {(join.split, site)}) for join in joins_of(plan) if join.site == site]
+    found = [_without_join(problem, join) for join in joins_of(plan) if join.site == site]
     for leaf in leaves_of(plan):
         wider = problem.landscape.relaxed(leaf.producer.operator, problem.needs[leaf.mask].view)
         if wider is not None and any(operator.site == site for operator in wider.operators.values()):
-            found.append(replace(bans, uses=bans.uses | {leaf.producer.operator}))
+            found.append(_without_use(problem, leaf))
     return found
 
 
-def _infeasible(problem: Problem) -> NoFeasiblePlan:
+def _relieving_link(problem: Problem, plan: Placed, link: int) -> list[Bans]:
+    """The same for a link: every plan that keeps both ends of all flows across it keeps the flows as well."""
+    crossed = problem.landscape.topology.crossed
+    found = []
+    for part, reader in _flows_of(plan, None):
+        end = problem.sink if reader is None else reader.site
+        if link in crossed(part.producer.site if isinstance(part, Take) else part.site, end):
+            found.append(_without_use(problem, part) if isinstance(part, Take) else _without_join(problem, part))
+            if reader is not None:
+                found.append(_without_join(problem, reader))
+        if isinstance(part, Take) and any(link in crossed(a, b) for extra, a, b in part.producer.widened if extra):
+            found.append(_without_use(problem, part))
+    return found
+
+
+def _flows_of(plan: Placed, reader: JoinAt | None) -> list[tuple[Placed, JoinAt | None]]:
+    """Every part of a plan with the join that reads it; the whole is read by the sink."""
+    match plan:
+        case Take():
+            return [(plan, reader)]
+        case JoinAt(left=left, right=right):
+            return [(plan, reader), *_flows_of(left, plan), *_flows_of(right, plan)]
+
+
+def _without_join(problem: Problem, join: JoinAt) -> Bans:
+    return replace(problem.bans, joins=problem.bans.joins | {(join.split, join.site)})
+
+
+def _without_use(problem: Problem, leaf: Take) -> Bans:
+    return replace(problem.bans, uses=problem.bans.uses | {(leaf.producer.operator, leaf.mask)})
+
+
+def _infeasible(problem: Problem, planner: str, obstacles: tuple[str, ...]) -> NoFeasiblePlan:
     first = problem.units[0]
-    last = problem.load(split_of(first, problem.full ^ first))
+    detail = f"its results are {problem.bytes[problem.full]:,.0f} bytes a second"
+    if problem.full != first:
+        last = problem.load(split_of(first, problem.full ^ first))
+        detail += (
+            f"; a join of '{problem.query.query.graph.names[0]}' with the rest alone needs {last.memory:,.0f} bytes "
+            f"of state and {last.cpu:.3g} seconds of work a second"
+        )
+    if obstacles:
+        detail += f"; plans of '{planner}' that were tried overload {', '.join(obstacles[:5])}"
     return NoFeasiblePlan(
-        f"query '{problem.query.name}' fits no placement within the capacities of the sites",
-        detail=f"a join of '{problem.query.query.graph.names[0]}' with the rest alone needs {last.memory:,.0f} bytes "
-        f"of state and {last.cpu:.3g} seconds of work a second",
-        hint="raise cpu or memory of a site in the network file, shorten the windows, or remove a query",
+        f"query '{problem.query.name}' fits no placement within the limits of the sites and links",
+        detail=detail,
+        hint="raise cpu, memory or bandwidth in the network file, shorten the windows, or remove a query",
     )
 
 
@@ -279,7 +363,7 @@ def _commit(problem: Problem, planner: str, found: Found) -> Decision:
         producers = [(place(child), child.mask) for child in (plan.left, plan.right)]
         name = next(name for n in count(1) if (name := f"{query.name}/{n}") not in after.operators)
         inputs = tuple(_input(problem, producer, mask, plan.mask) for producer, mask in producers)
-        operator = Operator(name, plan.site, problem.needs[plan.mask].view, inputs, problem.load(plan.split))
+        operator = Operator(name, plan.site, problem.needs[plan.mask].view, inputs)
         texts[name] = plan_text(problem, plan)
         started.append(operator)
         after = after.with_operators([operator])
@@ -287,9 +371,7 @@ def _commit(problem: Problem, planner: str, found: Found) -> Decision:
 
     root = place(found.plan)
     full = problem.full
-    delivery = Operator(
-        query.name, problem.sink, problem.needs[full].view, (_input(problem, root, full, full),), NOTHING
-    )
+    delivery = Operator(query.name, problem.sink, problem.needs[full].view, (_input(problem, root, full, full),))
     after = after.with_operators([delivery], query)
     sites = after.topology.sites
     reused = [
@@ -328,8 +410,7 @@ def _commit(problem: Problem, planner: str, found: Found) -> Decision:
 
 
 def _input(problem: Problem, producer: str, mask: Mask, into: Mask) -> Input:
-    slots = tuple(problem.needs[into].relations.index(relation) for relation in problem.needs[mask].relations)
-    return Input(producer, problem.needs[mask].view, slots, problem.bytes[mask])
+    return Input(producer, problem.needs[mask].view, problem.slots(mask, into), problem.bytes[mask])
 
 
 def flows_into(landscape: Landscape, operator: Operator) -> list[Flow]:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 
 from anabranch.errors import TopologyError
 from anabranch.place.landscape import Landscape, Operator
+from anabranch.place.load import carried_bytes
 from anabranch.place.planner import Decision, Planner
+from anabranch.place.removal import in_order, removed, tightened
 from anabranch.place.topology import Topology
 
 
@@ -69,31 +71,11 @@ def replan(landscape: Landscape, topology: Topology, planner: Planner, horizon: 
     return Replanned(current, tuple(moves))
 
 
-def removed(landscape: Landscape, query: str) -> Landscape:
-    """The landscape after a query has gone, with every operator that then serves nobody.
-
-    A delivery that others read stays until they have gone too, and filters that were relaxed stay relaxed.
-    """
-    queries = {name: one for name, one in landscape.queries.items() if name != query}
-    operators = dict(landscape.operators)
-    while True:
-        read = {taken.producer for operator in operators.values() for taken in operator.inputs}
-        idle = [
-            name
-            for name, operator in operators.items()
-            if not operator.is_base and name not in read and name not in queries
-        ]
-        if not idle:
-            return replace(landscape, operators=operators, queries=queries)
-        for name in idle:
-            del operators[name]
-
-
 def _carried_over(landscape: Landscape, topology: Topology) -> tuple[Landscape, set[str]]:
     """What still runs on the changed network, and the queries that do not: they lost a site on the way."""
     old = landscape.topology.sites
     kept: dict[str, Operator] = {}
-    for name in _in_order(landscape):
+    for name in in_order(landscape):
         operator = landscape.operators[name]
         site = topology.positions.get(old[operator.site].name)
         if site is None and operator.is_base:
@@ -103,22 +85,7 @@ def _carried_over(landscape: Landscape, topology: Topology) -> tuple[Landscape, 
     lost = {name for name in landscape.queries if name not in kept}
     queries = {name: query for name, query in landscape.queries.items() if name not in lost}
     current = Landscape(topology, landscape.statistics, kept, queries)
-    return removed(current, ""), lost
-
-
-def _in_order(landscape: Landscape) -> list[str]:
-    """Operators, producers before those that read them."""
-    found: dict[str, None] = {}
-
-    def visit(name: str) -> None:
-        if name not in found:
-            for taken in landscape.operators[name].inputs:
-                visit(taken.producer)
-            found[name] = None
-
-    for name in landscape.operators:
-        visit(name)
-    return list(found)
+    return tightened(current), lost
 
 
 def _moving(current: Landscape, without: Landscape, decision: Decision) -> float:
@@ -131,5 +98,6 @@ def _moving(current: Landscape, without: Landscape, decision: Decision) -> float
     for name, operator in decision.landscape.operators.items():
         before = old.get(operator.view.signature)
         if name not in without.operators and operator.is_join and before is not None:
-            cost += before.load.memory * current.topology.distance(before.site, operator.site)
+            carried = carried_bytes([taken.view for taken in before.inputs], current.statistics)
+            cost += carried * current.topology.distance(before.site, operator.site)
     return cost

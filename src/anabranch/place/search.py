@@ -11,7 +11,7 @@ really made.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -89,7 +89,8 @@ class Space:
     """What a search ranges over.
 
     `units` are the disjoint sets of relations that are to be joined; `splits`, when given, are the only joins allowed
-    (a fixed join order); `barred` are sites a join may not be put at.
+    (a fixed join order); `barred` are sites a join may not be put at; `room`, when given, says what still fits on the
+    way from every site to some ends.
     """
 
     units: tuple[Mask, ...]
@@ -100,6 +101,14 @@ class Space:
     topology: Topology
     splits: frozenset[Split] | None = None
     barred: Mapping[Split, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    room: Callable[[Sequence[int] | Indices], Floats] | None = None
+
+    def carrying(self, mask: Mask, origins: Sequence[int] | Indices, ends: Sequence[int] | Indices) -> Floats:
+        """The cost of bringing a set of relations from each origin to each end; infinite where links are too narrow."""
+        costs: Floats = self.bytes[mask] * self.topology.between(origins, ends)
+        if self.room is not None:
+            costs[self.bytes[mask] > self.room(ends)[:, np.asarray(origins, dtype=np.intp)].T] = np.inf
+        return costs
 
 
 def split_of(left: Mask, right: Mask) -> Split:
@@ -117,7 +126,6 @@ class _Table:
     def __init__(self, space: Space) -> None:
         self._space = space
         self._count = len(space.sites)
-        self._among = space.topology.between(space.sites, space.sites)
         self.evaluated = 0
         masks = _unions(space.units)
         self._full = masks[-1]
@@ -156,40 +164,45 @@ class _Table:
             return
         brought = np.full(self._count, np.inf)
         if self._splits[mask]:
-            brought = (self._made[mask][:, None] + space.bytes[mask] * self._among).min(axis=0)
+            brought = (self._made[mask][:, None] + space.carrying(mask, space.sites, space.sites)).min(axis=0)
             self.evaluated += self._count**2
-        for producer in several:
-            reach = producer.price + space.bytes[mask] * space.topology.between([producer.apparent], space.sites)[0]
-            brought = np.minimum(brought, reach)
-            self.evaluated += self._count
+        if several:
+            prices = np.array([producer.price for producer in several])
+            ways = space.carrying(mask, [producer.apparent for producer in several], space.sites)
+            brought = np.minimum(brought, (prices[:, None] + ways).min(axis=0))
+            self.evaluated += self._count * len(several)
         self._brought[mask] = brought
 
     def best(self) -> Found | None:
         space = self._space
-        towards = space.topology.between([space.destination], space.sites)[0]
-        if not (np.isfinite(self._made[self._full]).any() or self._producers[self._full]):
+        cost, plan = self._bring(self._full, space.destination)
+        if plan is None:
             return None
-        cost, plan = self._bring(self._full, towards, space.destination)
         return Found(plan, cost, self._plans[self._full], self.evaluated + self._count)
 
-    def _bring(self, mask: Mask, towards: Floats, end: int) -> tuple[float, Placed]:
-        """The cheapest way to have a union at an end, where `towards` are the candidates' distances from it."""
+    def _bring(self, mask: Mask, end: int) -> tuple[float, Placed | None]:
+        """The cheapest way to have a union at an end, None when there is no way."""
         space = self._space
-        costs = self._made[mask] + space.bytes[mask] * towards
+        costs = self._made[mask] + space.carrying(mask, space.sites, [end])[:, 0]
         position = int(costs.argmin())
         cost = float(costs[position])
         taken: Producer | None = None
-        for producer in self._producers[mask]:
-            reach = producer.price + space.bytes[mask] * space.topology.distance(producer.apparent, end)
+        several = self._producers[mask]
+        ways = space.carrying(mask, [producer.apparent for producer in several], [end])[:, 0]
+        for producer, way in zip(several, ways, strict=True):
+            reach = producer.price + float(way)
             # On a tie, up to rounding, the existing stream is used: it needs no operator.
-            if reach <= cost + 1e-9 * abs(cost):
+            if reach < math.inf and reach <= cost + 1e-9 * abs(cost):
                 cost, taken = reach, producer
         if taken is not None:
             return cost, Take(taken)
-        left, right = self._splits[mask][int(self._made_by[mask][position])]
+        if cost == math.inf:
+            return cost, None
         site = int(space.sites[position])
-        near = self._among[position]
-        return cost, JoinAt(self._bring(left, near, site)[1], self._bring(right, near, site)[1], site)
+        left, right = (self._bring(part, site)[1] for part in self._splits[mask][int(self._made_by[mask][position])])
+        assert left is not None
+        assert right is not None
+        return cost, JoinAt(left, right, site)
 
 
 def _unions(units: Sequence[Mask]) -> list[Mask]:

@@ -78,23 +78,14 @@ class Selection:
 
     def covers(self, other: Selection) -> bool:
         """True when every row that passes the other selection surely passes this one."""
-        if self is other or self == EVERYTHING:
-            return True
-        return all(theirs in self.alternatives or self._holds(theirs) for theirs in other.alternatives)
+        return self is other or _covers(self, other)
 
     def _holds(self, stricter: Conjunction) -> bool:
         return any(all(any(atom.implies(mine) for atom in stricter) for mine in ours) for ours in self.alternatives)
 
     def union(self, other: Selection) -> Selection:
         """A selection that covers both, as tight as the atoms allow."""
-        if self.covers(other):
-            return self
-        if other.covers(self):
-            return other
-        kept = frozenset(one for one in self.alternatives if not other._holds(one)) | other.alternatives
-        if len(kept) > MOST_ALTERNATIVES:
-            kept = frozenset((frozenset.intersection(*kept),))
-        return Selection(kept)
+        return self if self is other else _union(self, other)
 
     @cached_property
     def columns(self) -> frozenset[str]:
@@ -163,6 +154,25 @@ def _comparable(value: object) -> Value | None:
 
 def _below(left: Value | None, right: Value | None) -> bool:
     return left is not None and right is not None and bool(left < right)  # type: ignore[operator]
+
+
+@lru_cache(maxsize=1 << 16)
+def _covers(wider: Selection, other: Selection) -> bool:
+    if wider == EVERYTHING:
+        return True
+    return all(theirs in wider.alternatives or wider._holds(theirs) for theirs in other.alternatives)
+
+
+@lru_cache(maxsize=1 << 16)
+def _union(one: Selection, other: Selection) -> Selection:
+    if one.covers(other):
+        return one
+    if other.covers(one):
+        return other
+    kept = frozenset(mine for mine in one.alternatives if not other._holds(mine)) | other.alternatives
+    if len(kept) > MOST_ALTERNATIVES:
+        kept = frozenset((frozenset.intersection(*kept),))
+    return Selection(kept)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -1,4 +1,4 @@
-"""What placement knows of streams before they flow: rates, widths, distinct values, and what work costs.
+"""What placement knows of streams before they flow: rates, widths, distinct values, and what the engine's work costs.
 
 The rate of a windowed join is that of the model used throughout: with rate λ, window w and predicates of selectivity σ,
 a row of input i meets λj·wj rows of every other input j, so λ = ∏λi · Σi ∏j≠i wj · ∏σ. An equality over columns with
@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from anabranch.cost.units import ENGINE
 from anabranch.errors import StatisticsError, TopologyError
+from anabranch.stats.view import FixedStatistics, UnitCosts
 
 COMPARISON_SELECTIVITY = 1 / 3
 """Of a predicate that nothing is known about, the share of rows it lets through (System R's guess)."""
@@ -40,25 +42,21 @@ class StreamStatistics:
         return EVENT_TIME_BYTES + sum(self.column_bytes.get(column, 8.0) for column in columns)
 
 
-@dataclass(frozen=True)
-class WorkCosts:
-    """Seconds of CPU for one row that enters a join, and for one that leaves it."""
-
-    row_in: float = 2e-6
-    row_out: float = 1e-6
-
-
 @dataclass(frozen=True, eq=False)
 class Statistics:
     """All streams, by name, and the selectivities someone measured, by predicate text; compared by identity."""
 
     streams: Mapping[str, StreamStatistics]
     selectivities: Mapping[str, float] = field(default_factory=dict)
-    work: WorkCosts = WorkCosts()
+    units: UnitCosts = ENGINE
+    batch: float = 1.0
+    """Seconds between the micro-batches of a site."""
     record_bytes: float | None = None
     """When given, every row is so wide, joined or not, as the paper assumes of the airline's."""
 
     def __post_init__(self) -> None:
+        if not (self.batch > 0 and math.isfinite(self.batch)):
+            raise StatisticsError(f"'batch' is {self.batch}", hint="write the seconds between two batches")
         for name, stream in self.streams.items():
             if not (stream.rate >= 0 and math.isfinite(stream.rate) and stream.row_bytes > 0):
                 raise StatisticsError(f"stream '{name}' has rate {stream.rate} and rows of {stream.row_bytes} bytes")
@@ -106,7 +104,9 @@ def equality_selectivity(distinct: Iterable[float]) -> float:
 
 
 def from_dict(entry: Any) -> Statistics:
-    """Statistics as YAML writes them: `streams` with site, rate, row_bytes, column_bytes, distinct; `selectivities`."""
+    """Statistics as YAML writes them: `streams` with site, rate, row_bytes, column_bytes, distinct; `selectivities`;
+    `costs`, by the names of a query's `stats.costs`; `batch` and `record_bytes`.
+    """
     if not isinstance(entry, Mapping) or not isinstance(entry.get("streams"), Mapping):
         raise TopologyError("a network file needs 'streams' with a site and a rate each")
     streams = {}
@@ -126,6 +126,7 @@ def from_dict(entry: Any) -> Statistics:
                 hint="a stream has a site, a rate, and optionally row_bytes, column_bytes and distinct",
             ) from error
     given = {str(text): float(share) for text, share in entry.get("selectivities", {}).items()}
-    work = WorkCosts(**{str(name): float(cost) for name, cost in entry.get("work", {}).items()})
+    units = FixedStatistics.from_mapping({"costs": entry.get("costs")}).costs or ENGINE
     uniform = entry.get("record_bytes")
-    return Statistics(streams, given, work, None if uniform is None else float(uniform))
+    batch = float(entry.get("batch", 1.0))
+    return Statistics(streams, given, units, batch, None if uniform is None else float(uniform))

@@ -8,7 +8,7 @@ coordinator knows where they really come from. Theorem 2 bounds the search, Theo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from anabranch.place.advertisements import known_to
 from anabranch.place.hierarchy import Cluster, Hierarchy
 from anabranch.place.landscape import Landscape, SinkQuery
 from anabranch.place.planner import Decision, Problem, decide, problem_of
-from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Split, Take, search
+from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Space, Split, Take, search
 from anabranch.place.topology import Indices
 
 
@@ -52,17 +52,18 @@ def descend(
     cluster: Cluster,
     part: Part,
     splits: frozenset[Split] | None = None,
+    choose: Callable[[Space], Found | None] = search,
 ) -> Found | None:
     """The part planned over a cluster's members at a level and refined to sites, or None when no member can take it.
 
-    `splits`, when given, fixes the join order.
+    `splits`, when given, fixes the join order; `choose` assigns the joins to the members of this level.
     """
     seen = hierarchy.representatives(level)
     inside = np.isin(seen, cluster.members)
     apparent = np.where(inside, seen, np.arange(len(seen)))
     producers = [_as_seen(producer, apparent, problem) for producer in _usable(problem, part)]
     sites = np.array(cluster.members)
-    found = search(problem.space(part.units, producers, sites, part.destination, seen, splits))
+    found = choose(problem.space(part.units, producers, sites, part.destination, seen, splits))
     if found is None:
         return None
     if level == 1:

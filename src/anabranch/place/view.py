@@ -18,6 +18,7 @@ from anabranch.errors import TopologyError
 from anabranch.expr import Column, Expr, columns, transform
 from anabranch.place.selection import EVERYTHING, Selection, from_filter, without_relation
 from anabranch.place.statistics import Statistics, equality_selectivity
+from anabranch.plan.join_graph import Theta
 from anabranch.plan.query import Query
 from anabranch.window import UNITS, duration_text
 
@@ -30,11 +31,12 @@ class Predicate:
     positions: tuple[int, ...]
     reads: tuple[frozenset[str], ...]
     is_equality: bool
+    is_band: bool = False
 
     def moved(self, positions: Sequence[int]) -> Predicate:
         """The predicate with slot i now at `positions[i]`."""
         pairs = zip((positions[position] for position in self.positions), self.reads, strict=True)
-        return _ordered(self.text, tuple(pairs), self.is_equality)
+        return _ordered(self.text, tuple(pairs), self.is_equality, self.is_band)
 
     def __str__(self) -> str:
         return f"{self.text} @ {','.join(map(str, self.positions))}"
@@ -104,8 +106,11 @@ class View:
             return rates[0]
         seconds = [math.inf if slot.range is None else slot.range / UNITS["second"] for slot in self.slots]
         meetings = sum(math.prod(seconds[:i] + seconds[i + 1 :]) for i in range(len(seconds)))
-        passing = math.prod(_selectivity(predicate, self.slots, statistics) for predicate in self.predicates)
-        return math.prod(rates) * meetings * passing
+        return math.prod(rates) * meetings * self.passing(self.predicates, statistics)
+
+    def passing(self, predicates: Iterable[Predicate], statistics: Statistics) -> float:
+        """The share of combinations that some predicates over the view's slots let through."""
+        return math.prod(_selectivity(predicate, self.slots, statistics) for predicate in predicates)
 
     def width(self, statistics: Statistics) -> float:
         """Bytes a row."""
@@ -149,7 +154,7 @@ def needs(query: Query) -> tuple[Need, ...]:
         _Joining(tuple((position[name], expression) for name, expression in key.members), None) for key in graph.keys
     ]
     joins += [
-        _Joining(tuple((position[column.relation], column) for column in columns(theta.predicate)), theta.predicate)
+        _Joining(tuple((position[column.relation], column) for column in columns(theta.predicate)), theta)
         for theta in graph.thetas
     ]
     carried = [frozenset(query.result_columns(relation.name)) for relation in graph.relations]
@@ -171,10 +176,10 @@ def needs(query: Query) -> tuple[Need, ...]:
 
 @dataclass(frozen=True)
 class _Joining:
-    """A key class (members with their key expressions) or a theta (its columns, and the predicate)."""
+    """A key class (members with their key expressions) or a theta (its columns, and itself)."""
 
     members: tuple[tuple[int, Expr], ...]
-    theta: Expr | None
+    theta: Theta | None
 
     def is_inside(self, mask: int) -> bool:
         return all(mask >> index & 1 for index, _ in self.members)
@@ -223,18 +228,22 @@ def _predicate(query: Query, join: _Joining, slot_of: dict[int, int]) -> Predica
     for index, expression in join.members:
         read[index] = read.get(index, frozenset()) | {c.name for c in columns(expression)}
     place = {query.graph.relations[index].name: f"${number}" for number, index in enumerate(read)}
-    text = str(transform(join.theta, lambda n: replace(n, relation=place[n.relation]) if isinstance(n, Column) else n))
-    return _ordered(text, tuple((slot_of[index], names) for index, names in read.items()), False)
+    predicate = join.theta.predicate
+    text = str(transform(predicate, lambda n: replace(n, relation=place[n.relation]) if isinstance(n, Column) else n))
+    placed = tuple((slot_of[index], names) for index, names in read.items())
+    return _ordered(text, placed, False, join.theta.band is not None)
 
 
-def _ordered(text: str, parts: tuple[tuple[int, frozenset[str]], ...], is_equality: bool) -> Predicate:
+def _ordered(
+    text: str, parts: tuple[tuple[int, frozenset[str]], ...], is_equality: bool, is_band: bool = False
+) -> Predicate:
     """A predicate whose text belongs to its parts in order; the members of an equality are put in slot order."""
     if is_equality:
         names = text.split(" = ")
         pairs = sorted(zip(parts, names, strict=True), key=lambda pair: (pair[0][0], pair[1]))
         parts = tuple(part for part, _ in pairs)
         text = " = ".join(name for _, name in pairs)
-    return Predicate(text, tuple(slot for slot, _ in parts), tuple(reads for _, reads in parts), is_equality)
+    return Predicate(text, tuple(slot for slot, _ in parts), tuple(reads for _, reads in parts), is_equality, is_band)
 
 
 def _selectivity(predicate: Predicate, slots: tuple[Slot, ...], statistics: Statistics) -> float:

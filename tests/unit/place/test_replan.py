@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import TopologyError
+from anabranch.place.check import complaints
 from anabranch.place.exhaustive import Exhaustive
 from anabranch.place.generate import transit_stub
-from anabranch.place.landscape import Landscape, complaints
-from anabranch.place.replan import removed, replan
+from anabranch.place.landscape import Landscape
+from anabranch.place.replan import replan
 from anabranch.place.run import deploy
 from anabranch.place.topology import Link, Topology, from_dict
 from anabranch.place.workload import Ranges, random_workload
@@ -83,11 +84,3 @@ def test_a_lost_sink_or_source_is_named() -> None:
         replan(before, topology.without_site("d"), Exhaustive(), 60.0)
     with pytest.raises(TopologyError, match="the source of stream 'a' has left with site 'a'"):
         replan(before, topology.without_site("a"), Exhaustive(), 60.0)
-
-
-def test_removing_a_query_keeps_what_others_use() -> None:
-    second = Exhaustive().plan(_deployed(_two_junctions()), join("other", "ab", "s")).landscape
-    assert second.operators["other"].inputs[0].producer == "q"
-    without = removed(second, "q")
-    assert complaints(without, join("other", "ab", "s")) == ()
-    assert removed(without, "other").cost == 0.0

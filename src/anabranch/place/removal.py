@@ -1,0 +1,69 @@
+"""A query leaves: what served only it goes, and what was widened for it is narrowed to what the others still ask.
+
+Operators are looked at readers first. Each then offers the union of what its readers take of it, and takes of its own
+producers what that needs: the same filters and windows, its columns, and those its join predicates compare. Sources
+offer everything always, and what a sink receives is its query's own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from functools import reduce
+
+from anabranch.place.landscape import Input, Landscape, Operator, view_bytes
+from anabranch.place.view import View
+
+
+def removed(landscape: Landscape, query: str) -> Landscape:
+    """The landscape after a query has gone; a delivery that others read stays until they have gone too."""
+    queries = {name: one for name, one in landscape.queries.items() if name != query}
+    return tightened(replace(landscape, queries=queries))
+
+
+def tightened(landscape: Landscape) -> Landscape:
+    """The landscape with nothing in it that serves nobody, and no wider filter, window or row than someone asks for."""
+    kept: dict[str, Operator] = {}
+    asked: dict[str, list[View]] = defaultdict(list)
+    for name in reversed(in_order(landscape)):
+        operator = landscape.operators[name]
+        if not operator.is_base and name not in landscape.queries:
+            if name not in asked:
+                continue
+            operator = _narrowed(landscape, operator, reduce(View.union, asked[name]))
+        for taken in operator.inputs:
+            asked[taken.producer].append(taken.view)
+        kept[name] = operator
+    return replace(landscape, operators={name: kept[name] for name in landscape.operators if name in kept})
+
+
+def _narrowed(landscape: Landscape, operator: Operator, view: View) -> Operator:
+    """An operator that offers no more than a view, and takes no more than that needs."""
+    if view == operator.view:
+        return operator
+    checked = {predicate.moved(taken.slots) for taken in operator.inputs for predicate in taken.view.predicates}
+    columns = [set(slot.columns) for slot in view.slots]
+    for predicate in view.predicates - checked:
+        for position, reads in zip(predicate.positions, predicate.reads, strict=True):
+            columns[position] |= reads
+    inputs = []
+    for taken in operator.inputs:
+        slots = tuple(replace(view.slots[slot], columns=frozenset(columns[slot])) for slot in taken.slots)
+        wanted = View(slots, taken.view.predicates)
+        inputs.append(Input(taken.producer, wanted, taken.slots, view_bytes(wanted, landscape.statistics)))
+    return replace(operator, view=view, inputs=tuple(inputs))
+
+
+def in_order(landscape: Landscape) -> list[str]:
+    """Operators, producers before those that read them."""
+    found: dict[str, None] = {}
+
+    def visit(name: str) -> None:
+        if name not in found:
+            for taken in landscape.operators[name].inputs:
+                visit(taken.producer)
+            found[name] = None
+
+    for name in landscape.operators:
+        visit(name)
+    return list(found)

@@ -1,0 +1,73 @@
+"""A query that leaves takes with it what served only it, relaxed filters included."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.place.check import complaints
+from anabranch.place.exhaustive import Exhaustive
+from anabranch.place.generate import transit_stub
+from anabranch.place.landscape import Landscape
+from anabranch.place.removal import removed, tightened
+from anabranch.place.run import deploy
+from anabranch.place.workload import Ranges, airline_workload, random_workload
+from tests.unit.place.builders import all_planners, join, landscape, line
+
+
+def _start() -> Landscape:
+    return landscape(line(6), {"a": "n0", "b": "n3"}, distinct=2000.0)
+
+
+def test_what_others_use_stays_and_the_last_reader_takes_it_along() -> None:
+    both = deploy(Exhaustive(), _start(), [join("q", "ab", "n5"), join("other", "ab", "n5")]).landscape
+    assert both.operators["other"].inputs[0].producer == "q"
+    without = removed(both, "q")
+    assert complaints(without, join("other", "ab", "n5")) == ()
+    assert removed(without, "other").operators == _start().operators
+
+
+def test_a_filter_that_was_relaxed_for_a_query_is_tightened_when_it_leaves() -> None:
+    first = Exhaustive().plan(_start(), join("first", "ab", "n5", where="a.x = 3")).landscape
+    second = Exhaustive().plan(first, join("second", "ab", "n5", where="a.x = 4"))
+    assert [one.operator for one in second.deployment.relaxed] == ["first/1"]
+    assert removed(second.landscape, "second").operators == first.operators
+
+
+def test_a_filter_is_tightened_to_the_reader_that_is_left() -> None:
+    wide = Exhaustive().plan(_start(), join("wide", "ab", "n5", where="a.x < 5", minutes=5)).landscape
+    both = Exhaustive().plan(wide, join("narrow", "ab", "n5", where="a.x < 3", minutes=1))
+    assert both.deployment.operators == ()
+    left = removed(both.landscape, "wide")
+    slot = left.operators["wide/1"].view.slots[0]
+    assert str(slot) == "a [1 MINUTE] WHERE k IS NOT NULL AND x < 3"
+    assert left.operators["wide/1"].inputs[0].bytes < both.landscape.operators["wide/1"].inputs[0].bytes
+    assert complaints(left, join("narrow", "ab", "n5", where="a.x < 3", minutes=1)) == ()
+
+
+@given(st.integers(0, 1000), st.integers(0, 7), st.sampled_from("rai"), st.randoms(use_true_random=False))
+@settings(max_examples=15, deadline=None)
+def test_queries_may_leave_in_any_order(seed: int, chosen: int, kind: str, random: Random) -> None:
+    topology = transit_stub(14, seed)
+    if kind == "r":
+        workload = random_workload(topology, 5, seed, Ranges(streams=4, fewest=2, most=3))
+    else:
+        workload = airline_workload(topology, 7, seed, inferring=kind == "i")
+    start = workload.landscape(topology)
+    run = deploy(all_planners(topology, 5)[chosen], start, workload.queries)
+    current = run.landscape
+    assert tightened(current).cost == pytest.approx(current.cost)
+    last = workload.queries[-1]
+    assert removed(current, last.name).cost == pytest.approx(current.cost - run.decisions[-1].deployment.cost)
+    left = list(workload.queries)
+    random.shuffle(left)
+    while left:
+        before = current.cost
+        current = removed(current, left.pop().name)
+        assert current.cost <= before * (1 + 1e-9)
+        for query in left:
+            assert complaints(current, query) == ()
+    assert current.operators == start.operators
