@@ -7,6 +7,10 @@ rows costs nothing here, and stale heads need no cleaning.
 
 The window test is fused into the probe: two partial combinations fit together iff max(newest) <= min(deadline). All
 times are int64 microseconds.
+
+Every loop takes `WAITING` rows at a time and first loads, without branches, the memory that the work on them will need,
+so that the waits overlap; walking chain after chain would wait at every step. What survives a step is kept by writing
+it always and counting it conditionally, because whether a chain goes on cannot be predicted.
 """
 
 from __future__ import annotations
@@ -22,12 +26,13 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 CODE, NEWEST, DEADLINE, PREVIOUS = 0, 1, 2, 3
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_AHEAD = 64
+WAITING = 256
+"""Lookups under way at once: many enough to hide the memory's latency, few enough for the nearest cache."""
 
 
-@numba.njit("int64(int64, int64)", inline="always", cache=True)
+@numba.njit("uint64(int64, int64)", inline="always", cache=True)
 def _slot_of(code: Any, shift: Any) -> Any:
-    return np.int64((np.uint64(code) * _GOLDEN) >> np.uint64(shift))
+    return (np.uint64(code) * _GOLDEN) >> np.uint64(shift)
 
 
 @numba.njit(
@@ -45,33 +50,43 @@ def link(
     deadline: Int64Array,
 ) -> None:
     """Rows numbered from `first` enter the ring and their chains."""
-    mask = entries.shape[0] - 1
-    for i in range(codes.shape[0]):
-        row = first + i
-        place = row & mask
-        slot = _slot_of(codes[i], shift)
-        entries[place, 0] = codes[i]
-        entries[place, 1] = newest[i]
-        entries[place, 2] = deadline[i]
-        entries[place, 3] = heads[slot]
-        heads[slot] = row
+    mask = np.uint64(entries.shape[0] - 1)
+    touched = np.empty(WAITING, dtype=np.int64)
+    for start in range(0, codes.shape[0], WAITING):
+        stop = min(start + WAITING, codes.shape[0])
+        for i in range(start, stop):
+            touched[i - start] = heads[_slot_of(codes[i], shift)]
+        for i in range(start, stop):
+            row = first + i
+            place = np.uint64(row) & mask
+            slot = _slot_of(codes[i], shift)
+            entries[place, 0] = codes[i]
+            entries[place, 1] = newest[i]
+            entries[place, 2] = deadline[i]
+            entries[place, 3] = heads[slot]
+            heads[slot] = row
 
 
 @numba.njit("void(int64[:, ::1], int64[::1], int64, int64, int64)", cache=True, nogil=True)
 def relink(entries: Int64Array, heads: Int64Array, shift: int, first: int, stop: int) -> None:
     """Rebuilds all chains of the rows [first, stop) after the ring has moved."""
-    mask = entries.shape[0] - 1
+    mask = np.uint64(entries.shape[0] - 1)
+    touched = np.empty(WAITING, dtype=np.int64)
     heads[:] = -1
-    for row in range(first, stop):
-        place = row & mask
-        slot = _slot_of(entries[place, 0], shift)
-        entries[place, 3] = heads[slot]
-        heads[slot] = row
+    for start in range(first, stop, WAITING):
+        end = min(start + WAITING, stop)
+        for row in range(start, end):
+            touched[row - start] = heads[_slot_of(entries[np.uint64(row) & mask, 0], shift)]
+        for row in range(start, end):
+            place = np.uint64(row) & mask
+            slot = _slot_of(entries[place, 0], shift)
+            entries[place, 3] = heads[slot]
+            heads[slot] = row
 
 
 @numba.njit(
     "UniTuple(int64, 4)(int64[:, ::1], int64[::1], int64, int64, int64[::1], int64[::1], int64[::1], int64, int64,"
-    " int64[::1], int64[::1], int64[::1], int64[::1])",
+    " int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1])",
     cache=True,
     nogil=True,
 )
@@ -84,7 +99,8 @@ def probe(
     newest: Int64Array,
     deadline: Int64Array,
     start: int,
-    start_row: int,
+    pending: int,
+    waiting: Int64Array,
     out_probe: Int64Array,
     out_row: Int64Array,
     out_newest: Int64Array,
@@ -92,52 +108,59 @@ def probe(
 ) -> tuple[int, int, int, int]:
     """Pairs of probing rows and live rows of equal code that fit in time.
 
-    Fills the outputs and returns (pairs, next probe, next row, rows visited). When the outputs are full the two
-    positions say where to go on; the probe is complete when the next probe equals the number of codes. `start_row` is
-    -2 to begin at the head of the chain of `start`.
+    Fills the outputs and returns (pairs, next probe, pending, rows visited). The first `pending` columns of `waiting`
+    are the lookups under way: the probing row, and the row it visits next. When the outputs are full they and the next
+    probe say where to go on; the probe is complete when nothing is pending and the next probe equals the number of
+    codes. Rows below `first` are not found.
     """
-    mask = entries.shape[0] - 1
+    mask = np.uint64(entries.shape[0] - 1)
     room = out_probe.shape[0]
     probes = codes.shape[0]
-    starts = np.empty(_AHEAD, dtype=np.int64)
-    touched = np.empty(_AHEAD, dtype=np.int64)
+    met = np.empty(WAITING, dtype=np.int64)
     count = 0
     visited = 0
-    row = start_row
     i = start
-    ahead = start
-    base = start
-    while i < probes:
-        if i == ahead:
-            # Walking chains one by one would wait for memory at every probe. The heads of the next probes, and the
-            # rows they point to, are loaded in loops without branches first, so that the waits overlap.
-            ahead = min(i + _AHEAD, probes)
+    while True:
+        if pending == 0:
+            if i == probes:
+                break
+            ahead = min(i + WAITING, probes)
             for k in range(i, ahead):
-                starts[k - i] = heads[_slot_of(codes[k], shift)]
+                met[k - i] = heads[_slot_of(codes[k], shift)]
             for k in range(i, ahead):
-                touched[k - i] = entries[starts[k - i] & mask, 0]
-            base = i
-        code = codes[i]
-        if row == -2:
-            row = starts[i - base]
-        while row >= first:
-            if count == room:
-                return count, i, row, visited
-            place = row & mask
-            visited += 1
-            if entries[place, 0] == code:
-                newer = max(newest[i], entries[place, 1])
-                sooner = min(deadline[i], entries[place, 2])
-                if newer <= sooner:
-                    out_probe[count] = i
-                    out_row[count] = row
-                    out_newest[count] = newer
-                    out_deadline[count] = sooner
-                    count += 1
-            row = entries[place, 3]
-        row = -2
-        i += 1
-    return count, i, -2, visited
+                waiting[0, pending] = k
+                waiting[1, pending] = met[k - i]
+                pending += int(met[k - i] >= first)
+            i = ahead
+            continue
+        going = min(pending, room - count)
+        if going == 0:
+            break
+        for j in range(going):
+            met[j] = entries[np.uint64(waiting[1, j]) & mask, 0]
+        left = 0
+        for j in range(going):
+            k = waiting[0, j]
+            row = waiting[1, j]
+            place = np.uint64(row) & mask
+            newer = max(newest[k], entries[place, 1])
+            sooner = min(deadline[k], entries[place, 2])
+            out_probe[count] = k
+            out_row[count] = row
+            out_newest[count] = newer
+            out_deadline[count] = sooner
+            count += int((met[j] == codes[k]) & (newer <= sooner))
+            older = entries[place, 3]
+            waiting[0, left] = k
+            waiting[1, left] = older
+            left += int(older >= first)
+        for j in range(going, pending):
+            waiting[0, left] = waiting[0, j]
+            waiting[1, left] = waiting[1, j]
+            left += 1
+        visited += going
+        pending = left
+    return count, i, pending, visited
 
 
 @numba.njit("int64(int64[:, ::1], int64, int64, int64)", cache=True, nogil=True)

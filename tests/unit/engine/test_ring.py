@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from anabranch.engine.kernels import Int64Array
+from anabranch.engine.kernels import WAITING, Int64Array
 from anabranch.engine.state import ring as ring_module
 from anabranch.engine.state.arena import Arena, MappedArena, ProcessArena
 from anabranch.engine.state.ring import Ring
@@ -149,6 +149,25 @@ def test_a_probe_hands_over_blocks_without_losing_or_repeating() -> None:
         assert sorted(rows.tolist()) == list(range(count))
     assert sum(len(block.rows) for block in blocks) == 2 * count
     assert sum(block.visited for block in blocks) == 2 * count
+
+
+@pytest.mark.parametrize("block", [1, 7, WAITING, 100_000])
+def test_a_probe_of_many_rows_goes_on_wherever_a_block_ended(block: int) -> None:
+    ring = ring_of(ProcessArena())
+    random = np.random.default_rng(11)
+    held, probing = random.integers(0, 300, 1500), random.integers(0, 330, 3 * WAITING + 5)
+    times = np.arange(len(held), dtype=np.int64)
+    add(ring, held, times, times + 1200)
+    ring.drop(1300)
+    newest = random.integers(1300, 2000, len(probing))
+    blocks = list(ring.probe("k", probing, newest, newest, block))
+    fits = (held == probing[:, None]) & (times <= newest[:, None]) & (newest[:, None] <= times + 1200)
+    pairs = {(int(probe), int(row)) for probe, row in zip(*np.nonzero(fits), strict=True) if row >= ring.first}
+    found = [pair for b in blocks for pair in zip(b.probes.tolist(), b.rows.tolist(), strict=True)]
+    assert len(found) == len(pairs)
+    assert set(found) == pairs
+    # Codes this small never share a head, so exactly the live rows of equal code are visited.
+    assert sum(b.visited for b in blocks) == int((held[ring.first :] == probing[:, None]).sum())
 
 
 def test_a_ring_gives_back_what_it_has_outgrown(tmp_path: Path) -> None:

@@ -166,11 +166,24 @@ class Ring:
         if not self.live_since(since) or not len(codes):
             return
         entries, heads = self._arrays[f"entries.{index}"], self._arrays[f"heads.{index}"]
-        at, row = 0, -2
-        while at < len(codes):
+        at, pending, waiting = 0, 0, np.empty((2, kernels.WAITING), dtype=np.int64)
+        while at < len(codes) or pending:
             probes, rows, newer, sooner = (np.empty(block, dtype=np.int64) for _ in range(4))
-            count, at, row, visited = kernels.probe(
-                entries, heads, self._shift, first, codes, newest, deadline, at, row, probes, rows, newer, sooner
+            count, at, pending, visited = kernels.probe(
+                entries,
+                heads,
+                self._shift,
+                first,
+                codes,
+                newest,
+                deadline,
+                at,
+                pending,
+                waiting,
+                probes,
+                rows,
+                newer,
+                sooner,
             )
             yield Matches(probes[:count], rows[:count], newer[:count], sooner[:count], visited)
 
