@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from anabranch.adapt.gate import Price
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.cost.resources import Resources
+from anabranch.plan.migration import Strategy
 from anabranch.plan.physical import PhysicalPlan
 
 Action: TypeAlias = Literal["migrate", "keep"]
@@ -38,7 +39,7 @@ class Decision:
     statistics: Knowledge
 
     @property
-    def strategy(self) -> str | None:
+    def strategy(self) -> Strategy | None:
         return None if self.price is None else self.price.strategy
 
     def to_json(self) -> dict[str, Any]:

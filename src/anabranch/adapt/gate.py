@@ -16,6 +16,7 @@ from anabranch.adapt.policy import TEN_BATCHES, Interval
 from anabranch.cost.resources import Resources
 from anabranch.optimize.hints import Objective
 from anabranch.optimize.strategy import Budget
+from anabranch.plan.migration import Strategy
 
 Resource: TypeAlias = Literal["cpu", "memory"]
 
@@ -40,7 +41,7 @@ class Gate:
 class Price:
     """What one way of migrating takes beyond the running of the query."""
 
-    strategy: str
+    strategy: Strategy
     cpu: float
     """Seconds of one core in all."""
     memory: float

@@ -21,6 +21,7 @@ from anabranch.adapt.gate import Price, Verdict, judge
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.library import Library
 from anabranch.adapt.policy import Situation, suggestion
+from anabranch.adapt.pricing import prices
 from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import ResourceModel, with_default_orders
 from anabranch.optimize.choice import choose, resource_model
@@ -40,8 +41,8 @@ REMEMBERED_WAITING = 64
 SETTLED = 1.5
 """The factor up to which two halves of the remembered batches agree."""
 
-Pricing = Callable[[PhysicalPlan, PhysicalPlan, ResourceModel], tuple[Price, ...]]
-"""The ways from one plan to another, each with its price, the best first."""
+Pricing = Callable[[JoinGraph, PhysicalPlan, PhysicalPlan, ResourceModel], tuple[Price, ...]]
+"""The ways from one plan of a join graph to another, each with its price, the best first."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,13 @@ class Observation:
 class Means:
     """What a loop may decide with, beside its settings: as for the choice of the first plan."""
 
-    pricing: Pricing
     given: StatisticsView = NOTHING_KNOWN
     budget: Budget = field(default_factory=Budget)
     objective: Objective = field(default_factory=Objective)
     hints: Hints = field(default_factory=Hints)
     partitioning: Partitioning | None = None
     """How the rows were spread over the slots that are observed together."""
+    pricing: Pricing = prices
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,11 @@ class Loop:
         self._since = _Since()
         self._put_off = 0
         self._recent: tuple[Observation, ...] = ()
+
+    @property
+    def view(self) -> StatisticsView:
+        """What is known by now, over what was given."""
+        return Layered((self._known.view, self.means.given))
 
     def observe(self, seen: Observation) -> Decision | None:
         """Takes in a batch; a decision when one was due."""
@@ -169,7 +175,7 @@ class Loop:
 
     def _decide(self, seen: Observation, trigger: str) -> Decision:
         known, means = self._learn(), self.means
-        view = Layered((known.view, means.given))
+        view = self.view
         model = resource_model(self._query.graph, view, known.batch)
         current = with_default_orders(seen.plan, self._query.graph)
         proposed, origin = self._proposed(known, view)
@@ -190,8 +196,8 @@ class Loop:
         if str(proposed) == str(current):
             return decision
         wished = self.settings.strategy
-        prices = means.pricing(current, proposed, model)
-        price = next((price for price in prices if wished in ("auto", price.strategy)), None)
+        ways = means.pricing(self._query.graph, current, proposed, model)
+        price = next((way for way in ways if wished in ("auto", way.strategy) or way.strategy == "none"), None)
         if price is None:
             return replace(decision, reason=f"{wished} cannot serve this change")
         verdict = judge(self.settings.gate, decision.cost, decision.proposed_cost, price, means.objective, means.budget)

@@ -7,10 +7,9 @@ from typing import Any
 
 from anabranch.engine.engine import expiry
 from anabranch.host.clock import Clocks
-from anabranch.host.slot import SlotTask
+from anabranch.host.slot import SlotPlan, SlotTask
 from anabranch.host.store import Manifest, RowFile, new_attempt
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics, merge
 from anabranch.window import FOREVER
@@ -27,10 +26,10 @@ def relation_floors(query: Query, clocks: Clocks) -> dict[str, int]:
 
 
 def newest_by_stream(query: Query, reports: Mapping[int, Mapping[str, Any]]) -> dict[str, int]:
-    """The largest event time that the slots admitted, for each stream that had any."""
+    """The largest event time that the slots received, for each stream that had any."""
     newest: dict[str, int] = {}
     for report in reports.values():
-        for name, time in report["newest"].items():
+        for name, time in [*report["newest"].items(), *report.get("rejected", {}).items()]:
             stream = query.graph.relation(name).stream
             newest[stream] = max(time, newest.get(stream, time))
     return newest
@@ -54,7 +53,7 @@ def merged_statistics(reports: Mapping[int, Mapping[str, Any]]) -> StepStatistic
 
 def next_task(
     query: Query,
-    plan: PhysicalPlan,
+    plans: tuple[SlotPlan, ...],
     partitioning: Partitioning,
     batch: int,
     clocks: Clocks,
@@ -64,7 +63,7 @@ def next_task(
     """A new attempt at a batch, from the state that the last manifest left; `clocks_after` if they are known yet."""
     return SlotTask(
         query=query,
-        plan=plan,
+        plans=plans,
         partitioning=partitioning,
         batch=batch,
         attempt=new_attempt(),

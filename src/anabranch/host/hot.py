@@ -3,10 +3,12 @@
     <hot folder>/anabranch-<user>/<checkpoint identity>/slot-<n>.json     the stamp
     <hot folder>/anabranch-<user>/<checkpoint identity>/slot-<n>-<attempt>/…   the arrays, by who built them first
 
-The stamp says after which attempt at which batch, of which plan and partitioning, the arrays are, and where. It is
-removed before a step changes them and written after: a step that dies half-way leaves no stamp. Whoever does not find
-exactly the stamp it needs rebuilds from durable rows in a folder of its own, out of reach of workers that outlived
-their query. So nothing here is needed for correctness; it only makes a step cost its new rows instead of the window.
+The stamp says after which attempt at which batch, of which partitioning, the arrays are, and where; its layout names
+the plan they serve, or the two plans of a migration under way. It is removed before a step changes them and written
+after: a step that dies half-way leaves no stamp. State of another plan than the task's is migrated in place. Whoever
+does not find the stamp of the attempt it needs rebuilds from durable rows in a folder of its own, out of reach of
+workers that outlived their query. So nothing here is needed for correctness; it only makes a step cost its new rows
+instead of the window.
 """
 
 from __future__ import annotations
@@ -21,9 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.engine.engine import Engine
+from anabranch.engine.migration import Migrated
 from anabranch.engine.state.arena import MappedArena
-from anabranch.host.slot import SlotTask, make_engine, rebuild
+from anabranch.errors import PlanError
+from anabranch.host.slot import SlotTask, bring_to, can_reach, make_engine, rebuild
 from anabranch.host.store import Store
+from anabranch.plan.text import parse
 
 
 def hot_root() -> Path:
@@ -40,11 +45,15 @@ def hot_folder(identity: str) -> Path:
 
 @dataclass(frozen=True)
 class OpenEngine:
-    """A slot's engine as of after the batch before the task's, where its arrays are, and whether it was found hot."""
+    """A slot's engine as of after the batch before the task's, where its arrays are, and whether it was found hot.
+
+    It has the task's plan, or is on its way to it; `migrated` is what was done for that just now.
+    """
 
     engine: Engine
     arrays: str
     was_hot: bool
+    migrated: Migrated | None = None
 
 
 def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenEngine:
@@ -54,13 +63,16 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
     stamp = _read(stamp_path)
     stamp_path.unlink(missing_ok=True)
     if stamp is not None and stamp.get("of") == _identity(task, task.after):
-        engine = make_engine(task, slot, MappedArena(folder / stamp["arrays"]))
+        arena = MappedArena(folder / stamp["arrays"])
         try:
+            engine = make_engine(task, slot, arena, parse(stamp["plan"]))
             engine.reopen(stamp["layout"])
-        except (OSError, ValueError, KeyError):  # files that are gone or cut short, a layout without a state
+        except (OSError, ValueError, KeyError, PlanError):  # files gone or cut short, a layout without a state
             pass
         else:
-            return OpenEngine(engine, stamp["arrays"], was_hot=True)
+            if can_reach(engine, task.plans[slot]):
+                migrated = bring_to(engine, task.plans[slot])
+                return OpenEngine(engine, stamp["arrays"], was_hot=True, migrated=migrated)
     # The driver made the folder on its own machine only, and takes it away when it thinks the query has ended.
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob(f"slot-{slot}-*"):
@@ -75,7 +87,12 @@ def keep_engine(opened: OpenEngine, task: SlotTask, slot: int, identity: str) ->
     """Stamps the arrays as the state after the task's batch."""
     path = hot_folder(identity) / f"slot-{slot}.json"
     partial = path.with_suffix(f".{opened.arrays}.partial")
-    stamp = {"of": _identity(task, task.attempt), "arrays": opened.arrays, "layout": opened.engine.layout()}
+    stamp = {
+        "of": _identity(task, task.attempt),
+        "arrays": opened.arrays,
+        "plan": str(opened.engine.plan),
+        "layout": opened.engine.layout(),
+    }
     partial.write_text(json.dumps(stamp))
     partial.rename(path)
 
@@ -104,7 +121,7 @@ def _is_current(owner: dict[str, Any], identity: str) -> bool:
 def _identity(task: SlotTask, attempt: str | None) -> list[object]:
     partitioning = task.partitioning
     shares = [[dimension.code, dimension.share] for dimension in partitioning.dimensions]
-    return [attempt, str(task.plan), partitioning.slots, shares, list(partitioning.table)]
+    return [attempt, partitioning.slots, shares, list(partitioning.table)]
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -7,14 +7,17 @@ another plan or another number of slots.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anabranch.adapt.loop import Means
+from anabranch.adapt.settings import Settings
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.codes import combine_codes, key_codes
 from anabranch.engine.engine import Engine
@@ -25,10 +28,10 @@ from anabranch.errors import BatchError, HostError
 from anabranch.expr import Column, columns
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import counts_by_stream, merged_statistics, next_manifest, next_task
-from anabranch.host.slot import SlotTask, advance, drain, make_engine, rebuild
+from anabranch.host.slot import SlotPlan, SlotTask, advance, bring_to, drain, make_engine, rebuild
+from anabranch.host.steering import Record, Steering, Switch, event_seconds
 from anabranch.host.store import Manifest, Store
 from anabranch.host.wire import WireLayout, wire_layout
-from anabranch.plan.check import validate
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import choose_partitioning, row_code
 from anabranch.plan.physical import PhysicalPlan
@@ -53,9 +56,11 @@ class LocalHost:
         checkpoint: str | None = None,
         idle_timeouts: Mapping[str, int | None] | None = None,
         now: Callable[[], int] = lambda: 0,
+        adapt: Settings | None = None,
+        means: Means | None = None,
+        switches: Iterable[Switch] = (),
     ) -> None:
         self.query = query
-        self.plan = validate(plan, query.graph)
         self.partitioning = choose_partitioning(query.graph, slots)
         self.idle_timeouts = idle_timeouts or {}
         self.now = now
@@ -69,6 +74,9 @@ class LocalHost:
         manifest = self._manifest
         self.batch = manifest.batch + 1 if manifest else 0
         self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self.query.graph.streams, now())
+        self.steering = Steering(query, plan, self.partitioning, adapt=adapt, means=means, switches=switches)
+        self.records: list[Record] = []
+        self._plans = self.steering.plans
         task = self._task(self.clocks)
         self._engines = [make_engine(task, slot) for slot in range(slots)]
         self._threads = ThreadPoolExecutor(slots)
@@ -90,11 +98,15 @@ class LocalHost:
         batches = self._threads.map(lambda relation: self._spread(relation, layout, rows), present)
         spread = {relation.name: by_slot for relation, by_slot in zip(present, batches, strict=True)}
         clocks = self._clocks_after(rows)
+        before, self._plans = self._plans, self._next_plans()
         task = self._task(clocks)
 
         def step_slot(slot: int) -> tuple[list[pa.RecordBatch], dict[str, Any]]:
             mine = {name: by_slot[slot] for name, by_slot in spread.items()}
-            return drain(advance(self._engines[slot], task, slot, mine, self._store))
+            wanted = self._plans[slot]
+            migrated = bring_to(self._engines[slot], wanted) if wanted != before[slot] else None
+            notes = {"migrated": asdict(migrated)} if migrated is not None else None
+            return drain(advance(self._engines[slot], task, slot, mine, self._store, notes))
 
         self._is_broken = True
         steps = list(self._threads.map(step_slot, range(self.partitioning.slots)))
@@ -103,11 +115,30 @@ class LocalHost:
         for stream, count in counts_by_stream(self.query, reports, "late").items():
             self.late[stream] += count
         self.statistics = merged_statistics(reports)
-        self.clocks = clocks
+        earlier, self.clocks = self.clocks, clocks
         self._commit(task, reports, clocks)
+        waiting = sum(counts_by_stream(self.query, reports, "rows").values())
+        self._tell(self.steering.after(self.batch, reports, event_seconds(earlier, clocks), waiting))
         self.batch += 1
         self._is_broken = False
         return answer
+
+    @property
+    def plan(self) -> PhysicalPlan:
+        """The plan of the latest batch, or the one that most slots had."""
+        return self.steering.plan
+
+    def migrate(self, plan: PhysicalPlan, strategy: str = "auto", slots: Iterable[int] | None = None) -> None:
+        """Changes the plan of all slots, or of some, with the next batch; refused without any effect."""
+        self.steering.migrate(plan, strategy, slots)
+
+    def _next_plans(self) -> tuple[SlotPlan, ...]:
+        plans, refused = self.steering.next(self.batch)
+        self._tell(refused)
+        return plans
+
+    def _tell(self, records: list[Record]) -> None:
+        self.records += records
 
     def _clocks_after(self, rows: Mapping[str, pa.Table]) -> Clocks:
         newest: dict[str, int | None] = {}
@@ -120,7 +151,7 @@ class LocalHost:
 
     def _task(self, clocks_after: Clocks) -> SlotTask:
         return next_task(
-            self.query, self.plan, self.partitioning, self.batch, self.clocks, self._manifest, clocks_after
+            self.query, self._plans, self.partitioning, self.batch, self.clocks, self._manifest, clocks_after
         )
 
     def _spread(self, relation: Relation, layout: WireLayout, rows: Mapping[str, pa.Table]) -> list[RelationBatch]:

@@ -4,6 +4,10 @@ A `SlotTask` is all that a step needs beside the rows: a small immutable value t
 admits the rows (late ones are counted and dropped), advances the engine, and keeps what the slot took in as a file of
 base rows that carries the slot's report. A task may be run again: it starts from the state after the batch before,
 and if that is not at hand it is rebuilt from the base rows that the last manifest lists.
+
+Each slot has a plan of its own. Where a slot is found at work with another plan than the task names, it migrates in
+place, before the step; where it is rebuilt, it comes up with the plan the task names and has nothing to migrate. So a
+migration needs nothing durable: whatever crashes, the restart has a plan and the rows.
 """
 
 from __future__ import annotations
@@ -18,10 +22,13 @@ import pyarrow as pa
 
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine, expiry
+from anabranch.engine.migration import Migrated
 from anabranch.engine.ownership import needed_in, owner_test
+from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.engine.state.arena import Arena
 from anabranch.host.store import RowFile, Store, rows_name
 from anabranch.host.wire import WireLayout, wire_layout
+from anabranch.plan.migration import Strategy
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
@@ -29,11 +36,20 @@ from anabranch.window import FOREVER
 
 
 @dataclass(frozen=True)
+class SlotPlan:
+    """The plan a slot is to run, and how it comes to it where it still runs another."""
+
+    plan: PhysicalPlan
+    strategy: Strategy = "moving-state"
+
+
+@dataclass(frozen=True)
 class SlotTask:
-    """A step of all slots of a query: the plan and the state it starts from."""
+    """A step of all slots of a query: their plans and the state it starts from."""
 
     query: Query
-    plan: PhysicalPlan
+    plans: tuple[SlotPlan, ...]
+    """By slot."""
     partitioning: Partitioning
     batch: int
     attempt: str
@@ -56,9 +72,27 @@ class SlotTask:
         return rows_name(self.batch, slot, self.attempt)
 
 
-def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> Engine:
+def make_engine(task: SlotTask, slot: int, arena: Arena | None = None, plan: PhysicalPlan | None = None) -> Engine:
+    """A fresh engine of the slot, with the task's plan unless another is named."""
     layout = wire_layout(task.query, task.partitioning)
-    return Engine(task.query, task.plan, arena=arena, codes=layout.codes, owns=owner_test(task.partitioning, slot))
+    owns = owner_test(task.partitioning, slot)
+    return Engine(task.query, plan or task.plans[slot].plan, arena=arena, codes=layout.codes, owns=owns)
+
+
+def can_reach(engine: Engine, wanted: SlotPlan) -> bool:
+    """True when the engine has the plan, or can change to it without being rebuilt."""
+    track = engine.track
+    return engine.plan == wanted.plan or not isinstance(track, ParallelTrack) or track.old.plan == wanted.plan
+
+
+def bring_to(engine: Engine, wanted: SlotPlan) -> Migrated | None:
+    """The engine has, or is on its way to, the wanted plan; tells what was done for it, if anything."""
+    if engine.plan == wanted.plan:
+        return None
+    if engine.is_migrating:
+        engine.abort_migration()
+        return None
+    return engine.migrate(wanted.plan, wanted.strategy)
 
 
 def rebuild(engine: Engine, task: SlotTask, slot: int, store: Store) -> None:
@@ -108,6 +142,7 @@ def advance(
     yield from (batch for batch in engine.step(admitted, task.floors, task.watermark) if batch.num_rows)
     statistics = engine.statistics()
     report: dict[str, Any] = {**(notes or {}), **counts, "statistics": statistics.to_json()}
+    report["plan"], report["migrating"] = str(engine.plan), engine.is_migrating
     report["seconds"] = {**report.get("seconds", {}), "admit": admitting}
     if store is not None:
         kept = engine.export() if slot in task.compacting else admitted

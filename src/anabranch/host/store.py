@@ -3,6 +3,7 @@
     <checkpoint>/anabranch/metadata.json            which query this is
     <checkpoint>/anabranch/rows/<batch>-<slot>-<attempt>.arrow  what a slot took in (or, once compacted, all it holds)
     <checkpoint>/anabranch/manifests/<batch>.json   what the state after that batch consists of
+    <checkpoint>/anabranch/history.jsonl            decisions and migrations, one line each, for people
 
 Law: a batch is committed when its manifest has its final name, and not before. A manifest lists everything needed to
 rebuild every slot; nothing in it depends on a plan. Files are written under another name and renamed, so a reader sees
@@ -19,6 +20,7 @@ import json
 import os
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -190,6 +192,26 @@ class Store:
                 detail=str(error),
                 hint="restore the file from a copy, or start with an empty checkpoint folder",
             ) from error
+
+    # --- history ------------------------------------------------------------------------------------------------------
+
+    def note(self, record: Mapping[str, Any]) -> None:
+        """One more line in the history, for people. Object stores cannot append, and then there is none."""
+        with suppress(NotImplementedError, OSError), self.files.open_append_stream(f"{self.root}/history.jsonl") as out:
+            out.write(f"{json.dumps(record)}\n".encode())
+
+    def history(self) -> list[dict[str, Any]]:
+        """What was noted since the checkpoint was new; a line that a crash cut short is left out."""
+        path = f"{self.root}/history.jsonl"
+        if self.files.get_file_info(path).type == pafs.FileType.NotFound:
+            return []
+        with self.files.open_input_stream(path) as stream:
+            lines = stream.read().decode(errors="replace").splitlines()
+        records = []
+        for line in lines:
+            with suppress(ValueError):
+                records.append(json.loads(line))
+        return records
 
     # --- files --------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from anabranch.adapt.loop import Loop, Observation, Pricing
 from anabranch.cost.resources import ResourceModel
 from anabranch.cql import compile_query
 from anabranch.optimize.choice import resource_model
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.migration import Strategy
 from anabranch.plan.physical import PhysicalPlan, nodes, probe_order, shape
 from anabranch.plan.query import Query
 from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
@@ -74,11 +76,12 @@ def _state(model: ResourceModel, name: str, relations: tuple[str, ...]) -> State
     return StateStatistics(name, rows, 100 * rows, round(model.births(mask) * SECONDS))
 
 
-def pricing(cpu: float = 0.01, *strategies: str) -> Pricing:
+def pricing(cpu: float = 0.01, *strategies: Strategy) -> Pricing:
     """Every change costs the same, whichever way it goes."""
 
-    def price(old: PhysicalPlan, new: PhysicalPlan, model: ResourceModel) -> tuple[Price, ...]:
-        return tuple(Price(name, cpu, 0.0, 1.0) for name in strategies or ("moving-state", "parallel-track"))
+    def price(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: ResourceModel) -> tuple[Price, ...]:
+        names: tuple[Strategy, ...] = strategies or ("moving-state", "parallel-track")
+        return tuple(Price(name, cpu, 0.0, 1.0) for name in names)
 
     return price
 

@@ -14,7 +14,7 @@ from anabranch.host.clock import Clocks
 from anabranch.host.commit import next_manifest, relation_floors
 from anabranch.host.hot import claim, forget, hot_folder, hot_root, keep_engine, open_engine
 from anabranch.host.local import relation_batch
-from anabranch.host.slot import SlotTask, advance, drain
+from anabranch.host.slot import SlotPlan, SlotTask, advance, drain
 from anabranch.host.store import Manifest, Store
 from anabranch.host.wire import wire_layout
 from anabranch.plan.partitioning import choose_partitioning
@@ -46,7 +46,7 @@ class Worker:
         self.manifest: Manifest | None = None
         self.task = SlotTask(
             query=QUERY,
-            plan=parse("(a b)"),
+            plans=(SlotPlan(parse("(a b)")),),
             partitioning=PARTITIONING,
             batch=-1,
             attempt="none",
@@ -64,7 +64,7 @@ class Worker:
         batch = self.task.batch + 1
         self.task = replace(
             self.task,
-            plan=parse(plan),
+            plans=(SlotPlan(parse(plan)),),
             batch=batch,
             attempt=f"attempt{batch}",
             after=after,
@@ -101,10 +101,10 @@ def test_a_step_that_died_leaves_nothing_to_find(tmp_path: Path) -> None:
     assert worker.step("a 3 1 y") == (("y p",), False)
 
 
-def test_another_plan_is_rebuilt_from_durable_rows(tmp_path: Path) -> None:
+def test_another_plan_is_migrated_in_place(tmp_path: Path) -> None:
     worker = Worker(tmp_path)
     worker.step("a 1 1 x")
-    assert worker.step("b 2 1 p", plan="(b a)") == (("x p",), False)
+    assert worker.step("b 2 1 p", plan="(b a)") == (("x p",), True)
     assert worker.step("b 3 1 q", plan="(b a)") == (("x q",), True)
 
 

@@ -1,0 +1,151 @@
+"""Changing the plans of a running query: what takes effect, what is refused, what is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.adapt.gate import Gate
+from anabranch.adapt.policy import Interval, Periodic
+from anabranch.adapt.settings import Settings
+from anabranch.cql import compile_query
+from anabranch.errors import MigrationError, PlanError
+from anabranch.host.local import LocalHost
+from anabranch.host.steering import Switch
+from anabranch.plan.text import parse
+from anabranch.testing.scripted import answer_lines, read_rows, read_script
+
+CATALOG = read_script("\n".join(f"stream {name} (k bigint, v string)" for name in "abc")).catalog
+QUERY = compile_query(
+    "SELECT a.v AS x, b.v AS y, c.v AS z FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS], c [RANGE 10 SECONDS] "
+    "WHERE a.k = b.k AND b.k = c.k",
+    CATALOG,
+)
+LEFT, RIGHT, FLAT = parse("((a b) c)"), parse("(a (b c))"), parse("(a b c)")
+
+
+def step(host: LocalHost, *lines: str) -> tuple[str, ...]:
+    return answer_lines(host.step(read_rows(CATALOG, lines)))
+
+
+@pytest.mark.parametrize("strategy", ["auto", "moving-state", "parallel-track"])
+def test_the_plan_changes_and_the_answer_does_not(strategy: str) -> None:
+    host = LocalHost(QUERY, LEFT, slots=2)
+    assert step(host, "a 1 1 x", "b 2 1 y") == ()
+    host.migrate(RIGHT, strategy)
+    assert host.plan == LEFT
+    assert step(host, "c 3 1 z") == ("x y z",)
+    assert host.plan == RIGHT
+    assert step(host, "a 4 1 w") == ("w y z",)
+    began = host.records[0]
+    assert (began["kind"], began["phase"], began["by"], began["slots"]) == ("migration", "began", "user", [0, 1])
+    assert (began["from"], began["to"]) == ("((a b) c)", "(a (b c))")
+
+
+def test_parallel_tracks_end_when_the_old_rows_are_gone() -> None:
+    host = LocalHost(QUERY, LEFT)
+    step(host, "a 1 1 x", "b 2 1 y", "c 2 2 q")
+    host.migrate(RIGHT, "parallel-track")
+    step(host, "c 3 1 z")
+    with pytest.raises(MigrationError, match="changing its plan already") as caught:
+        host.migrate(FLAT)
+    assert "slots 0 are to have '(a (b c))'" in caught.value.detail
+    assert [record["phase"] for record in host.records] == ["began"]
+    step(host, "a 30 9 n", "b 30 9 n", "c 30 9 n")
+    step(host, "a 31 9 n", "b 31 9 n", "c 31 9 n")
+    assert [record["phase"] for record in host.records] == ["began", "ended"]
+    assert host.records[1]["batches"] == 3
+    host.migrate(FLAT)
+
+
+def test_slots_may_run_different_plans() -> None:
+    host = LocalHost(QUERY, LEFT, slots=3)
+    step(host, *(f"a 1 {key} x" for key in range(9)), *(f"b 2 {key} y" for key in range(9)))
+    host.migrate(RIGHT, slots=[0])
+    found = step(host, *(f"c 3 {key} z" for key in range(9)))
+    assert found == ("x y z",) * 9
+    assert [str(each.plan) for each in host.steering.plans] == ["(a (b c))", "((a b) c)", "((a b) c)"]
+    assert [str(engine.plan) for engine in host._engines] == ["(a (b c))", "((a b) c)", "((a b) c)"]
+
+
+def test_a_schedule_changes_plans_at_its_batches() -> None:
+    switches = (Switch(1, RIGHT, "moving-state"), Switch(2, FLAT))
+    host = LocalHost(QUERY, LEFT, switches=switches)
+    plans = []
+    for second in range(1, 5):
+        step(host, f"a {second} 1 x", f"b {second} 1 y", f"c {second} 1 z")
+        plans.append(str(host.plan))
+    assert plans == ["((a b) c)", "(a (b c))", "(a b c)", "(a b c)"]
+    assert {record["by"] for record in host.records} == {"schedule"}
+
+
+def test_a_scheduled_change_that_comes_too_soon_is_told_and_not_made() -> None:
+    host = LocalHost(QUERY, LEFT, switches=(Switch(1, RIGHT, "parallel-track"), Switch(2, FLAT)))
+    for second in range(1, 4):
+        step(host, f"a {second} 1 x", f"b {second} 1 y")
+    assert host.plan == RIGHT
+    assert [record["kind"] for record in host.records] == ["migration", "refused"]
+    assert host.records[1]["reason"] == "the query is changing its plan already"
+
+
+def test_what_cannot_be_done_is_refused_and_the_plan_goes_on() -> None:
+    host = LocalHost(QUERY, LEFT, slots=2)
+    step(host, "a 1 1 x", "b 2 1 y")
+    with pytest.raises(PlanError, match="leaves out 'c'"):
+        host.migrate(parse("(a b)"))
+    with pytest.raises(MigrationError, match="no migration strategy 'teleport'"):
+        host.migrate(RIGHT, "teleport")
+    with pytest.raises(MigrationError, match="strategy 'none' cannot change"):
+        host.migrate(RIGHT, "none")
+    with pytest.raises(MigrationError, match="there is no slot 7"):
+        host.migrate(RIGHT, slots=[7])
+    assert step(host, "c 3 1 z") == ("x y z",)
+    assert host.plan == LEFT
+    assert host.records == []
+
+
+def test_a_schedule_for_another_query_is_refused_at_the_start() -> None:
+    with pytest.raises(PlanError, match="leaves out 'c'"):
+        LocalHost(QUERY, LEFT, switches=(Switch(1, parse("(a b)")),))
+
+
+def drifting(host: LocalHost, batches: int, *, matching: str) -> None:
+    """a and b always meet; those of the matching pair meet in every row, the others seldom."""
+    for number in range(host.batch, host.batch + batches):
+        lines = []
+        for row in range(20):
+            time = number + row / 20
+            common, rare = 1, 100 + 20 * number + row
+            keys = (common, common, rare) if matching == "ab" else (rare, common, common)
+            lines += [f"{name} {time} {key} v" for name, key in zip("abc", keys, strict=True)]
+        step(host, *lines)
+
+
+def test_the_loop_follows_a_drift() -> None:
+    gate = Gate(cores=0.0, horizon=1e9, cool_down=Interval(batches=2))
+    adapt = Settings(policy=Periodic(Interval(batches=3)), gate=gate, remember=4)
+    host = LocalHost(QUERY, RIGHT, adapt=adapt)
+    drifting(host, 15, matching="bc")
+    settled = host.plan
+    drifting(host, 30, matching="ab")
+    kinds = [record["kind"] for record in host.records]
+    assert "decision" in kinds
+    changes = [record for record in host.records if record.get("by") == "loop"]
+    assert changes, [record.get("reason") for record in host.records]
+    assert host.plan != settled or len(changes) > 1
+
+
+def test_a_frozen_query_keeps_its_plan_and_tells_what_it_would_do() -> None:
+    gate = Gate(cores=0.0, horizon=1e9)
+    adapt = Settings(policy=Periodic(Interval(batches=3)), gate=gate, freeze=True, remember=4)
+    host = LocalHost(QUERY, RIGHT, adapt=adapt)
+    drifting(host, 12, matching="bc")
+    assert host.plan == RIGHT
+    assert any("frozen" in record["reason"] for record in host.records)
+
+
+def test_one_slot_is_not_changed_under_a_loop_that_decides_for_all() -> None:
+    host = LocalHost(QUERY, LEFT, slots=2, adapt=Settings())
+    with pytest.raises(MigrationError, match="adapts as a whole"):
+        host.migrate(RIGHT, slots=[0])
+    host.steering.freeze()
+    host.migrate(RIGHT, slots=[0])
