@@ -163,6 +163,16 @@ def probe(
     return count, i, pending, visited
 
 
+@numba.njit("int64[::1](int64[::1], int64[::1])", cache=True, nogil=True)
+def gather(column: Int64Array, rows: Int64Array) -> Int64Array:
+    """The values of the rows of those numbers, out of a column that is a ring."""
+    mask = np.uint64(column.shape[0] - 1)
+    values = np.empty(rows.shape[0], dtype=np.int64)
+    for i in range(rows.shape[0]):
+        values[i] = column[np.uint64(rows[i]) & mask]
+    return values
+
+
 @numba.njit("int64(int64[:, ::1], int64, int64, int64)", cache=True, nogil=True)
 def first_alive(entries: Int64Array, first: int, stop: int, low: int) -> int:
     """The first row number in [first, stop) whose deadline is not before `low`."""

@@ -51,6 +51,8 @@ class BaseState:
             columns[f"value.{field.name}"] = numpy_form(field.type)
             if field.nullable:
                 columns[f"valid.{field.name}"] = ("|u1", 1)
+        self._with_null: set[str] = set()
+        """Columns that have had a NULL; of the others, whether a value is there need not be read."""
         self.ring = Ring(arena, relation, columns, ())
         variable = [pa.field(f.name, f.type) for f in declared.schema if not is_fixed_width(f.type)]
         self.chunks = ChunkStore(arena, relation, pa.schema(variable)) if variable else None
@@ -58,12 +60,14 @@ class BaseState:
     def layout(self) -> dict[str, Any]:
         return {
             "indexes": self.indexes,
+            "with_null": sorted(self._with_null),
             "ring": self.ring.layout(),
             "chunks": self.chunks.layout() if self.chunks else None,
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
         self.indexes = tuple(tuple(index) for index in layout["indexes"])
+        self._with_null = set(layout["with_null"])
         self.ring.reopen(layout["ring"])
         if self.chunks is not None:
             self.chunks.reopen(layout["chunks"])
@@ -82,6 +86,8 @@ class BaseState:
             columns[f"value.{field.name}"] = to_numpy(array)
             if field.nullable:
                 columns[f"valid.{field.name}"] = validity(array)
+                if array.null_count:
+                    self._with_null.add(field.name)
         first = self.ring.append(columns, len(batch))
         if self.chunks is not None:
             self.chunks.append(first, batch.payload.select(self.chunks.schema.names))
@@ -137,7 +143,7 @@ class BaseState:
         if field is None:
             assert self.chunks is not None
             return self.chunks.get(name, rows)
-        valid = self.ring.get(f"valid.{name}", rows) if field.nullable else None
+        valid = self.ring.get(f"valid.{name}", rows) if name in self._with_null else None
         return to_arrow(self.ring.get(f"value.{name}", rows), valid, field.type)
 
     def export(self) -> RelationBatch:

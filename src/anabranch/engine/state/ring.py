@@ -144,8 +144,11 @@ class Ring:
 
     def get(self, column: str, rows: Int64Array) -> Array:
         """The column's values of the rows of those numbers."""
-        values: Array = self._arrays[column].take(rows & (self.capacity - 1), axis=0)
-        return values
+        values = self._arrays[column]
+        if values.ndim == 1 and values.itemsize == 8:
+            return kernels.gather(values.view(np.int64), rows).view(values.dtype)
+        taken: Array = values.take(rows & (self.capacity - 1), axis=0)
+        return taken
 
     def times(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Newest time and deadline of linked rows."""
