@@ -34,7 +34,7 @@ from anabranch.expr import Column
 from anabranch.plan.check import validate
 from anabranch.plan.classifier import ONE_ROUTE, Classifier, check_attributes, parse_classifier
 from anabranch.plan.classifier import routes as routes_of
-from anabranch.plan.join_graph import JoinGraph, KeyClass
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.plan.physical import JoinNode, PhysicalPlan, mjoin, probe_order
 from anabranch.plan.text import parse
 from anabranch.schema import Field, Schema
@@ -131,11 +131,19 @@ def operators(graph: JoinGraph) -> tuple[str, ...]:
     return (*graph.names, *(selection_name(position) for position in range(len(graph.thetas))))
 
 
+def is_selection(operator: str) -> bool:
+    """True for an operator that checks a predicate instead of probing a relation."""
+    return operator.startswith("#")
+
+
+def selected(operator: str, graph: JoinGraph) -> Theta:
+    """The predicate that a selection checks."""
+    return graph.thetas[int(operator[1:])]
+
+
 def needs(operator: str, graph: JoinGraph) -> frozenset[str]:
     """The relations that must be bound before the operator can be taken; none for a probe."""
-    if not operator.startswith("#"):
-        return frozenset()
-    return graph.thetas[int(operator[1:])].relations
+    return selected(operator, graph).relations if is_selection(operator) else frozenset()
 
 
 def attributes_of(graph: JoinGraph, relation: str) -> Schema:
@@ -204,7 +212,7 @@ def check_plan(plan: Plan, graph: JoinGraph) -> Plan:
 
 
 def _check_route(relation: str, route: Route, graph: JoinGraph) -> None:
-    probed = {operator for operator in route.operators if not operator.startswith("#")}
+    probed = {operator for operator in route.operators if not is_selection(operator)}
     if probed != set(graph.names) - {relation}:
         odd = sorted(probed ^ (set(graph.names) - {relation}))
         raise PlanError(
@@ -217,7 +225,7 @@ def _check_route(relation: str, route: Route, graph: JoinGraph) -> None:
             if early := sorted(needs(operator, graph) - bound):
                 raise PlanError(
                     f"route '{route}' of relation '{relation}' checks '{operator}' before '{early[0]}' is bound",
-                    detail=f"'{operator}' is {graph.thetas[int(operator[1:])]}",
+                    detail=f"'{operator}' is {selected(operator, graph)}",
                 )
         bound |= set(step)
 
@@ -260,7 +268,7 @@ class _Reader:
 
     def way(self, at: int) -> tuple[RelationRoutes, int]:
         relation = self.peek(at)
-        if not _OPERATOR.fullmatch(relation) or relation.startswith("#"):
+        if not _OPERATOR.fullmatch(relation) or is_selection(relation):
             raise self.unexpected(at, "a relation")
         route, at = self.route(self.expect(at + 1, ":"))
         routes = [route]

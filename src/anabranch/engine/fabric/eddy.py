@@ -20,7 +20,7 @@ import numpy as np
 from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric.content import Buckets, Estimates, Profile, make_buckets
 from anabranch.engine.fabric.modules import ProbeModule
-from anabranch.engine.fabric.ruster import CompiledRoute, route_probes
+from anabranch.engine.fabric.ruster import CompiledRoute
 from anabranch.engine.fabric.track import read_attributes
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
@@ -28,7 +28,7 @@ from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.plan.classifier import is_classifiable
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.mesh import Route, attributes_of
+from anabranch.plan.mesh import Mesh, RelationRoutes, Route, attributes_of
 from anabranch.plan.token import Token
 
 PROFILED = 10
@@ -52,7 +52,9 @@ class EddyTrack:
         seed: int = 0,
     ) -> None:
         self.intermediates: dict[str, IntermediateState] = {}
-        self._meter = meter
+        others = {name: tuple(other for other in graph.names if other != name) for name in graph.names}
+        # Seen as a mesh, an eddy leaves everything open.
+        self.plan = Mesh(tuple(RelationRoutes(name, (Route((step,)),)) for name, step in others.items()))
         self._routers = {
             name: _Router(graph, name, bases, meter, batching, np.random.default_rng([seed, number]))
             for number, name in enumerate(graph.names)
@@ -80,9 +82,9 @@ class _Router:
     ) -> None:
         others = tuple(name for name in graph.names if name != relation)
         # One uncertain step over all others: every lookup that any order can come to.
-        self._route = CompiledRoute(0, relation, 0, Token(()), route_probes(graph, relation, Route((others,))))
-        for (target, _), probe in self._route.probes.items():
-            bases[target].require((probe.index,))
+        self._route = CompiledRoute(graph, relation, 0, Route((others,)), Token(()))
+        for target, index in self._route.indexes():
+            bases[target].require((index,))
         self._modules = [ProbeModule(bases[name], bases, meter) for name in others]
         self._graph, self._base, self._meter = graph, bases[relation], meter
         self._attributes = [field.name for field in attributes_of(graph, relation) if is_classifiable(field.type)]

@@ -38,7 +38,7 @@ class ProbeModule:
         self._meter = meter
 
     def work(self, found: Combinations, route: CompiledRoute) -> Iterator[Combinations]:
-        probe = route.probes[self.name, frozenset(found.rows)]
+        probe = route.probe(self.name, frozenset(found.rows))
         return look_up(probe, found, self._state, self._bases, self._meter, (MESH, route.relation, self.name))
 
 

@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.compile import Probe, compile_probe
-from anabranch.plan.join_graph import JoinGraph, Theta
-from anabranch.plan.mesh import RelationRoutes, Route, Step
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.mesh import RelationRoutes, Route, is_selection, selected
 from anabranch.plan.token import Token
 
 
 @dataclass(frozen=True)
 class CompiledRoute:
-    """A route of a mesh in numbers of an operator index, with what an operator must know to act on its rows."""
+    """A route of a mesh in numbers of an operator index; lookups are compiled when a ruster first comes to them."""
 
-    query: int
-    """Whose results these will be, when several queries share the fabric."""
+    graph: JoinGraph
     relation: str
     number: int
+    route: Route
     token: Token
-    probes: Mapping[tuple[str, frozenset[str]], Probe]
-    """The lookup in a relation, given the relations that are bound already."""
+    query: int = 0
+    """Whose results these will be, when several queries share the fabric."""
+    _probes: dict[tuple[str, frozenset[str]], Probe] = field(default_factory=dict, repr=False, compare=False)
+
+    def probe(self, target: str, bound: frozenset[str]) -> Probe:
+        """The lookup in a relation, given the relations that are bound already."""
+        if (target, bound) not in self._probes:
+            probe = compile_probe(0, bound, frozenset([target]), self.graph)
+            put_off = [selected(name, self.graph) for name in self.route.operators if is_selection(name)]
+            kept = tuple(theta for theta in probe.thetas if theta not in put_off)
+            self._probes[target, bound] = replace(probe, thetas=kept)
+        return self._probes[target, bound]
+
+    def indexes(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Every index that the route can look into, with its relation, whatever is chosen in uncertain steps."""
+        bound = frozenset([self.relation])
+        for step in self.route.steps:
+            probed = [name for name in step if not is_selection(name)]
+            for target in probed:
+                # Relations that meet the target in the same predicates lead to the same index: one stands for all.
+                alike = {self._meeting(name, target): name for name in probed if name != target}
+                for count in range(len(alike) + 1):
+                    for before in combinations(alike.values(), count):
+                        yield target, compile_probe(0, bound.union(before), frozenset([target]), self.graph).index
+            bound |= frozenset(probed)
+
+    def _meeting(self, name: str, target: str) -> tuple[object, ...]:
+        keys = self.graph.keys_between([name], [target])
+        return (*(key.name for key in keys), *self.graph.thetas_between([name], [target]))
 
 
 @dataclass(frozen=True)
@@ -39,40 +66,8 @@ def compile_routes(
     graph: JoinGraph, way: RelationRoutes, numbers: Mapping[str, int], query: int = 0
 ) -> tuple[CompiledRoute, ...]:
     """The routes of one relation; `numbers` are the operators' places in the index."""
+    tokens = [Token(tuple(tuple(numbers[name] for name in step) for step in route.steps)) for route in way.routes]
     return tuple(
-        CompiledRoute(
-            query,
-            way.relation,
-            number,
-            Token(tuple(tuple(numbers[operator] for operator in step) for step in route.steps)),
-            route_probes(graph, way.relation, route),
-        )
-        for number, route in enumerate(way.routes)
+        CompiledRoute(graph, way.relation, number, route, token, query)
+        for number, (route, token) in enumerate(zip(way.routes, tokens, strict=True))
     )
-
-
-def route_probes(graph: JoinGraph, relation: str, route: Route) -> dict[tuple[str, frozenset[str]], Probe]:
-    """Every lookup that the route can come to, whatever is chosen in its uncertain steps."""
-    put_off = [graph.thetas[int(operator[1:])] for operator in route.operators if operator.startswith("#")]
-    probes: dict[tuple[str, frozenset[str]], Probe] = {}
-    bound = frozenset([relation])
-    for step in route.steps:
-        probed = tuple(operator for operator in step if not operator.startswith("#"))
-        for before, target in _openings(probed):
-            probes[target, bound | before] = _probe_without(put_off, bound | before, target, graph)
-        bound |= frozenset(probed)
-    return probes
-
-
-def _probe_without(put_off: list[Theta], bound: frozenset[str], target: str, graph: JoinGraph) -> Probe:
-    probe = compile_probe(0, bound, frozenset([target]), graph)
-    return replace(probe, thetas=tuple(theta for theta in probe.thetas if theta not in put_off))
-
-
-def _openings(step: Step) -> Iterator[tuple[frozenset[str], str]]:
-    """Each relation of a step with each set of the others that may have been taken before it."""
-    for target in step:
-        others = [name for name in step if name != target]
-        for count in range(len(others) + 1):
-            for before in combinations(others, count):
-                yield frozenset(before), target

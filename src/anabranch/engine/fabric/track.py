@@ -62,8 +62,8 @@ class MeshTrack:
         self._indexes: dict[str, list[tuple[str, ...]]] = {name: [] for name in self._bases}
         for several in routes.values():
             for route in several:
-                for (target, _), probe in route.probes.items():
-                    self._indexes[target].append(probe.index)
+                for target, index in route.indexes():
+                    self._indexes[target].append(index)
         for name, base in self._bases.items():
             # A state that nobody looks into keeps the index of all rows, by which it knows what is overdue.
             self._indexes[name] = list(dict.fromkeys(self._indexes[name])) or [()]

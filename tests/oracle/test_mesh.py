@@ -1,0 +1,80 @@
+"""Any mesh, any classifier, any swap at any batch gives the batch answer."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from anabranch.cql import compile_query
+from anabranch.engine.engine import Engine
+from anabranch.engine.fabric import track
+from anabranch.engine.fabric.eddy import EddyTrack
+from anabranch.host.local import LocalHost
+from anabranch.plan.mesh import Plan
+from anabranch.plan.query import Query
+from anabranch.testing.meshes import meshes
+from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
+from anabranch.testing.strategies import arrivals, batch_cuts, grouped_queries, join_queries, plans
+
+
+@pytest.fixture(autouse=True)
+def _rusters_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(track, "SMALLEST_RUSTER", 1)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), relations=st.integers(1, 5))
+def test_a_mesh_gives_the_batch_answer(data: st.DataObject, relations: int) -> None:
+    rows = data.draw(arrivals(relations, most_rows=14 if relations < 4 else 8), "rows")
+    drawn = data.draw(join_queries(relations, relations), "query")
+    query = compile_query(drawn.cql, rows.catalog)
+    host = LocalHost(query, data.draw(meshes(query.graph), "mesh"), slots=data.draw(st.sampled_from([1, 1, 2, 3])))
+    results = [host.step(batch) for batch in data.draw(batch_cuts(rows), "batches")]
+    expected = batch_answer(query, rows.tables)
+    event(f"results: {min(len(expected), 50) // 10 * 10}+")
+    assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(results)))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), relations=st.integers(1, 3))
+def test_a_grouped_query_by_a_mesh_gives_the_batch_answer(data: st.DataObject, relations: int) -> None:
+    rows = data.draw(arrivals(relations, most_rows=10), "rows")
+    query = compile_query(data.draw(grouped_queries(relations, relations), "query").cql, rows.catalog)
+    host = LocalHost(query, data.draw(meshes(query.graph), "mesh"), slots=data.draw(st.sampled_from([1, 2])))
+    results = [host.step(batch) for batch in data.draw(batch_cuts(rows), "batches")]
+    assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), relations=st.integers(2, 4))
+def test_swapping_meshes_and_plans_at_any_batch_changes_nothing(data: st.DataObject, relations: int) -> None:
+    rows = data.draw(arrivals(relations, most_rows=10), "rows")
+    query = compile_query(data.draw(join_queries(relations, relations), "query").cql, rows.catalog)
+    host = LocalHost(query, data.draw(_any_plan(query), "first"))
+    results = []
+    for batch in data.draw(batch_cuts(rows), "batches"):
+        if data.draw(st.booleans(), "swap"):
+            (engine,) = host._engines
+            engine.migrate(data.draw(_any_plan(query), "plan"), "moving-state")
+        results.append(host.step(batch))
+    assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))
+
+
+@given(data=st.data(), relations=st.integers(2, 4), batching=st.sampled_from([None, 1, 3]))
+def test_the_eddy_gives_the_batch_answer(data: st.DataObject, relations: int, batching: int | None) -> None:
+    rows = data.draw(arrivals(relations, most_rows=10), "rows")
+    query = compile_query(data.draw(join_queries(relations, relations), "query").cql, rows.catalog)
+    host = LocalHost(query, data.draw(plans(query.graph.names)))
+    _put_eddy(host._engines[0], batching)
+    results = [host.step(batch) for batch in data.draw(batch_cuts(rows), "batches")]
+    assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))
+
+
+def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
+    return meshes(query.graph) | plans(query.graph.names)
+
+
+def _put_eddy(engine: Engine, batching: int | None) -> None:
+    engine.track = EddyTrack(engine.query.graph, engine.bases, engine.meter, batching=batching)
