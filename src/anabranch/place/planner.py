@@ -199,7 +199,7 @@ def decide(problem: Problem, planner: str, choose: Choose) -> Decision:
     if decision is None and len(problem.landscape.topology.sites) <= MOST_SITES_SEARCHED:
         decision = _within_limits(problem, planner, everything, obstacles)
     if decision is None:
-        raise _infeasible(problem, planner, tuple(obstacles))
+        raise _infeasible(problem, tuple(obstacles))
     return decision
 
 
@@ -210,7 +210,7 @@ def everything(problem: Problem) -> Found | None:
 
 
 def _within_limits(problem: Problem, planner: str, choose: Choose, obstacles: dict[str, None]) -> Decision | None:
-    """Choices, cheapest first, until one keeps within all limits; `obstacles` are told what was overloaded."""
+    """Choices, cheapest first, until one keeps within all limits; into `obstacles` goes what was overloaded."""
     order = count()
     first = choose(problem)
     if first is None:
@@ -241,6 +241,8 @@ def _within_limits(problem: Problem, planner: str, choose: Choose, obstacles: di
                 other = choose(again)
                 if other is not None:
                     heapq.heappush(queue, (other.cost, next(order), again, other))
+    if len(seen) >= MOST_ATTEMPTS:
+        obstacles[f"(no more than the {MOST_ATTEMPTS} cheapest plans were tried)"] = None
     return None
 
 
@@ -286,7 +288,7 @@ def _without_use(problem: Problem, leaf: Take) -> Bans:
     return replace(problem.bans, uses=problem.bans.uses | {(leaf.producer.operator, leaf.mask)})
 
 
-def _infeasible(problem: Problem, planner: str, obstacles: tuple[str, ...]) -> NoFeasiblePlan:
+def _infeasible(problem: Problem, obstacles: tuple[str, ...]) -> NoFeasiblePlan:
     first = problem.units[0]
     detail = f"its results are {problem.bytes[problem.full]:,.0f} bytes a second"
     if problem.full != first:
@@ -296,7 +298,7 @@ def _infeasible(problem: Problem, planner: str, obstacles: tuple[str, ...]) -> N
             f"of state and {last.cpu:.3g} seconds of work a second"
         )
     if obstacles:
-        detail += f"; plans of '{planner}' that were tried overload {', '.join(obstacles[:5])}"
+        detail += f"; plans that come near it overload {', '.join(obstacles[:4] + obstacles[4:][-1:])}"
     return NoFeasiblePlan(
         f"query '{problem.query.name}' fits no placement within the limits of the sites and links",
         detail=detail,

@@ -7,16 +7,10 @@ from itertools import pairwise
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
-from anabranch.place.bottom_up import BottomUp, NetPresentCost
-from anabranch.place.coordinates import embed
-from anabranch.place.exhaustive import Exhaustive
-from anabranch.place.hierarchy import build, zones
-from anabranch.place.junction import Junction
 from anabranch.place.landscape import Landscape, SinkQuery, bare
-from anabranch.place.phased import InNetwork, PlanThenDeploy, Relaxation
 from anabranch.place.planner import Planner
+from anabranch.place.run import COMPARED, Options, planner_named
 from anabranch.place.statistics import Statistics, StreamStatistics
-from anabranch.place.top_down import TopDown
 from anabranch.place.topology import Topology, from_dict
 
 STREAMS = dict.fromkeys(("a", "b", "c", "d"), "k bigint, x bigint, y bigint, ts timestamp")
@@ -63,16 +57,11 @@ def join(name: str, streams: str, sink: str, where: str = "", minutes: int = 1) 
     return query(name, f"SELECT {outputs} FROM {listed}{' WHERE ' + conditions if conditions else ''}", sink)
 
 
+def planner_for(name: str, topology: Topology, max_cs: int = 8) -> Planner:
+    """A planner small enough for a test."""
+    return planner_named(name, topology, Options(max_cs=max_cs, zones=4, iterations=200, seed=1))
+
+
 def all_planners(topology: Topology, max_cs: int = 8) -> list[Planner]:
-    """One of each, the exhaustive first."""
-    hierarchy = build(topology, max_cs)
-    return [
-        Exhaustive(),
-        TopDown(hierarchy),
-        BottomUp(hierarchy),
-        NetPresentCost(hierarchy),
-        Junction(),
-        PlanThenDeploy(),
-        InNetwork(zones(topology, 4)),
-        Relaxation(embed(topology, 1, iterations=200)),
-    ]
+    """One of each but the integer program, the exhaustive first."""
+    return [planner_for(name, topology, max_cs) for name in COMPARED]
