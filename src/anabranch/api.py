@@ -11,11 +11,13 @@ import atexit
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes, decide, proposal
 from anabranch.errors import AnabranchError, CatalogError, SpecError
 from anabranch.explain import Explanation
 from anabranch.host.clock import IDLE_TIMEOUT
@@ -23,9 +25,12 @@ from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.handle import ContinuousQueries, QueryHandle
 from anabranch.host.spark.runner import start_query, warm_workers
+from anabranch.host.spark.sample import StreamSample, sample_streams
 from anabranch.host.spark.sink import ForeachBatchSink, Sink, TableSink, make_sink, require_columns
+from anabranch.optimize import Choice
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.schema import Schema
+from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 from anabranch.window import parse_duration
 
 __all__ = ["ContinuousQueries", "ContinuousQuery", "ContinuousQueryWriter", "QueryHandle", "Session"]
@@ -69,6 +74,7 @@ class Session:
         event_time: str,
         watermark: str = "0 seconds",
         idle_timeout: str | None = None,
+        sample: spark_host.DataFrame | Callable[[], StreamSample | None] | None = None,
     ) -> None:
         """Makes a streaming DataFrame known under a name, in place of what had that name.
 
@@ -85,6 +91,10 @@ class Session:
         idle_timeout
             After how long without rows the stream no longer holds the others back; `none` to wait for ever. When not
             given, the writer's `idleTimeout` holds, else 10 minutes.
+        sample
+            Some rows of the stream as a batch DataFrame of the same columns, such as its first files read with
+            `spark.read`, or a function that gives them when they are needed. Plans are then chosen by what is seen in
+            them; all of it is read, once for each query.
 
         Raises
         ------
@@ -107,8 +117,12 @@ class Session:
         )
         if idle_timeout is not None:
             _timeout(idle_timeout, f"of stream '{name}'", CatalogError)
+        if isinstance(sample, spark_host.DataFrame):
+            if sample.isStreaming:
+                raise CatalogError(f"the sample of stream '{name}' is streaming itself", hint="read it with spark.read")
+            sample = partial(StreamSample, sample)
         self.catalog.register(declaration)
-        self._streams[name.lower()] = _Stream(declaration, frame, idle_timeout)
+        self._streams[name.lower()] = _Stream(declaration, frame, idle_timeout, sample)
 
     def sql(self, text: str, allow_unbounded: bool = False) -> ContinuousQuery:
         """The continuous query of a CQL text, compiled.
@@ -133,6 +147,7 @@ class _Stream:
     declaration: StreamDeclaration
     frame: spark_host.DataFrame
     idle_timeout: str | None
+    sample: Callable[[], StreamSample | None] | None = None
 
 
 class ContinuousQuery:
@@ -172,24 +187,31 @@ class ContinuousQuery:
         >>> str(query.plan("tree"))  # doctest: +SKIP
         '((a b) c)'
         """
-        return self._explanation.plan(choice)
+        return proposal(self.writeStream.plan(choice).choice()).plan
 
-    def explain(self, stage: str = "physical", plan: str = "auto") -> None:
+    def explain(self, stage: str = "choice", plan: str = "auto") -> None:
         """Prints one stage of the way from text to plan; see `explanation`."""
         print(self.explanation(stage, plan))  # noqa: T201
 
-    def explanation(self, stage: str = "physical", plan: str = "auto") -> str:
+    def explanation(self, stage: str = "choice", plan: str = "auto") -> str:
         """One stage of the way from text to plan, as text.
 
         Parameters
         ----------
         stage
             `logical` (as bound), `rewritten` (filters and projections pushed down), `graph` (relations and what joins
-            them) or `physical` (the plan and its probe orders).
+            them), `physical` (the plan and its probe orders) or `choice` (the graph, the statistics and where each
+            came from, the plan, and what else was considered).
         plan
-            The plan choice, for the physical stage.
+            The plan choice, for the last two; limits, statistics and hints are the writer's, which explains as well.
         """
-        return self._explanation.text(stage, plan)
+        return self.writeStream.plan(plan).explanation(stage)
+
+    @cached_property
+    def _sampled(self) -> FixedStatistics:
+        """What the samples of the streams say; taken once."""
+        taken = {name: stream.sample() for name, stream in self._streams.items() if stream.sample is not None}
+        return sample_streams(self._query, {name: sample for name, sample in taken.items() if sample is not None})
 
     @property
     def writeStream(self) -> ContinuousQueryWriter:
@@ -218,7 +240,7 @@ class ContinuousQueryWriter:
         self._name: str | None = None
         self._trigger: dict[str, Any] = {"processingTime": "0 seconds"}
         self._partition_by: tuple[str, ...] = ()
-        self._plan = "auto"
+        self._wishes = AUTO
         self._slots: int | None = None
         self._idle_timeout = IDLE_TIMEOUT
         self._function: Callable[[spark_host.DataFrame, int], None] | None = None
@@ -274,8 +296,56 @@ class ContinuousQueryWriter:
 
     def plan(self, choice: str) -> ContinuousQueryWriter:
         """The plan to run, as in `ContinuousQuery.plan`; a restart from a checkpoint may name another."""
-        self._plan = choice
+        self._wishes = replace(self._wishes, plan=choice)
         return self
+
+    def limits(self, *, cpu: float | None = None, memory: float | str | None = None) -> ContinuousQueryWriter:
+        """Cores and bytes (a number, or a text such as `500 MB`) that each slot may use; no plan beyond them runs."""
+        self._wishes = self._wishes.with_limits(cpu, memory)
+        return self
+
+    def objective(self, text: str) -> ContinuousQueryWriter:
+        """What the best plan is best at: `qualified`, `cpu`, `memory`, `rate@30 seconds` or `first@1000`."""
+        self._wishes = self._wishes.with_objective(text)
+        return self
+
+    def hints(
+        self, *, force: str | None = None, keep: Iterable[str] = (), forbid: Iterable[str] = ()
+    ) -> ContinuousQueryWriter:
+        """Shapes and orders that the plan must or must not have.
+
+        Parameters
+        ----------
+        force
+            A family (`mjoin`, `tree`, `jtree`) or a plan text.
+        keep
+            Joins that must be kept as states, such as `o p`.
+        forbid
+            Families, joins such as `(o p)`, or probe orders such as `(o p s | o>p>s)`.
+        """
+        self._wishes = self._wishes.with_hints(force, keep, forbid)
+        return self
+
+    def stats(self, entries: Mapping[str, object]) -> ContinuousQueryWriter:
+        """What is known of the streams: `rates`, `filters`, `selectivities`, `bytes` and `costs`, as in a spec."""
+        self._wishes = self._wishes.with_stats(entries)
+        return self
+
+    def wishes(self, wishes: Wishes) -> ContinuousQueryWriter:
+        """All that is wished about the plan at once, in place of what was said before."""
+        self._wishes = wishes
+        return self
+
+    def choice(self) -> Choice:
+        """The plan that these settings lead to, with the numbers it rests on and every plan it was chosen from."""
+        query = self._query
+        seen = query._sampled if self._wishes.need_statistics(query._query) else NOTHING_KNOWN
+        interval = parse_duration(self._trigger.get("processingTime", "0 seconds")) / 1e6
+        return decide(query._query, self._wishes, slots=self._slot_count, batch=interval or DEFAULT_BATCH, seen=seen)
+
+    def explanation(self, stage: str = "choice") -> str:
+        """One stage on the way to the plan that these settings lead to; see `ContinuousQuery.explanation`."""
+        return self._query._explanation.text(stage, self.choice)
 
     def slots(self, count: int) -> ContinuousQueryWriter:
         """How many tasks share the work; a restart from a checkpoint may name another number."""
@@ -308,7 +378,9 @@ class ContinuousQueryWriter:
         SpecError
             When a setting is missing or contradicts another.
         PlanError
-            When the plan does not fit the query.
+            When the plan, or a hint, does not fit the query.
+        NoFeasiblePlan
+            When no plan keeps within the limits; nothing has been started.
         CheckpointError
             When the checkpoint belongs to another query or is damaged; it is left as it is.
         """
@@ -342,12 +414,12 @@ class ContinuousQueryWriter:
         running, runner = start_query(
             spark=query._session.spark,
             query=query._query,
-            plan=query.plan(self._plan),
+            plan=proposal(self.choice()).plan,
             frames={name: stream.frame for name, stream in query._streams.items()},
             declarations={name: stream.declaration for name, stream in query._streams.items()},
             sink=sink,
             checkpoint=checkpoint,
-            slots=self._slots or query._session.spark.sparkContext.defaultParallelism,
+            slots=self._slot_count,
             trigger=self._trigger,
             name=self._name,
             idle_timeouts=self._idle_timeouts(),
@@ -355,6 +427,10 @@ class ContinuousQueryWriter:
         handle = QueryHandle(running, runner)
         query._session.streams.add(handle)
         return handle
+
+    @property
+    def _slot_count(self) -> int:
+        return self._slots or int(self._query._session.spark.sparkContext.defaultParallelism)
 
     @property
     def _sink_format(self) -> str:

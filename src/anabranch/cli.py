@@ -13,7 +13,8 @@ import logging
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent, indent
@@ -22,8 +23,11 @@ from rich.console import Console
 
 import anabranch
 from anabranch import doctor, explain, spec
+from anabranch.choosing import decide, headline, proposal
+from anabranch.cost.units import ENGINE, calibration_file, save_units
 from anabranch.errors import AnabranchError, HostError, InvariantBroken, SpecError
-from anabranch.picture import plan_svg
+from anabranch.explain import choice_svg
+from anabranch.optimize import Choice
 
 USER_ERROR = 2
 
@@ -57,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = _spec(arguments)
     # Below, because these need pyspark, which explain and --help must not.
     from anabranch.host.spark.session import local_session
-    from anabranch.launch import start
+    from anabranch.launch import prepare
     from anabranch.live import follow
 
     console = Console(stderr=True)
@@ -68,7 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
         logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
     spark = local_session(os.cpu_count() or 2, **quiet)
     try:
-        handle = start(chosen, spark)
+        writer = prepare(chosen, spark)
+        console.print(headline(writer.choice()), highlight=False, soft_wrap=True)
+        handle = writer.start()
         try:
             follow(handle, console)
         except KeyboardInterrupt:
@@ -83,12 +89,55 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def explain_spec(arguments: argparse.Namespace) -> int:
-    """Prints one stage of the spec's query and draws its plan if asked."""
+    """Prints one stage of the spec's query and draws its plan if asked; fails when no plan keeps the limits."""
     chosen = _spec(arguments)
     explained = explain.Explanation(chosen.query, chosen.catalog(), allow_unbounded=chosen.allow_unbounded)
-    print(explained.text(arguments.stage, chosen.plan))
+
+    @cache
+    def choose() -> Choice:
+        if arguments.sample:
+            return _choice_on_spark(chosen)
+        slots = chosen.slots or os.cpu_count() or 1
+        return decide(explained.query, chosen.wishes, slots=slots, batch=chosen.seconds_between_batches)
+
+    print(explained.text(arguments.stage, choose))
     if arguments.picture is not None:
-        _write(arguments.picture, plan_svg(explained.query, explained.plan(chosen.plan)))
+        _write(arguments.picture, choice_svg(explained.query, choose()))
+    if arguments.stage == "choice":
+        proposal(choose())
+    return 0
+
+
+def _choice_on_spark(chosen: spec.Spec) -> Choice:
+    """The choice by what the streams' first rows say, as a run would make it."""
+    # Here, because it needs pyspark, which explaining without a sample must not.
+    from anabranch.host.spark.session import local_session
+    from anabranch.launch import prepare
+
+    spark = local_session(os.cpu_count() or 2, **{"spark.log.level": "OFF"})
+    try:
+        return prepare(chosen, spark).choice()
+    finally:
+        spark.stop()
+
+
+def calibrate(arguments: argparse.Namespace) -> int:
+    """Measures what the engine's operations cost on this machine and keeps it for later choices."""
+    # Here, because the engine and its kernels are loaded for it.
+    from anabranch.lab.calibrate import calibrate as measure
+
+    print("measuring; this takes about a minute and wants an otherwise quiet machine", file=sys.stderr)
+    units = measure(arguments.seed)
+    file = calibration_file()
+    try:
+        save_units(units, file)
+    except OSError as error:
+        raise HostError(f"the calibration cannot be kept in '{file}'", detail=str(error)) from error
+    for name, value in asdict(units).items():
+        if isinstance(value, float) and not name.endswith("bytes"):
+            usual = getattr(ENGINE, name)
+            print(f"{name:16}{1e9 * value:10.1f} ns   ({1e9 * usual:.1f} on an ordinary machine)")
+    print(f"kept in {file}", file=sys.stderr)
     return 0
 
 
@@ -123,8 +172,12 @@ def examine(arguments: argparse.Namespace) -> int:
 def _spec(arguments: argparse.Namespace) -> spec.Spec:
     """The spec file with what the command line says on top."""
     chosen = spec.load(arguments.spec)
+    wishes = chosen.wishes.with_limits(arguments.cpu, arguments.memory)
     if arguments.plan is not None:
-        chosen = replace(chosen, plan=arguments.plan)
+        wishes = replace(wishes, plan=arguments.plan)
+    if arguments.objective is not None:
+        wishes = wishes.with_objective(arguments.objective)
+    chosen = replace(chosen, wishes=wishes)
     if arguments.slots is not None:
         if arguments.slots < 1:
             raise SpecError(f"option '--slots' is {arguments.slots}", hint="give a whole number of at least 1")
@@ -180,6 +233,10 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
         trigger: available_now        # or: 2 seconds
         slots: 2
         plan: auto                    # or mjoin | tree | "((a b) c)"
+        limits: {cpu: 0.8, memory: 500 MB}      # what each slot may use; optional, as is what follows
+        objective: qualified          # or cpu | memory | rate@30 seconds | first@1000
+        hints: {force: tree, keep: [a b], forbid: [(a c)]}
+        stats: {rates: {s0: 1000}, selectivities: {a b: 0.001}, filters: {a: 0.2}, bytes: {s0: 120}}
         """,
     )
     _add_spec(command)
@@ -192,15 +249,20 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
         "show how the query of a spec file would run",
         """
         anabranch explain query.yaml
-        anabranch explain query.yaml --stage logical
+        anabranch explain query.yaml --sample                       as a run would choose, by the streams' first rows
+        anabranch explain query.yaml --cpu 0.5 --memory "200 MB"    what would run within these limits
         anabranch explain query.yaml --plan tree --picture plan.svg
+        anabranch explain query.yaml --stage logical
         """,
     )
     _add_spec(command)
     command.add_argument(
-        "--stage", choices=explain.STAGES, default="physical", help="how far to go (default: physical)"
+        "--stage", choices=explain.STAGES, default="choice", help="what to show (default: choice, with the graph)"
     )
-    command.add_argument("--picture", type=Path, metavar="FILE", help="draw the physical plan as SVG")
+    command.add_argument(
+        "--picture", type=Path, metavar="FILE", help="draw the plan, and all plans by CPU and memory, as SVG"
+    )
+    command.add_argument("--sample", action="store_true", help="look at the first rows of the streams; needs Spark")
     command.set_defaults(run=explain_spec)
 
     command = _command(
@@ -229,6 +291,17 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     command.add_argument("rest", nargs="*", metavar="ARGUMENT", help="handed to the benchmarks; put -- before options")
     command.set_defaults(run=bench)
 
+    command = _command(
+        commands,
+        "calibrate",
+        "measure what the engine's operations cost here, for choosing plans",
+        """
+        anabranch calibrate
+        """,
+    )
+    command.add_argument("--seed", type=int, default=1, metavar="N", help="which data to measure with (default: 1)")
+    command.set_defaults(run=calibrate)
+
     command = _command(commands, "doctor", "check Python, Java, Spark and memory of this machine", "anabranch doctor")
     command.set_defaults(run=examine)
 
@@ -256,6 +329,9 @@ def _add_spec(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", type=Path, metavar="SPEC.yaml", help="streams, query, sink and how to run it")
     command.add_argument("--plan", metavar="PLAN", help="auto, mjoin, tree or a plan text, instead of the spec's")
     command.add_argument("--slots", type=int, metavar="N", help="parallel slots, instead of the spec's")
+    command.add_argument("--cpu", type=float, metavar="CORES", help="cores per slot, instead of the spec's limit")
+    command.add_argument("--memory", metavar="BYTES", help="bytes per slot, such as '500 MB', instead of the spec's")
+    command.add_argument("--objective", metavar="O", help="qualified, cpu, memory, rate@<time> or first@<results>")
 
 
 def _examples(text: str) -> str:

@@ -23,12 +23,14 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
+from anabranch.choosing import headline
 from anabranch.errors import HostError
-from anabranch.explain import Explanation
+from anabranch.explain import Explanation, choice_svg
 from anabranch.host.spark.session import local_session
-from anabranch.launch import start
+from anabranch.launch import prepare
 from anabranch.live import View, advance, follow
-from anabranch.picture import OUTPUT, plan_svg
+from anabranch.optimize import Choice
+from anabranch.picture import OUTPUT
 from anabranch.schema import TIMESTAMP
 from anabranch.sizes import size_text
 from anabranch.spec import Spec, load
@@ -104,8 +106,12 @@ def run_demo(folder: Path, *, seconds: int = 35, seed: int = 1, console: Console
     console.print("\nstarting Spark …", style="dim")
     spark = local_session(2, **{"spark.driver.memory": "1g"})
     try:
-        handle = start(spec, spark)
         with _Writer(streams, folder / "streams") as writer:
+            writer.wait_for_first()
+            prepared = prepare(spec, spark)
+            choice = prepared.choice()
+            console.print(headline(choice), style="bold", highlight=False)
+            handle = prepared.start()
             console.print("first batch: loading, and the first time compiling, the kernels …", style="dim")
             follow(handle, Console(quiet=True), until=lambda: advance(View(), handle.recentProgress).batch >= 0)
             writer.go_on()
@@ -117,7 +123,7 @@ def run_demo(folder: Path, *, seconds: int = 35, seed: int = 1, console: Console
     finally:
         spark.stop()
     picture = folder / "plan.svg"
-    picture.write_text(_picture(spec, view, streams), encoding="utf-8")
+    picture.write_text(_picture(spec, choice, view, streams), encoding="utf-8")
     check = compare(folder)
     console.print(_closing_screen(folder, streams, view, report, check))
     return check.has_passed
@@ -203,6 +209,7 @@ class _Writer:
     def __init__(self, streams: dict[str, list[pa.Table]], folder: Path) -> None:
         self._streams = streams
         self._folder = folder
+        self._first = threading.Event()
         self._started = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._write, name="demo-streams", daemon=True)
@@ -215,6 +222,10 @@ class _Writer:
         self._stopped.set()
         self._started.set()
         self._thread.join()
+
+    def wait_for_first(self) -> None:
+        """Returns when every stream has its first file, so that there is something to sample."""
+        self._first.wait()
 
     def go_on(self) -> None:
         self._started.set()
@@ -229,6 +240,7 @@ class _Writer:
                 hidden = self._folder / name / f".{tick:05}.parquet"
                 pq.write_table(table, hidden)
                 hidden.rename(self._folder / name / f"{tick:05}.parquet")
+            self._first.set()
             self._started.wait()
             if self._stopped.wait(TICK):
                 return
@@ -256,14 +268,14 @@ def _files(
     return [table.slice(begin, end - begin) for begin, end in pairwise(cuts)]
 
 
-def _picture(spec: Spec, view: View, streams: dict[str, list[pa.Table]]) -> str:
-    explained = Explanation(spec.query, spec.catalog())
+def _picture(spec: Spec, choice: Choice, view: View, streams: dict[str, list[pa.Table]]) -> str:
+    query = Explanation(spec.query, spec.catalog()).query
     notes = {
         relation.name: f"{sum(table.num_rows for table in streams[relation.stream]):,} rows"
-        for relation in explained.query.graph.relations
+        for relation in query.graph.relations
     }
     notes[OUTPUT] = f"{view.rows_out:,} rows"
-    return plan_svg(explained.query, explained.plan(spec.plan), notes=notes)
+    return choice_svg(query, choice, notes)
 
 
 def _closing_screen(
@@ -287,7 +299,7 @@ def _closing_screen(
     table.add_row("state", f"{view.state_rows:,} rows, {size_text(view.state_bytes)}; late rows {view.late_rows:,}")
     table.add_row("plan", f"{report['plan']}, drawn in [bold]{folder / 'plan.svg'}[/bold]")
     table.add_row("", "")
-    table.add_row("next", f"{_command()} explain {folder / 'spec.yaml'} --stage graph")
+    table.add_row("next", f"{_command()} explain {folder / 'spec.yaml'} --sample")
     table.add_row("", f'{_command()} run {folder / "spec.yaml"} --plan "((o p) s)"')
     table.add_row("", "[dim]goes on from the same checkpoint with another plan, until Ctrl-C[/dim]")
     return Panel(table, title="anabranch demo", border_style="green" if check.has_passed else "red", expand=False)

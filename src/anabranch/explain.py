@@ -1,28 +1,31 @@
 """The way from a query text to a physical plan, stage by stage, without Spark.
 
-The command line and the public API explain through this room, and both take their plan choices from it, so what is
+The command line and the public API explain through this room, and both choose plans through `choosing`, so what is
 explained is what runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cached_property
+from types import MappingProxyType
 
 from anabranch import cql
 from anabranch.catalog import Catalog
-from anabranch.errors import PlanError, SpecError
+from anabranch.choosing import proposal
+from anabranch.errors import SpecError
+from anabranch.optimize import Choice, Considered, Infeasible, Proposal
+from anabranch.optimize.explain import explanation
+from anabranch.picture import OUTPUT, Dot, plan_svg, plane
 from anabranch.plan import logical
-from anabranch.plan.check import validate
 from anabranch.plan.describe import describe
-from anabranch.plan.join_graph import JoinGraph, render
-from anabranch.plan.physical import JoinNode, PhysicalPlan, linear_tree, mjoin, probe_order
+from anabranch.plan.join_graph import render
+from anabranch.plan.physical import PhysicalPlan, shape, subplans
 from anabranch.plan.query import Query
-from anabranch.plan.text import parse
 from anabranch.rewrite.pipeline import rewrite
+from anabranch.sizes import size_text
 
-STAGES = ("logical", "rewritten", "graph", "physical")
-WIDEST_MJOIN = 8
-"""Relations up to which `auto` takes one join without intermediate state."""
+STAGES = ("logical", "rewritten", "graph", "physical", "choice")
 
 
 class Explanation:
@@ -37,11 +40,8 @@ class Explanation:
     def query(self) -> Query:
         return cql.compile_query(self._text, self._catalog, allow_unbounded=self._allow_unbounded)
 
-    def plan(self, choice: str = "auto") -> PhysicalPlan:
-        return choose_plan(choice, self.query.graph)
-
-    def text(self, stage: str = "physical", choice: str = "auto") -> str:
-        """One stage as text; the plan choice matters to the physical one alone."""
+    def text(self, stage: str, choose: Callable[[], Choice]) -> str:
+        """One stage as text; `choose` is asked only for those that need a plan."""
         match stage:
             case "logical":
                 return logical.render(self._bound())
@@ -50,31 +50,57 @@ class Explanation:
             case "graph":
                 return render(self.query.graph)
             case "physical":
-                return describe(self.plan(choice), self.query.graph)
+                return describe(proposal(choose()).plan, self.query.graph)
+            case "choice":
+                return f"{render(self.query.graph)}\n\n{explanation(choose())}"
         raise SpecError(f"there is no stage '{stage}' to explain", hint=f"ask for one of {', '.join(STAGES)}")
 
     def _bound(self) -> logical.LogicalPlan:
         return cql.bind(self._text, self._catalog, allow_unbounded=self._allow_unbounded)
 
 
-def choose_plan(choice: str, graph: JoinGraph) -> PhysicalPlan:
-    """The physical plan that a choice means for a join graph."""
-    match choice.strip():
-        case "auto":
-            return _tree(graph) if len(graph.names) > WIDEST_MJOIN else mjoin(graph.names)
-        case "mjoin":
-            return mjoin(graph.names)
-        case "tree":
-            return _tree(graph)
-        case "":
-            raise PlanError("the plan is empty", hint="use auto, mjoin, tree or a plan text such as ((a b) c)")
-        case text:
-            return validate(parse(text), graph)
+def choice_svg(query: Query, choice: Choice, notes: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The plan with its rates and state sizes, and below it every plan that was considered by CPU and memory.
+
+    `notes` take the place of what the model expects, for parts of which more is known.
+    """
+    plan = _plan(choice)
+    dots = [_dot(considered) for considered in choice.answer.considered]
+    limits = choice.budget.total_cpu, choice.budget.total_memory
+    below = plane(dots, cpu_limit=limits[0], memory_limit=limits[1], memory_text=size_text)
+    return plan_svg(query, plan, notes={**plan_notes(choice), **notes}, below=[below])
 
 
-def _tree(graph: JoinGraph) -> PhysicalPlan:
-    """Two-way joins in FROM order, except that what is connected comes before what would be a cross product."""
-    every = mjoin(graph.names)
-    if not isinstance(every, JoinNode):
-        return every
-    return linear_tree(tuple(graph.names[position] for position in (0, *probe_order(every, 0, graph))))
+def plan_notes(choice: Choice) -> dict[str, str]:
+    """What the model expects of each part of the chosen plan: rows per second, and rows and bytes of its state."""
+    model, plan, cost = choice.model, _plan(choice), choice.answer.cost
+    notes = {OUTPUT: f"{_count(cost.rate)} rows/s; {cost.cpu:.2g} cores, {size_text(cost.memory)}"}
+    for part in subplans(plan):
+        mask = model.estimates.mask(part.relations)
+        if part != plan:
+            kept = f"state {_count(model.held(mask))} rows, {size_text(model.state_bytes(mask))}"
+            notes[shape(part)] = f"{_count(model.births(mask))} rows/s\n{kept}"
+    return notes
+
+
+def _plan(choice: Choice) -> PhysicalPlan:
+    match choice.answer:
+        case Proposal(plan=plan):
+            return plan
+        case Infeasible(best=best):
+            return best
+
+
+def _dot(considered: Considered) -> Dot:
+    plan, cost = considered.plan, considered.cost
+    story = f"{plan}: {cost.cpu:.3g} cores, {size_text(cost.memory)}; {considered.reason}"
+    return Dot(cost.cpu, cost.memory, shape(plan), considered.standing, story)
+
+
+def _count(rows: float) -> str:
+    """A number of rows as people read it.
+
+    >>> _count(12_345.6), _count(0.25)
+    ('12,346', '0.25')
+    """
+    return f"{rows:,.0f}" if rows >= 10 else f"{rows:.2g}"

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pyspark.sql import DataFrame, SparkSession
 
-from anabranch.api import QueryHandle, Session
-from anabranch.spec import AvailableNow, Every, Spec, StreamSpec
+from anabranch.api import ContinuousQueryWriter, QueryHandle, Session
+from anabranch.host.spark.sample import StreamSample, sample_of_files
+from anabranch.spec import FILE_FORMATS, AvailableNow, Every, Spec, StreamSpec
 from anabranch.window import duration_text
 
 
 def start(spec: Spec, spark: SparkSession) -> QueryHandle:
     """Registers the spec's streams, compiles its query and starts it."""
+    return prepare(spec, spark).start()
+
+
+def prepare(spec: Spec, spark: SparkSession) -> ContinuousQueryWriter:
+    """The spec's query, ready to be explained or started."""
     session = Session(spark)
     for stream in spec.streams:
         session.register(
@@ -19,10 +27,11 @@ def start(spec: Spec, spark: SparkSession) -> QueryHandle:
             event_time=stream.event_time,
             watermark=duration_text(stream.disorder),
             idle_timeout=stream.idle_timeout,
+            sample=partial(sample, stream, spark),
         )
     query = session.sql(spec.query, allow_unbounded=spec.allow_unbounded)
     writer = query.writeStream.format(spec.sink.format).outputMode(spec.sink.mode).options(**dict(spec.sink.options))
-    writer = writer.option("checkpointLocation", spec.checkpoint).plan(spec.plan)
+    writer = writer.option("checkpointLocation", spec.checkpoint).wishes(spec.wishes)
     if spec.sink.path is not None:
         writer = writer.option("path", spec.sink.path)
     if spec.slots is not None:
@@ -36,7 +45,15 @@ def start(spec: Spec, spark: SparkSession) -> QueryHandle:
             writer = writer.trigger(availableNow=True)
         case Every(interval):
             writer = writer.trigger(processingTime=duration_text(interval).lower())
-    return writer.start()
+    return writer
+
+
+def sample(stream: StreamSpec, spark: SparkSession) -> StreamSample | None:
+    """Rows of the same source read as a batch, where that can be done cheaply: the first files of a folder."""
+    if stream.format not in FILE_FORMATS or stream.path is None or stream.schema_text is None:
+        return None
+    reader = spark.read.options(**dict(stream.options)).schema(stream.schema_text)
+    return sample_of_files(reader, stream.format, stream.path, spark)
 
 
 def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:

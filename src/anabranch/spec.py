@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.choosing import AUTO, DEFAULT_BATCH, PLAN_WORDS, Wishes
 from anabranch.ddl import parse_schema
 from anabranch.errors import CatalogError, PlanError, SpecError
 from anabranch.plan.text import parse as parse_plan
@@ -24,7 +25,6 @@ from anabranch.schema import Schema
 from anabranch.window import parse_duration
 
 FILE_FORMATS = ("parquet", "csv", "json", "orc", "text", "avro", "xml")
-PLAN_WORDS = ("auto", "mjoin", "tree")
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,18 @@ class Spec:
     checkpoint: str
     trigger: Trigger = AvailableNow()
     slots: int | None = None
-    plan: str = "auto"
+    wishes: Wishes = AUTO
     allow_unbounded: bool = False
     name: str | None = None
     idle_timeout: str | None = None
+
+    @property
+    def seconds_between_batches(self) -> float:
+        """What a choice reckons with; batches as fast as they go, or until all is read, count as the default."""
+        match self.trigger:
+            case Every(interval) if interval > 0:
+                return interval / 1e6
+        return DEFAULT_BATCH
 
     def catalog(self) -> Catalog:
         """The streams as the binder knows them; every stream must have its schema written down."""
@@ -116,8 +124,8 @@ def parse(text: str, *, folder: Path) -> Spec:
     except yaml.YAMLError as error:
         raise SpecError("the spec is not YAML", detail=str(error), hint="see 'anabranch run --help'") from error
     root = _Entry("", document)
-    known = "streams query sink checkpoint trigger slots plan allow_unbounded name idle_timeout"
-    entries = root.mapping(known, required="streams query sink checkpoint")
+    known = "streams query sink checkpoint trigger slots plan limits objective hints stats allow_unbounded name"
+    entries = root.mapping(f"{known} idle_timeout", required="streams query sink checkpoint")
     streams = entries["streams"]
     named = streams.named()
     if not named:
@@ -127,13 +135,12 @@ def parse(text: str, *, folder: Path) -> Spec:
         query=entries["query"].text(),
         sink=_sink(entries["sink"], folder),
         checkpoint=entries["checkpoint"].location(folder),
+        wishes=_wishes(entries),
     )
     if entry := entries.get("trigger"):
         spec = replace(spec, trigger=_trigger(entry))
     if entry := entries.get("slots"):
         spec = replace(spec, slots=entry.count())
-    if entry := entries.get("plan"):
-        spec = replace(spec, plan=_plan(entry))
     if entry := entries.get("allow_unbounded"):
         spec = replace(spec, allow_unbounded=entry.flag())
     if entry := entries.get("name"):
@@ -221,6 +228,28 @@ def _trigger(entry: _Entry) -> Trigger:
     return Every(interval)
 
 
+def _wishes(entries: Mapping[str, _Entry]) -> Wishes:
+    """What the spec says about plans."""
+    wishes = AUTO
+    if entry := entries.get("plan"):
+        wishes = replace(wishes, plan=_plan(entry))
+    if entry := entries.get("limits"):
+        limits = entry.mapping("cpu memory", required="")
+        wishes = wishes.with_limits(**{name: limit.value for name, limit in limits.items()})
+    if entry := entries.get("objective"):
+        wishes = wishes.with_objective(entry.text())
+    if entry := entries.get("hints"):
+        hints = entry.mapping("force keep forbid", required="")
+        wishes = wishes.with_hints(
+            hints["force"].text() if "force" in hints else None,
+            hints["keep"].texts() if "keep" in hints else (),
+            hints["forbid"].texts() if "forbid" in hints else (),
+        )
+    if entry := entries.get("stats"):
+        wishes = wishes.with_stats(entry.named_values())
+    return wishes
+
+
 def _plan(entry: _Entry) -> str:
     text = entry.text()
     if text not in PLAN_WORDS:
@@ -275,6 +304,14 @@ class _Entry:
         if not isinstance(self.value, str) or not self.value.strip():
             raise self.wrong(f"is {_kind(self.value)}", "write a text")
         return self.value.strip()
+
+    def texts(self) -> tuple[str, ...]:
+        """Several texts; one need not stand in a list."""
+        listed = self.value if isinstance(self.value, list) else [self.value]
+        return tuple(_Entry(self.path, value).text() for value in listed)
+
+    def named_values(self) -> dict[str, Any]:
+        return {name: entry.value for name, entry in self.named().items()}
 
     def duration(self) -> int:
         """Microseconds, not negative."""

@@ -7,8 +7,11 @@ from textwrap import dedent
 import pytest
 import yaml
 
-from anabranch.errors import SpecError
+from anabranch.choosing import Wishes
+from anabranch.errors import SpecError, StatisticsError
+from anabranch.optimize import Objective
 from anabranch.spec import AvailableNow, Every, SinkSpec, load, parse
+from anabranch.stats.view import Known
 
 FOLDER = Path("/specs")
 GOOD = dedent(
@@ -52,13 +55,40 @@ def test_a_good_spec_is_read_whole(tmp_path: Path) -> None:
     assert spec.sink == SinkSpec("parquet", str(tmp_path / "out"))
     assert spec.checkpoint == str(tmp_path / "ckpt")
     assert spec.trigger == Every(2_000_000)
-    assert (spec.slots, spec.plan, spec.name, spec.idle_timeout) == (3, "((a b) c)", "n", "1 minute")
+    assert (spec.slots, spec.wishes.plan, spec.name, spec.idle_timeout) == (3, "((a b) c)", "n", "1 minute")
+    assert spec.seconds_between_batches == 2.0
 
 
 def test_what_is_left_out_has_its_default() -> None:
     spec = parse(GOOD, folder=FOLDER)
     assert spec.trigger == AvailableNow()
-    assert (spec.slots, spec.plan, spec.allow_unbounded, spec.name) == (None, "auto", False, None)
+    assert (spec.slots, spec.wishes, spec.allow_unbounded, spec.name) == (None, Wishes("auto"), False, None)
+
+
+def test_what_is_said_about_plans_is_read() -> None:
+    spec = parse(
+        GOOD
+        + dedent(
+            """
+            limits: {cpu: 0.5, memory: 200 MB}
+            objective: rate@30 seconds
+            hints: {force: tree, keep: [a b], forbid: (a b | a>b)}
+            stats: {rates: {s0: 20}, selectivities: {a b: 0.1}}
+            """
+        ),
+        folder=FOLDER,
+    )
+    assert (spec.wishes.cpu, spec.wishes.memory) == (0.5, 2e8)
+    assert spec.wishes.objective == Objective("rate", 30.0)
+    assert (spec.wishes.force, spec.wishes.keep, spec.wishes.forbid) == ("tree", ("a b",), ("(a b | a>b)",))
+    assert spec.wishes.given.rate("a", "s0") == Known(20.0, "given")
+
+
+def test_contradictory_statistics_are_refused_when_the_spec_is_read() -> None:
+    with pytest.raises(StatisticsError, match=r"'stats\.selectivities\.a b' is 1\.5"):
+        parse(changed("stats", {"selectivities": {"a b": 1.5}}), folder=FOLDER)
+    with pytest.raises(StatisticsError, match=r"'stats\.rates\.s0' is -1"):
+        parse(changed("stats", {"rates": {"s0": -1}}), folder=FOLDER)
 
 
 def test_the_catalog_holds_the_streams() -> None:
@@ -90,7 +120,16 @@ def test_the_catalog_needs_schemas() -> None:
         ("sink.mode", "complete", "entry 'sink.mode' is 'complete'", "append"),
         ("checkpoint", None, "entry 'checkpoint' is missing", "folder"),
         ("chekpoint", "x", "entry 'chekpoint' is not known", "did you mean 'checkpoint'?"),
-        ("limits", "x", "entry 'limits' is not known", "known here are streams"),
+        ("budget", "x", "entry 'budget' is not known", "known here are streams"),
+        ("limits", "x", "entry 'limits' is a text", "entries below"),
+        ("limits", {"cores": 1}, "entry 'limits.cores' is not known", "known here are cpu, memory"),
+        ("limits", {"cpu": 0}, "'limits.cpu' is 0", "above 0, such as 0.8"),
+        ("limits", {"cpu": "much"}, "'limits.cpu' is 'much'", "above 0, such as 0.8"),
+        ("limits", {"memory": 0}, "'limits.memory' is 0", "above 0, such as 500000000"),
+        ("limits", {"memory": "5 apples"}, "'limits.memory' is '5 apples'", "500 MB"),
+        ("objective", "speed", "unknown objective 'speed'", "rate@30 seconds"),
+        ("hints", {"kepp": ["a b"]}, "entry 'hints.kepp' is not known", "did you mean 'keep'?"),
+        ("hints", {"keep": [5]}, "entry 'hints.keep' is a number", "write a text"),
         ("streams.s0.evnt_time", "ts", "entry 'streams.s0.evnt_time' is not known", "did you mean 'event_time'?"),
         ("streams.s0.event_time", None, "entry 'streams.s0.event_time' is missing", "event_time: ts"),
         (

@@ -1,18 +1,21 @@
 """The unit costs of this engine: measured on this machine if they have been, else those of an ordinary one.
 
-`lab.calibrate` measures them; what matters for a choice is their proportion, which varies little between machines. The
-sizes are not measured but known: they are how the engine lays out its states.
+`anabranch calibrate` measures them and keeps them in the user's cache folder, under the machine's name; what matters
+for a choice is their proportion, which varies little between machines. The sizes are not measured but known: they are
+how the engine lays out its states.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import platform
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TypedDict
 
 from anabranch.errors import StatisticsError
-from anabranch.stats.view import UnitCosts
+from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, UnitCosts
 
 
 class Sizes(TypedDict):
@@ -39,6 +42,18 @@ ENGINE = UnitCosts(
     call=6e-5,
     **ENGINE_SIZES,
 )
+
+
+def calibration_file() -> Path:
+    """Where the measured costs of this machine are kept."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "anabranch" / f"unit-costs-{platform.node() or 'machine'}.json"
+
+
+def calibrated() -> FixedStatistics:
+    """A view that knows the measured costs of this machine, or nothing when there are none."""
+    units = load_units(calibration_file())
+    return NOTHING_KNOWN if units is None else FixedStatistics(costs=units, source="calibrated")
 
 
 def save_units(units: UnitCosts, path: Path) -> None:

@@ -103,18 +103,23 @@ def _answer(model: ResourceModel, budget: Budget, objective: Objective, hints: H
     refused: list[Considered] = []
     for candidate in candidates:
         reason = hints.objection(candidate.plan)
-        (refused if reason else allowed).append(replace(candidate, reason=reason))
+        if reason:
+            refused.append(replace(candidate, reason=reason, standing="refused"))
+        else:
+            allowed.append(candidate)
     if not allowed:
         allowed = [_only(_obeying(model, hints), model, "hints")]
     qualified = [candidate for candidate in allowed if budget.allows(candidate.cost)]
-    over = [replace(c, reason=over_budget(c.cost, budget)) for c in allowed if not budget.allows(c.cost)]
+    over = [
+        replace(c, reason=over_budget(c.cost, budget), standing="over") for c in allowed if not budget.allows(c.cost)
+    ]
     if not qualified:
         failed = infeasible(over, budget)
         return replace(failed, considered=(*failed.considered, *refused))
     ranked = _ranked(qualified, model, budget, objective)
     best = ranked[0]
     rest = [replace(c, reason=_why_lost(c, best, budget)) if not c.reason else c for c in ranked[1:]]
-    won = replace(best, reason=best.reason or "chosen")
+    won = replace(best, reason=best.reason or "chosen", standing="chosen")
     reason = _why_won(ranked, budget, objective) if hints.plan is None else "it was asked for"
     return Proposal(best.plan, best.cost, reason, (won, *rest, *over, *refused))
 

@@ -35,7 +35,8 @@ def statistics_rows(choice: Choice) -> list[tuple[str, str, str]]:
 
 def explanation(choice: Choice) -> str:
     """The whole story of a choice as text."""
-    lines = ["statistics", *_table(statistics_rows(choice)), "", f"objective {choice.objective}"]
+    lines = ["statistics", *_table(statistics_rows(choice))]
+    lines += [f"  unit costs {_units_text(choice)}", "", f"objective {choice.objective}"]
     lines.append(f"budget {_budget_text(choice.budget)}")
     match choice.answer:
         case Proposal(plan=plan, cost=cost, reason=reason):
@@ -48,6 +49,16 @@ def explanation(choice: Choice) -> str:
     if len(rows) > MOST_ROWS:
         lines.append(f"  and {len(rows) - MOST_ROWS} more")
     return "\n".join(lines)
+
+
+def _units_text(choice: Choice) -> str:
+    match choice.units_from:
+        case "assumed":
+            return "of an ordinary machine; 'anabranch calibrate' measures those of this one"
+        case "calibrated":
+            return "calibrated on this machine"
+        case source:
+            return source
 
 
 def _budget_text(budget: Budget) -> str:

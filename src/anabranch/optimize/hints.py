@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, permutations
 from typing import Literal, TypeAlias
@@ -13,6 +13,7 @@ from anabranch.optimize.strategy import kind
 from anabranch.plan.check import validate
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, shape
+from anabranch.plan.query import Grouping
 from anabranch.plan.text import parse
 from anabranch.window import parse_duration
 
@@ -76,33 +77,31 @@ class Hints:
 
     @classmethod
     def parse(
-        cls, graph: JoinGraph, *, force: str | None = None, keep: Iterable[str] = (), forbid: Iterable[str] = ()
+        cls,
+        graph: JoinGraph,
+        grouping: Grouping | None = None,
+        *,
+        force: str | None = None,
+        keep: Iterable[str] = (),
+        forbid: Iterable[str] = (),
     ) -> Hints:
         """Hints from texts: force a family or a whole plan, keep joins such as 'a b', forbid families or joins."""
         kinds, plan = list(KINDS), None
         if force in KINDS:
             kinds = [known for known in KINDS if known == force]
         elif force is not None:
-            plan = validate(parse(force), graph)
+            plan = validate(parse(force), graph, grouping)
         forbidden = []
         for text in forbid:
             if text in KINDS:
                 kinds = [known for known in kinds if known != text]
             else:
-                forbidden.append(parse(text))
-        kept = tuple(frozenset(text.strip("() ").split()) for text in keep)
-        named = [(str(pattern), name) for pattern in forbidden for name in pattern.relations]
-        for text, name in [*named, *((" ".join(sorted(group)), name) for group in kept for name in sorted(group))]:
-            if name not in graph.names:
-                raise PlanError(
-                    f"hint '{text}' names '{name}', which the query does not have",
-                    hint=f"the query's relations are {', '.join(graph.names)}",
-                )
+                forbidden.append(_pattern(text, graph))
+        kept = tuple(frozenset(_named(text.strip("() ").split(), "keep", text, graph)) for text in keep)
         if not kinds:
-            raise SpecError("the hints forbid every family of plans", hint="allow one of mjoin, tree, jtree")
-        for group in kept:
-            if len(group) < 2:
-                raise SpecError(f"hint '{' '.join(group)}' names no join", hint="name at least two relations")
+            raise SpecError("'hints' forbid every family of plans", hint="allow one of mjoin, tree, jtree")
+        if len(graph.names) <= 2 and force != "jtree":
+            kinds = list(KINDS)  # the only plan there is belongs to every family
         return cls(plan, tuple(kinds), kept, tuple(forbidden))
 
     def forbidden_sets(self, model: ResourceModel) -> frozenset[int]:
@@ -146,6 +145,30 @@ class Hints:
             return node
         orders = tuple(_allowed_order(node, start, forbidden, model) for start in range(len(inputs)))
         return JoinNode(inputs, orders)
+
+
+def _pattern(text: str, graph: JoinGraph) -> PhysicalPlan:
+    try:
+        pattern = parse(text)
+    except PlanError as error:
+        hint = "write a family (mjoin, tree, jtree), a join such as (a b), or an order such as (a b c | a>b>c)"
+        raise PlanError(f"'hints.forbid': {error.message}", detail=error.detail, hint=hint) from error
+    _named(pattern.relations, "forbid", text, graph)
+    return pattern
+
+
+def _named(names: Sequence[str], entry: str, text: str, graph: JoinGraph) -> Sequence[str]:
+    """The names themselves when they are of two or more relations of the query."""
+    for name in names:
+        if name not in graph.names:
+            raise PlanError(
+                f"'hints.{entry}' names '{name}', which the query does not have",
+                detail=f"in '{text}'",
+                hint=f"the query's relations are {', '.join(graph.names)}",
+            )
+    if len(names) < 2:
+        raise SpecError(f"'hints.{entry}' names no join in '{text}'", hint="name at least two relations")
+    return names
 
 
 MOST_ORDERS = 5040

@@ -17,6 +17,8 @@ from anabranch.errors import SpecError
 from anabranch.plan.physical import PhysicalPlan, nodes
 from anabranch.sizes import size_text
 
+Standing: TypeAlias = Literal["chosen", "lost", "over", "refused"]
+"""Whether a plan was taken, was beaten by another, is over the budget, or goes against a hint."""
 Bound: TypeAlias = Literal["cpu", "memory", "cpu and memory together"]
 
 
@@ -65,6 +67,7 @@ class Considered:
     cost: Resources
     origin: str
     reason: str = ""
+    standing: Standing = "lost"
 
 
 @dataclass(frozen=True)

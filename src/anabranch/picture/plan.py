@@ -8,13 +8,13 @@ Readable up to about eight relations; beyond that the picture grows wide but sta
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
 from anabranch.picture import svg
-from anabranch.picture.svg import Colours, Face
+from anabranch.picture.svg import Colours, Drawing, Face
 from anabranch.plan.describe import conditions, probe_path
 from anabranch.plan.join_graph import JoinGraph, Relation
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, height, shape
@@ -42,8 +42,16 @@ _MARGIN, _GAP, _PADDING, _RISE = 28.0, 22.0, 10.0, 66.0
 _LEAF_WIDTH, _WIDEST_LEAF, _WIDEST_ORDER, _JOIN_WIDTH = 140.0, 232.0, 156.0, 230.0
 
 
-def plan_svg(query: Query, plan: PhysicalPlan, *, notes: Mapping[str, str] = MappingProxyType({})) -> str:
+def plan_svg(
+    query: Query, plan: PhysicalPlan, *, notes: Mapping[str, str] = MappingProxyType({}), below: Sequence[Drawing] = ()
+) -> str:
     """The plan of a query as an SVG document; `notes` maps a node's shape text, or `output`, to a remark."""
+    drawings = [draw_plan(query, plan, notes), *below]
+    return svg.stacked(drawings, title=f"plan {plan}", background=_PAPER, arrow=_LINE)
+
+
+def draw_plan(query: Query, plan: PhysicalPlan, notes: Mapping[str, str]) -> Drawing:
+    """The plan as a part of a picture."""
     root = _place(query.graph, plan, _MARGIN, notes)
     top = _result_boxes(query, notes)
     levels = _levels(root)
@@ -65,7 +73,7 @@ def plan_svg(query: Query, plan: PhysicalPlan, *, notes: Mapping[str, str] = Map
     foot = bottoms[0] + 34
     if root.inputs:
         parts.append(_legend(foot, inner=any(child.is_derived for child in _inner(root))))
-    return svg.document(width, foot + 26, parts, title=f"plan {plan}", background=_PAPER, arrow=_LINE)
+    return Drawing(width, foot + 26, tuple(parts))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ reader's sans-serif face and measured generously. There is no dependency, and th
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -49,6 +50,15 @@ class Colours:
     stroke: str
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """Parts of a picture and the room they take."""
+
+    width: float
+    height: float
+    parts: tuple[str, ...]
+
+
 def text(x: float, y: float, words: str, face: Face, *, anchor: str = "middle") -> str:
     weight = ' font-weight="600"' if face.bold else ""
     family = f' font-family="{MONO}"' if face.mono else ""
@@ -81,6 +91,30 @@ def line(x: float, start: float, end: float, colour: str, *, arrow: bool = False
     """A line straight up or down."""
     head = ' marker-end="url(#arrow)"' if arrow else ""
     return f'<path d="M{_n(x)} {_n(start)} V{_n(end)}" stroke="{colour}" stroke-width="1.4" fill="none"{head}/>'
+
+
+def stroke(start: tuple[float, float], end: tuple[float, float], colour: str, *, dashed: bool = False) -> str:
+    """A thin straight line."""
+    dash = ' stroke-dasharray="5 4"' if dashed else ""
+    ends = f"M{_n(start[0])} {_n(start[1])} L{_n(end[0])} {_n(end[1])}"
+    return f'<path d="{ends}" stroke="{colour}" stroke-width="{1.4 if dashed else 1}" fill="none"{dash}/>'
+
+
+def circle(x: float, y: float, radius: float, colours: Colours) -> str:
+    return (
+        f'<circle cx="{_n(x)}" cy="{_n(y)}" r="{_n(radius)}" fill="{colours.fill}" stroke="{colours.stroke}" '
+        'stroke-width="1.4"/>'
+    )
+
+
+def stacked(drawings: Sequence[Drawing], *, title: str, background: str, arrow: str) -> str:
+    """Drawings one below the other as one document."""
+    y, parts = 0.0, []
+    for drawing in drawings:
+        parts.append(f'<g transform="translate(0 {_n(y)})">{"".join(drawing.parts)}</g>')
+        y += drawing.height
+    width = max(drawing.width for drawing in drawings)
+    return document(width, y, parts, title=title, background=background, arrow=arrow)
 
 
 def group(parts: list[str], title: str) -> str:

@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from anabranch.choosing import Wishes, decide, proposal
 from anabranch.cql import compile_query
-from anabranch.explain import choose_plan
 from anabranch.host.spark import worker
 from anabranch.host.spark.parquet_sink import ParquetSink
 from anabranch.host.spark.runner import SparkRunner, start_query
@@ -60,7 +60,7 @@ def start(spark: SparkSession, folder: Path, moment: str, batch: int, plan: str,
     running, runner = start_query(
         spark=spark,
         query=query,
-        plan=choose_plan(plan, query.graph),
+        plan=proposal(decide(query, Wishes(plan))).plan,
         frames=frames,
         declarations={name: catalog.streams[name] for name in story.streams},
         sink=sink,

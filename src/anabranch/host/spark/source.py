@@ -28,13 +28,13 @@ _NOT_HASHED = (ArrayType, MapType, StructType, VariantType)
 def tagged_union(layout: WireLayout, frames: Mapping[str, DataFrame]) -> DataFrame:
     """All relations in the wire layout, plus whether each row passes its relation's filter."""
     parts = [
-        _relation_frame(position, relation, layout, frames[relation.stream])
+        relation_frame(position, relation, layout, frames[relation.stream])
         for position, relation in enumerate(layout.query.graph.relations)
     ]
     return reduce(DataFrame.unionAll, parts)
 
 
-def _relation_frame(position: int, relation: Relation, layout: WireLayout, frame: DataFrame) -> DataFrame:
+def relation_frame(position: int, relation: Relation, layout: WireLayout, frame: DataFrame) -> DataFrame:
     def column(reference: Column) -> str:
         return quote(reference.name)
 

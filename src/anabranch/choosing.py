@@ -1,0 +1,172 @@
+"""From what a user says about plans to the plan of a query: `plan: auto` and all that goes with it.
+
+Everything a user can say is one value, `Wishes`, whether it was written in a spec or set on a writer. `decide` is the
+one way from wishes to a choice, for running queries, for explanations and for pictures, so that they cannot disagree.
+Statistics are asked in this order: what was given by hand, what was seen (sampled, or measured by an earlier run), what
+calibration found on this machine; the rest is assumed, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from anabranch.cost.units import calibrated
+from anabranch.errors import NoFeasiblePlan, PlanError, SpecError
+from anabranch.optimize import Budget, Choice, Hints, Infeasible, Objective, Proposal, choose
+from anabranch.optimize.hints import KINDS
+from anabranch.plan.query import Query
+from anabranch.sizes import parse_size, size_text
+from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, Layered, StatisticsView
+
+PLAN_WORDS = ("auto", "mjoin", "tree")
+DEFAULT_BATCH = 1.0
+"""Seconds between batches where a trigger does not say."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a user says about the plan of a query; names are checked once the query is known."""
+
+    plan: str = "auto"
+    """`auto`, a family of plans, or a plan text."""
+    given: FixedStatistics = NOTHING_KNOWN
+    cpu: float = math.inf
+    """Cores that a slot may use."""
+    memory: float = math.inf
+    """Bytes that a slot may use."""
+    objective: Objective = field(default_factory=Objective)
+    force: str | None = None
+    keep: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
+
+    def with_stats(self, entries: Mapping[str, object]) -> Wishes:
+        """Statistics by hand, in the form of a spec's `stats:` block."""
+        return replace(self, given=FixedStatistics.from_mapping(entries))
+
+    def with_limits(self, cpu: float | None = None, memory: float | str | None = None) -> Wishes:
+        """What a slot may use; None leaves a limit as it is."""
+        wishes = self
+        if cpu is not None:
+            wishes = replace(wishes, cpu=Budget(cpu=_number(cpu, "cpu")).cpu)
+        if memory is not None:
+            wishes = replace(wishes, memory=Budget(memory=_bytes(memory)).memory)
+        return wishes
+
+    def with_objective(self, text: str) -> Wishes:
+        return replace(self, objective=Objective.parse(text))
+
+    def with_hints(self, force: str | None = None, keep: Iterable[str] = (), forbid: Iterable[str] = ()) -> Wishes:
+        return replace(self, force=force, keep=tuple(keep), forbid=tuple(forbid))
+
+    def need_statistics(self, query: Query) -> bool:
+        """True when they can make a difference: plans are to be told apart, or limits are to be kept."""
+        is_open = self.plan in (*PLAN_WORDS, *KINDS) and len(query.graph.names) > 2
+        return is_open or min(self.cpu, self.memory) < math.inf
+
+
+AUTO = Wishes()
+
+
+def decide(
+    query: Query,
+    wishes: Wishes = AUTO,
+    *,
+    slots: int = 1,
+    batch: float = DEFAULT_BATCH,
+    seen: StatisticsView = NOTHING_KNOWN,
+) -> Choice:
+    """The plan for a query, or the bound that no plan keeps; `batch` is the time between batches in seconds."""
+    wishes.given.check_names(query.graph)
+    view = Layered((wishes.given, seen, calibrated()))
+    budget = Budget(wishes.cpu, wishes.memory, slots)
+    return choose(query.graph, view, budget, wishes.objective, _hints(query, wishes), batch=batch)
+
+
+def proposal(choice: Choice) -> Proposal:
+    """The plan to run; NoFeasiblePlan when there is none within the limits."""
+    match choice.answer:
+        case Proposal() as found:
+            return found
+        case Infeasible() as failed:
+            raise _no_feasible_plan(failed, choice.budget)
+
+
+def headline(choice: Choice) -> str:
+    """The chosen plan and why, in one line."""
+    found = proposal(choice)
+    return f"plan {found.plan}: {found.reason} ({len(found.considered)} considered)"
+
+
+def _hints(query: Query, wishes: Wishes) -> Hints:
+    entry, force = "plan", wishes.plan.strip()
+    if not force:
+        raise PlanError("the plan is empty", hint="use auto, mjoin, tree or a plan text such as ((a b) c)")
+    if wishes.force is not None:
+        if force not in ("auto", wishes.force):
+            raise SpecError(
+                f"'plan' and 'hints.force' name different plans, '{force}' and '{wishes.force}'",
+                hint="write 'plan: auto', or leave 'hints.force' out",
+            )
+        entry, force = "hints.force", wishes.force
+    wanted = None if force == "auto" else force
+    try:
+        return Hints.parse(query.graph, query.grouping, force=wanted, keep=wishes.keep, forbid=wishes.forbid)
+    except PlanError as error:
+        if entry == "plan" or error.message.startswith("'hints."):
+            raise
+        raise PlanError(f"'{entry}': {error.message}", detail=error.detail, hint=error.hint) from error
+
+
+def _no_feasible_plan(failed: Infeasible, budget: Budget) -> NoFeasiblePlan:
+    cost, slots = failed.cost, budget.slots
+    each = f" in each of {slots} slots" if slots > 1 else ""
+    cpu, memory = _rounded_up(cost.cpu / slots), _rounded_up(cost.memory / slots)
+    needs = f"cpu: {cpu:g}", f"memory: {size_text(memory)}"
+    allowed = (
+        f"'limits.cpu' allows {budget.cpu:g} cores{each}",
+        f"'limits.memory' allows {size_text(budget.memory)}{each}",
+    )
+    match failed.bound:
+        case "cpu":
+            named, best, write, limit = "'limits.cpu'", "the least CPU", needs[0], allowed[0]
+        case "memory":
+            named, best, write, limit = "'limits.memory'", "the least memory", needs[1], allowed[1]
+        case "cpu and memory together":
+            named, best, write = "'limits.cpu' and 'limits.memory' together", "the nearest", ", ".join(needs)
+            limit = f"{allowed[0]} and {allowed[1]}"
+    return NoFeasiblePlan(
+        f"no plan keeps within {named}",
+        detail=f"{limit}; {best} has {failed.best}, which needs {cost.cpu / slots:.3g} cores and "
+        f"{size_text(cost.memory / slots)}{each}",
+        hint=f"write 'limits: {{{write}}}' or more, use more slots, or shorten the windows",
+    )
+
+
+def _rounded_up(amount: float) -> float:
+    """At least the amount, in two digits.
+
+    >>> _rounded_up(137_412.0)
+    140000.0
+    """
+    if amount <= 0:
+        return 0.0
+    digit = 10.0 ** (math.floor(math.log10(amount)) - 1)
+    return math.ceil(amount / digit) * digit
+
+
+def _number(value: float, entry: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SpecError(f"'limits.{entry}' is '{value}'", hint="write a number above 0, such as 0.8")
+    return float(value)
+
+
+def _bytes(value: float | str) -> float:
+    if not isinstance(value, str):
+        return _number(value, "memory")
+    try:
+        return parse_size(value)
+    except ValueError as error:
+        hint = "write bytes, such as 500000000 or 500 MB"
+        raise SpecError(f"'limits.memory' is '{value}'", detail=str(error), hint=hint) from error

@@ -1,0 +1,150 @@
+"""What some rows of each stream say of the whole: rates, selectivities and row sizes before a query has run.
+
+Pairs are counted as a join would see them: those that are inside each other's windows, of which some agree in their
+keys. A sample that is shorter than the windows says little about keys that hardly repeat: whether the partner of an
+order has not come yet or never comes, nobody can tell. Such a selectivity stays unknown, and the estimates then take
+the equality for a foreign key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from anabranch.engine.batch import RelationBatch
+from anabranch.engine.codes import combine_codes
+from anabranch.engine.evaluate import evaluate_mask
+from anabranch.expr import Column
+from anabranch.plan.join_graph import JoinGraph, Theta
+from anabranch.plan.query import Query
+from anabranch.stats.view import FixedStatistics
+
+FEWEST_PAIRS = 100
+"""Pairs inside the windows below which nothing is said."""
+MOSTLY_DISTINCT = 0.8
+"""The share of distinct values from which on a key counts as hardly repeating."""
+TRIED_PAIRS = 5_000
+"""Pairs on which a predicate is tried."""
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The rows of a relation that were looked at: how many, over which event time, and the share its filter passes."""
+
+    rows: float
+    seconds: float
+    """0 where the rows do not tell."""
+    passing: float
+
+
+def sampled(query: Query, stretches: Mapping[str, Stretch], rows: Mapping[str, RelationBatch]) -> FixedStatistics:
+    """Statistics from stretches of the streams, and from rows of them that passed the filters, by relation."""
+    graph = query.graph
+    passing = {
+        relation.name: max(stretch.passing, 0.5 / stretch.rows)
+        for relation in graph.relations
+        if relation.filter is not None and (stretch := stretches.get(relation.name)) and stretch.rows
+    }
+    sizes = {
+        name: batch.payload.nbytes / len(batch)
+        for name, batch in rows.items()
+        if len(batch) and batch.payload.num_columns
+    }
+    selectivities: dict[str, float] = {}
+    known = [name for name in graph.names if len(rows.get(name, ()))]
+    for position, left in enumerate(known):
+        for right in known[position + 1 :]:
+            pairs = _pairs(graph, left, right, rows)
+            if pairs is None:
+                continue
+            if pairs.is_telling:
+                selectivities[f"{left} {right}"] = pairs.selectivity
+            if pairs.tried:
+                for theta in graph.thetas_between([left], [right]):
+                    selectivities[str(theta)] = _share(theta, pairs, rows)
+    return FixedStatistics(
+        rates={name: stretch.rows / stretch.seconds for name, stretch in stretches.items() if stretch.seconds > 0},
+        filters=passing,
+        selectivities=selectivities,
+        bytes=sizes,
+        source="sampled",
+    )
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Pairs of two relations' rows inside the windows: how many there are, how many agree, and some of them."""
+
+    left: str
+    right: str
+    inside: int
+    agreeing: int
+    is_telling: bool
+    left_rows: Integers
+    right_rows: Integers
+
+    @property
+    def selectivity(self) -> float:
+        return max(self.agreeing, 0.5) / self.inside
+
+    @property
+    def tried(self) -> int:
+        return len(self.left_rows)
+
+
+def _pairs(graph: JoinGraph, left: str, right: str, rows: Mapping[str, RelationBatch]) -> _Pairs | None:
+    keys = graph.keys_between([left], [right])
+    if not keys and not graph.thetas_between([left], [right]):
+        return None
+    one, other = rows[left], rows[right]
+    start = min(int(one.times[0]), int(other.times[0]))
+    span = max(int(one.times[-1]), int(other.times[-1])) - start + 1
+    reach = [span if (r := graph.relation(name).window.range) is None else r for name in (left, right)]
+    # Ticks instead of microseconds where a long time would leave no room for the key beside it.
+    tick = 1 + (span >> 44)
+    mine, times, ticks = (one.times - start) // tick, (other.times - start) // tick, span // tick + 1
+    # A row of the left meets those of the right that are at most their own range older or the left's range newer.
+    low, high = np.clip(mine - reach[1] // tick, 0, ticks), np.clip(mine + reach[0] // tick, 0, ticks)
+    inside = int((np.searchsorted(times, high, "right") - np.searchsorted(times, low, "left")).sum())
+    if inside < FEWEST_PAIRS:
+        return None
+    codes = [_codes(batch, [key.name for key in keys]) for batch in (one, other)]
+    ranks = np.unique(np.concatenate(codes), return_inverse=True)[1] * (ticks + 1)
+    mine, theirs = ranks[: len(one)], ranks[len(one) :]
+    order = np.argsort(theirs + times, kind="stable")
+    ordered = (theirs + times)[order]
+    first, last = np.searchsorted(ordered, mine + low, "left"), np.searchsorted(ordered, mine + high, "right")
+    counts = last - first
+    repeating = max(len(np.unique(code)) / len(code) for code in codes) <= MOSTLY_DISTINCT
+    tried = np.flatnonzero(counts)[:TRIED_PAIRS]
+    # The partner in the middle of the range: neither always the oldest nor always the newest.
+    partners = order[(first + counts // 2)[tried]]
+    is_telling = bool(keys) and (repeating or span >= max(reach))
+    return _Pairs(left, right, inside, int(counts.sum()), is_telling, tried, partners)
+
+
+def _codes(batch: RelationBatch, keys: list[str]) -> Integers:
+    match keys:
+        case []:
+            return np.zeros(len(batch), np.int64)
+        case [only]:
+            return batch.codes[only]
+        case several:
+            return combine_codes([batch.codes[name] for name in several])
+
+
+def _share(theta: Theta, pairs: _Pairs, rows: Mapping[str, RelationBatch]) -> float:
+    """The share of the agreeing pairs that pass a predicate."""
+    numbers = {pairs.left: pairs.left_rows, pairs.right: pairs.right_rows}
+
+    def column(reference: Column) -> pa.Array:
+        return rows[reference.relation].payload.column(reference.name).take(pa.array(numbers[reference.relation]))
+
+    passing = float(evaluate_mask(theta.predicate, column, pairs.tried).sum())
+    return max(passing, 0.5) / pairs.tried
