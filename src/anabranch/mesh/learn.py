@@ -123,12 +123,16 @@ class Learner:
         return best, tuple(considered)
 
     def classify(self, solution: Solution) -> Priced:
-        """Learns from the sampled rows, each with the route of its cell, and takes out tests that do not pay."""
+        """Learns from the sampled rows, each with the route of its cell, and takes out tests that do not pay.
+
+        Routes are numbered by the share of the rows that take them, the most used first.
+        """
         sample, cells = self.condensed.sample, self.condensed.cells
         tree = induce(sample, solution.labels[cells])
         paid = self._paid(solution.routes)[cells] * sample.shares[:, None]
         tree, _ = cut_back(tree, sample, paid, self.setting.costs.test)
-        used = sorted({route for route, _ in leaves(tree)})
+        taken = np.bincount(assign_routes(tree, sample.columns, sample.rows), sample.weights, len(solution.routes))
+        used = sorted({route for route, _ in leaves(tree)}, key=lambda route: -taken[route])
         tree = map_leaves(tree, lambda leaf: Assign(used.index(leaf.route)))
         return self.price(tree, tuple(solution.routes[route] for route in used))
 
