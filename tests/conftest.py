@@ -35,6 +35,14 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_calibration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Plans are chosen by the built-in costs, whatever was measured on the machine that runs the tests."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark session with two cores, shared by the whole run."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from anabranch.errors import HostError
+from anabranch.cost.units import calibration_file, load_units
+from anabranch.errors import HostError, StatisticsError
 from anabranch.sizes import size_text
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -30,8 +31,9 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Python, Java, Spark, and the memory that hot state lives in."""
-    return [_python(), _spark(), _java(), _shared_memory(), Finding("processors", f"{os.cpu_count()}")]
+    """Python, Java, Spark, the memory that hot state lives in, and what plans are priced by."""
+    processors = Finding("processors", f"{os.cpu_count()}")
+    return [_python(), _spark(), _java(), _shared_memory(), processors, _calibration()]
 
 
 def _python() -> Finding:
@@ -60,3 +62,13 @@ def _shared_memory() -> Finding:
         return Finding("shared memory", "none; hot state will live in the temporary folder, which is slower")
     usage = shutil.disk_usage(SHARED_MEMORY)
     return Finding("shared memory", f"{size_text(usage.free)} free of {size_text(usage.total)} in {SHARED_MEMORY}")
+
+
+def _calibration() -> Finding:
+    file = calibration_file()
+    try:
+        known = load_units(file)
+    except StatisticsError as error:
+        return Finding("calibration", error.message, error.hint)
+    found = f"in {file}" if known else "none; plans are priced by the costs of an ordinary machine"
+    return Finding("calibration", found)

@@ -1,9 +1,8 @@
-"""What the engine's elementary operations cost on this machine, and how well the cost model predicts with them.
+"""What the engine's elementary operations cost on this machine.
 
-`calibrate` lets several plans of several small queries run in their steady state, counts what they did with the
-engine's own meter, and fits the seconds of processor time to the counts by least squares with no negative cost.
-`compare` prices other queries and plans with the fitted costs, from their statistics alone, and sets the prediction
-beside what the engine then needs. Processor time, not wall-clock time, so a busy machine disturbs little.
+Several plans of several small queries run in their steady state; what they did is counted by the engine's own meter,
+and the seconds of processor time are fitted to the counts by least squares with no negative cost. Processor time, not
+wall-clock time, so a busy machine disturbs little. `cost_model` shows how well one predicts with the outcome.
 """
 
 from __future__ import annotations
@@ -16,19 +15,16 @@ from time import process_time
 
 import numpy as np
 import pyarrow as pa
-from matplotlib.figure import Figure
 from scipy.optimize import nnls
-from scipy.stats import spearmanr
 
 from anabranch import cql
 from anabranch.catalog import Catalog
 from anabranch.cost.estimates import from_statistics
-from anabranch.cost.resources import ResourceModel, Resources
+from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import ENGINE, ENGINE_SIZES
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.compile import compile_plan
 from anabranch.engine.engine import Engine
-from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict
 from anabranch.lab.virtual_clock import stream
 from anabranch.optimize.ranking import ranked_orderer
 from anabranch.plan.join_graph import JoinGraph
@@ -170,8 +166,8 @@ def calibrate(seed: int = 1, *, seconds: int = 5) -> UnitCosts:
     rng = random.Random(seed)
     measured = [
         measure(load, plan, seed=seed + number, seconds=seconds)
-        for number, load in enumerate(_workloads(rng, 8))
-        for plan in _plans(load, rng, 3)
+        for number, load in enumerate(workloads(rng, 8))
+        for plan in plans_of(load, rng, 3)
     ]
     # Each run counts alike, however long it took: what is fitted is the ratio of predicted to measured.
     # Counts rise and fall together, so each cost is also held, lightly, to its share on an ordinary machine.
@@ -186,34 +182,11 @@ def calibrate(seed: int = 1, *, seconds: int = 5) -> UnitCosts:
     return UnitCosts(**costs, delete=0.0, **ENGINE_SIZES)
 
 
-@dataclass(frozen=True)
-class Compared:
-    """A prediction beside the truth."""
-
-    load: Workload
-    plan: PhysicalPlan
-    predicted: Resources
-    cpu: float
-    memory: float
-
-
-def compare(units: UnitCosts, seed: int, *, workloads: int = 14, plans: int = 4, seconds: int = 5) -> list[Compared]:
-    """Predictions and measurements of plans that the calibration has not seen."""
-    rng = random.Random(seed)
-    found = []
-    for number, load in enumerate(_workloads(rng, workloads)):
-        model = _model(load, units)
-        for plan in _plans(load, rng, plans):
-            run = measure(load, plan, seed=seed + number, seconds=seconds)
-            found.append(Compared(load, plan, model.price(plan), run.cpu, run.memory))
-    return found
-
-
-def _model(load: Workload, units: UnitCosts) -> ResourceModel:
+def model_of(load: Workload, units: UnitCosts) -> ResourceModel:
     return ResourceModel(from_statistics(load.query().graph, load.statistics()), units, batch=BATCH)
 
 
-def _workloads(rng: random.Random, count: int) -> Iterator[Workload]:
+def workloads(rng: random.Random, count: int) -> Iterator[Workload]:
     """Chains and stars of three or four streams, from a trickle to as many results as a quick run can bear."""
     made = 0
     while made < count:
@@ -229,7 +202,7 @@ def _workloads(rng: random.Random, count: int) -> Iterator[Workload]:
             for one, other in edges
         }
         load = Workload(rates, selectivities, window, theta=made % 4 == 3)
-        model = _model(load, UnitCosts(0.0, 0.0, 0.0, 0.0, 0.0))
+        model = model_of(load, UnitCosts(0.0, 0.0, 0.0, 0.0, 0.0))
         if max(model.births(mask) for mask in range(1, 1 << len(names)) if _is_joined(mask, model)) < MOST_BIRTHS:
             made += 1
             yield load
@@ -245,7 +218,7 @@ def _is_joined(mask: int, model: ResourceModel) -> bool:
     return bound == mask
 
 
-def _plans(load: Workload, rng: random.Random, count: int) -> list[PhysicalPlan]:
+def plans_of(load: Workload, rng: random.Random, count: int) -> list[PhysicalPlan]:
     """Some shapes of a query without cross products, orders chosen; the mjoin is always among them."""
     if len(load.rates) == 3:
         texts = ["(a b c)", "((a b) c)", "(a (b c))", "((a c) b)"]
@@ -261,7 +234,7 @@ def _plans(load: Workload, rng: random.Random, count: int) -> list[PhysicalPlan]
         ]
     graph = load.query().graph
     mjoin, *others = [text for text in texts if _is_connected(parse(text), graph)]
-    orderer = ranked_orderer(_model(load, UnitCosts(1e-7, 0.0, 1e-7, 1e-8, 1e-7)))
+    orderer = ranked_orderer(model_of(load, UnitCosts(1e-7, 0.0, 1e-7, 1e-8, 1e-7)))
     chosen = [mjoin, *rng.sample(others, min(count - 1, len(others)))]
     return [orderer.complete(parse(text)) for text in chosen]
 
@@ -276,39 +249,3 @@ def _is_connected(plan: PhysicalPlan, graph: JoinGraph) -> bool:
         if others:
             return False
     return True
-
-
-def rank_correlation(compared: list[Compared]) -> float:
-    """Spearman's correlation of predicted and measured CPU."""
-    return float(spearmanr([c.predicted.cpu for c in compared], [c.cpu for c in compared]).statistic)
-
-
-def worst_memory(compared: list[Compared]) -> float:
-    """The largest share by which predicted and measured bytes differ."""
-    return max(abs(c.predicted.memory / c.memory - 1) for c in compared)
-
-
-def run(setting: Setting) -> Outcome:
-    units = calibrate(setting.seed, seconds=3 if setting.quick else 5)
-    compared = compare(units, setting.seed + 100, workloads=5 if setting.quick else 14)
-    rows = tuple(
-        (str(c.plan), c.predicted.cpu, c.cpu, c.predicted.memory, c.memory, c.predicted.memory / c.memory - 1)
-        for c in compared
-    )
-    columns = ("plan", "predicted cpu", "measured cpu", "predicted bytes", "measured bytes", "bytes off")
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        axes.loglog([c.cpu for c in compared], [c.predicted.cpu for c in compared], "o")
-        ends = [min(c.cpu for c in compared), max(c.cpu for c in compared)]
-        axes.plot(ends, ends, color="grey", linewidth=0.8)
-        axes.set(xlabel="measured CPU s/s", ylabel="predicted CPU s/s")
-
-    verdict = Verdict(
-        "rank correlation of at least 0.95 over 40 plans, bytes within 15 % (our own bar)",
-        f"{rank_correlation(compared):.3f} over {len(compared)} plans, bytes within {worst_memory(compared):.1%}",
-    )
-    return Outcome(columns, rows, draw, (verdict,))
-
-
-EXPERIMENTS = (Experiment("cost-model", "Predicted and measured CPU and memory of this engine", run),)

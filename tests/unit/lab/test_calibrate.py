@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from scipy.stats import spearmanr
 
-from anabranch.cost.units import ENGINE, ENGINE_SIZES, load_units, save_units
+from anabranch.cost.units import ENGINE, ENGINE_SIZES, calibrated, calibration_file, load_units, save_units
 from anabranch.errors import StatisticsError
-from anabranch.lab import calibrate
+from anabranch.lab import calibrate, cost_model
 from anabranch.lab.calibrate import FEATURES, Measured, Workload, measure
 from anabranch.plan.text import parse
-from anabranch.stats.view import UnitCosts
+from anabranch.stats.view import KnownCosts, UnitCosts
 
 CHAIN = Workload({"a": 300.0, "b": 400.0, "c": 500.0}, {("a", "b"): 0.002, ("b", "c"): 0.001}, 2.0)
 
@@ -21,7 +23,7 @@ CHAIN = Workload({"a": 300.0, "b": 400.0, "c": 500.0}, {("a", "b"): 0.002, ("b",
 def priced(load: Workload, text: str, feature: str) -> tuple[float, float]:
     """How often an operation is predicted and counted."""
     costs = {**dict.fromkeys(FEATURES, 0.0), "delete": 0.0, feature: 1.0}
-    model = calibrate._model(load, UnitCosts(**costs, **ENGINE_SIZES))
+    model = calibrate.model_of(load, UnitCosts(**costs, **ENGINE_SIZES))
     plan = parse(text)
     return model.price(plan).cpu, measure(load, plan, seed=1, seconds=5).counts[feature]
 
@@ -42,7 +44,7 @@ def test_checks_are_counted_where_a_theta_is() -> None:
 
 @pytest.mark.parametrize("text", ["(a b c | a>b>c, b>a>c, c>b>a)", "((a b) c)", "(a (b c))"])
 def test_bytes_are_predicted_within_fifteen_percent(text: str) -> None:
-    predicted = calibrate._model(CHAIN, ENGINE).price(parse(text)).memory
+    predicted = calibrate.model_of(CHAIN, ENGINE).price(parse(text)).memory
     assert predicted == pytest.approx(measure(CHAIN, parse(text), seed=1, seconds=3).memory, rel=0.15)
 
 
@@ -62,12 +64,12 @@ def test_a_fit_finds_the_costs_behind_the_counts(monkeypatch: pytest.MonkeyPatch
 
 
 def test_workloads_differ_and_stay_bearable() -> None:
-    loads = list(calibrate._workloads(random.Random(3), 6))
+    loads = list(calibrate.workloads(random.Random(3), 6))
     assert len({load.window for load in loads}) > 1
-    assert all(calibrate._model(load, ENGINE).base.rate < calibrate.MOST_BIRTHS for load in loads)
+    assert all(calibrate.model_of(load, ENGINE).base.rate < calibrate.MOST_BIRTHS for load in loads)
     assert any(load.theta for load in loads)
     for load in loads:
-        assert len(calibrate._plans(load, random.Random(1), 3)) >= 2
+        assert len(calibrate.plans_of(load, random.Random(1), 3)) >= 2
 
 
 def test_plans_with_cross_products_are_left_out() -> None:
@@ -77,14 +79,27 @@ def test_plans_with_cross_products_are_left_out() -> None:
 
 
 def test_rank_correlation_is_spearmans() -> None:
-    model = calibrate._model(CHAIN, ENGINE)
+    model = calibrate.model_of(CHAIN, ENGINE)
     texts = ["((a b) c)", "(a (b c))", "((a c) b)"]
     compared = [
-        calibrate.Compared(CHAIN, parse(text), model.price(parse(text)), cpu, 1.0)
+        cost_model.Compared(CHAIN, parse(text), model.price(parse(text)), cpu, 1.0)
         for text, cpu in zip(texts, (1.0, 3.0, 2.0), strict=True)
     ]
     expected = spearmanr([c.predicted.cpu for c in compared], [1.0, 3.0, 2.0]).statistic
-    assert calibrate.rank_correlation(compared) == pytest.approx(expected)
+    assert cost_model.rank_correlation(compared) == pytest.approx(expected)
+
+
+def test_a_calibration_is_found_again_and_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert calibrated().unit_costs() is None
+    save_units(ENGINE, calibration_file())
+    assert tmp_path in calibration_file().parents
+    assert calibrated().unit_costs() == KnownCosts(ENGINE, "calibrated")
+
+
+def test_measuring_needs_no_plotting() -> None:
+    program = "import sys; sys.modules['matplotlib'] = None; import anabranch.lab.calibrate"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_measured_costs_are_kept(tmp_path: Path) -> None:
