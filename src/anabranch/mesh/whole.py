@@ -1,0 +1,67 @@
+"""The mesh of a whole query, put together from what was found for each of its relations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from anabranch.mesh.learn import SearchSetting
+from anabranch.mesh.precedence import precedence
+from anabranch.mesh.proposal import MeshProposal, find_mesh
+from anabranch.mesh.training import training_set
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.mesh import Mesh, RelationRoutes, check_mesh, one_route
+from anabranch.stats.profiles import OperatorProfile
+
+
+@dataclass(frozen=True)
+class QueryMesh:
+    """A mesh with the reasons for its parts, and the plan of single best routes that it is measured against."""
+
+    mesh: Mesh
+    single: Mesh
+    proposals: Mapping[str, MeshProposal]
+    """By relation; one that had nothing to be learnt from has none, and keeps its default order of probes."""
+
+    @property
+    def is_mesh(self) -> bool:
+        """True when some relation has several routes."""
+        return any(proposal.is_mesh for proposal in self.proposals.values())
+
+    def gain(self, weights: Mapping[str, float] | None = None) -> float:
+        """How much faster than the single best routes; `weights` are the relations' rows per second."""
+        shares = {name: (weights or {}).get(name, 1.0) for name in self.proposals}
+        single = sum(shares[name] * proposal.single_cost for name, proposal in self.proposals.items())
+        cost = sum(shares[name] * proposal.cost for name, proposal in self.proposals.items())
+        return single / cost - 1 if cost > 0 else 0.0
+
+
+def find_query_mesh(
+    graph: JoinGraph,
+    profiles: Iterable[OperatorProfile],
+    rng: np.random.Generator,
+    setting: SearchSetting | None = None,
+    current: Mesh | None = None,
+) -> QueryMesh:
+    """The best mesh for all relations of a query, each searched for itself; starts from the current mesh if given."""
+    proposals = {
+        seen.relation: find_mesh(
+            training_set(seen.relation, seen.columns),
+            seen.matrix,
+            precedence(graph, seen.relation, seen.matrix.operators),
+            rng,
+            setting,
+            current.of(seen.relation) if current is not None else None,
+        )
+        for seen in profiles
+        if seen.matrix.rows
+    }
+    default = one_route(graph)
+    ways = [proposals[name].ways if name in proposals else default.of(name) for name in graph.names]
+    single = [
+        RelationRoutes(name, (proposals[name].single,)) if name in proposals else default.of(name)
+        for name in graph.names
+    ]
+    return QueryMesh(check_mesh(Mesh(tuple(ways)), graph), check_mesh(Mesh(tuple(single)), graph), proposals)
