@@ -65,6 +65,18 @@ class WireLayout:
         fields += [pa.field(name, kind) for name, kind in self._placed[1]]
         return pa.schema(fields)
 
+    def without_rejected(self, table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
+        """The rows that passed their filter, and the newest time of the others, by relation.
+
+        A row that did not pass bears the complement of its relation's number; it only tells how far its stream is.
+        """
+        tags = _numpy(table, RELATION)
+        if not len(tags) or tags.min() >= 0:
+            return table, {}
+        rejected, times = tags < 0, _numpy(table, TIME)
+        newest = {self.query.graph.names[~tag]: int(times[tags == tag].max()) for tag in np.unique(tags[rejected])}
+        return table.filter(pa.array(~rejected)), newest
+
     def split(self, table: pa.Table) -> dict[str, RelationBatch]:
         """The rows of each relation, in time order."""
         names = self.query.graph.names

@@ -55,6 +55,15 @@ def test_rows_that_a_filter_rejects_still_move_event_time(spark: SparkSession, t
     assert written(tmp_path) == Counter([(2, 100)])
 
 
+def test_rows_without_a_key_still_move_event_time(spark: SparkSession, tmp_path: Path) -> None:
+    feed(tmp_path, {"s0": table([(50, None, 9)]), "s1": table([(45, 1, 100)])})
+    feed(tmp_path, {"s0": table([(40, 1, 1), (51, 1, 2)]), "s1": table([(46, None, 101)])})
+    handle = run(register(spark, Story(PAIR), tmp_path).sql(PAIR), tmp_path)
+    assert adaptive(handle, "lateRows") == [{"s0": 0, "s1": 0}, {"s0": 1, "s1": 0}]
+    assert adaptive(handle, "rowsIn") == [{"s0": 0, "s1": 1}, {"s0": 1, "s1": 0}]
+    assert written(tmp_path) == Counter([(2, 100)])
+
+
 def test_a_stream_read_twice_counts_its_rows_once(spark: SparkSession, tmp_path: Path) -> None:
     cql = "SELECT a.p AS p0, b.p AS p1 FROM s0 [RANGE 20 SECONDS] AS a, s0 [RANGE 20 SECONDS] AS b WHERE a.x = b.x"
     feed(tmp_path, {"s0": table([(10, 1, 1), (20, 2, 2)])})

@@ -94,3 +94,17 @@ def test_rows_keep_their_order_among_equals() -> None:
     table = layout.join({"a": RelationBatch(np.array([5, 5, 4]), codes, empty)})
     assert layout.split(table)["a"].codes[layout.codes["a"][0]].tolist() == [2, 0, 1]
     assert len(layout.split(table)["b"]) == 0
+
+
+def test_rejected_rows_leave_only_their_newest_times() -> None:
+    layout = LAYOUTS["nothing"]
+    codes = {name: {code: np.arange(3) for code in of} for name, of in layout.codes.items()}
+    empty = pa.RecordBatch.from_pydict({})
+    rows = {name: RelationBatch(np.array([7, 5, 6]), codes[name], empty) for name in ("a", "b")}
+    table = layout.join(rows)
+    same, nothing = layout.without_rejected(table)
+    assert same is table and nothing == {}
+    tags = pa.array(np.array([0, ~0, ~0, 1, 1, ~1], dtype=np.int8))
+    passed, newest = layout.without_rejected(table.set_column(0, table.schema.field(0), tags))
+    assert newest == {"a": 6, "b": 6}
+    assert {name: batch.times.tolist() for name, batch in layout.split(passed).items()} == {"a": [7], "b": [5, 7]}

@@ -1,19 +1,23 @@
 """The streams of a query as one streaming frame in the wire layout, computed by Spark SQL.
 
-Every relation becomes (relation, event time, codes, shared payload columns); the union of all is what a micro-batch
-brings. A relation's filter travels as a boolean column until the largest event times have been observed: a row that
-the filter rejects still tells how far its stream has come.
+Every relation becomes (relation, event time, codes, shared payload columns, slot); the union of all is what a
+micro-batch brings, and all that is left to do with it is to send each row to its slot.
+
+A row that the relation's filter rejects still tells how far its stream has come. A filter that was written by the user
+travels as a boolean column until the largest event times have been observed. A filter that only keeps NULL keys out
+(most queries have no other) rejects few rows, and observing costs more than carrying those: they go to a slot under
+the complement of their relation's number, as bare times (`WireLayout.without_rejected`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
-from anabranch.expr import Column
+from anabranch.expr import Call, Column, Expr, conjuncts
 from anabranch.host.spark.expressions import key_code_sql, quote, spark_type, to_spark_sql
 from anabranch.host.wire import RELATION, TIME, WireLayout
 from anabranch.plan.join_graph import Relation
@@ -25,13 +29,35 @@ _MOST_RUNS = 8
 _NOT_HASHED = (ArrayType, MapType, StructType, VariantType)
 
 
-def tagged_union(layout: WireLayout, frames: Mapping[str, DataFrame]) -> DataFrame:
-    """All relations in the wire layout, plus whether each row passes its relation's filter."""
-    parts = [
-        relation_frame(position, relation, layout, frames[relation.stream])
-        for position, relation in enumerate(layout.query.graph.relations)
-    ]
+def tagged_union(layout: WireLayout, partitioning: Partitioning, frames: Mapping[str, DataFrame]) -> DataFrame:
+    """All relations in the wire layout, with the slot of each row, and whether it passes where that is to be observed.
+
+    A row that several slots need is there several times.
+    """
+    relations = layout.query.graph.relations
+    wire = [quote(name) for name in layout.schema.names if name != RELATION]
+    observed = [PASSES] if has_observed_filters(relations) else []
+    parts = []
+    for position, relation in enumerate(relations):
+        part = relation_frame(position, relation, layout, frames[relation.stream])
+        number = RELATION
+        passes = PASSES
+        if relation.filter is not None and keeps_null_keys_out(relation.filter):
+            number = f"CAST(CASE WHEN {PASSES} THEN {position} ELSE {~position} END AS TINYINT) AS {RELATION}"
+            passes = f"TRUE AS {PASSES}"
+        slot = _slot(layout, partitioning, relation.name)
+        parts.append(part.selectExpr(number, *wire, f"{slot} AS {SLOT}", *(passes for _ in observed)))
     return reduce(DataFrame.unionAll, parts)
+
+
+def has_observed_filters(relations: Iterable[Relation]) -> bool:
+    """True when some relation has a filter that rejects more than NULL keys."""
+    return any(relation.filter is not None and not keeps_null_keys_out(relation.filter) for relation in relations)
+
+
+def keeps_null_keys_out(condition: Expr) -> bool:
+    """True of a conjunction of IS NOT NULL tests."""
+    return all(isinstance(part, Call) and part.function == "is_not_null" for part in conjuncts(condition))
 
 
 def relation_frame(position: int, relation: Relation, layout: WireLayout, frame: DataFrame) -> DataFrame:
@@ -63,31 +89,22 @@ def relation_frame(position: int, relation: Relation, layout: WireLayout, frame:
     return frame.where(f"{quote(relation.event_time)} IS NOT NULL").selectExpr(*expressions)
 
 
-def to_slots(frame: DataFrame, layout: WireLayout, partitioning: Partitioning) -> DataFrame:
-    """The rows of a micro-batch, each in the partition of every slot that needs it."""
-    wire = [quote(name) for name in layout.schema.names]
-    if partitioning.slots == 1:
-        return frame.selectExpr(*wire).repartition(1)
+def to_slots(frame: DataFrame, partitioning: Partitioning) -> DataFrame:
+    """The rows of a micro-batch, each in the partition of its slot.
+
+    The slot's own column travels along: taking it off would cost a plan node, reading past it costs nothing.
+    """
+    return frame.repartition(1) if partitioning.slots == 1 else frame.repartitionById(partitioning.slots, SLOT)
+
+
+def _slot(layout: WireLayout, partitioning: Partitioning, relation: str) -> str:
+    """The slot of a row as SQL; a generator of them where a row goes to several."""
+    slots = partitioning.slots_of(relation)
+    place = _place(layout, partitioning, relation)
     if partitioning.is_partition:
-        slot = _by_relation(layout, partitioning, lambda slots: f"{slots[0]}")
-    else:
-        slot = _by_relation(layout, partitioning, lambda slots: f"array({', '.join(map(str, slots))})")
-        slot = f"explode({slot})"
-    # The slot's own column travels along: taking it off would cost a plan node, reading past it costs nothing.
-    return frame.selectExpr(*wire, f"{slot} AS {SLOT}").repartitionById(partitioning.slots, SLOT)
-
-
-def _by_relation(layout: WireLayout, partitioning: Partitioning, spell: Callable[[tuple[int, ...]], str]) -> str:
-    """The slots of a row as SQL, depending on its relation and its coordinates."""
-    names = layout.query.graph.names
-    texts = [
-        _entry([spell(slots) for slots in partitioning.slots_of(name)], _place(layout, partitioning, name))
-        for name in names
-    ]
-    if len(set(texts)) == 1:
-        return texts[0]
-    whens = " ".join(f"WHEN {position} THEN {text}" for position, text in enumerate(texts[:-1]))
-    return f"CASE {RELATION} {whens} ELSE {texts[-1]} END"
+        return _entry([str(of_cell[0]) for of_cell in slots], place)
+    arrays = [f"array({', '.join(map(str, of_cell))})" for of_cell in slots]
+    return f"explode({_entry(arrays, place)})"
 
 
 def _place(layout: WireLayout, partitioning: Partitioning, relation: str) -> str:
