@@ -36,6 +36,10 @@ def statistics_rows(choice: Choice) -> list[tuple[str, str, str]]:
 def explanation(choice: Choice) -> str:
     """The whole story of a choice as text."""
     lines = ["statistics", *_table(statistics_rows(choice))]
+    if assumed := sum(used.source == "assumed" for used in choice.estimates.used):
+        lines.append(
+            f"  {assumed} of {len(choice.estimates.used)} are assumed; a sample, or entries under 'stats', say more"
+        )
     lines += [f"  unit costs {_units_text(choice)}", "", f"objective {choice.objective}"]
     lines.append(f"budget {_budget_text(choice.budget)}")
     match choice.answer:
