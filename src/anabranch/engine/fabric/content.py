@@ -8,6 +8,7 @@ Babu, DeWitt, Widom 2005; the baseline of Nehme et al. 2012, section 6.)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -58,25 +59,21 @@ class Profile:
 
     def __init__(self, operators: int, attributes: int) -> None:
         shape = (operators, attributes, BUCKETS)
-        self._rows_in, self._rows_out = np.zeros(shape), np.zeros(shape)
-        self._seen, self._passed = np.zeros(shape), np.zeros(shape)
+        self._rows_in, self._rows_out, self._passed = (np.zeros(shape) for _ in range(3))
 
     def note(self, operator: int, buckets: Int64Array, origins_in: Int64Array, origins_out: Int64Array) -> None:
         """One visit; origins are the positions of the relation's own rows among the new ones, of each combination."""
-        size = buckets.shape[1]
-        rows_in, rows_out = (np.bincount(origins, minlength=size) for origins in (origins_in, origins_out))
+        found_any = np.zeros(buckets.shape[1], dtype=np.bool_)
+        found_any[origins_out] = True
         for attribute, codes in enumerate(buckets):
-            for table, weights in (
-                (self._rows_in, rows_in),
-                (self._rows_out, rows_out),
-                (self._seen, rows_in > 0),
-                (self._passed, rows_out > 0),
-            ):
-                table[operator, attribute] += np.bincount(codes, weights, minlength=BUCKETS)[:BUCKETS]
+            entered = codes[origins_in]
+            self._rows_in[operator, attribute] += np.bincount(entered, minlength=BUCKETS)
+            self._passed[operator, attribute] += np.bincount(entered, found_any[origins_in], minlength=BUCKETS)
+            self._rows_out[operator, attribute] += np.bincount(codes[origins_out], minlength=BUCKETS)
 
     def learn(self) -> Estimates:
         """The classifier attribute of each operator and its selectivities by bucket; older counts fade afterwards."""
-        ratios = _gain_ratios(self._seen, self._passed)
+        ratios = _gain_ratios(self._rows_in, self._passed)
         chosen = np.where(ratios.max(axis=1) >= LEAST_GAIN_RATIO, ratios.argmax(axis=1), -1)
         overall_in, overall_out = (table[:, 0].sum(axis=1) for table in (self._rows_in, self._rows_out))
         overall = (overall_out + 1) / (overall_in + 1)
@@ -87,7 +84,7 @@ class Profile:
                 rows_in = self._rows_in[operator, attribute]
                 rows_out = self._rows_out[operator, attribute]
                 by_bucket[operator] = (rows_out + 10 * overall[operator]) / (rows_in + 10)
-        for table in (self._rows_in, self._rows_out, self._seen, self._passed):
+        for table in (self._rows_in, self._rows_out, self._passed):
             table *= FADING
         return Estimates(chosen, by_bucket)
 
@@ -109,9 +106,9 @@ class Estimates:
             else:
                 self.by_class[operator] = by_bucket[operator].mean()
 
-    def classify(self, buckets: Int64Array) -> Int64Array:
-        """The class of each row."""
-        codes = np.zeros(buckets.shape[1], dtype=np.int64)
+    def classify(self, buckets: Mapping[int, Int64Array], rows: int) -> Int64Array:
+        """The class of each row, from its buckets by attribute."""
+        codes = np.zeros(rows, dtype=np.int64)
         for place, attribute in enumerate(self.attributes):
             codes += buckets[attribute] * BUCKETS**place
         return codes

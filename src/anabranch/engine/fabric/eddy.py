@@ -12,7 +12,7 @@ It stands here to be compared with, in the lab; it is no plan that a query can b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from time import perf_counter
 
 import numpy as np
@@ -32,11 +32,11 @@ from anabranch.plan.mesh import Mesh, RelationRoutes, Route, attributes_of
 from anabranch.plan.token import Token
 
 PROFILED = 10
-"""One visit in so many is profiled."""
+"""One turn of a relation in so many is profiled: its rows are bucketed by all attributes, not only those in use."""
 LEARN_AFTER = 5_000
-"""New rows of a relation after which its classifier attributes are chosen again."""
-EXPLORING = 50
-"""One row in so many goes to operators at random, so that none is forgotten."""
+"""Profiled rows of a relation after which its classifier attributes are chosen again."""
+EXPLORING = 10
+"""In a profiled turn, one row in so many goes to an operator at random first, so that none is forgotten."""
 
 
 class EddyTrack:
@@ -92,17 +92,19 @@ class _Router:
         self._buckets: list[Buckets] = []
         self._profile = Profile(len(others), max(1, len(self._attributes)))
         self._estimates: Estimates = self._profile.learn()
+        self._best: dict[int, Int64Array] = {}
         self._unlearnt = 0
-        self._visits = 0
+        self._turns = 0
 
     def take(self, found: Combinations) -> Iterator[Combinations]:
         started = perf_counter()
         relation, everywhere = self._base.relation, (1 << len(self._modules)) - 1
         first = int(found.rows[relation][0])
-        buckets = self._bucketed(found)
-        self._learn(len(found))
-        classes = self._estimates.classify(buckets)
-        self._best: dict[int, Int64Array] = {}
+        is_profiled = self._turns % PROFILED == 0
+        self._turns += 1
+        buckets = self._bucketed(found, range(len(self._attributes)) if is_profiled else self._estimates.attributes)
+        every = np.stack(list(buckets.values())) if is_profiled and buckets else None
+        classes = self._estimates.classify(buckets, len(found))
         pool: dict[int, list[Combinations]] = {0: [found]}
         self._meter.spent("route", perf_counter() - started)
         while pool:
@@ -111,40 +113,40 @@ class _Router:
             visited = max(pool, key=lambda mask: (mask.bit_count(), mask))
             waiting = _concatenated(pool.pop(visited))
             if visited == everywhere:
+                self._meter.spent("route", perf_counter() - started)
                 yield waiting
                 continue
-            destinations = self._decide(visited, classes[waiting.rows[relation] - first])
+            destinations = self._decide(visited, classes[waiting.rows[relation] - first], is_profiled)
             groups = list(_grouped(waiting, destinations))
             self._meter.spent("route", perf_counter() - started)
             for operator, group in groups:
-                self._visits += 1
-                origins = [group.rows[relation] - first] if self._visits % PROFILED == 0 else []
-                out = []
-                for block in self._modules[operator].work(group, self._route):
-                    if len(block):
-                        pool.setdefault(visited | 1 << operator, []).append(block)
-                        out.append(block.rows[relation] - first)
-                if origins:
+                out = [block for block in self._modules[operator].work(group, self._route) if len(block)]
+                if out:
+                    pool.setdefault(visited | 1 << operator, []).extend(out)
+                if every is not None:
                     started = perf_counter()
-                    found_by = np.concatenate(out) if out else np.empty(0, dtype=np.int64)
-                    self._profile.note(operator, buckets, origins[0], found_by)
+                    origins = [block.rows[relation] - first for block in out] or [np.empty(0, dtype=np.int64)]
+                    self._profile.note(operator, every, group.rows[relation] - first, np.concatenate(origins))
                     self._meter.spent("route", perf_counter() - started)
+        if is_profiled:
+            started = perf_counter()
+            self._learn(len(found))
+            self._meter.spent("route", perf_counter() - started)
 
-    def _bucketed(self, found: Combinations) -> Int64Array:
-        """Attributes x rows: the bucket of each value."""
-        columns = read_attributes(self._graph, self._base, self._attributes, found)
-        if not columns:
-            return np.zeros((1, len(found)), dtype=np.int64)
+    def _bucketed(self, found: Combinations, attributes: Iterable[int]) -> dict[int, Int64Array]:
+        """The bucket of each row by attribute."""
+        names = {number: self._attributes[number] for number in attributes}
+        columns = read_attributes(self._graph, self._base, names.values(), found)
         if not self._buckets:
-            self._buckets = [make_buckets(column) for column in columns.values()]
-        return np.stack([b.of(column) for b, column in zip(self._buckets, columns.values(), strict=True)])
+            self._buckets = [make_buckets(columns[name]) for name in self._attributes]
+        return {number: self._buckets[number].of(columns[name]) for number, name in names.items()}
 
     def _learn(self, rows: int) -> None:
         self._unlearnt += rows
         if self._unlearnt >= LEARN_AFTER:
-            self._estimates, self._unlearnt = self._profile.learn(), 0
+            self._estimates, self._unlearnt, self._best = self._profile.learn(), 0, {}
 
-    def _decide(self, visited: int, classes: Int64Array) -> Int64Array:
+    def _decide(self, visited: int, classes: Int64Array, is_profiled: bool) -> Int64Array:
         """Where each combination goes next."""
         open_operators = [i for i in range(len(self._modules)) if not visited >> i & 1]
         if len(open_operators) == 1:
@@ -153,7 +155,7 @@ class _Router:
             chosen = self._best_by_class(visited, open_operators)[classes]
         else:
             chosen = self._best_by_batch(open_operators, classes, self._batching)
-        if not visited:
+        if is_profiled and not visited:
             explorers = np.arange(int(self._rng.integers(EXPLORING)), len(classes), EXPLORING)
             chosen[explorers] = self._rng.choice(open_operators)
         return chosen
