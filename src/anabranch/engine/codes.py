@@ -62,6 +62,11 @@ def xxhash64_long(codes: Codes) -> Codes:
     return combine_codes([codes])
 
 
+def xxhash64_remainders(codes: Codes, divisor: int) -> Codes:
+    """What Spark SQL's `pmod(xxhash64(bigint), divisor)` gives for each code."""
+    return _remainders(np.ascontiguousarray(codes, dtype=np.int64), np.int64(divisor))  # type: ignore[no-any-return]
+
+
 def combine_codes(columns: Sequence[Codes]) -> Codes:
     """One hash per row over several codes: what Spark SQL's `xxhash64(bigint, bigint, …)` gives."""
     hashes = np.full(len(columns[0]), _SEED, dtype=np.int64)
@@ -205,12 +210,25 @@ def _hash_bytes(data: Any, start: int, end: int, seed: Any) -> Any:
     return _finish(value)
 
 
+@njit(inline="always", cache=True)
+def _hash_long(code: Any, seed: Any) -> Any:
+    value = np.uint64(seed) + _P5 + np.uint64(8)
+    value = _rotate(value ^ _round(np.uint64(0), np.uint64(code)), 27) * _P1 + _P4
+    return np.int64(_finish(value))
+
+
 @njit(cache=True, nogil=True)
 def _fold_longs(codes: Any, hashes: Any) -> None:
     for index in range(len(codes)):
-        value = np.uint64(hashes[index]) + _P5 + np.uint64(8)
-        value = _rotate(value ^ _round(np.uint64(0), np.uint64(codes[index])), 27) * _P1 + _P4
-        hashes[index] = np.int64(_finish(value))
+        hashes[index] = _hash_long(codes[index], hashes[index])
+
+
+@njit(cache=True, nogil=True)
+def _remainders(codes: Any, divisor: Any) -> Any:
+    remainders = np.empty(len(codes), dtype=np.int64)
+    for index in range(len(codes)):
+        remainders[index] = _hash_long(codes[index], np.int64(_SEED)) % divisor
+    return remainders
 
 
 @njit(cache=True, nogil=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from anabranch.engine.batch import Combinations
-from anabranch.engine.codes import xxhash64_long
+from anabranch.engine.codes import xxhash64_remainders
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.operators.join import read_code
 from anabranch.engine.state.base import BaseState
@@ -19,8 +19,7 @@ from anabranch.plan.partitioning import Partitioning
 
 
 def coordinates(codes: Int64Array, share: int) -> Int64Array:
-    place: Int64Array = np.mod(xxhash64_long(codes), share)
-    return place
+    return xxhash64_remainders(codes, share)
 
 
 def needed_in(partitioning: Partitioning, relation: str, codes: Mapping[str, Int64Array], count: int) -> BoolArray:
@@ -29,11 +28,12 @@ def needed_in(partitioning: Partitioning, relation: str, codes: Mapping[str, Int
     for dimension in partitioning.members(relation):
         own = own * dimension.share + coordinates(codes[dimension.code], dimension.share)
     slots = partitioning.slots_of(relation)
-    table = np.zeros((len(slots), partitioning.slots), dtype=np.bool_)
+    table = np.zeros((partitioning.slots, len(slots)), dtype=np.bool_)
     for place, several in enumerate(slots):
-        table[place, list(several)] = True
-    needed: BoolArray = table[own]
-    return needed
+        table[list(several), place] = True
+    # Slot by slot, which is several times quicker than gathering a few flags for every row.
+    needed: BoolArray = np.stack([flags.take(own) for flags in table])
+    return needed.T
 
 
 def owner_test(
