@@ -28,7 +28,7 @@ from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import PlanError
 from anabranch.host.slot import SlotTask, bring_to, can_reach, make_engine, rebuild
 from anabranch.host.store import Store
-from anabranch.plan.text import parse
+from anabranch.plan.mesh import parse_plan
 
 
 def hot_root() -> Path:
@@ -65,7 +65,7 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
     if stamp is not None and stamp.get("of") == _identity(task, task.after):
         arena = MappedArena(folder / stamp["arrays"])
         try:
-            engine = make_engine(task, slot, arena, parse(stamp["plan"]))
+            engine = make_engine(task, slot, arena, parse_plan(stamp["plan"]))
             engine.reopen(stamp["layout"])
         except (OSError, ValueError, KeyError, PlanError):  # files gone or cut short, a layout without a state
             pass

@@ -33,8 +33,8 @@ from anabranch.host.steering import Record, Steering, Switch, event_seconds
 from anabranch.host.store import Manifest, Store
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.plan.join_graph import Relation
+from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import choose_partitioning, row_code
-from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.schema import is_fixed_width, is_text
 from anabranch.stats.step import StepStatistics
@@ -50,7 +50,7 @@ class LocalHost:
     def __init__(
         self,
         query: Query,
-        plan: PhysicalPlan,
+        plan: Plan,
         *,
         slots: int = 1,
         checkpoint: str | None = None,
@@ -124,11 +124,11 @@ class LocalHost:
         return answer
 
     @property
-    def plan(self) -> PhysicalPlan:
+    def plan(self) -> Plan:
         """The plan of the latest batch, or the one that most slots had."""
         return self.steering.plan
 
-    def migrate(self, plan: PhysicalPlan, strategy: str = "auto", slots: Iterable[int] | None = None) -> None:
+    def migrate(self, plan: Plan, strategy: str = "auto", slots: Iterable[int] | None = None) -> None:
         """Changes the plan of all slots, or of some, with the next batch; refused without any effect."""
         self.steering.migrate(plan, strategy, slots)
 

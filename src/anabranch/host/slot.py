@@ -28,9 +28,9 @@ from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.engine.state.arena import Arena
 from anabranch.host.store import RowFile, Store, rows_name
 from anabranch.host.wire import WireLayout, wire_layout
+from anabranch.plan.mesh import Plan
 from anabranch.plan.migration import Strategy
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.window import FOREVER
 
@@ -39,7 +39,7 @@ from anabranch.window import FOREVER
 class SlotPlan:
     """The plan a slot is to run, and how it comes to it where it still runs another."""
 
-    plan: PhysicalPlan
+    plan: Plan
     strategy: Strategy = "moving-state"
 
 
@@ -72,7 +72,7 @@ class SlotTask:
         return rows_name(self.batch, slot, self.attempt)
 
 
-def make_engine(task: SlotTask, slot: int, arena: Arena | None = None, plan: PhysicalPlan | None = None) -> Engine:
+def make_engine(task: SlotTask, slot: int, arena: Arena | None = None, plan: Plan | None = None) -> Engine:
     """A fresh engine of the slot, with the task's plan unless another is named."""
     layout = wire_layout(task.query, task.partitioning)
     owns = owner_test(task.partitioning, slot)

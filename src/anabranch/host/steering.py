@@ -19,10 +19,10 @@ from anabranch.errors import MigrationError
 from anabranch.host.clock import Clocks
 from anabranch.host.slot import SlotPlan
 from anabranch.optimize.choice import resource_model
-from anabranch.plan.check import validate
+from anabranch.plan.mesh import Mesh, Plan, check_plan
 from anabranch.plan.migration import STRATEGIES, Strategy, check_migration
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics, merge
 
@@ -35,7 +35,7 @@ class Switch:
     """A change of plan that was written down beforehand."""
 
     at_batch: int
-    plan: PhysicalPlan
+    plan: Plan
     strategy: str = "auto"
     slots: tuple[int, ...] | None = None
     """All of them when None."""
@@ -56,7 +56,7 @@ class Steering:
     def __init__(
         self,
         query: Query,
-        plan: PhysicalPlan,
+        plan: Plan,
         partitioning: Partitioning,
         *,
         adapt: Settings | None = None,
@@ -65,12 +65,12 @@ class Steering:
     ) -> None:
         self._query = query
         self._slots = tuple(range(partitioning.slots))
-        self._plans = dict.fromkeys(self._slots, SlotPlan(validate(plan, query.graph)))
+        self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph)))
         self._means = replace(means or Means(), partitioning=partitioning)
         self._loops = _loops(query, adapt, self._means, self._slots)
         self._switches = {switch.at_batch: switch for switch in switches}
         for switch in self._switches.values():
-            validate(switch.plan, query.graph)
+            check_plan(switch.plan, query.graph)
             self._require_slots(switch.slots)
         self._before = self._plans
         self._wanted: _Change | None = None
@@ -83,12 +83,12 @@ class Steering:
         return tuple(self._plans[slot] for slot in self._slots)
 
     @property
-    def plan(self) -> PhysicalPlan:
+    def plan(self) -> Plan:
         """The plan that most slots have."""
         plans = [each.plan for each in self.plans]
         return max(plans, key=plans.count)
 
-    def migrate(self, plan: PhysicalPlan, strategy: str = "auto", slots: Iterable[int] | None = None) -> None:
+    def migrate(self, plan: Plan, strategy: str = "auto", slots: Iterable[int] | None = None) -> None:
         """The slots, all unless some are named, take the plan with the next batch; refused without any effect."""
         with self._lock:
             self._require_rest()
@@ -128,10 +128,11 @@ class Steering:
         with self._lock:
             records, changing = self._progress(batch, reports)
             for together, loop in self._loops:
+                plan = self._plans[together[0]].plan
+                if isinstance(plan, Mesh):
+                    continue
                 mine = [StepStatistics.from_json(reports[slot]["statistics"]) for slot in together]
-                seen = Observation(
-                    batch, self._plans[together[0]].plan, merge(mine), seconds, waiting, bool(changing & {*together})
-                )
+                seen = Observation(batch, plan, merge(mine), seconds, waiting, bool(changing & {*together}))
                 decision = loop.observe(seen)
                 if decision is None:
                     continue
@@ -186,17 +187,22 @@ class Steering:
             if slot not in self._slots:
                 raise MigrationError(f"there is no slot {slot}", hint=f"slots are 0 to {self._slots[-1]}")
 
-    def _checked(self, plan: PhysicalPlan, strategy: str, slots: tuple[int, ...] | None) -> dict[int, SlotPlan]:
+    def _checked(self, plan: Plan, strategy: str, slots: tuple[int, ...] | None) -> dict[int, SlotPlan]:
         """The new plans of the slots, with a strategy that can serve each."""
-        validate(plan, self._query.graph)
+        check_plan(plan, self._query.graph)
         self._require_slots(slots)
         return {
             slot: SlotPlan(plan, self._strategy(self._plans[slot].plan, plan, strategy))
             for slot in (self._slots if slots is None else slots)
         }
 
-    def _strategy(self, old: PhysicalPlan, new: PhysicalPlan, wished: str) -> Strategy:
+    def _strategy(self, old: Plan, new: Plan, wished: str) -> Strategy:
         graph = self._query.graph
+        if isinstance(new, Mesh):
+            # A mesh keeps no state but the base rows, so there is nothing to move and nothing to wait for.
+            return "none"
+        if isinstance(old, Mesh):
+            old = mjoin(graph.names)
         if wished != "auto":
             check_migration(old, new, graph, wished)
             return next(known for known in STRATEGIES if known == wished)

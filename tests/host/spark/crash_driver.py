@@ -23,8 +23,10 @@ from anabranch.choosing import Wishes, decide, proposal
 from anabranch.cql import compile_query
 from anabranch.host.spark import worker
 from anabranch.host.spark.parquet_sink import ParquetSink
-from anabranch.host.spark.runner import SparkRunner, start_query
+from anabranch.host.spark.runner import Changes, SparkRunner, start_query
 from anabranch.host.spark.session import local_session
+from anabranch.host.steering import Switch
+from anabranch.plan.mesh import parse_plan
 from anabranch.testing.faults import MortalFiles, die, die_at
 from tests.host.spark.stories import SPARK_COLUMNS, Story
 
@@ -70,6 +72,7 @@ def start(spark: SparkSession, folder: Path, moment: str, batch: int, plan: str,
         name=None,
         idle_timeouts={},
         announce=announce,
+        changes=Changes(switches=tuple(Switch(at, parse_plan(plan), how) for at, plan, how in story.switches)),
     )
     return running
 

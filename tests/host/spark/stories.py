@@ -44,7 +44,10 @@ SPARK_COLUMNS = "ts timestamp, x bigint, y int, s string, f double, d decimal(9,
 
 @dataclass(frozen=True)
 class Story:
-    """A query, how it is run, and the disorder (in seconds) of the streams that have some."""
+    """A query, how it is run, and the disorder (in seconds) of the streams that have some.
+
+    `switches` are changes of plan on the way: batch, plan, strategy.
+    """
 
     cql: str
     slots: int = 2
@@ -52,6 +55,7 @@ class Story:
     disorder: Mapping[str, int] = field(default_factory=dict)
     rows: int = 60
     seed: int = 1
+    switches: Sequence[tuple[int, str, str]] = ()
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,15 @@ class FakeRunner:
         self.failure: BaseException | None = None
         self._on_batch = on_batch
         self._ran: set[int] = set()
+
+    def migrate(self, plan: str, strategy: str, slots: Iterable[int] | None) -> None:
+        raise AssertionError(plan)
+
+    def freeze(self, frozen: bool) -> None:
+        raise AssertionError(frozen)
+
+    def history(self) -> list[dict[str, Any]]:
+        return []
 
     @property
     def plan(self) -> PhysicalPlan:

@@ -10,7 +10,7 @@ Limit: progress and report reach back as far as Spark does, `spark.sql.streaming
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn, Protocol
 
@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.errors import AnabranchError
-from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.mesh import Plan
 
 _SPARK_STEP = "addBatch"
 
@@ -33,14 +33,25 @@ class Runner(Protocol):
         """What ended the query from within a batch, if anything did."""
 
     @property
-    def plan(self) -> PhysicalPlan:
-        """The plan of the latest batch."""
+    def plan(self) -> Plan:
+        """The plan of the latest batch, or the one that most slots had."""
+
+    def migrate(self, plan: str, strategy: str, slots: Iterable[int] | None) -> None:
+        """Asks for another plan, which the next batch has."""
+
+    def freeze(self, frozen: bool) -> None:
+        """Keeps the query from changing its plan by itself, or lets it again."""
+
+    def history(self) -> list[dict[str, Any]]:
+        """Decisions and migrations since the checkpoint was new."""
 
     def adaptive(self, batch_id: int) -> dict[str, Any] | None:
         """The statistics of a batch that ran, as values that JSON can hold.
 
-        Among them `rowsOut`, `lateRows` by stream, `stateRows`, `stateBytes`, `plan`; `durationMs`, the wall time of
-        the driver's parts of the round (`plan`, `step`, `commit`); and `slotStatistics`, with `seconds` by kind.
+        Among them `rowsOut`, `lateRows` by stream, `stateRows`, `stateBytes`, `plan`; `plans` by slot, `migrating`, the
+        slots whose plan was still being changed after it, and `records` of what was decided and done; `durationMs`, the
+        wall time of the driver's parts of the round (`plan`, `step`, `commit`, `adapt`); and `slotStatistics`, with
+        `seconds` by kind.
         """
 
     def release(self) -> None:
@@ -98,9 +109,44 @@ class QueryHandle:
         return dict(self._query.status)
 
     @property
-    def plan(self) -> PhysicalPlan:
-        """The physical plan in force."""
+    def plan(self) -> Plan:
+        """The plan in force; the one that most slots have, where they differ."""
         return self._runner.plan
+
+    def migrate(self, plan: str, strategy: str = "auto", slots: Iterable[int] | None = None) -> None:
+        """Changes the plan while the query runs, from the next batch on; no result is lost, repeated or wrong.
+
+        Parameters
+        ----------
+        plan
+            A plan text over the aliases of the query, such as `((a b) c)`.
+        strategy
+            `moving-state` (one longer batch, in which states that are lacking are computed), `parallel-track` (both
+            plans run side by side for a window), or `auto` for what costs least.
+        slots
+            The slots to change, when not all.
+
+        Raises
+        ------
+        PlanError
+            When the plan does not fit the query.
+        MigrationError
+            When a change is under way already, or the strategy cannot serve this one. The running plan goes on.
+
+        Examples
+        --------
+        >>> handle.migrate("(a (b c))", strategy="parallel-track")  # doctest: +SKIP
+        """
+        self._runner.migrate(plan, strategy, slots)
+
+    def freeze(self, frozen: bool = True) -> None:
+        """Keeps the query from changing its plan by itself; it goes on watching and says what it would do."""
+        self._runner.freeze(frozen)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """What was decided and done about the plan, oldest first, from earlier runs of the checkpoint as well."""
+        return self._runner.history()
 
     @property
     def lastProgress(self) -> Progress | None:
@@ -253,8 +299,8 @@ def _batch_report(progress: Progress) -> dict[str, Any]:
 
 
 def _own_ms(ours: Mapping[str, Any]) -> float:
-    """The driver's planning and commit, and the slot that worked longest; the others worked beside it."""
-    driver: float = ours["durationMs"]["plan"] + ours["durationMs"]["commit"]
+    """The driver's own work, and the slot that worked longest; the others worked beside it."""
+    driver: float = sum(spent for part, spent in ours["durationMs"].items() if part != "step")
     longest: float = max((sum(slot["seconds"].values()) for slot in ours["slotStatistics"]), default=0.0)
     return round(driver + 1000 * longest, 1)
 

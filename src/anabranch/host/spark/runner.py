@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import atexit
 import time
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from threading import Thread
 from typing import Any
 
@@ -20,6 +22,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
+from anabranch.adapt.loop import Means
+from anabranch.adapt.settings import Settings
 from anabranch.catalog import StreamDeclaration
 from anabranch.engine.operators.group_by import parts_schema
 from anabranch.errors import CorruptCheckpoint
@@ -37,13 +41,13 @@ from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.failure import evaluating
 from anabranch.host.spark.parquet_sink import ParquetSink
 from anabranch.host.spark.sink import Sink
-from anabranch.host.spark.source import PASSES, tagged_union, to_slots
+from anabranch.host.spark.source import PASSES, has_observed_filters, tagged_union, to_slots
 from anabranch.host.spark.worker import finish_function, step_function, then, warm
+from anabranch.host.steering import Record, Steering, Switch, event_seconds
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, TIME, wire_layout
-from anabranch.plan.check import validate
+from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import choose_partitioning
-from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.schema import Schema
 
@@ -56,6 +60,17 @@ BATCH_SETTINGS = {
 }
 
 Announce = Callable[[str, int], None]
+Listener = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What may change the plan of a query while it runs, and who is told."""
+
+    adapt: Settings | None = None
+    means: Means | None = None
+    switches: tuple[Switch, ...] = ()
+    listeners: tuple[Listener, ...] = ()
 
 
 class SparkRunner:
@@ -64,15 +79,15 @@ class SparkRunner:
     def __init__(
         self,
         query: Query,
-        plan: PhysicalPlan,
+        plan: Plan,
         sink: Sink,
         checkpoint: str,
         slots: int,
         idle_timeouts: Mapping[str, int | None],
         announce: Announce = lambda phase, batch: None,
+        changes: Changes | None = None,
     ) -> None:
         self.query = query
-        self.plan = validate(plan, query.graph)
         self.sink = sink
         self.idle_timeouts = idle_timeouts
         self.announce = announce
@@ -80,15 +95,39 @@ class SparkRunner:
         self.store = Store(checkpoint)
         self.identity = self.store.open(query)
         self.partitioning = choose_partitioning(query.graph, slots)
+        self.changes = changes or Changes()
+        self.steering = Steering(
+            query,
+            plan,
+            self.partitioning,
+            adapt=self.changes.adapt,
+            means=self.changes.means,
+            switches=self.changes.switches,
+        )
         self.layout = wire_layout(query, self.partitioning)
         self.manifest = self.store.latest()
         hot.claim(self.identity, self.store.location)
         self._clocks = (
             self.manifest.clocks.resumed(_now()) if self.manifest else Clocks.at_start(query.graph.streams, _now())
         )
+        self._is_observed = has_observed_filters(query.graph.relations)
         self._is_configured = False
         self._is_released = False
         self._adaptive: OrderedDict[int, dict[str, Any]] = OrderedDict()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the latest batch, or the one that most slots had."""
+        return self.steering.plan
+
+    def migrate(self, plan: str, strategy: str, slots: Iterable[int] | None) -> None:
+        self.steering.migrate(parse_plan(plan), strategy, slots)
+
+    def freeze(self, frozen: bool) -> None:
+        self.steering.freeze(frozen)
+
+    def history(self) -> list[Record]:
+        return self.store.history()
 
     def adaptive(self, batch_id: int) -> dict[str, Any] | None:
         """Our statistics of a batch that ran."""
@@ -129,31 +168,34 @@ class SparkRunner:
                 newest = frame.groupBy(RELATION).agg(f.max(TIME).alias("newest")).collect()
             clocks = self._clocks_after(self._newest(newest))
         observation = Observation()
-        if clocks is None and self._has_filters:
-            frame = frame.observe(observation, *self._maxima())
-        task = next_task(self.query, self.plan, self.partitioning, batch_id, self._clocks, self.manifest, clocks)
+        if self._is_observed:
+            if clocks is None:
+                frame = frame.observe(observation, *self._maxima())
+            frame = frame.where(PASSES)
+        plans, refused = self.steering.next(batch_id)
+        task = next_task(self.query, plans, self.partitioning, batch_id, self._clocks, self.manifest, clocks)
         planned = time.perf_counter()
-        self.sink.write(self._results(frame.where(PASSES), task), batch_id)
+        self.sink.write(self._results(frame, task), batch_id)
         written = time.perf_counter()
         self.announce("written", batch_id)
         reports = {slot: self.store.read_report(task.rows_name(slot)) for slot in range(self.partitioning.slots)}
         if clocks is None:
-            seen = self._observed(observation.get) if self._has_filters else newest_by_stream(self.query, reports)
+            seen = self._observed(observation.get) if self._is_observed else newest_by_stream(self.query, reports)
             clocks = self._clocks_after(seen)
         manifest = next_manifest(task, reports, clocks)
         self.store.commit(manifest)
         self.announce("committed", batch_id)
+        seconds = event_seconds(self._clocks, clocks)
         before, self.manifest, self._clocks = self.manifest, manifest, clocks
         self.store.collect((manifest, before) if before else (manifest,))
         self.announce("collected", batch_id)
-        ended = time.perf_counter()
-        self._remember(
-            batch_id,
-            task,
-            reports,
-            clocks,
-            {"plan": planned - started, "step": written - planned, "commit": ended - written},
-        )
+        collected = time.perf_counter()
+        waiting = sum(counts_by_stream(self.query, reports, "rows").values())
+        records = [*refused, *self.steering.after(batch_id, reports, seconds, waiting)]
+        self._tell(records)
+        spent = {"plan": planned - started, "step": written - planned, "commit": collected - written}
+        spent["adapt"] = time.perf_counter() - collected
+        self._remember(batch_id, task, reports, clocks, spent, records)
 
     def _configure(self, session: SparkSession) -> None:
         """Settings of the session that Spark cloned for this query alone; the user's own is not touched."""
@@ -163,7 +205,7 @@ class SparkRunner:
             self._is_configured = True
 
     def _results(self, frame: DataFrame, task: SlotTask) -> DataFrame:
-        rows = to_slots(frame, self.layout, self.partitioning)
+        rows = to_slots(frame, self.partitioning)
         step = step_function(task, self.identity, self.store.location)
         into_sink = self.sink.in_workers(frame, task.batch) if isinstance(self.sink, ParquetSink) else None
         if self.query.grouping is None:
@@ -176,13 +218,9 @@ class SparkRunner:
 
     # --- event time ---------------------------------------------------------------------------------------------------
 
-    @property
-    def _has_filters(self) -> bool:
-        return any(relation.filter is not None for relation in self.query.graph.relations)
-
     def _maxima(self) -> list[Any]:
         return [
-            f.max(f.when(f.col(RELATION) == position, f.col(TIME))).alias(relation.name)
+            f.max(f.when(f.col(RELATION).isin(position, ~position), f.col(TIME))).alias(relation.name)
             for position, relation in enumerate(self.query.graph.relations)
         ]
 
@@ -194,13 +232,27 @@ class SparkRunner:
         return seen
 
     def _newest(self, rows: list[Any]) -> dict[str, int | None]:
-        return self._observed({self.query.graph.names[row[RELATION]]: row["newest"] for row in rows})
+        names, newest = self.query.graph.names, dict[str, int]()
+        for row in rows:
+            name = names[max(row[RELATION], ~row[RELATION])]
+            newest[name] = max(row["newest"], newest.get(name, row["newest"]))
+        return self._observed(newest)
 
     def _clocks_after(self, newest: Mapping[str, int | None]) -> Clocks:
         disorder = {relation.stream: relation.disorder for relation in self.query.graph.relations}
         return self._clocks.advance(newest, disorder, _now(), self.idle_timeouts)
 
     # --- telling ------------------------------------------------------------------------------------------------------
+
+    def _tell(self, records: list[Record]) -> None:
+        """Into the history beside the checkpoint, and to whoever listens; neither can stop the query."""
+        for record in records:
+            self.store.note(record)
+            for listener in self.changes.listeners:
+                try:
+                    listener(record)
+                except Exception as error:
+                    warnings.warn(f"a listener failed on {record['kind']}: {error!r}", stacklevel=2)
 
     def _remember(
         self,
@@ -209,10 +261,14 @@ class SparkRunner:
         reports: Mapping[int, Mapping[str, Any]],
         clocks: Clocks,
         seconds: Mapping[str, float],
+        records: list[Record],
     ) -> None:
         statistics = merged_statistics(reports)
         self._adaptive[batch_id] = {
             "plan": str(self.plan),
+            "plans": [str(each.plan) for each in task.plans],
+            "migrating": [slot for slot, report in sorted(reports.items()) if report["migrating"]],
+            "records": records,
             "slots": self.partitioning.slots,
             "rowsIn": counts_by_stream(self.query, reports, "rows"),
             "rowsOut": statistics.rows_out,
@@ -242,7 +298,7 @@ def start_query(
     *,
     spark: SparkSession,
     query: Query,
-    plan: PhysicalPlan,
+    plan: Plan,
     frames: Mapping[str, DataFrame],
     declarations: Mapping[str, StreamDeclaration],
     sink: Sink,
@@ -252,11 +308,12 @@ def start_query(
     name: str | None,
     idle_timeouts: Mapping[str, int | None],
     announce: Announce = lambda phase, batch: None,
+    changes: Changes | None = None,
 ) -> tuple[StreamingQuery, SparkRunner]:
     """Starts the query; the checkpoint holds Spark's part in `spark/` and ours in `anabranch/`."""
-    runner = SparkRunner(query, plan, sink, checkpoint, slots, idle_timeouts, announce)
+    runner = SparkRunner(query, plan, sink, checkpoint, slots, idle_timeouts, announce, changes)
     by_stream = {declarations[stream].name: frame for stream, frame in frames.items()}
-    union = tagged_union(runner.layout, {**frames, **by_stream})
+    union = tagged_union(runner.layout, runner.partitioning, {**frames, **by_stream})
     writer = union.writeStream.foreachBatch(runner.on_batch)
     writer = writer.option("checkpointLocation", f"{runner.store.location}/spark").trigger(**trigger)
     if name:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from time import perf_counter
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,12 +30,17 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
         started = perf_counter()
         received = list(batches)
         layout = wire_layout(task.query, task.partitioning)
-        rows = layout.split(pa.Table.from_batches(received) if received else layout.schema.empty_table())
+        table = pa.Table.from_batches(received) if received else layout.schema.empty_table()
+        passed, rejected = layout.without_rejected(table)
+        rows = layout.split(passed)
         transfer = perf_counter() - started
         started = perf_counter()
         store = Store(checkpoint)
         opened = open_engine(task, slot, identity, store)
-        notes = {"hot": opened.was_hot, "seconds": {"transfer": transfer, "open": perf_counter() - started}}
+        notes: dict[str, Any] = {"hot": opened.was_hot, "rejected": rejected}
+        notes["seconds"] = {"transfer": transfer, "open": perf_counter() - started}
+        if opened.migrated is not None:
+            notes["migrated"] = asdict(opened.migrated)
         yield from advance(opened.engine, task, slot, rows, store, notes)
         keep_engine(opened, task, slot, identity)
 
