@@ -1,0 +1,114 @@
+"""What every migration strategy owes the users of a host, as checks that anyone can run against a host of their own.
+
+    for check in MIGRATION_CHECKS:
+        for workload in workloads():
+            check(make_host, workload, "moving-state")
+
+A check passes or raises an AssertionError that says which rows differ, in which batch, after which change.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
+
+from anabranch.errors import AnabranchError, MigrationError
+from anabranch.plan.mesh import Plan
+from anabranch.plan.migration import Strategy, check_migration
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, mjoin
+from anabranch.plan.query import Query
+from anabranch.testing.contracts import Batch, Workload, all_shapes
+from anabranch.testing.oracle import describe_difference, rows_as_multiset
+
+
+class MigratingHost(Protocol):
+    """A running query whose plan may be changed between two batches, with effect from the next on."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+    def step(self, rows: Batch) -> pa.Table: ...
+
+    def migrate(self, plan: PhysicalPlan, strategy: str) -> None: ...
+
+
+MigratingHostMaker: TypeAlias = Callable[[Query, PhysicalPlan], MigratingHost]
+MigrationCheck: TypeAlias = Callable[[MigratingHostMaker, Workload, Strategy], None]
+
+
+def a_change_is_not_seen_in_any_batch(make: MigratingHostMaker, workload: Workload, strategy: Strategy) -> None:
+    """Whatever the change, every batch brings the rows that it brings without: none later, none sooner, none twice."""
+    names = workload.query.graph.names
+    batches = workload.batches(4)
+    still = make(workload.query, mjoin(names))
+    expected = [rows_as_multiset(still.step(batch)) for batch in batches]
+    for old, new in itertools.product(all_shapes(names), repeat=2):
+        host = make(workload.query, old)
+        for number, batch in enumerate(batches):
+            if number == 2:
+                _ask(host, old, new, workload, strategy)
+            difference = describe_difference(expected[number], rows_as_multiset(host.step(batch)))
+            assert not difference, f"{strategy} from {old} to {new}, batch {number}: {difference}"
+
+
+def a_refused_change_has_no_effect(make: MigratingHostMaker, workload: Workload, strategy: Strategy) -> None:
+    """A plan of other relations is refused by name; the plan stays and the answer is the batch answer."""
+    plan = mjoin(workload.query.graph.names)
+    host = make(workload.query, plan)
+    results = []
+    for batch in workload.batches(5):
+        results.append(host.step(batch))
+        refusal = _refusal(host, JoinNode((plan, Leaf("stranger"))), strategy)
+        assert refusal is not None, "a plan of another query was taken"
+        assert "stranger" in str(refusal), f"the error does not name the relation: {refusal}"
+        assert host.plan == plan
+    difference = describe_difference(workload.answer, rows_as_multiset(pa.concat_tables(results)))
+    assert not difference, f"after refused changes: {difference}"
+
+
+def one_change_at_a_time(make: MigratingHostMaker, workload: Workload, strategy: Strategy) -> None:
+    """Asked for a second change before the first has begun, the host refuses it and makes the first."""
+    old, *others = all_shapes(workload.query.graph.names)
+    if len(others) < 2:
+        return
+    host = make(workload.query, old)
+    results = []
+    for number, batch in enumerate(workload.batches(3)):
+        if number == 1 and _ask(host, old, others[0], workload, strategy):
+            refusal = _refusal(host, others[1], strategy)
+            assert isinstance(refusal, MigrationError), "a second change was taken while the first was under way"
+            assert refusal.hint, f"the error does not say what to do: {refusal}"
+        results.append(host.step(batch))
+    difference = describe_difference(workload.answer, rows_as_multiset(pa.concat_tables(results)))
+    assert not difference, f"two changes by {strategy}: {difference}"
+
+
+MIGRATION_CHECKS: tuple[MigrationCheck, ...] = (
+    a_change_is_not_seen_in_any_batch,
+    a_refused_change_has_no_effect,
+    one_change_at_a_time,
+)
+
+
+def _ask(host: MigratingHost, old: PhysicalPlan, new: PhysicalPlan, workload: Workload, strategy: Strategy) -> bool:
+    """Asks for a change; False when the strategy cannot serve it, which must then be said at once."""
+    try:
+        check_migration(old, new, workload.query.graph, strategy)
+    except MigrationError:
+        refusal = _refusal(host, new, strategy)
+        assert isinstance(refusal, MigrationError), f"{strategy} was taken for the change from {old} to {new}"
+        assert host.plan == old
+        return False
+    host.migrate(new, strategy)
+    return True
+
+
+def _refusal(host: MigratingHost, plan: PhysicalPlan, strategy: Strategy) -> AnabranchError | None:
+    try:
+        host.migrate(plan, strategy)
+    except AnabranchError as error:
+        return error
+    return None

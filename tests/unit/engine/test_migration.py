@@ -1,0 +1,196 @@
+"""What a change of plan leaves behind: nothing of the old plan, or after a failure nothing of the new one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.cql import compile_query
+from anabranch.ddl import parse_schema
+from anabranch.engine.batch import RelationBatch
+from anabranch.engine.engine import Engine
+from anabranch.engine.state.arena import Arena, Array, MappedArena
+from anabranch.errors import InvariantBroken, MigrationError, StorageFull
+from anabranch.plan.query import Query
+from anabranch.plan.text import parse
+from anabranch.testing.scripted import SECOND
+
+OLD, NEW = parse("(((a b) c) d)"), parse("(((b c) a) d)")
+
+
+def query_of(last: str = "[RANGE 10 SECONDS]") -> Query:
+    catalog = Catalog()
+    for name in "abcd":
+        catalog.register(StreamDeclaration(name, parse_schema("ts timestamp, k bigint, v bigint"), "ts"))
+    windows = f"a [RANGE 10 SECONDS], b [RANGE 10 SECONDS], c [RANGE 10 SECONDS], d {last}"
+    text = f"SELECT a.v AS va, d.v AS vd FROM {windows} WHERE a.k = b.k AND b.k = c.k AND c.v = d.k"
+    return compile_query(text, catalog, allow_unbounded=True)
+
+
+def rows(query: Query, name: str, times: range) -> RelationBatch:
+    """A row per second; keys repeat."""
+    moments = np.array([time * SECOND for time in times], dtype=np.int64)
+    keys = np.array([time % 3 for time in times], dtype=np.int64)
+    values = {"k": keys, "v": keys}
+    codes = {key.name: values[str(key.expression(name)).split(".")[1]] for key in query.graph.keys_of([name])}
+    payload = {field.name: pa.array(values[field.name]) for field in query.graph.relation(name).schema}
+    return RelationBatch(moments, codes, pa.RecordBatch.from_pydict(payload))
+
+
+def step(engine: Engine, start: int, stop: int) -> int:
+    """All streams from one second to another; the number of results."""
+    batches = {name: rows(engine.query, name, range(start, stop)) for name in "abcd"}
+    floors = dict.fromkeys("abcd", (start - 1) * SECOND)
+    return sum(batch.num_rows for batch in engine.step(batches, floors))
+
+
+def names(folder: Path) -> set[str]:
+    """The arrays in a folder, without the generation that grows with every resize."""
+    return {path.name.rpartition(".")[0] for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("strategy", ["moving-state", "parallel-track"])
+def test_only_what_the_new_plan_needs_is_left(strategy: str, tmp_path: Path) -> None:
+    (tmp_path / "changed").mkdir()
+    (tmp_path / "fresh").mkdir()
+    engine = Engine(query_of(), OLD, arena=MappedArena(tmp_path / "changed"))
+    fresh = Engine(query_of(), NEW, arena=MappedArena(tmp_path / "fresh"))
+    for start in range(0, 40, 5):
+        if start == 20:
+            engine.migrate(NEW, strategy)  # type: ignore[arg-type]
+        assert step(engine, start, start + 5) == step(fresh, start, start + 5)
+    assert not engine.is_migrating
+    for name, base in engine.bases.items():
+        assert set(base.indexes) == set(fresh.bases[name].indexes)
+    assert {state.relations for state in engine.track.intermediates.values()} == {("a", "b", "c"), ("b", "c")}
+    kept = {name.split(".", 2)[2] for name in names(tmp_path / "changed") if name.startswith("track")}
+    wanted = {name.split(".", 2)[2] for name in names(tmp_path / "fresh") if name.startswith("track")}
+    assert kept == wanted
+
+
+def test_parallel_tracks_end_when_the_last_old_row_has_left() -> None:
+    engine = Engine(query_of(), OLD)
+    for start in range(0, 20, 5):
+        step(engine, start, start + 5)
+    engine.migrate(NEW, "parallel-track")
+    migrating = []
+    for start in range(20, 40):
+        step(engine, start, start + 1)
+        migrating.append(engine.is_migrating)
+    # The last old rows are of second 19 and count up to 29; the floor is beyond that with the step from 31 on.
+    assert migrating == [start < 31 for start in range(20, 40)]
+
+
+def test_outside_the_boxes_nothing_runs_twice() -> None:
+    engine = Engine(query_of(), OLD)
+    step(engine, 0, 10)
+    engine.statistics()
+    engine.migrate(NEW, "parallel-track")
+    step(engine, 10, 12)
+    statistics = engine.statistics()
+    joins = {probe.join for probe in statistics.probes}
+    assert joins == {"old (a b)", "old ((a b) c)", "(b c)", "((b c) a)", "(((b c) a) d)"}
+    shared = next(state for state in statistics.states if state.state == "((b c) a)")
+    assert shared.rows > shared.inserted > 0
+
+
+def test_a_box_may_share_an_input_that_is_kept_for_ever() -> None:
+    """Rows of d never leave, but (a b c) as a whole does, and d is no input of the box."""
+    engine = Engine(query_of("[UNBOUNDED]"), OLD)
+    step(engine, 0, 10)
+    engine.migrate(NEW, "parallel-track")
+    for start in range(10, 30):
+        step(engine, start, start + 1)
+    assert not engine.is_migrating
+    with pytest.raises(MigrationError, match="never end"):
+        engine.migrate(parse("(((b c) d) a)"), "parallel-track")
+    assert engine.plan == NEW
+
+
+def test_an_aborted_migration_leaves_the_old_plan_as_if_nothing_had_been(tmp_path: Path) -> None:
+    for name in ("changed", "still"):
+        (tmp_path / name).mkdir()
+    engine = Engine(query_of(), OLD, arena=MappedArena(tmp_path / "changed"))
+    still = Engine(query_of(), OLD, arena=MappedArena(tmp_path / "still"))
+    for start in range(0, 40, 4):
+        if start == 12:
+            engine.migrate(NEW, "parallel-track")
+        if start == 20:
+            assert engine.is_migrating
+            engine.abort_migration()
+        assert step(engine, start, start + 4) == step(still, start, start + 4)
+    assert engine.plan == OLD
+    assert names(tmp_path / "changed") == names(tmp_path / "still")
+    with pytest.raises(MigrationError, match="not changing"):
+        engine.abort_migration()
+
+
+class Full:
+    """An arena that has room for so many arrays more."""
+
+    def __init__(self, room: int, arena: Arena) -> None:
+        self.room = room
+        self.arena = arena
+
+    def allocate(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
+        if self.room == 0:
+            raise StorageFull("no space")
+        self.room -= 1
+        return self.arena.allocate(name, shape, kind)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.arena, name)
+
+
+@pytest.mark.parametrize("strategy", ["moving-state", "parallel-track"])
+@pytest.mark.parametrize("room", [0, 1, 2, 4, 7])
+def test_a_change_that_fails_half_way_leaves_the_old_plan(strategy: str, room: int, tmp_path: Path) -> None:
+    for name in ("changed", "still"):
+        (tmp_path / name).mkdir()
+    arena = Full(1000, MappedArena(tmp_path / "changed"))
+    engine = Engine(query_of(), OLD, arena=arena)  # type: ignore[arg-type]
+    still = Engine(query_of(), OLD, arena=MappedArena(tmp_path / "still"))
+    for start in (0, 4):
+        assert step(engine, start, start + 4) == step(still, start, start + 4)
+    arena.room = room
+    # A plan that needs new indexes over kept states as well as new states.
+    other = parse("((a c) (b d))")
+    try:
+        engine.migrate(other, strategy)  # type: ignore[arg-type]
+    except StorageFull:
+        assert engine.plan == OLD
+        assert not engine.is_migrating
+        for name, base in engine.bases.items():
+            assert base.indexes == still.bases[name].indexes
+    else:
+        assert engine.plan == other
+    arena.room = 1000
+    for start in (8, 12, 16):
+        assert step(engine, start, start + 4) == step(still, start, start + 4)
+
+
+def test_a_plan_does_not_change_in_the_middle_of_a_step() -> None:
+    engine = Engine(query_of(), OLD)
+    step(engine, 0, 5)
+    under_way = engine.step({name: rows(engine.query, name, range(5, 9)) for name in "abcd"}, dict.fromkeys("abcd", 0))
+    next(under_way)
+    with pytest.raises(InvariantBroken, match="between two steps"):
+        engine.migrate(NEW, "moving-state")
+
+
+def test_what_was_done_is_told() -> None:
+    engine = Engine(query_of(), OLD)
+    step(engine, 0, 10)
+    engine.statistics()
+    done = engine.migrate(NEW, "moving-state")
+    assert done.moved == ("((b c) a)",)
+    assert list(done.recomputed) == ["(b c)"]
+    assert done.recomputed["(b c)"] == engine.track.intermediates["(b c)"].ring.live > 0
+    statistics = engine.statistics()
+    assert statistics.seconds["migrate"] > 0
+    # Computing states is not what the streams are judged by.
+    assert not statistics.probes
