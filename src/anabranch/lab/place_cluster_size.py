@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from anabranch.lab.place_common import STANDARD_SIZE, Total, above, below, through
+from anabranch.lab.place_common import GROWING, REDUCING, STANDARD_SIZE, above, below, through
 from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict
 from anabranch.place.bottom_up import BottomUp, NetPresentCost
 from anabranch.place.exhaustive import Exhaustive
@@ -13,71 +13,85 @@ from anabranch.place.hierarchy import build
 from anabranch.place.planner import Planner
 from anabranch.place.top_down import TopDown
 from anabranch.place.topology import Topology
-from anabranch.place.workload import Workload, random_workload
+from anabranch.place.workload import Ranges, Workload, random_workload
 
 SIZES = (4, 8, 16, 32, 64)
 
 
-def _cases(setting: Setting) -> list[tuple[Topology, Workload]]:
+WORKLOADS = {"reducing joins": REDUCING, "growing joins": GROWING}
+
+
+def _cases(setting: Setting, ranges: Ranges) -> list[tuple[Topology, Workload]]:
     seeds = range(setting.seed, setting.seed + (1 if setting.quick else 2))
     queries = 15 if setting.quick else 50
     topologies = [transit_stub(STANDARD_SIZE, seed) for seed in seeds]
-    return [(t, random_workload(t, queries, seed)) for t, seed in zip(topologies, seeds, strict=True)]
+    return [(t, random_workload(t, queries, seed, ranges)) for t, seed in zip(topologies, seeds, strict=True)]
+
+
+def _by_size(topology: Topology) -> list[tuple[str, Planner]]:
+    found: list[tuple[str, Planner]] = [("optimum", Exhaustive())]
+    for size in SIZES:
+        hierarchy = build(topology, size)
+        found += [(f"top-down {size}", TopDown(hierarchy)), (f"bottom-up {size}", BottomUp(hierarchy))]
+    return found
 
 
 def cluster_size(setting: Setting) -> Outcome:
-    def planners(topology: Topology) -> list[tuple[str, Planner]]:
-        found: list[tuple[str, Planner]] = [("optimum", Exhaustive())]
-        for size in SIZES:
-            hierarchy = build(topology, size)
-            found += [(f"top-down {size}", TopDown(hierarchy)), (f"bottom-up {size}", BottomUp(hierarchy))]
-        return found
-
-    totals = through(planners, _cases(setting))
-    optimum = totals["optimum"].cost
+    found = {name: through(_by_size, _cases(setting, ranges)) for name, ranges in WORKLOADS.items()}
     rows = tuple(
-        (name, size, total.considered, total.cost, above(total.cost, optimum))
+        (workload, name, size, total.considered, total.cost, above(total.cost, totals["optimum"].cost))
+        for workload, totals in found.items()
         for name in ("top-down", "bottom-up")
         for size in SIZES
         if (total := totals[f"{name} {size}"])
     )
 
     def draw(figure: Figure) -> None:
-        plans, costs = figure.subplots(1, 2)
+        plans, *costs = figure.subplots(1, 1 + len(found))
         for name in ("top-down", "bottom-up"):
-            of = [totals[f"{name} {size}"] for size in SIZES]
-            plans.plot(SIZES, [total.considered for total in of], marker="o", label=name)
-            costs.plot(SIZES, [total.cost for total in of], marker="o", label=name)
-        costs.axhline(optimum, color="grey", ls=":", label="optimum")
+            of = [found["reducing joins"][f"{name} {size}"].considered for size in SIZES]
+            plans.plot(SIZES, of, marker="o", label=name)
+            for axes, (workload, totals) in zip(costs, found.items(), strict=True):
+                base = totals["optimum"].cost
+                axes.plot(SIZES, [above(totals[f"{name} {s}"].cost, base) for s in SIZES], marker="o", label=name)
+                axes.set(title=f"% above the optimum, {workload}")
         plans.set(title="plans considered", yscale="log")
-        costs.set(title="network usage")
-        for axes in (plans, costs):
+        for axes in (plans, *costs):
             axes.set(xlabel="max_cs", xscale="log", xticks=SIZES, xticklabels=SIZES)
             axes.minorticks_off()
-        plans.legend()
-        costs.legend()
+            axes.legend()
 
-    plans = {(name, size): totals[f"{name} {size}"].considered for name in ("top-down", "bottom-up") for size in SIZES}
-    fewer = sum(below(plans["bottom-up", s], plans["top-down", s]) for s in SIZES) / len(SIZES)
-    gain = below(totals["bottom-up 64"].cost, totals["bottom-up 8"].cost)
-    spread = above(
-        max(totals[f"top-down {s}"].cost for s in SIZES[1:]), min(totals[f"top-down {s}"].cost for s in SIZES[1:])
-    )
-    return Outcome(
-        ("planner", "max_cs", "plans considered", "network usage", "above optimum (%)"),
-        rows,
-        draw,
-        (
-            Verdict("Bottom-Up considers 67 % fewer plans than Top-Down on average", f"{fewer:.0f} % fewer"),
-            Verdict("Bottom-Up with max_cs 64 costs 21 % less than with 8", f"{gain:.0f} % less"),
-            Verdict("Top-Down costs nearly the same for every max_cs above 4", f"within {spread:.0f} %"),
+    verdicts = []
+    for workload, totals in found.items():
+        plans = {name: [totals[f"{name} {s}"].considered for s in SIZES] for name in ("top-down", "bottom-up")}
+        fewer = sum(map(below, plans["bottom-up"], plans["top-down"])) / len(SIZES)
+        larger = [totals[f"top-down {size}"].cost for size in SIZES[1:]]
+        gain = {s: below(totals["bottom-up 64"].cost, totals[f"bottom-up {s}"].cost) for s in (4, 8)}
+        verdicts += [
             Verdict(
-                "max_cs 64 has the largest search, nearly ten times that of 16",
-                f"{plans['top-down', 64] / plans['top-down', 16]:.2g} times (Top-Down), "
-                f"{plans['bottom-up', 64] / plans['bottom-up', 16]:.2g} times (Bottom-Up)",
+                "Bottom-Up considers 67 % fewer plans than Top-Down on average", f"{workload}: {fewer:.0f} % fewer"
             ),
-        ),
-    )
+            Verdict(
+                "Bottom-Up with max_cs 64 costs 21 % less than with 8",
+                f"{workload}: {gain[8]:.0f} % less, and {gain[4]:.0f} % less than with 4",
+            ),
+            Verdict(
+                "Top-Down costs nearly the same for every max_cs above 4",
+                f"{workload}: within {above(max(larger), min(larger)):.0f} %",
+            ),
+            Verdict(
+                "32 searches less than 16; 64 searches most, nearly ten times as much as 16",
+                f"{workload}: 32 and 64 search {_times(plans['top-down'])} times as much as 16 (Top-Down), "
+                f"{_times(plans['bottom-up'])} times (Bottom-Up)",
+            ),
+        ]
+    columns = ("workload", "planner", "max_cs", "plans considered", "network usage", "above optimum (%)")
+    return Outcome(columns, rows, draw, tuple(verdicts))
+
+
+def _times(plans: list[int]) -> str:
+    """The plans of the two largest clusters as multiples of those of the middle one."""
+    return " and ".join(f"{count / plans[2]:.2g}" for count in plans[3:])
 
 
 def npc(setting: Setting) -> Outcome:
@@ -89,29 +103,35 @@ def npc(setting: Setting) -> Outcome:
             ("npc", NetPresentCost(hierarchy)),
         ]
 
-    totals = through(planners, _cases(setting))
-    base = totals["top-down"]
-    rows = tuple(
-        (t.planner, t.cost, above(t.cost, base.cost), t.considered, below(t.considered, base.considered))
-        for t in totals.values()
-    )
+    found = {name: through(planners, _cases(setting, ranges)) for name, ranges in WORKLOADS.items()}
+    rows = []
+    verdicts = []
+    for workload, totals in found.items():
+        base, chosen = totals["top-down"], totals["npc"]
+        rows += [
+            (workload, name, t.cost, above(t.cost, base.cost), t.considered, below(t.considered, base.considered))
+            for name, t in totals.items()
+        ]
+        cost, plans = above(chosen.cost, base.cost), below(chosen.considered, base.considered)
+        verdicts.append(
+            Verdict(
+                "NPC within 1 % of Top-Down with 14 % fewer plans",
+                f"{workload}: {cost:+.1f} % cost, {plans:.0f} % fewer plans",
+            )
+        )
 
     def draw(figure: Figure) -> None:
-        costs, plans = figure.subplots(1, 2)
-        names = list(totals)
-        costs.bar(names, [totals[name].cost for name in names])
-        plans.bar(names, [totals[name].considered for name in names])
-        costs.set(title="network usage, max_cs 16")
-        plans.set(title="plans considered, max_cs 16")
+        for column, (workload, totals) in enumerate(found.items()):
+            costs = figure.add_subplot(1, 4, 2 * column + 1)
+            plans = figure.add_subplot(1, 4, 2 * column + 2)
+            names = list(totals)
+            costs.bar(names, [total.cost for total in totals.values()])
+            plans.bar(names, [total.considered for total in totals.values()])
+            costs.set(title=f"network usage,\n{workload}, max_cs 16")
+            plans.set(title=f"plans considered,\n{workload}, max_cs 16")
 
-    chosen: Total = totals["npc"]
-    here = f"{above(chosen.cost, base.cost):+.1f} % cost, {below(chosen.considered, base.considered):.0f} % fewer plans"
-    return Outcome(
-        ("planner", "network usage", "above top-down (%)", "plans considered", "fewer plans (%)"),
-        rows,
-        draw,
-        (Verdict("NPC within 1 % of Top-Down with 14 % fewer plans", here),),
-    )
+    columns = ("workload", "planner", "network usage", "above top-down (%)", "plans considered", "fewer plans (%)")
+    return Outcome(columns, tuple(rows), draw, tuple(verdicts))
 
 
 EXPERIMENTS = (

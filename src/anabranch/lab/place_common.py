@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.figure import Figure
 
 from anabranch.place.planner import Planner
 from anabranch.place.run import Run, deploy
 from anabranch.place.topology import Topology
-from anabranch.place.workload import Workload
+from anabranch.place.workload import Ranges, Workload
 
 STANDARD_SIZE = 132
 """One transit domain of four nodes, four stubs of eight on each; the paper calls it a 128-node network."""
 
 MAX_CS = 32
+
+RECORD_BYTES = 100.0
+"""The paper's assumption for the airline; taken for its random workload too."""
+
+REDUCING = Ranges(selectivity=(0.0005, 0.005), record_bytes=RECORD_BYTES)
+"""The standard random workload. The paper leaves rates and selectivities open; here most joins have fewer results than
+either input has rows, which is why one joins early. `EVEN` joins have about as many, `GROWING` ones more."""
+
+EVEN = replace(REDUCING, selectivity=(0.005, 0.05))
+GROWING = replace(REDUCING, selectivity=(0.01, 0.1))
 
 
 @dataclass(frozen=True)

@@ -151,20 +151,22 @@ class Relaxation:
     name: str = "relaxation"
     relaxing: bool = True
     reusing: bool = True
+    radius: float = RADIUS
 
     def plan(self, landscape: Landscape, query: SinkQuery) -> Decision:
         problem = problem_of(landscape, query, self.relaxing, self.reusing)
-        return decide(problem, self.name, lambda tried: _settle(tried, self.space))
+        return decide(problem, self.name, lambda tried: _settle(tried, self.space, self.radius))
 
 
-def _settle(problem: Problem, space: CostSpace) -> Found | None:
+def _settle(problem: Problem, space: CostSpace, radius: float) -> Found | None:
     order = order_by_size(problem)
     halves = {left | right: (left, right) for left, right in order.splits}
     sources = {p.mask: p for p in problem.producers if p.mask.bit_count() == 1 and p.operator.startswith("@")}
     if not all(1 << index in sources for index in range(problem.full.bit_count())):
         return None
     where, steps = _relax(problem, space, halves, sources)
-    plan = _to_sites(problem, space, halves, sources, where, problem.full)
+    rest = _Resting(problem, space, halves, sources, where, radius * space.mean_distance)
+    plan = rest.plan(problem.full)
     if plan is None:
         return None
     return Found(plan, cost_of(problem, plan), order.considered + steps, order.considered + steps)
@@ -194,32 +196,32 @@ def _relax(
     return where, space.iterations
 
 
-def _to_sites(
-    problem: Problem,
-    space: CostSpace,
-    halves: dict[Mask, Split],
-    sources: dict[Mask, Producer],
-    where: dict[Mask, Floats],
-    mask: Mask,
-) -> Placed | None:
-    """The plan at the sites nearest to the joins' coordinates, or a running stream where one is near enough."""
-    if mask in sources:
-        return Take(sources[mask])
-    radius = RADIUS * space.mean_distance
-    near = [
-        (float(np.linalg.norm(space.positions[p.site] - where[mask])), p.price, p.operator, p)
-        for p in problem.producers
-        if p.mask == mask
-    ]
-    if near and min(near)[0] <= radius:
-        return Take(min(near)[3])
-    split = halves[mask]
-    open_sites = problem.open_sites(split)
-    if not len(open_sites):
-        return None
-    distances = np.linalg.norm(space.positions[open_sites] - where[mask], axis=1)
-    left = _to_sites(problem, space, halves, sources, where, split[0])
-    right = _to_sites(problem, space, halves, sources, where, split[1])
-    if left is None or right is None:
-        return None
-    return JoinAt(left, right, int(open_sites[int(distances.argmin())]))
+@dataclass(frozen=True)
+class _Resting:
+    """Joins at rest in the cost space, to be put at sites."""
+
+    problem: Problem
+    space: CostSpace
+    halves: dict[Mask, Split]
+    sources: dict[Mask, Producer]
+    where: dict[Mask, Floats]
+    radius: float
+
+    def plan(self, mask: Mask) -> Placed | None:
+        """The plan at the sites nearest to the joins' coordinates, or a running stream where one is near enough."""
+        if mask in self.sources:
+            return Take(self.sources[mask])
+        positions, place = self.space.positions, self.where[mask]
+        near = [
+            (float(np.linalg.norm(positions[p.site] - place)), p.price, p.operator, p)
+            for p in self.problem.producers
+            if p.mask == mask
+        ]
+        if near and min(near)[0] <= self.radius:
+            return Take(min(near)[3])
+        open_sites = self.problem.open_sites(self.halves[mask])
+        left, right = (self.plan(half) for half in self.halves[mask])
+        if not len(open_sites) or left is None or right is None:
+            return None
+        distances = np.linalg.norm(positions[open_sites] - place, axis=1)
+        return JoinAt(left, right, int(open_sites[int(distances.argmin())]))

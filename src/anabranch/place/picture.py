@@ -1,7 +1,8 @@
 """A picture of a network at work: sites, links as thick as their traffic, operators where they run, what is shared.
 
 Sites that only pass data on are small and unnamed, so that a hundred of them stay readable; every site that is a
-source, a sink or runs a join is named and drawn large. Needs matplotlib.
+source, a sink or runs a join is named and drawn large. Names keep out of each other's way as far as four places around
+a site allow. A link that has less than a fifth of its bandwidth left is red. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from matplotlib.lines import Line2D
 from anabranch.place.landscape import Landscape
 
 SOURCE, JOIN, SHARED, SINK, PLAIN = "#2a7fb8", "#e08214", "#c51b7d", "#4d9221", "#bbbbbb"
+BUSY, IDLE, NARROW = "#7a7a7a", "#d9d9d9", "#c0392b"
+WIDTH, HEIGHT = 14.0, 11.0
 
 
 def save(landscape: Landscape, path: Path, title: str) -> None:
     """Draws the landscape into a file whose suffix says how."""
-    figure = Figure(figsize=(14, 11), layout="constrained")
+    figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     draw(landscape, figure, title)
     # Without a date the same landscape gives the same file.
     figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
@@ -38,7 +41,8 @@ def draw(landscape: Landscape, figure: Figure, title: str) -> None:
     busy = landscape.traffic
     most = float(busy.max(initial=0.0)) or 1.0
     widths = 0.6 + 7.0 * np.sqrt(busy / most)
-    colours = ["#d9d9d9" if volume == 0.0 else "#7a7a7a" for volume in busy]
+    nearly_full = busy > 0.8 * topology.bandwidths
+    colours = np.where(nearly_full, NARROW, np.where(busy > 0.0, BUSY, IDLE)).tolist()
     segments = [(places[low], places[high]) for low, high in topology.pairs]
     axes.add_collection(LineCollection(segments, linewidths=widths, colors=colours, zorder=1, capstyle="round"))
     readers = Counter(taken.producer for operator in landscape.operators.values() for taken in operator.inputs)
@@ -72,28 +76,57 @@ def draw(landscape: Landscape, figure: Figure, title: str) -> None:
     named = [site for site in marks if len(marks) <= 40 or marks[site] != SINK]
     if len(everyone) <= 40:
         named = list(everyone)
-    for site in named:
-        text = "\n".join([topology.sites[site].name, *labels[site]])
+    texts = {site: "\n".join([topology.sites[site].name, *labels[site]]) for site in named}
+    for site, (x, y) in _offsets(texts, places, [site for site in everyone if site in marks]).items():
         axes.annotate(
-            text,
+            texts[site],
             places[site],
-            xytext=(7, 5),
+            xytext=(x, y),
             textcoords="offset points",
+            ha="left" if x > 0 else "right",
+            va="bottom" if y > 0 else "top",
             fontsize=7,
             zorder=4,
             bbox={"boxstyle": "round,pad=0.15", "fc": "white", "ec": marks.get(site, PLAIN), "alpha": 0.8, "lw": 0.6},
         )
     shown = (
-        (SOURCE, "source"),
-        (JOIN, "joins"),
-        (SHARED, "joins that several read"),
-        (SINK, "sinks only"),
-        (PLAIN, "relay"),
+        ("s", SOURCE, "source (any square)"),
+        ("o", JOIN, "joins"),
+        ("o", SHARED, "joins that several read"),
+        ("o", SINK, "sinks only"),
+        ("o", PLAIN, "relay"),
     )
-    handles = [Line2D([], [], marker="o", ls="", color=colour, label=text) for colour, text in shown]
-    handles.append(Line2D([], [], color="#7a7a7a", lw=5, label=f"link, up to {most:,.0f} bytes/s"))
+    handles = [Line2D([], [], marker=shape, ls="", color=colour, label=text) for shape, colour, text in shown]
+    handles.append(Line2D([], [], color=BUSY, lw=5, label=f"link, up to {most:,.0f} bytes/s"))
+    if nearly_full.any():
+        handles.append(Line2D([], [], color=NARROW, lw=5, label="link more than 80 % full"))
     axes.legend(handles=handles, loc="lower left", fontsize=8)
     axes.autoscale_view()
+
+
+def _offsets(texts: dict[int, str], places: np.ndarray, marked: list[int]) -> dict[int, tuple[int, int]]:
+    """Where each name goes beside its site: the first of four places that covers the least of others and of sites."""
+    span = np.ptp(places, axis=0)
+    points = (places - places.min(axis=0)) / np.where(span > 0, span, 1.0) * (65 * WIDTH, 65 * HEIGHT)
+    taken: list[tuple[float, float, float, float]] = [(x - 6, y - 6, x + 6, y + 6) for x, y in points[marked]]
+    found = {}
+    for site, text in texts.items():
+        lines = text.split("\n")
+        wide, high = 4.2 * max(map(len, lines)) + 4, 9.0 * len(lines) + 4
+        boxes = {}
+        for x, y in ((7, 5), (-7, 5), (7, -5), (-7, -5)):
+            left = points[site][0] + (x if x > 0 else x - wide)
+            low = points[site][1] + (y if y > 0 else y - high)
+            boxes[x, y] = (left, low, left + wide, low + high)
+        found[site] = min(boxes, key=lambda place: sum(_overlap(boxes[place], other) for other in taken))
+        taken.append(boxes[found[site]])
+    return found
+
+
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> float:
+    wide = min(one[2], other[2]) - max(one[0], other[0])
+    high = min(one[3], other[3]) - max(one[1], other[1])
+    return max(0.0, wide) * max(0.0, high)
 
 
 def _layout(landscape: Landscape) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter
+from time import process_time
 
 from anabranch.errors import SpecError
 from anabranch.place.bottom_up import BottomUp, NetPresentCost
@@ -47,7 +47,7 @@ COMPARED = tuple(name for name in PLANNERS if name != "integer-program")
 
 @dataclass(frozen=True)
 class Run:
-    """Queries deployed one after another; `seconds` is the planning time of all of them."""
+    """Queries deployed one after another; `seconds` is the processor time of planning all of them."""
 
     planner: str
     decisions: tuple[Decision, ...]
@@ -92,9 +92,9 @@ def deploy(planner: Planner, landscape: Landscape, queries: Sequence[SinkQuery])
     decisions = []
     seconds = 0.0
     for query in queries:
-        start = perf_counter()
+        start = process_time()
         decision = planner.plan(landscape, query)
-        seconds += perf_counter() - start
+        seconds += process_time() - start
         decisions.append(decision)
         landscape = decision.landscape
     return Run(planner.name, tuple(decisions), landscape, seconds)

@@ -2,7 +2,7 @@
 
 network.yaml                                    queries.yaml
 sites: [...]   links: [...]                     queries:
-(or generate: {size: 132, seed: 1})               - name: gate-17
+(or generate: {size: 132, seed: 1, ...})          - name: gate-17
 streams:                                            sink: n4
   flights: {site: n1, rate: 5,                      cql: SELECT ... FROM flights [RANGE 5 MINUTES] AS fl, ...
             columns: num bigint, ..., ts timestamp, event_time: ts, distinct: {num: 1500}}
@@ -10,22 +10,24 @@ streams:                                            sink: n4
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.cost.units import load_units
 from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.errors import SpecError, TopologyError
 from anabranch.place import statistics as statistics_file
 from anabranch.place import topology as topology_file
-from anabranch.place.generate import transit_stub
+from anabranch.place.generate import LinkRanges, transit_stub
 from anabranch.place.landscape import Landscape, SinkQuery, bare
-from anabranch.place.topology import Topology
+from anabranch.place.topology import Site, Topology
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def load_network(path: Path) -> Network:
     """Reads a network file."""
     entry = _read(path)
     topology = _topology(entry)
-    statistics = statistics_file.from_dict(entry)
+    statistics = statistics_file.from_dict(_with_calibration(entry, path))
     catalog = Catalog()
     schemas = {}
     for name, stream in entry["streams"].items():
@@ -71,13 +73,33 @@ def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
     return tuple(found)
 
 
+def _with_calibration(entry: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The entry with its costs written out, if `costs` names a calibration file beside the network file."""
+    if not isinstance(entry.get("costs"), str):
+        return entry
+    units = load_units(path.parent / entry["costs"])
+    if units is None:
+        raise SpecError(f"'{path}' names a calibration '{entry['costs']}' that is not there")
+    return {**entry, "costs": {name: float(value) for name, value in asdict(units).items()}}
+
+
 def _topology(entry: Mapping[str, Any]) -> Topology:
     if "generate" not in entry:
         return topology_file.from_dict(entry)
     wish = entry["generate"]
     if not isinstance(wish, Mapping) or "size" not in wish:
         raise TopologyError("'generate' needs a size", hint="write generate: {size: 132, seed: 1}")
-    return transit_stub(int(wish["size"]), int(wish.get("seed", 1)))
+    known = {"size", "seed", "cpu", "memory", "stub_bandwidth", "transit_bandwidth"}
+    for name, value in wish.items():
+        if name not in known or isinstance(value, bool) or not isinstance(value, int | float):
+            raise TopologyError(
+                f"'generate' has '{name}: {value}'", hint=f"give numbers for {', '.join(sorted(known))} only"
+            )
+    cpu, memory, stub, transit = (
+        float(wish.get(name, math.inf)) for name in ("cpu", "memory", "stub_bandwidth", "transit_bandwidth")
+    )
+    ranges = LinkRanges(stub_bandwidth=stub, transit_bandwidth=transit)
+    return transit_stub(int(wish["size"]), int(wish.get("seed", 1)), ranges, Site("", cpu, memory))
 
 
 def _read(path: Path) -> dict[str, Any]:

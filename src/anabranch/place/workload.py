@@ -51,6 +51,8 @@ class Ranges:
     rate: tuple[float, float] = (1.0, 100.0)
     selectivity: tuple[float, float] = (0.005, 0.05)
     seconds: float = 0.5
+    record_bytes: float | None = None
+    """The width of every row, joined or not; by default a joined row is as wide as its parts together."""
 
 
 USUAL_RANGES = Ranges()
@@ -74,7 +76,8 @@ def random_workload(topology: Topology, queries: int, seed: int, ranges: Ranges 
     for number in range(queries):
         chosen = random.sample(names, random.randint(ranges.fewest, ranges.most))
         drawn.append(SinkQuery(f"q{number}", star_query(chosen, ranges.seconds), random.choice(sites)))
-    return Workload(Statistics(streams), dict.fromkeys(names, _SCHEMA.names), tuple(drawn))
+    statistics = Statistics(streams, record_bytes=ranges.record_bytes)
+    return Workload(statistics, dict.fromkeys(names, _SCHEMA.names), tuple(drawn))
 
 
 def star_query(streams: list[str], seconds: float) -> Query:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from anabranch.errors import AnabranchError, SpecError
+from anabranch.cost.units import ENGINE, save_units
+from anabranch.errors import AnabranchError, SpecError, TopologyError
 from anabranch.place import command
 from anabranch.place.deployment import Deployment
+from anabranch.place.picture import _offsets
 from anabranch.place.run import COMPARED, PLANNERS, Options, deploy, planner_named
-from anabranch.place.spec import load_network, load_queries
+from anabranch.place.spec import Network, load_network, load_queries
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NETWORK, QUERIES = EXAMPLES / "network.yaml", EXAMPLES / "airline-queries.yaml"
@@ -93,8 +98,30 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_network(tmp_path / "none.yaml")
 
 
-def test_networks_can_be_generated(tmp_path: Path) -> None:
-    (tmp_path / "network.yaml").write_text(
-        "generate: {size: 20, seed: 3}\nstreams: {s: {site: t0, rate: 1, columns: ts timestamp}}\n"
-    )
-    assert len(load_network(tmp_path / "network.yaml").landscape.topology.sites) == 20
+def _generated(folder: Path, wish: str, more: str = "") -> Network:
+    path = folder / "network.yaml"
+    path.write_text(f"generate: {wish}\nstreams: {{s: {{site: t0, rate: 1, columns: ts timestamp}}}}\n{more}\n")
+    return load_network(path)
+
+
+def test_networks_can_be_generated_with_limits(tmp_path: Path) -> None:
+    assert len(_generated(tmp_path, "{size: 20, seed: 3}").landscape.topology.sites) == 20
+    limited = _generated(tmp_path, "{size: 20, memory: 1.0e+6, stub_bandwidth: 1000}").landscape.topology
+    assert {site.memory for site in limited.sites} == {1e6}
+    assert {link.bandwidth for link in limited.links} == {1000.0, math.inf}
+    with pytest.raises(TopologyError, match="'generate' has 'bandwidth: 5'"):
+        _generated(tmp_path, "{size: 20, bandwidth: 5}")
+
+
+def test_a_calibration_gives_the_costs_of_a_networks_sites(tmp_path: Path) -> None:
+    save_units(replace(ENGINE, probe=0.5), tmp_path / "here.json")
+    assert _generated(tmp_path, "{size: 8}", "costs: here.json").landscape.statistics.units.probe == 0.5
+    with pytest.raises(SpecError, match=r"names a calibration 'there\.json' that"):
+        _generated(tmp_path, "{size: 8}", "costs: there.json")
+
+
+def test_names_in_the_picture_keep_out_of_each_others_way() -> None:
+    places = np.array([[0.0, 0.0], [0.02, 0.0], [1.0, 1.0]])
+    found = _offsets({0: "a long name", 1: "another name", 2: "far away"}, places, [0, 1, 2])
+    assert found[0][0] < 0 < found[1][0]
+    assert found[2] == (7, 5)

@@ -40,6 +40,7 @@ def test_every_deployment_computes_the_query_it_was_asked(
     for query in workload.queries:
         decision = choice.plan(current, query)
         assert decision.deployment.cost == pytest.approx(decision.landscape.cost - current.cost, abs=1e-6)
+        assert Deployment.from_json(decision.deployment.to_json()) == decision.deployment
         current = decision.landscape
     for query in workload.queries:
         assert complaints(current, query) == (), chosen
