@@ -18,12 +18,12 @@ import json
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from anabranch.engine.engine import Engine
-from anabranch.engine.migration import Migrated
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import PlanError
 from anabranch.host.slot import SlotTask, bring_to, can_reach, make_engine, rebuild
@@ -47,13 +47,13 @@ def hot_folder(identity: str) -> Path:
 class OpenEngine:
     """A slot's engine as of after the batch before the task's, where its arrays are, and whether it was found hot.
 
-    It has the task's plan, or is on its way to it; `migrated` is what was done for that just now.
+    It has the task's plan, or is on its way to it; `notes` say what was done for that just now.
     """
 
     engine: Engine
     arrays: str
     was_hot: bool
-    migrated: Migrated | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenEngine:
@@ -71,8 +71,7 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
             pass
         else:
             if can_reach(engine, task.plans[slot]):
-                migrated = bring_to(engine, task.plans[slot])
-                return OpenEngine(engine, stamp["arrays"], was_hot=True, migrated=migrated)
+                return OpenEngine(engine, stamp["arrays"], was_hot=True, notes=bring_to(engine, task.plans[slot]))
     # The driver made the folder on its own machine only, and takes it away when it thinks the query has ended.
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob(f"slot-{slot}-*"):

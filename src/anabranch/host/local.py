@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -104,8 +103,7 @@ class LocalHost:
         def step_slot(slot: int) -> tuple[list[pa.RecordBatch], dict[str, Any]]:
             mine = {name: by_slot[slot] for name, by_slot in spread.items()}
             wanted = self._plans[slot]
-            migrated = bring_to(self._engines[slot], wanted) if wanted != before[slot] else None
-            notes = {"migrated": asdict(migrated)} if migrated is not None else None
+            notes = bring_to(self._engines[slot], wanted) if wanted != before[slot] else None
             return drain(advance(self._engines[slot], task, slot, mine, self._store, notes))
 
         self._is_broken = True
@@ -128,9 +126,11 @@ class LocalHost:
         """The plan of the latest batch, or the one that most slots had."""
         return self.steering.plan
 
-    def migrate(self, plan: Plan, strategy: str = "auto", slots: Iterable[int] | None = None) -> None:
+    def migrate(
+        self, plan: Plan, strategy: str = "auto", slots: Iterable[int] | None = None, *, box_by_box: bool = False
+    ) -> None:
         """Changes the plan of all slots, or of some, with the next batch; refused without any effect."""
-        self.steering.migrate(plan, strategy, slots)
+        self.steering.migrate(plan, strategy, slots, box_by_box=box_by_box)
 
     def _next_plans(self) -> tuple[SlotPlan, ...]:
         plans, refused = self.steering.next(self.batch)

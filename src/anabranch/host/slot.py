@@ -13,7 +13,7 @@ migration needs nothing durable: whatever crashes, the restart has a plan and th
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
@@ -22,10 +22,10 @@ import pyarrow as pa
 
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine, expiry
-from anabranch.engine.migration import Migrated
 from anabranch.engine.ownership import needed_in, owner_test
 from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.engine.state.arena import Arena
+from anabranch.errors import MigrationError
 from anabranch.host.store import RowFile, Store, rows_name
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.plan.mesh import Plan
@@ -85,14 +85,20 @@ def can_reach(engine: Engine, wanted: SlotPlan) -> bool:
     return engine.plan == wanted.plan or not isinstance(track, ParallelTrack) or track.old.plan == wanted.plan
 
 
-def bring_to(engine: Engine, wanted: SlotPlan) -> Migrated | None:
-    """The engine has, or is on its way to, the wanted plan; tells what was done for it, if anything."""
+def bring_to(engine: Engine, wanted: SlotPlan) -> dict[str, Any]:
+    """The engine has, or is on its way to, the wanted plan; what was done for it is for the slot's report.
+
+    A plan that the engine refuses is reported as well, and it goes on with the one it has.
+    """
     if engine.plan == wanted.plan:
-        return None
+        return {}
     if engine.is_migrating:
         engine.abort_migration()
-        return None
-    return engine.migrate(wanted.plan, wanted.strategy)
+        return {}
+    try:
+        return {"migrated": asdict(engine.migrate(wanted.plan, wanted.strategy))}
+    except MigrationError as error:
+        return {"refused": error.message}
 
 
 def rebuild(engine: Engine, task: SlotTask, slot: int, store: Store) -> None:

@@ -1,9 +1,10 @@
 """Which plan each slot of a running query has, and who may change it: its user, a schedule, or the adaptation loop.
 
 For every batch the slots' plans go out (`next`), and their reports come back (`after`). A change is checked when it is
-asked for and takes effect with the next batch. There is one change at a time: until all slots have ended the one under
-way, another is refused and the running plans stay as they are. Everything that happens is told as a record, a mapping
-that JSON can hold: decisions of the loop, migrations that began and ended, and changes that were refused.
+asked for and takes effect with the next batch; its course over the slots is that of `migrate.machine`, whose
+instructions become the plans of the next batch. There is one change at a time: until it has ended, another is refused
+and the running plans stay as they are. Everything that happens is told as a record, a mapping that JSON can hold:
+decisions of the loop, migrations that began, ended or were given up, and changes that were refused.
 """
 
 from __future__ import annotations
@@ -18,8 +19,21 @@ from anabranch.adapt.settings import Settings
 from anabranch.errors import MigrationError
 from anabranch.host.clock import Clocks
 from anabranch.host.slot import SlotPlan
+from anabranch.migrate.itinerary import box_by_box
+from anabranch.migrate.machine import (
+    AbortAsked,
+    BatchEnded,
+    ChangeRefused,
+    Completed,
+    Event,
+    GivenUp,
+    Instruction,
+    Migration,
+    Run,
+    SlotReport,
+)
 from anabranch.optimize.choice import resource_model
-from anabranch.plan.mesh import Mesh, Plan, check_plan
+from anabranch.plan.mesh import Mesh, Plan, check_plan, parse_plan
 from anabranch.plan.migration import STRATEGIES, Strategy, check_migration
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import mjoin
@@ -42,12 +56,29 @@ class Switch:
 
 
 @dataclass(frozen=True)
-class _Change:
-    """Plans that some slots are to take, or are taking since a batch."""
+class _Wish:
+    """Plans that some slots are to take, and how."""
 
     plans: Mapping[int, SlotPlan]
     by: str
-    since: int = -1
+    box_by_box: bool = False
+
+
+@dataclass(frozen=True)
+class _UnderWay:
+    """A change since the batch in which it began; slots that came from the same plan go together."""
+
+    migrations: tuple[Migration, ...]
+    by: str
+    since: int
+
+    @property
+    def slots(self) -> list[int]:
+        return sorted(slot for migration in self.migrations for slot in migration.slots)
+
+    @property
+    def is_over(self) -> bool:
+        return all(migration.is_over for migration in self.migrations)
 
 
 class Steering:
@@ -72,9 +103,8 @@ class Steering:
         for switch in self._switches.values():
             check_plan(switch.plan, query.graph)
             self._require_slots(switch.slots)
-        self._before = self._plans
-        self._wanted: _Change | None = None
-        self._under_way: _Change | None = None
+        self._wish: _Wish | None = None
+        self._under_way: _UnderWay | None = None
         self._lock = threading.Lock()
 
     @property
@@ -88,18 +118,34 @@ class Steering:
         plans = [each.plan for each in self.plans]
         return max(plans, key=plans.count)
 
-    def migrate(self, plan: Plan, strategy: str = "auto", slots: Iterable[int] | None = None) -> None:
-        """The slots, all unless some are named, take the plan with the next batch; refused without any effect."""
+    def migrate(
+        self, plan: Plan, strategy: str = "auto", slots: Iterable[int] | None = None, *, box_by_box: bool = False
+    ) -> None:
+        """The slots, all unless some are named, take the plan with the next batch; refused without any effect.
+
+        Box by box, the parts in which the plans differ change one after another.
+        """
+        check_plan(plan, self._query.graph)
         with self._lock:
             self._require_rest()
-            if slots is not None and any(
-                len(together) > 1 for together, loop in self._loops if not loop.settings.freeze
-            ):
+            together = [slots for slots, loop in self._loops if not loop.settings.freeze and len(slots) > 1]
+            if slots is not None and together:
                 raise MigrationError(
                     "single slots cannot be changed while the query adapts as a whole",
                     hint="adapt with scope: slot, freeze the adaptation, or leave the slots out",
                 )
-            self._wanted = _Change(self._checked(plan, strategy, None if slots is None else tuple(slots)), "user")
+            plans = self._checked(plan, strategy, None if slots is None else tuple(slots))
+            self._wish = _Wish(plans, "user", box_by_box)
+
+    def abort(self, reason: str = "asked for") -> None:
+        """With the next batch all slots of the change under way, or asked for, go back to the plans they had."""
+        with self._lock:
+            if self._wish is None and self._under_way is None:
+                raise MigrationError("no change of plan is under way", hint="only such a change can be aborted")
+            self._wish = None
+            for migration in self._under_way.migrations if self._under_way else ():
+                if not migration.is_over:
+                    self._obey(migration.step(AbortAsked(reason)))
 
     def freeze(self, frozen: bool = True) -> None:
         """Keeps the loop from changing anything, or lets it again; it goes on watching."""
@@ -113,22 +159,24 @@ class Steering:
             if (switch := self._switches.pop(batch, None)) is not None:
                 try:
                     self._require_rest()
-                    self._wanted = _Change(self._checked(switch.plan, switch.strategy, switch.slots), "schedule")
+                    self._wish = _Wish(self._checked(switch.plan, switch.strategy, switch.slots), "schedule")
                 except MigrationError as error:
                     refused.append(
                         {"kind": "refused", "batch": batch, "plan": str(switch.plan), "reason": error.message}
                     )
-            if self._wanted is not None:
-                self._under_way, self._wanted = replace(self._wanted, since=batch), None
-                self._before, self._plans = self._plans, {**self._plans, **self._under_way.plans}
+            if self._wish is not None:
+                self._begin(self._wish, batch)
+                self._wish = None
         return self.plans, refused
 
     def after(self, batch: int, reports: Reports, seconds: float | None, waiting: int | None) -> list[Record]:
         """What is to be told of a batch that was committed; the loop may have decided on a change for the next."""
         with self._lock:
-            records, changing = self._progress(batch, reports)
+            # What the batch was like, before the change under way makes its next move.
+            plans, changing = self.plans, set(self._under_way.slots if self._under_way else ())
+            records = self._progress(batch, reports)
             for together, loop in self._loops:
-                plan = self._plans[together[0]].plan
+                plan = plans[together[0]].plan
                 if isinstance(plan, Mesh):
                     continue
                 mine = [StepStatistics.from_json(reports[slot]["statistics"]) for slot in together]
@@ -139,47 +187,65 @@ class Steering:
                 records.append({**decision.to_json(), "slots": list(together)})
                 if decision.action == "migrate" and decision.strategy is not None:
                     chosen = dict.fromkeys(together, SlotPlan(decision.proposed, decision.strategy))
-                    merged = {**self._wanted.plans, **chosen} if self._wanted is not None else chosen
-                    self._wanted = _Change(merged, "loop")
+                    others = self._wish.plans if self._wish is not None else {}
+                    self._wish = _Wish({**others, **chosen}, "loop")
             return records
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _progress(self, batch: int, reports: Reports) -> tuple[list[Record], set[int]]:
-        """Records of the change under way, and the slots whose plan was being changed in the batch."""
+    def _begin(self, wish: _Wish, batch: int) -> None:
+        together: dict[tuple[Plan, SlotPlan], list[int]] = {}
+        for slot, wanted in wish.plans.items():
+            together.setdefault((self._plans[slot].plan, wanted), []).append(slot)
+        migrations = []
+        for (old, wanted), slots in together.items():
+            migration = Migration(old, _itinerary(old, wanted.plan, wish.box_by_box), wanted.strategy, slots)
+            self._obey(migration.begin())
+            migrations.append(migration)
+        self._under_way = _UnderWay(tuple(migrations), wish.by, batch)
+
+    def _obey(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Run):
+                self._plans[instruction.slot] = SlotPlan(instruction.plan, instruction.strategy)
+
+    def _progress(self, batch: int, reports: Reports) -> list[Record]:
+        """Records of the change under way, which goes on with the next batch."""
         change = self._under_way
         if change is None:
-            return [], set()
-        records: list[Record] = []
-        common: Record = {"kind": "migration", "batch": batch, "by": change.by, "slots": sorted(change.plans)}
+            return []
+        records = []
         if change.since == batch:
-            done = {slot: reports[slot].get("migrated") for slot in change.plans}
-            first = min(change.plans)
-            records.append(
-                {
-                    **common,
-                    "phase": "began",
-                    "from": str(self._before[first].plan),
-                    "to": str(change.plans[first].plan),
-                    "strategy": change.plans[first].strategy,
-                    "rebuilt": [slot for slot, each in done.items() if each is None],
-                    "recomputedRows": sum(sum(each["recomputed"].values()) for each in done.values() if each),
-                    "seconds": max((each["seconds"] for each in done.values() if each), default=0.0),
-                }
-            )
-        if not any(reports[slot]["migrating"] for slot in change.plans):
-            records.append({**common, "phase": "ended", "batches": batch - change.since + 1})
+            records += [_began(migration, change.by, batch, reports) for migration in change.migrations]
+        for migration in change.migrations:
+            if migration.is_over:
+                continue
+            events: list[Event] = [
+                ChangeRefused(slot, reports[slot]["refused"]) for slot in migration.slots if "refused" in reports[slot]
+            ]
+            stands = {
+                slot: SlotReport(parse_plan(reports[slot]["plan"]), reports[slot]["migrating"])
+                for slot in migration.slots
+            }
+            for event in [*events, BatchEnded(batch, stands)]:
+                instructions = migration.step(event)
+                self._obey(instructions)
+                records += [
+                    {**_common(migration, change.by, batch), **_ending(instruction, batch - change.since + 1)}
+                    for instruction in instructions
+                    if not isinstance(instruction, Run)
+                ]
+        if change.is_over:
             self._under_way = None
-        return records, set(change.plans)
+        return records
 
     def _require_rest(self) -> None:
-        busy = self._under_way or self._wanted
-        if busy is not None:
-            plans = ", ".join(sorted({f"'{each.plan}'" for each in busy.plans.values()}))
+        busy = self._under_way.slots if self._under_way else sorted(self._wish.plans) if self._wish else []
+        if busy:
             raise MigrationError(
                 "the query is changing its plan already",
-                detail=f"slots {', '.join(str(slot) for slot in sorted(busy.plans))} are to have {plans}",
-                hint="wait until that has ended",
+                detail=f"slots {', '.join(map(str, busy))} are on their way",
+                hint="wait until that has ended, or abort it",
             )
 
     def _require_slots(self, slots: tuple[int, ...] | None) -> None:
@@ -208,6 +274,38 @@ class Steering:
             return next(known for known in STRATEGIES if known == wished)
         known = self._loops[0][1].view if self._loops else self._means.given
         return self._means.pricing(graph, old, new, resource_model(graph, known))[0].strategy
+
+
+def _itinerary(old: Plan, new: Plan, one_by_one: bool) -> tuple[Plan, ...]:
+    if one_by_one and not isinstance(old, Mesh) and not isinstance(new, Mesh):
+        return box_by_box(old, new)
+    return () if old == new else (new,)
+
+
+def _common(migration: Migration, by: str, batch: int) -> Record:
+    return {"kind": "migration", "batch": batch, "by": by, "slots": sorted(migration.slots)}
+
+
+def _began(migration: Migration, by: str, batch: int, reports: Reports) -> Record:
+    done = [each for slot in migration.slots if (each := reports[slot].get("migrated")) is not None]
+    return {
+        **_common(migration, by, batch),
+        "phase": "began",
+        "from": str(migration.plans[0]),
+        "to": str(migration.new),
+        "strategy": migration.strategy,
+        "slotsInPlace": len(done),
+        "recomputedRows": sum(sum(each["recomputed"].values()) for each in done),
+        "seconds": max((each["seconds"] for each in done), default=0.0),
+    }
+
+
+def _ending(instruction: Completed | GivenUp, batches: int) -> Record:
+    match instruction:
+        case Completed(plan):
+            return {"phase": "ended", "plan": str(plan), "batches": batches}
+        case GivenUp(plan, reason):
+            return {"phase": "given up", "plan": str(plan), "batches": batches, "reason": reason}
 
 
 def event_seconds(before: Clocks, after: Clocks) -> float | None:

@@ -15,20 +15,20 @@ slots come up with some plan of the itinerary, the next report says with which, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from anabranch.errors import InvariantBroken
+from anabranch.plan.mesh import Plan
 from anabranch.plan.migration import Strategy
-from anabranch.plan.physical import PhysicalPlan
 
 
 @dataclass(frozen=True)
 class SlotReport:
     """The plan a slot runs after a batch, and whether it is still on its way to it."""
 
-    plan: PhysicalPlan
+    plan: Plan
     is_migrating: bool = False
 
 
@@ -79,7 +79,7 @@ class Run:
     """
 
     slot: int
-    plan: PhysicalPlan
+    plan: Plan
     strategy: Strategy
 
 
@@ -87,14 +87,14 @@ class Run:
 class Completed:
     """Every slot runs the new plan."""
 
-    plan: PhysicalPlan
+    plan: Plan
 
 
 @dataclass(frozen=True)
 class GivenUp:
     """Every slot runs the old plan again."""
 
-    plan: PhysicalPlan
+    plan: Plan
     reason: str
 
 
@@ -102,18 +102,22 @@ Instruction: TypeAlias = Run | Completed | GivenUp
 
 
 class Migration:
-    """One migration of one query; `story` is what happened so far, for people and for errors."""
+    """One migration of some slots of a query; `story` is what happened so far, for people and for errors."""
 
-    def __init__(self, old: PhysicalPlan, itinerary: tuple[PhysicalPlan, ...], strategy: Strategy, slots: int) -> None:
+    def __init__(self, old: Plan, itinerary: tuple[Plan, ...], strategy: Strategy, slots: Iterable[int]) -> None:
         self.plans = (old, *itinerary)
         self.strategy = strategy
         self.story: list[str] = []
         self.is_over = False
-        self._targets = dict.fromkeys(range(slots), 0)
+        self._targets = dict.fromkeys(slots, 0)
         self._reason: str | None = None
 
     @property
-    def new(self) -> PhysicalPlan:
+    def slots(self) -> tuple[int, ...]:
+        return tuple(self._targets)
+
+    @property
+    def new(self) -> Plan:
         return self.plans[-1]
 
     def begin(self) -> list[Instruction]:

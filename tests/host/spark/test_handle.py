@@ -26,8 +26,11 @@ class FakeRunner:
         self._on_batch = on_batch
         self._ran: set[int] = set()
 
-    def migrate(self, plan: str, strategy: str, slots: Iterable[int] | None) -> None:
+    def migrate(self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool) -> None:
         raise AssertionError(plan)
+
+    def abort_migration(self) -> None:
+        raise AssertionError
 
     def freeze(self, frozen: bool) -> None:
         raise AssertionError(frozen)

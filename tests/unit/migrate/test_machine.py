@@ -22,6 +22,7 @@ from anabranch.migrate.machine import (
     Run,
     SlotReport,
 )
+from anabranch.plan.mesh import Plan
 from anabranch.plan.migration import boxes
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.text import parse
@@ -32,7 +33,7 @@ BETWEEN = parse("(((b c) a) (d e f))")
 
 
 def test_a_migration_at_once() -> None:
-    migration = Migration(OLD, at_once(OLD, NEW), "parallel-track", slots=2)
+    migration = Migration(OLD, at_once(OLD, NEW), "parallel-track", slots=range(2))
     assert migration.begin() == [Run(0, NEW, "parallel-track"), Run(1, NEW, "parallel-track")]
     assert migration.step(BatchEnded(7, {0: SlotReport(NEW, True), 1: SlotReport(NEW)})) == []
     assert migration.step(BatchEnded(8, {0: SlotReport(NEW), 1: SlotReport(NEW)})) == [Completed(NEW)]
@@ -40,14 +41,14 @@ def test_a_migration_at_once() -> None:
 
 
 def test_a_migration_box_by_box_lets_each_slot_go_on_when_it_has_settled() -> None:
-    migration = Migration(OLD, box_by_box(OLD, NEW), "moving-state", slots=2)
+    migration = Migration(OLD, box_by_box(OLD, NEW), "moving-state", slots=range(2))
     assert migration.begin() == [Run(slot, BETWEEN, "moving-state") for slot in (0, 1)]
     both = {0: SlotReport(BETWEEN), 1: SlotReport(BETWEEN, True)}
     assert migration.step(BatchEnded(1, both)) == [Run(0, NEW, "moving-state")]
 
 
 def test_a_refusal_turns_everybody_round() -> None:
-    migration = Migration(OLD, at_once(OLD, NEW), "moving-state", slots=3)
+    migration = Migration(OLD, at_once(OLD, NEW), "moving-state", slots=range(3))
     migration.begin()
     back = migration.step(ChangeRefused(1, "no space"))
     assert back == [Run(slot, OLD, "moving-state") for slot in range(3)]
@@ -57,7 +58,7 @@ def test_a_refusal_turns_everybody_round() -> None:
 
 
 def test_a_plan_from_elsewhere_is_told_with_the_story() -> None:
-    migration = Migration(OLD, at_once(OLD, NEW), "moving-state", slots=1)
+    migration = Migration(OLD, at_once(OLD, NEW), "moving-state", slots=range(1))
     migration.begin()
     with pytest.raises(InvariantBroken, match=r"\(a b c d e f\)") as broken:
         migration.step(BatchEnded(1, {0: SlotReport(parse("(a b c d e f)"))}))
@@ -65,7 +66,7 @@ def test_a_plan_from_elsewhere_is_told_with_the_story() -> None:
 
 
 def test_nothing_may_happen_after_the_end() -> None:
-    migration = Migration(OLD, at_once(OLD, OLD), "none", slots=1)
+    migration = Migration(OLD, at_once(OLD, OLD), "none", slots=range(1))
     assert migration.begin() == [Completed(OLD)]
     with pytest.raises(InvariantBroken, match="after the end"):
         migration.step(AbortAsked("too late"))
@@ -84,11 +85,11 @@ def test_an_itinerary_changes_one_box_at_a_time(old: PhysicalPlan, new: Physical
 class _Slot:
     """A slot that changes as it is told: at once, or within a few batches."""
 
-    plan: PhysicalPlan
-    leaving: PhysicalPlan | None = None
+    plan: Plan
+    leaving: Plan | None = None
     left: int = 0
 
-    def run(self, plan: PhysicalPlan, batches: int) -> None:
+    def run(self, plan: Plan, batches: int) -> None:
         if plan == self.leaving:
             self.plan, self.leaving = plan, None
         elif self.leaving is not None:
@@ -106,7 +107,7 @@ class _Slot:
 @given(data=st.data(), several=st.booleans(), slots=st.integers(1, 3))
 def test_whatever_happens_all_slots_end_on_one_of_the_two_plans(data: st.DataObject, several: bool, slots: int) -> None:
     itinerary = box_by_box(OLD, NEW) if several else at_once(OLD, NEW)
-    migration = Migration(OLD, itinerary, "parallel-track", slots)
+    migration = Migration(OLD, itinerary, "parallel-track", range(slots))
     running = [_Slot(OLD) for _ in range(slots)]
     instructions = migration.begin()
     for batch in range(60):

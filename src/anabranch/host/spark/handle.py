@@ -36,8 +36,11 @@ class Runner(Protocol):
     def plan(self) -> Plan:
         """The plan of the latest batch, or the one that most slots had."""
 
-    def migrate(self, plan: str, strategy: str, slots: Iterable[int] | None) -> None:
+    def migrate(self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool) -> None:
         """Asks for another plan, which the next batch has."""
+
+    def abort_migration(self) -> None:
+        """Goes back to the plans from before the change under way, with the next batch."""
 
     def freeze(self, frozen: bool) -> None:
         """Keeps the query from changing its plan by itself, or lets it again."""
@@ -113,7 +116,9 @@ class QueryHandle:
         """The plan in force; the one that most slots have, where they differ."""
         return self._runner.plan
 
-    def migrate(self, plan: str, strategy: str = "auto", slots: Iterable[int] | None = None) -> None:
+    def migrate(
+        self, plan: str, strategy: str = "auto", slots: Iterable[int] | None = None, box_by_box: bool = False
+    ) -> None:
         """Changes the plan while the query runs, from the next batch on; no result is lost, repeated or wrong.
 
         Parameters
@@ -125,6 +130,8 @@ class QueryHandle:
             plans run side by side for a window), or `auto` for what costs least.
         slots
             The slots to change, when not all.
+        box_by_box
+            Change the parts in which the plans differ one after another, not all at once.
 
         Raises
         ------
@@ -137,7 +144,11 @@ class QueryHandle:
         --------
         >>> handle.migrate("(a (b c))", strategy="parallel-track")  # doctest: +SKIP
         """
-        self._runner.migrate(plan, strategy, slots)
+        self._runner.migrate(plan, strategy, slots, box_by_box)
+
+    def abort_migration(self) -> None:
+        """Goes back, with the next batch, to the plan from before the change that is under way."""
+        self._runner.abort_migration()
 
     def freeze(self, frozen: bool = True) -> None:
         """Keeps the query from changing its plan by itself; it goes on watching and says what it would do."""

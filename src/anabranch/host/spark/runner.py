@@ -120,8 +120,11 @@ class SparkRunner:
         """The plan of the latest batch, or the one that most slots had."""
         return self.steering.plan
 
-    def migrate(self, plan: str, strategy: str, slots: Iterable[int] | None) -> None:
-        self.steering.migrate(parse_plan(plan), strategy, slots)
+    def migrate(self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool) -> None:
+        self.steering.migrate(parse_plan(plan), strategy, slots, box_by_box=box_by_box)
+
+    def abort_migration(self) -> None:
+        self.steering.abort()
 
     def freeze(self, frozen: bool) -> None:
         self.steering.freeze(frozen)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from time import perf_counter
-from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -37,10 +35,8 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
         started = perf_counter()
         store = Store(checkpoint)
         opened = open_engine(task, slot, identity, store)
-        notes: dict[str, Any] = {"hot": opened.was_hot, "rejected": rejected}
-        notes["seconds"] = {"transfer": transfer, "open": perf_counter() - started}
-        if opened.migrated is not None:
-            notes["migrated"] = asdict(opened.migrated)
+        seconds = {"transfer": transfer, "open": perf_counter() - started}
+        notes = {**opened.notes, "hot": opened.was_hot, "rejected": rejected, "seconds": seconds}
         yield from advance(opened.engine, task, slot, rows, store, notes)
         keep_engine(opened, task, slot, identity)
 
