@@ -16,18 +16,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
+from anabranch.adapt.settings import Settings
 from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes, decide, proposal
+from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes, decide, means, proposal
 from anabranch.errors import AnabranchError, CatalogError, SpecError
 from anabranch.explain import Explanation
 from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.handle import ContinuousQueries, QueryHandle
-from anabranch.host.spark.runner import start_query, warm_workers
+from anabranch.host.spark.runner import Changes, Listener, start_query, warm_workers
 from anabranch.host.spark.sample import StreamSample, sample_streams
 from anabranch.host.spark.sink import ForeachBatchSink, Sink, TableSink, make_sink, require_columns
+from anabranch.host.steering import Switch
 from anabranch.optimize import Choice
+from anabranch.plan.mesh import parse_plan
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.schema import Schema
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
@@ -244,6 +247,9 @@ class ContinuousQueryWriter:
         self._slots: int | None = None
         self._idle_timeout = IDLE_TIMEOUT
         self._function: Callable[[spark_host.DataFrame, int], None] | None = None
+        self._adapt: Settings | None = None
+        self._switches: tuple[Switch, ...] = ()
+        self._listeners: tuple[Listener, ...] = ()
 
     def format(self, source: str) -> ContinuousQueryWriter:
         """The sink: any format of a Spark batch writer, `memory` or `console`; parquet when not set."""
@@ -360,6 +366,32 @@ class ContinuousQueryWriter:
         self._idle_timeout = timeout
         return self
 
+    def adapt(self, **settings: object) -> ContinuousQueryWriter:
+        """Lets the query change its plan by itself when what it measures says that another one is better.
+
+        Parameters
+        ----------
+        settings
+            As in a spec's `adapt:` block: `policy`, `every`, `gate`, `strategy`, `freeze`, `scope`, and what the policy
+            takes. Without any, statistics are compared every ten batches.
+
+        Examples
+        --------
+        >>> writer.adapt(policy="periodic", every="10 seconds", gate={"ratio": 1.5})  # doctest: +SKIP
+        """
+        self._adapt = Settings.from_mapping(settings)
+        return self
+
+    def switch(self, at_batch: int, plan: str, strategy: str = "auto") -> ContinuousQueryWriter:
+        """Changes the plan at a batch that is known beforehand; may be said several times."""
+        self._switches = (*self._switches, Switch(at_batch, parse_plan(plan), strategy))
+        return self
+
+    def onChange(self, listener: Listener) -> ContinuousQueryWriter:
+        """Calls a function in the driver with every decision and every migration, as a mapping that JSON can hold."""
+        self._listeners = (*self._listeners, listener)
+        return self
+
     def foreachBatch(self, function: Callable[[spark_host.DataFrame, int], None]) -> ContinuousQueryWriter:
         """Hands each batch to a function instead of a format; it must give the same outcome when called again."""
         self._function = function
@@ -423,6 +455,12 @@ class ContinuousQueryWriter:
             trigger=self._trigger,
             name=self._name,
             idle_timeouts=self._idle_timeouts(),
+            changes=Changes(
+                self._adapt,
+                means(query._query, self._wishes, slots=self._slot_count),
+                self._switches,
+                self._listeners,
+            ),
         )
         handle = QueryHandle(running, runner)
         query._session.streams.add(handle)

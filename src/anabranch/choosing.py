@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from anabranch.adapt.loop import Means
 from anabranch.cost.units import calibrated
 from anabranch.errors import NoFeasiblePlan, PlanError, SpecError
 from anabranch.optimize import Budget, Choice, Hints, Infeasible, Objective, Proposal, choose
@@ -82,6 +83,17 @@ def decide(
     view = Layered((wishes.given, seen, calibrated()))
     budget = Budget(wishes.cpu, wishes.memory, slots)
     return choose(query.graph, view, budget, wishes.objective, _hints(query, wishes), batch=batch)
+
+
+def means(query: Query, wishes: Wishes = AUTO, *, slots: int = 1, seen: StatisticsView = NOTHING_KNOWN) -> Means:
+    """What a running query adapts with: the same wishes, but a plan that is written out is where it begins, no more."""
+    free = wishes if wishes.plan in ("auto", *KINDS) else replace(wishes, plan="auto")
+    return Means(
+        given=Layered((wishes.given, seen, calibrated())),
+        budget=Budget(wishes.cpu, wishes.memory, slots),
+        objective=wishes.objective,
+        hints=_hints(query, free),
+    )
 
 
 def proposal(choice: Choice) -> Proposal:

@@ -40,6 +40,10 @@ def prepare(spec: Spec, spark: SparkSession) -> ContinuousQueryWriter:
         writer = writer.queryName(spec.name)
     if spec.idle_timeout is not None:
         writer = writer.idleTimeout(spec.idle_timeout)
+    if spec.adapt is not None:
+        writer = writer.adapt(**spec.adapt)
+    for switch in spec.switches:
+        writer = writer.switch(switch.at_batch, switch.plan, switch.strategy)
     match spec.trigger:
         case AvailableNow():
             writer = writer.trigger(availableNow=True)

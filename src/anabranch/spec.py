@@ -16,10 +16,12 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from anabranch.adapt.settings import Settings
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.choosing import AUTO, DEFAULT_BATCH, PLAN_WORDS, Wishes
 from anabranch.ddl import parse_schema
 from anabranch.errors import CatalogError, PlanError, SpecError
+from anabranch.plan.migration import STRATEGIES
 from anabranch.plan.text import parse as parse_plan
 from anabranch.schema import Schema
 from anabranch.window import parse_duration
@@ -69,6 +71,15 @@ Trigger: TypeAlias = AvailableNow | Every
 
 
 @dataclass(frozen=True)
+class SwitchSpec:
+    """A change of plan at a batch that is known beforehand."""
+
+    at_batch: int
+    plan: str
+    strategy: str = "auto"
+
+
+@dataclass(frozen=True)
 class Spec:
     """A query with everything it needs to run."""
 
@@ -82,6 +93,9 @@ class Spec:
     allow_unbounded: bool = False
     name: str | None = None
     idle_timeout: str | None = None
+    adapt: Mapping[str, object] | None = None
+    """The settings of adaptation as written, which are in order; None to keep the plan."""
+    switches: tuple[SwitchSpec, ...] = ()
 
     @property
     def seconds_between_batches(self) -> float:
@@ -125,7 +139,7 @@ def parse(text: str, *, folder: Path) -> Spec:
         raise SpecError("the spec is not YAML", detail=str(error), hint="see 'anabranch run --help'") from error
     root = _Entry("", document)
     known = "streams query sink checkpoint trigger slots plan limits objective hints stats allow_unbounded name"
-    entries = root.mapping(f"{known} idle_timeout", required="streams query sink checkpoint")
+    entries = root.mapping(f"{known} idle_timeout adapt switch", required="streams query sink checkpoint")
     streams = entries["streams"]
     named = streams.named()
     if not named:
@@ -147,7 +161,34 @@ def parse(text: str, *, folder: Path) -> Spec:
         spec = replace(spec, name=entry.text())
     if entry := entries.get("idle_timeout"):
         spec = replace(spec, idle_timeout=entry.timeout())
+    if "adapt" in (document or {}):
+        # An empty block asks for adaptation as it is by default.
+        settings = document["adapt"] or {}
+        if not isinstance(settings, Mapping):
+            raise _Entry("adapt", settings).wrong(f"is {_kind(settings)}", "write for example adapt: {every: 10}")
+        Settings.from_mapping(settings)
+        spec = replace(spec, adapt=settings)
+    if entry := entries.get("switch"):
+        spec = replace(spec, switches=_switches(entry))
     return spec
+
+
+def _switches(entry: _Entry) -> tuple[SwitchSpec, ...]:
+    if not isinstance(entry.value, list):
+        raise entry.wrong(f"is {_kind(entry.value)}", 'write a list such as [{at_batch: 5, plan: "((a b) c)"}]')
+    switches = []
+    for number, value in enumerate(entry.value):
+        each = _Entry(f"{entry.path}.{number}", value)
+        entries = each.mapping("at_batch plan strategy", required="at_batch plan")
+        strategy = entries["strategy"].text() if "strategy" in entries else "auto"
+        if strategy not in ("auto", *STRATEGIES):
+            hint = f"write one of auto, {', '.join(STRATEGIES)}"
+            raise entries["strategy"].wrong(f"is '{strategy}'", hint)
+        plan = _plan(entries["plan"])
+        if plan in PLAN_WORDS:
+            raise entries["plan"].wrong(f"is '{plan}'", 'write the plan out, such as "((a b) c)"')
+        switches.append(SwitchSpec(entries["at_batch"].count(), plan, strategy))
+    return tuple(switches)
 
 
 def _stream(name: str, entry: _Entry, folder: Path) -> StreamSpec:
@@ -361,6 +402,8 @@ class _Entry:
 
 
 _EXAMPLES = {
+    "at_batch": "at_batch: 5, the batch from which the plan holds",
+    "plan": 'plan: "((a b) c)"',
     "streams": "streams: {s0: {format: parquet, path: data/s0, schema: …, event_time: ts}}",
     "query": "query: SELECT a.p FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 10 SECONDS] AS b WHERE a.k = b.k",
     "sink": "sink: {format: parquet, path: out}",

@@ -10,7 +10,7 @@ import yaml
 from anabranch.choosing import Wishes
 from anabranch.errors import SpecError, StatisticsError
 from anabranch.optimize import Objective
-from anabranch.spec import AvailableNow, Every, SinkSpec, load, parse
+from anabranch.spec import AvailableNow, Every, SinkSpec, SwitchSpec, load, parse
 from anabranch.stats.view import Known
 
 FOLDER = Path("/specs")
@@ -84,6 +84,18 @@ def test_what_is_said_about_plans_is_read() -> None:
     assert spec.wishes.given.rate("a", "s0") == Known(20.0, "given")
 
 
+def test_what_may_change_the_plan_is_read() -> None:
+    spec = parse(changed("adapt", {"policy": "periodic", "every": "10 seconds", "freeze": True}), folder=FOLDER)
+    assert spec.adapt == {"policy": "periodic", "every": "10 seconds", "freeze": True}
+    assert parse(f"{GOOD}adapt:\n", folder=FOLDER).adapt == {}
+    assert parse(GOOD, folder=FOLDER).adapt is None
+    switches = [{"at_batch": 3, "plan": "(b a)"}, {"at_batch": 5, "plan": "(a b)", "strategy": "parallel-track"}]
+    assert parse(changed("switch", switches), folder=FOLDER).switches == (
+        SwitchSpec(3, "(b a)"),
+        SwitchSpec(5, "(a b)", "parallel-track"),
+    )
+
+
 def test_contradictory_statistics_are_refused_when_the_spec_is_read() -> None:
     with pytest.raises(StatisticsError, match=r"'stats\.selectivities\.a b' is 1\.5"):
         parse(changed("stats", {"selectivities": {"a b": 1.5}}), folder=FOLDER)
@@ -155,6 +167,17 @@ def test_the_catalog_needs_schemas() -> None:
         ("plan", "((a b) c", "entry 'plan' is not a plan", "mjoin"),
         ("allow_unbounded", "sure", "entry 'allow_unbounded' is a text", "true or false"),
         ("idle_timeout", 3, "entry 'idle_timeout' is a number", "10 seconds"),
+        ("adapt", "soon", "entry 'adapt' is a text", "write for example adapt: {every: 10}"),
+        ("adapt", {"policy": "daily"}, "entry 'adapt.policy': unknown policy 'daily'", "known are periodic"),
+        ("switch", 5, "entry 'switch' is a number", "write a list such as"),
+        ("switch", [{"at_batch": 5}], "entry 'switch.0.plan' is missing", "write for example plan:"),
+        ("switch", [{"at_batch": 5, "plan": "auto"}], "entry 'switch.0.plan' is 'auto'", "write the plan out"),
+        (
+            "switch",
+            [{"at_batch": 5, "plan": "(a b)", "strategy": "hope"}],
+            "entry 'switch.0.strategy' is 'hope'",
+            "write one of auto, none",
+        ),
     ],
 )
 def test_a_wrong_entry_is_named_with_what_to_write(path: str, value: object, primary: str, hint: str) -> None:

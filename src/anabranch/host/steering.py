@@ -323,5 +323,5 @@ def _loops(
         return []
     if adapt.scope == "query":
         return [(slots, Loop(query, adapt, means))]
-    alone = replace(means, partitioning=None)
+    alone = replace(means, partitioning=None, budget=replace(means.budget, slots=1))
     return [((slot,), Loop(query, adapt, alone)) for slot in slots]
