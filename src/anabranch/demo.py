@@ -23,13 +23,14 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from anabranch.choosing import headline
+from anabranch.choosing import headline, proposal
 from anabranch.errors import HostError
 from anabranch.explain import Explanation, choice_svg
 from anabranch.host.spark.session import local_session
 from anabranch.launch import prepare
 from anabranch.live import View, advance, follow
 from anabranch.optimize import Choice
+from anabranch.optimize.strategy import kind
 from anabranch.picture import OUTPUT
 from anabranch.schema import TIMESTAMP
 from anabranch.sizes import size_text
@@ -125,7 +126,8 @@ def run_demo(folder: Path, *, seconds: int = 35, seed: int = 1, console: Console
     picture = folder / "plan.svg"
     picture.write_text(_picture(spec, choice, view, streams), encoding="utf-8")
     check = compare(folder)
-    console.print(_closing_screen(folder, streams, view, report, check))
+    other = "tree" if kind(proposal(choice).plan) == "mjoin" else "mjoin"
+    console.print(_closing_screen(folder, streams, view, report, check, other))
     return check.has_passed
 
 
@@ -279,7 +281,7 @@ def _picture(spec: Spec, choice: Choice, view: View, streams: dict[str, list[pa.
 
 
 def _closing_screen(
-    folder: Path, streams: dict[str, list[pa.Table]], view: View, report: dict[str, Any], check: Check
+    folder: Path, streams: dict[str, list[pa.Table]], view: View, report: dict[str, Any], check: Check, other_plan: str
 ) -> Panel:
     sizes = {name: sum(table.num_rows for table in tables) for name, tables in streams.items()}
     times = sorted(batch["duration_ms"] for batch in report["batches"])
@@ -300,7 +302,7 @@ def _closing_screen(
     table.add_row("plan", f"{report['plan']}, drawn in [bold]{folder / 'plan.svg'}[/bold]")
     table.add_row("", "")
     table.add_row("next", f"{_command()} explain {folder / 'spec.yaml'} --sample")
-    table.add_row("", f'{_command()} run {folder / "spec.yaml"} --plan "((o p) s)"')
+    table.add_row("", f'{_command()} run {folder / "spec.yaml"} --plan {other_plan}')
     table.add_row("", "[dim]goes on from the same checkpoint with another plan, until Ctrl-C[/dim]")
     return Panel(table, title="anabranch demo", border_style="green" if check.has_passed else "red", expand=False)
 

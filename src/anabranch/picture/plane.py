@@ -109,7 +109,7 @@ def _axis(values: Sequence[float], limit: float, start: float, end: float) -> _A
     low, high = min(shown), max(shown)
     if high >= _TENFOLD * low:
         return _Axis(low / 1.5, high * 1.5, start, end, is_log=True)
-    room = max(high - low, 0.05 * high) * 0.25
+    room = max((high - low) / 4, high / 8)  # so wide that round numbers on it differ
     return _Axis(max(0.0, low - room), high + room, start, end, is_log=False)
 
 
