@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from anabranch.engine.kernels import WAITING, Int64Array
 from anabranch.engine.state import ring as ring_module
-from anabranch.engine.state.arena import Arena, MappedArena, ProcessArena
+from anabranch.engine.state.arena import Arena, Array, MappedArena, ProcessArena
 from anabranch.engine.state.ring import Ring
 from anabranch.errors import StorageFull
 
@@ -179,6 +179,27 @@ def test_a_ring_gives_back_what_it_has_outgrown(tmp_path: Path) -> None:
     assert ring.capacity == ring_module.SMALLEST_CAPACITY
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < wide / 4
     assert found(ring, "k", 1, 6000, 6000) == [(5000, 6000, 6000)]
+
+
+def test_a_ring_that_grows_never_stands_twice(tmp_path: Path) -> None:
+    def held() -> int:
+        return sum(file.stat().st_size for file in tmp_path.iterdir())
+
+    class Watched(MappedArena):
+        most = 0
+
+        def allocate(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
+            array = super().allocate(name, shape, kind)
+            self.most = max(self.most, held())
+            return array
+
+    arena = Watched(tmp_path)
+    ring = ring_of(arena)
+    for first in (0, 1000):
+        times = np.arange(first, first + 1000, dtype=np.int64)
+        add(ring, times % 10, times, times)
+    assert ring.capacity == 2 * ring_module.SMALLEST_CAPACITY
+    assert arena.most < 1.2 * held()
 
 
 def test_another_process_finds_the_state(tmp_path: Path) -> None:

@@ -218,21 +218,28 @@ class Ring:
         if needed <= self.capacity <= max(SMALLEST_CAPACITY, 8 * needed):
             return
         capacity = max(SMALLEST_CAPACITY, 1 << (needed - 1).bit_length() if needed > 1 else 1)
-        old, old_capacity, old_files = self._arrays, self.capacity, [self._file(part) for part in self._arrays]
-        self.generation += 1
-        self._arrays = {part: self.arena.allocate(self._file(part), s, k) for part, s, k in self._parts(capacity)}
-        self.capacity = capacity
-        for start, stop in _runs(self.first, self.next, min(capacity, old_capacity)):
-            source, target = start & (old_capacity - 1), start & (capacity - 1)
-            for part, values in old.items():
-                if not part.startswith("heads."):
+        old, old_capacity, old_generation = self._arrays, self.capacity, self.generation
+        self._arrays, self.capacity, self.generation = {}, capacity, self.generation + 1
+        runs = list(_runs(self.first, self.next, min(capacity, old_capacity)))
+        # One array after another, the widest first, so that the next may stand where the last one stood.
+        for part, shape, kind in sorted(self._parts(capacity), key=lambda each: -_size(*each[1:])):
+            self._arrays[part] = self.arena.allocate(self._file(part), shape, kind)
+            if part not in old:
+                continue
+            values = old.pop(part)
+            if not part.startswith("heads."):
+                for start, stop in runs:
+                    source, target = start & (old_capacity - 1), start & (capacity - 1)
                     self._arrays[part][target : target + stop - start] = values[source : source + stop - start]
+            del values
+            self.arena.release(f"{self.name}.{part}.{old_generation}")
         for index in self.indexes:
             entries, heads = self._arrays[f"entries.{index}"], self._arrays[f"heads.{index}"]
             kernels.relink(entries, heads, self._shift, self.first, self.next)
-        del old
-        for file in old_files:
-            self.arena.release(file)
+
+
+def _size(shape: tuple[int, ...], kind: str) -> int:
+    return int(np.prod(shape)) * np.dtype(kind).itemsize
 
 
 def _index_parts(index: str, capacity: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
