@@ -77,11 +77,16 @@ def spark_w3(bench: Bench) -> list[Figure]:
     return against_native(bench, w3(bench.sizes.rows, bench.sizes.batches), "W3", 3.0)
 
 
-def spark_w3_stores(bench: Bench) -> list[Figure]:
-    """Spark's own joins with either state store: which one to compare with."""
+def spark_w3_settings(bench: Bench) -> list[Figure]:
+    """Spark's own joins with either state store and either compiler setting: which to compare with."""
     workload = w3(bench.sizes.rows, bench.sizes.batches)
-    runs = {store: bench.spark(store, workload, 0) for store in ("native", "native-rocksdb")}
-    return [Figure(f"W3: {store}", "rows/s", (one.rows_per_second,)) for store, one in runs.items()]
+    systems: tuple[System, ...] = ("native", "native-rocksdb", "native-lazy-compiler")
+    runs = {system: bench.spark(system, workload, 0) for system in systems}
+    figures = []
+    for system, one in runs.items():
+        figures.append(Figure(f"W3: {system}", "rows/s", (one.rows_per_second,)))
+        figures.append(Figure(f"W3: {system}", "CPU s per M rows", (1e6 * one.stream_cpu / workload.rows,)))
+    return figures
 
 
 def spark_w3_few(bench: Bench) -> list[Figure]:
@@ -270,7 +275,7 @@ def in_process(name: str) -> Callable[[Bench], list[Figure]]:
 SCENARIOS = (
     Scenario("spark-w3", "W3 against Spark's own joins, 40 micro-batches: rows/s, CPU, memory", spark_w3),
     Scenario("spark-w3-10", "the same rows in 10 micro-batches", spark_w3_few),
-    Scenario("spark-w3-stores", "Spark's own joins with either state store", spark_w3_stores),
+    Scenario("spark-w3-settings", "Spark's own joins with either state store, either compiler", spark_w3_settings),
     Scenario("spark-w4", "four-way, one stream ten times as fast", spark_w4),
     Scenario("spark-w3x", "a chain on different keys", spark_w3x),
     Scenario("sustained", "highest input rate with micro-batches of at most 2 s", sustained),

@@ -3,8 +3,8 @@
 Every pair of relations is held within the window by an interval condition, which is max - min <= W, and watermarks of
 no delay let Spark drop rows as early as it can. Spark takes one event time per input of a join, so an intermediate
 result keeps that of its first relation and carries the others as plain timestamps. Relations are joined in the order of
-the workload, which names the fastest stream last. Either state store can be asked for; RocksDB gets changelog
-checkpoints and the join state format made for it.
+the workload, which names the fastest stream last. Either state store can be asked for (RocksDB gets changelog
+checkpoints and the join state format made for it), and so can the compiler thresholds that serve our own driver.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ ROCKSDB = {
 
 
 def settings(job: Job) -> dict[str, str]:
-    return ROCKSDB if job.system == "native-rocksdb" else {}
+    match job.system:
+        case "native-rocksdb":
+            return ROCKSDB
+        case "native-lazy-compiler":
+            from anabranch.host.spark.session import LAZY_COMPILER  # else its libraries weigh on every run's memory
+
+            return {"spark.driver.extraJavaOptions": LAZY_COMPILER}
+        case _:
+            return {}
 
 
 def start(spark: SparkSession, job: Job) -> StreamingQuery:

@@ -4,11 +4,12 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from anabranch.errors import HostError
-from anabranch.host.spark.session import recommended_configuration, require_java
+from anabranch.host.spark.session import recommended_configuration, refuse_speculation, require_java
 
 
 def java_home(folder: Path, script: str) -> Path:
@@ -68,3 +69,12 @@ def test_a_missing_pyspark_is_named() -> None:
 
 def test_recommended_settings_are_texts_for_spark() -> None:
     assert all(key.startswith("spark.") and value for key, value in recommended_configuration().items())
+
+
+def test_a_session_that_speculates_is_refused() -> None:
+    spark = Mock()
+    spark.conf.get = lambda key, default: {"spark.speculation": "true"}.get(key, default)
+    with pytest.raises(HostError, match=r"spark\.speculation"):
+        refuse_speculation(spark)
+    spark.conf.get = lambda key, default: default
+    refuse_speculation(spark)

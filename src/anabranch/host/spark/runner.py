@@ -40,6 +40,7 @@ from anabranch.host.slot import SlotTask
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.failure import evaluating
 from anabranch.host.spark.parquet_sink import ParquetSink
+from anabranch.host.spark.session import refuse_speculation
 from anabranch.host.spark.sink import Sink
 from anabranch.host.spark.source import PASSES, has_observed_filters, tagged_union, to_slots
 from anabranch.host.spark.worker import finish_function, step_function, then, warm
@@ -314,6 +315,7 @@ def start_query(
     changes: Changes | None = None,
 ) -> tuple[StreamingQuery, SparkRunner]:
     """Starts the query; the checkpoint holds Spark's part in `spark/` and ours in `anabranch/`."""
+    refuse_speculation(spark)
     runner = SparkRunner(query, plan, sink, checkpoint, slots, idle_timeouts, announce, changes)
     by_stream = {declarations[stream].name: frame for stream, frame in frames.items()}
     union = tagged_union(runner.layout, runner.partitioning, {**frames, **by_stream})

@@ -25,6 +25,21 @@ except ModuleNotFoundError as error:
 __all__ = ["DataFrame", "SparkSession", "local_session", "recommended_configuration", "require_java"]
 
 OLDEST_JAVA = 17
+LAZY_COMPILER = " ".join(
+    f"-XX:Tier4{name}={10 * usual}"
+    for name, usual in {
+        "InvocationThreshold": 5_000,
+        "MinInvocationThreshold": 600,
+        "CompileThreshold": 15_000,
+        "BackEdgeThreshold": 40_000,
+    }.items()
+)
+"""HotSpot's usual thresholds for its optimizing compiler, ten times over.
+
+Spark plans every micro-batch anew, through thousands of methods that each run some hundred times a batch. Optimizing
+them all takes more CPU in the first minutes than running the stream; the loops over rows run often enough to be
+optimized anyway.
+"""
 
 
 def recommended_configuration() -> dict[str, str]:
@@ -32,7 +47,8 @@ def recommended_configuration() -> dict[str, str]:
 
     Checkpoint files through `FileSystem` spare one forked process per file on a disk without Hadoop's native library.
     Without reduce locality Spark does not drag slots to where most of their rows happen to be. Larger Arrow batches
-    cost less per row. The daemon forks workers that have the engine loaded.
+    cost less per row. The daemon forks workers that have the engine loaded. The driver's compiler is in less of a hurry
+    (`LAZY_COMPILER`); on `local[n]` the driver runs the tasks too.
     """
     return {
         "spark.sql.streaming.checkpointFileManagerClass": (
@@ -43,6 +59,7 @@ def recommended_configuration() -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
         "spark.shuffle.reduceLocality.enabled": "false",
         "spark.python.daemon.module": "anabranch.host.spark.daemon",
+        "spark.driver.extraJavaOptions": LAZY_COMPILER,
     }
 
 
@@ -71,6 +88,16 @@ def local_session(cores: int = 2, **configuration: str) -> SparkSession:
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def refuse_speculation(spark: SparkSession) -> None:
+    """Two attempts of one slot at once would share, and spoil, its hot state."""
+    if spark.conf.get("spark.speculation", "false") == "true":
+        raise HostError(
+            "the Spark session has 'spark.speculation' on",
+            detail="a slot's state on a machine belongs to one attempt at a time",
+            hint="start the session with spark.speculation=false",
+        )
 
 
 def require_java() -> int:
