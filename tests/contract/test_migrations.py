@@ -5,11 +5,17 @@ from __future__ import annotations
 import pytest
 
 from anabranch.host.local import LocalHost
+from anabranch.plan.mesh import Plan
 from anabranch.plan.migration import STRATEGIES, Strategy
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.testing.contracts import workloads
-from anabranch.testing.migrations import MIGRATION_CHECKS, MigrationCheck, a_change_is_not_seen_in_any_batch
+from anabranch.testing.migrations import (
+    MIGRATION_CHECKS,
+    MigratingHostMaker,
+    MigrationCheck,
+    a_change_is_not_seen_in_any_batch,
+)
 
 WORKLOADS = {workload.name: workload for workload in workloads()}
 
@@ -28,16 +34,16 @@ def test_a_host_that_forgets_its_state_is_found_out() -> None:
     """One that starts anew at every change: what waited for partners is lost."""
 
     class Forgetful(LocalHost):
-        def migrate(self, plan: object, strategy: str = "auto", slots: object = None) -> None:
-            self.__init__(self.query, plan)  # type: ignore[misc, arg-type]
+        def migrate(self, plan: Plan, *_: object, **__: object) -> None:
+            self.__init__(self.query, plan)  # type: ignore[misc]
 
     broken = [check for check in MIGRATION_CHECKS if _fails(check, lambda query, plan: Forgetful(query, plan))]
     assert a_change_is_not_seen_in_any_batch in broken
 
 
-def _fails(check: MigrationCheck, make: type[LocalHost] | object) -> bool:
+def _fails(check: MigrationCheck, make: MigratingHostMaker) -> bool:
     try:
-        check(make, WORKLOADS["a chain on two keys"], "moving-state")  # type: ignore[arg-type]
+        check(make, WORKLOADS["a chain on two keys"], "moving-state")
     except AssertionError:
         return True
     return False

@@ -218,9 +218,9 @@ def plans(draw: st.DrawFn, relations: tuple[str, ...], *, merging: bool = False)
 
 
 @st.composite
-def batch_cuts(draw: st.DrawFn, given: Arrivals) -> list[dict[str, pa.Table]]:
-    """The arrivals cut into micro-batches; a stream may be absent from some."""
-    count = draw(st.integers(1, 6))
+def batch_cuts(draw: st.DrawFn, given: Arrivals, least: int = 1) -> list[dict[str, pa.Table]]:
+    """The arrivals cut into micro-batches, so many at least; a stream may be absent from some."""
+    count = draw(st.integers(least, max(6, least)))
     batches: list[dict[str, pa.Table]] = [{} for _ in range(count)]
     for name, table in given.tables.items():
         cuts = sorted(draw(st.lists(st.integers(0, table.num_rows), min_size=count - 1, max_size=count - 1)))
