@@ -14,6 +14,8 @@ from benchmarks.polars_join import FORMS
 from benchmarks.workloads import SECOND, Workload, steady, w3
 
 LONGER = 30
+REJOINS_WHOLE_WINDOWS = "whole"
+"""The form of the loop that the figure to reach speaks of; the other is measured beside it."""
 WARM_UP = w3(3_000, 3)
 GROWTH_MEASURED = 20
 
@@ -43,15 +45,15 @@ def _against_loop(bench: Bench, workload: Workload, label: str, most: float) -> 
             f"{label}: ours {ours[-1]:.2f} s, "
             + ", ".join(f"{name} {spent[-1]:.2f} s" for name, spent in loops.items())
         )
-    best = min(loops, key=lambda name: median(loops[name]))
     figures = [
         ratio(
-            f"{label}, in-process: time over a polars loop ({best} form)",
-            [a / b for a, b in zip(ours, loops[best], strict=True)],
-            Bound("at most", most),
-        ),
-        Figure(f"{label}, in-process: ours", "rows/s", tuple(workload.rows / spent for spent in ours)),
+            f"{label}, in-process: time over a polars loop ({name} form)",
+            [a / b for a, b in zip(ours, loop, strict=True)],
+            Bound("at most", most) if name == REJOINS_WHOLE_WINDOWS else None,
+        )
+        for name, loop in loops.items()
     ]
+    figures.append(Figure(f"{label}, in-process: ours", "rows/s", tuple(workload.rows / spent for spent in ours)))
     return figures + [
         Figure(f"{label}: polars loop ({name} form)", "rows/s", tuple(workload.rows / spent for spent in loop))
         for name, loop in loops.items()

@@ -1,8 +1,9 @@
 """The three-way window join on one key in polars: once as a batch, and as a loop over micro-batches.
 
 The loop is what one writes without a streaming engine: keep the rows of the last window of each stream, and for every
-micro-batch re-join them. It comes in two exact forms; which is faster depends on the window, so both are measured and
-the faster one counts. Polars uses all cores in either.
+micro-batch re-join them. It comes in two exact forms, and which is faster depends on the window. The figure to reach
+speaks of the one that re-joins whole windows; the other joins only what is new and is measured beside it. Polars uses
+all cores in either.
 """
 
 from __future__ import annotations
