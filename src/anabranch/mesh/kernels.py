@@ -33,10 +33,19 @@ def surviving(selectivity: Doubles) -> Doubles:
     return out
 
 
-@njit("Tuple((int64[::1], float64))(float64[:, ::1], boolean[:, ::1])", cache=True)
-def best_order(work: Doubles, allowed: Booleans) -> tuple[Integers, float]:
-    """The cheapest order of all operators; `work[s, i]` is the cost of operator i after those of set s."""
-    sets, operators = work.shape
+@njit("Tuple((int64[::1], float64))(float64[:, ::1], float64[:, ::1], int64[::1], boolean[:, ::1])", cache=True)
+def best_order(left: Doubles, cost: Doubles, rows: Integers, allowed: Booleans) -> tuple[Integers, float]:
+    """The cheapest order of all operators for some rows.
+
+    `left[t, s]` is what is left of row t after the operators of set s, `cost[t, i]` what operator i charges for it.
+    """
+    sets, operators = allowed.shape
+    # Summed here and not by a matrix product: those start threads, which on a busy machine cost more than the sum.
+    work = np.zeros((sets, operators))
+    for row in rows:
+        for done in range(sets):
+            for operator in range(operators):
+                work[done, operator] += left[row, done] * cost[row, operator]
     least = np.full(sets, np.inf)
     chosen = np.full(sets, -1, np.int64)
     least[sets - 1] = 0.0

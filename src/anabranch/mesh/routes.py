@@ -123,8 +123,7 @@ class Router:
         return allowed
 
     def _exact(self, rows: Integers) -> Ordered:
-        work = self._left[rows].T @ self.matrix.cost[rows]
-        order, cost = best_order(np.ascontiguousarray(work), self._allowed)
+        order, cost = best_order(self._left, self.matrix.cost, rows, self._allowed)
         return Ordered(tuple(int(operator) for operator in order), float(cost))
 
     def _greedy(self, rows: Integers) -> Ordered:

@@ -232,16 +232,22 @@ def _random_partition(size: int, rng: np.random.Generator) -> Integers:
 
 
 def improve(
-    space: Space, start: Solution, rng: np.random.Generator, stop: Stop | None = None, restarts: int = 3
+    space: Space,
+    start: Solution,
+    rng: np.random.Generator,
+    stop: Stop | None = None,
+    *,
+    descents: int = 3,
+    afresh: Start = "random",
 ) -> Solution:
-    """Iterative improvement from the start, and then from random picks; the best local minimum.
+    """Iterative improvement from the start, and then from fresh starts; the best local minimum.
 
     A mesh counts as a local minimum when as many random neighbours as it has rows, twice over, cost no less.
     """
     counter = _Counter(stop or Stop(), start)
     patience = 2 * space.size
-    for restart in range(restarts):
-        current = start if restart == 0 else start_solution(space, "random", rng)
+    for descent in range(descents):
+        current = start if descent == 0 else start_solution(space, afresh, rng)
         counter.saw(current)
         failures = 0
         while failures < patience and not counter.is_over:
@@ -259,7 +265,8 @@ def improve(
 def anneal(space: Space, start: Solution, rng: np.random.Generator, stop: Stop | None = None) -> Solution:
     """Simulated annealing from the start; the best mesh that was seen.
 
-    The temperature begins at a tenth of the start's cost and falls to a thousandth of that over the iterations.
+    The temperature begins at a hundredth of the start's cost, about what a move changes, and falls to a hundredth of
+    that over the iterations.
     """
     counter = _Counter(stop or Stop(), start)
     temperature = start.cost * FIRST_TEMPERATURE
@@ -275,8 +282,8 @@ def anneal(space: Space, start: Solution, rng: np.random.Generator, stop: Stop |
     return counter.best
 
 
-FIRST_TEMPERATURE = 0.1
-LAST_TEMPERATURE = 1e-3
+FIRST_TEMPERATURE = 0.01
+LAST_TEMPERATURE = 0.01
 
 
 class _Counter:
