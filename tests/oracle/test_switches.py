@@ -1,0 +1,104 @@
+"""Whatever schedule of plan changes a host is given, and wherever it crashes, the answer is the batch answer.
+
+Changes come from a schedule or by hand, for all slots or for some, at once or box by box; some are refused because one
+is under way, some are aborted. A crash is a new host from the same checkpoint, on some other plan.
+"""
+
+from __future__ import annotations
+
+import tempfile
+
+import duckdb
+import pyarrow as pa
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from anabranch.cql import compile_query
+from anabranch.errors import MigrationError
+from anabranch.host.local import LocalHost
+from anabranch.host.steering import Switch
+from anabranch.plan.migration import STRATEGIES
+from anabranch.plan.query import Query
+from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from anabranch.testing.strategies import (
+    Arrivals,
+    DrawnQuery,
+    arrivals,
+    batch_cuts,
+    grouped_queries,
+    join_queries,
+    plans,
+)
+
+HOW = st.sampled_from(["auto", "moving-state", "parallel-track", "parallel-track", *STRATEGIES])
+
+
+@given(data=st.data(), relations=st.integers(2, 5))
+def test_a_join_with_a_schedule_of_switches_gives_the_batch_answer(data: st.DataObject, relations: int) -> None:
+    rows = data.draw(arrivals(relations, most_rows=12 if relations < 4 else 8), "rows")
+    drawn = data.draw(join_queries(relations, relations), "query")
+    with duckdb.connect() as connection:
+        for name, table in rows.tables.items():
+            connection.register(name, table)
+        expected = rows_as_multiset(connection.sql(drawn.duckdb).to_arrow_table())
+    assert not describe_difference(expected, _run(data, drawn, rows))
+
+
+@given(data=st.data(), relations=st.integers(2, 3))
+def test_a_grouped_query_with_a_schedule_of_switches_gives_the_batch_answer(
+    data: st.DataObject, relations: int
+) -> None:
+    rows = data.draw(arrivals(relations, most_rows=10), "rows")
+    drawn = data.draw(grouped_queries(relations, relations), "query")
+    expected = batch_answer(compile_query(drawn.cql, rows.catalog), rows.tables)
+    assert not describe_difference(expected, _run(data, drawn, rows))
+
+
+def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
+    query = compile_query(drawn.cql, rows.catalog)
+    batches = data.draw(batch_cuts(rows), "batches")
+    crash = data.draw(st.sampled_from([None, *range(1, len(batches))]), "crash")
+    results: list[pa.Table] = []
+    with tempfile.TemporaryDirectory() as folder:
+        host = _host(data, drawn, query, folder, len(batches))
+        for number, batch in enumerate(batches):
+            if number == crash:
+                event("crashed amid a change" if _is_changing(host) else "crashed")
+                host = _host(data, drawn, query, folder, len(batches))
+            _ask(data, host, drawn)
+            results.append(host.step(batch))
+            # What a slot runs is what it was told, unless the engine refused it.
+            for engine, wanted in zip(host._engines, host._plans, strict=True):
+                assert engine.plan == wanted.plan
+    return rows_as_multiset(pa.concat_tables(results))
+
+
+def _host(data: st.DataObject, drawn: DrawnQuery, query: Query, folder: str, batches: int) -> LocalHost:
+    at = data.draw(st.sets(st.integers(0, batches), max_size=3), "switches")
+    switches = [Switch(batch, data.draw(plans(drawn.relations)), data.draw(HOW)) for batch in sorted(at)]
+    slots = data.draw(st.sampled_from([1, 2, 3]), "slots")
+    plan = data.draw(plans(drawn.relations), "plan")
+    return LocalHost(query, plan, slots=slots, checkpoint=folder, switches=switches)
+
+
+def _ask(data: st.DataObject, host: LocalHost, drawn: DrawnQuery) -> None:
+    """A change by hand, or an abort, now and then."""
+    match data.draw(st.sampled_from(["", "change", "abort"] if _is_changing(host) else ["", "change"]), "ask"):
+        case "change":
+            slots = data.draw(st.one_of(st.none(), st.just([0])), "slots")
+            before = host.steering.plans
+            try:
+                plan, how = data.draw(plans(drawn.relations)), data.draw(HOW)
+                host.migrate(plan, how, slots, box_by_box=data.draw(st.booleans()))
+            except MigrationError as error:
+                event(f"refused: {error.message.split(chr(39))[0]}")
+                assert host.steering.plans == before
+            else:
+                event(f"change by {how}")
+        case "abort":
+            host.steering.abort()
+            event("aborted")
+
+
+def _is_changing(host: LocalHost) -> bool:
+    return any(engine.is_migrating for engine in host._engines)
