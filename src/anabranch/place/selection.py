@@ -81,7 +81,12 @@ class Selection:
         return self is other or _covers(self, other)
 
     def _holds(self, stricter: Conjunction) -> bool:
-        return any(all(any(atom.implies(mine) for atom in stricter) for mine in ours) for ours in self.alternatives)
+        theirs, _ = _sorted_out(stricter)
+        for ours in self.alternatives:
+            fixed, ordered = _sorted_out(ours)
+            if fixed <= theirs and all(any(atom.implies(mine) for atom in stricter) for mine in ordered):
+                return True
+        return False
 
     def union(self, other: Selection) -> Selection:
         """A selection that covers both, as tight as the atoms allow."""
@@ -154,6 +159,15 @@ def _comparable(value: object) -> Value | None:
 
 def _below(left: Value | None, right: Value | None) -> bool:
     return left is not None and right is not None and bool(left < right)  # type: ignore[operator]
+
+
+@lru_cache(maxsize=1 << 16)
+def _sorted_out(atoms: Conjunction) -> tuple[frozenset[object], tuple[Atom, ...]]:
+    """Keys of the atoms that nothing but themselves implies, and the other atoms, which bound a column on one side."""
+    ordered = tuple(a for a in atoms if a.operator in _MIRRORED and a.operator != "equal" and a.value is not None)
+    fixed = (a for a in atoms if a not in ordered)
+    keys = ((a.column, type(a.value), a.value) if a.value is not None else a.text for a in fixed)
+    return frozenset(keys), ordered
 
 
 @lru_cache(maxsize=1 << 16)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import permutations, product
 
 from anabranch.errors import TopologyError
@@ -140,6 +140,7 @@ class Need:
     relations: tuple[int, ...]
 
 
+@lru_cache(maxsize=4096)
 def needs(query: Query) -> tuple[Need, ...]:
     """The need for every subset of a query's relations, indexed by bit mask; the empty subset's is an empty view."""
     graph = query.graph
