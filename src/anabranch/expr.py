@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from anabranch.schema import type_name
+from anabranch.schema import is_float, is_wider, type_name
 from anabranch.window import duration_text
 
 GROUPED = "#grouped"
@@ -140,6 +140,18 @@ def columns(expr: Expr) -> tuple[Column, ...]:
 def relations(expr: Expr) -> frozenset[str]:
     """The relations whose columns an expression reads."""
     return frozenset(column.relation for column in columns(expr))
+
+
+_FALLIBLE = frozenset({"add", "subtract", "multiply", "negate", "abs"})
+
+
+def can_fail(expr: Expr) -> bool:
+    """True when some row may make the expression raise; evaluate it only on rows whose value is needed."""
+    return any(
+        (isinstance(node, Cast) and not is_wider(node.type, node.argument.type))
+        or (isinstance(node, Call) and node.function in _FALLIBLE and not is_float(node.type))
+        for node in walk(expr)
+    )
 
 
 def conjuncts(expr: Expr) -> tuple[Expr, ...]:

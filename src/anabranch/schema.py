@@ -102,6 +102,15 @@ def is_fixed_width(kind: pa.DataType) -> bool:
     )
 
 
+def is_wider(kind: pa.DataType, other: pa.DataType) -> bool:
+    """True when a number type holds every value of another, floats as near as they can."""
+    if is_float(kind):
+        return is_numeric(other) and not (is_float(other) and other.bit_width > kind.bit_width)
+    if not (is_integer(kind) and is_integer(other)):
+        return False
+    return bool(kind == other or (pa.types.is_signed_integer(kind) and kind.bit_width > other.bit_width))
+
+
 def type_name(kind: pa.DataType) -> str:
     """The SQL name of a type, as users write it."""
     if pa.types.is_timestamp(kind):

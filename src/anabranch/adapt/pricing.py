@@ -13,7 +13,7 @@ from anabranch.adapt.gate import Price
 from anabranch.cost.resources import ResourceModel, with_default_orders
 from anabranch.errors import MigrationError
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.migration import check_migration, match_states
+from anabranch.plan.migration import check_strategy, match_states
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes
 
 
@@ -27,7 +27,7 @@ def prices(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: Resour
     computing = sum(_computing(node, model) for node in made) + _indexing(graph, old, new, model)
     ways = [Price("moving-state", computing, memory, computing)]
     try:
-        check_migration(old, new, graph, "parallel-track")
+        check_strategy(old, new, graph, "parallel-track")
     except MigrationError:
         return tuple(ways)
     window = max(model.estimates.windows)

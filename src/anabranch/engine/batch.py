@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.kernels import Int64Array
+from anabranch.engine.state.arena import Array
 from anabranch.schema import Schema
 
 
@@ -43,14 +44,40 @@ class RelationBatch:
 
 @dataclass(frozen=True)
 class Combinations:
-    """One row number per bound relation for each combination, with its newest time and its deadline."""
+    """One row number per bound relation for each combination, with its newest time and its deadline.
+
+    A combination may stand for many, where rows were merged before they joined; `rows` then names one of them.
+    """
 
     rows: Mapping[str, Int64Array]
     newest: Int64Array
     deadline: Int64Array
+    carried: Mapping[str, Array] = field(default_factory=dict)
+    """What merged rows stand for, as `operators.pregroup` lays it out; empty where nothing was merged."""
 
     def __len__(self) -> int:
         return len(self.newest)
+
+    def take(self, positions: Int64Array) -> Combinations:
+        return Combinations(
+            {relation: rows.take(positions) for relation, rows in self.rows.items()},
+            self.newest.take(positions),
+            self.deadline.take(positions),
+            {name: values.take(positions, axis=0) for name, values in self.carried.items()},
+        )
+
+
+def concatenated(blocks: list[Combinations], relations: Iterable[str]) -> Combinations:
+    """Combinations of these relations in one piece; without any block, none."""
+    if not blocks:
+        nothing = np.empty(0, dtype=np.int64)
+        return Combinations(dict.fromkeys(relations, nothing), nothing, nothing)
+    return Combinations(
+        {relation: np.concatenate([block.rows[relation] for block in blocks]) for relation in relations},
+        np.concatenate([block.newest for block in blocks]),
+        np.concatenate([block.deadline for block in blocks]),
+        {name: np.concatenate([block.carried[name] for block in blocks]) for name in blocks[0].carried},
+    )
 
 
 def empty_batch(schema: Schema, codes: tuple[str, ...]) -> RelationBatch:

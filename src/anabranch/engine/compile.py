@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anabranch.plan.join_graph import Band, JoinGraph, KeyClass, Theta
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes, probe_order, shape
+from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, probe_order, shape
 
 ALL = "all"
 """The index that links every row under one code."""
@@ -65,8 +65,9 @@ def compile_plan(plan: PhysicalPlan, graph: JoinGraph) -> Program:
         for probes in join.probes:
             for probe in probes:
                 indexes.setdefault(shape(join.node.inputs[probe.target]), {})[probe.index] = None
-    if isinstance(plan, Leaf):
-        indexes[plan.relation] = {(): None}
+    for name in plan.relations:
+        # A base state that no probe looks into, under a merged input or as the whole plan, still keeps times.
+        indexes.setdefault(name, {(): None})
     return Program(plan, joins, {state: tuple(kept) for state, kept in indexes.items()})
 
 

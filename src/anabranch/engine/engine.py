@@ -13,7 +13,8 @@ groups can be recomputed from what is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -23,11 +24,12 @@ import pyarrow as pa
 from anabranch.engine.batch import Combinations, RelationBatch
 from anabranch.engine.evaluate import evaluate
 from anabranch.engine.fabric.track import MeshTrack
-from anabranch.engine.kernels import BoolArray
 from anabranch.engine.meter import Meter
 from anabranch.engine.migration import Migrated, fill
 from anabranch.engine.operators.group_by import GroupState
 from anabranch.engine.operators.join import keep, read_column
+from anabranch.engine.operators.pregroup import carried_by, carried_columns
+from anabranch.engine.ownership import Ownership
 from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.engine.state.arena import Arena, ProcessArena
 from anabranch.engine.state.base import BaseState
@@ -35,15 +37,12 @@ from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.track import PlanTrack
 from anabranch.errors import InvariantBroken, MigrationError
 from anabranch.plan.mesh import Mesh, Plan, check_mesh, parse_mesh
-from anabranch.plan.migration import Relations, Strategy, boxes, check_migration, match_states
-from anabranch.plan.physical import PhysicalPlan, mjoin, nodes
+from anabranch.plan.migration import Content, Strategy, boxes, check_migration, match_states
+from anabranch.plan.physical import PhysicalPlan, content, kept, mjoin
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.stats.step import StepStatistics, merge
 from anabranch.window import FOREVER
-
-Ownership = Callable[[Combinations, Mapping[str, BaseState]], BoolArray]
-"""Which finished combinations belong to this slot, when rows are replicated to several."""
 
 SLICE_ROWS = 1 << 15
 """A batch is not cut into slices smaller than this on average; a slice has a fixed cost of its own."""
@@ -208,7 +207,7 @@ class Engine:
         assert not isinstance(old, MeshTrack)
         if isinstance(old, ParallelTrack):
             raise self._already_changing(old, plan)
-        check_migration(old.plan, plan, self.query.graph, strategy)
+        check_migration(old.plan, plan, self.query.graph, strategy, self.query.grouping)
         started = perf_counter()
         matching = match_states(old.plan, plan)
         try:
@@ -239,6 +238,7 @@ class Engine:
             raise MigrationError(
                 f"plan '{self.plan}' is not changing", hint="only a migration under way can be aborted"
             )
+        self.track.end()
         self._replace_track(self.track.old, list(self.track.arriving.values()))
 
     def _require_rest(self) -> None:
@@ -258,10 +258,12 @@ class Engine:
         return MeshTrack(self.query.graph, mesh, self.bases, self.meter)
 
     def _make_plan_track(
-        self, plan: PhysicalPlan, states: Mapping[Relations, IntermediateState] | None = None
+        self, plan: PhysicalPlan, states: Mapping[Content, IntermediateState] | None = None
     ) -> PlanTrack:
         self._tracks_made += 1
-        return PlanTrack(self.query.graph, plan, self.bases, self.arena, self.meter, self._tracks_made, states)
+        return PlanTrack(
+            self.query, plan, self.bases, self.arena, self.meter, self._tracks_made, states, owns=self.owns
+        )
 
     def _replace_track(self, track: PlanTrack | MeshTrack, useless: Iterable[IntermediateState]) -> None:
         """The track alone is at work from now on; states and indexes that only others needed are given back."""
@@ -283,15 +285,16 @@ class Engine:
 
         def reopened(part: Mapping[str, Any]) -> PlanTrack:
             plan = parse(part["plan"])
-            for node in nodes(plan):
-                kept = part["intermediates"].get(node.shape)
-                if kept is not None and kept["name"] not in states:
-                    state = IntermediateState(self.arena, kept["name"], node.relations, ())
-                    state.reopen(kept)
-                    states[kept["name"]] = state
-            mine = [states[kept["name"]] for kept in part["intermediates"].values()]
-            by_relations = {frozenset(state.relations): state for state in mine}
-            return PlanTrack(self.query.graph, plan, self.bases, self.arena, self.meter, states=by_relations)
+            mine: dict[Content, IntermediateState] = {}
+            for inner in kept(plan):
+                found = part["intermediates"][inner.shape]
+                name = found["name"]
+                if name not in states:
+                    columns = carried_columns(self.query, inner)
+                    states[name] = IntermediateState(self.arena, name, inner.relations, (), columns)
+                    states[name].reopen(found)
+                mine[content(inner)] = states[name]
+            return PlanTrack(self.query, plan, self.bases, self.arena, self.meter, states=mine, owns=self.owns)
 
         new = reopened(layout)
         if "old" not in layout:
@@ -322,7 +325,7 @@ class Engine:
             self.meter.inserted(name, len(batch))
 
     def _owned(self, found: Combinations) -> Combinations:
-        return found if self.owns is None else keep(found, self.owns(found, self.bases))
+        return found if self.owns is None else keep(found, self.owns.holds(found, self.bases))
 
     def _project(self, found: Combinations) -> pa.RecordBatch:
         started = perf_counter()
@@ -339,7 +342,8 @@ class Engine:
         assert self.groups is not None
         started = perf_counter()
         if len(found):
-            self.groups.add(found.newest, found.deadline, lambda column: read_column(self.bases, column, found))
+            read = partial(read_column, self.bases, found=found)
+            self.groups.add(found.newest, found.deadline, read, carried_by(self.groups.grouping, found))
         self.meter.spent("group", perf_counter() - started)
 
     def _drop(self, floors: Mapping[str, int]) -> None:
@@ -351,6 +355,8 @@ class Engine:
         self.track.drop(floors, self.meter)
         self._floors = dict(floors)
         self._end_if_over()
+        if isinstance(self.track, PlanTrack):
+            self.track.compact(floors)
         self.meter.spent("drop", perf_counter() - started)
 
     def _longest_range(self) -> int:

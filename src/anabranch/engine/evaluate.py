@@ -23,8 +23,7 @@ from anabranch.engine.evaluate_casts import cast
 from anabranch.engine.evaluate_compare import Datum
 from anabranch.engine.evaluate_numbers import as_array, on_arrays
 from anabranch.errors import ExpressionError
-from anabranch.expr import Call, Cast, Column, Expr, Literal, walk
-from anabranch.schema import is_float
+from anabranch.expr import Call, Cast, Column, Expr, Literal, can_fail
 
 ColumnLookup: TypeAlias = Callable[[Column], pa.Array]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -83,7 +82,7 @@ def _true(values: pa.Array) -> Mask:
 def _connect(expr: Call, columns: ColumnLookup, length: int, connective: Callable[..., Datum], settled: bool) -> Datum:
     result = _value(expr.arguments[0], columns, length)
     for argument in expr.arguments[1:]:
-        if _can_fail(argument):
+        if can_fail(argument):
             decided = _true(as_array(pc.equal(result, pa.scalar(settled)), length))
             following = _on_rows(argument, columns, ~decided)
         else:
@@ -118,22 +117,11 @@ def _coalesce(expr: Call, columns: ColumnLookup, length: int) -> Datum:
 
 def _on_rows(expr: Expr, columns: ColumnLookup, rows: Mask) -> pa.Array:
     """The expression's values where `rows` is true; elsewhere NULL, or whatever costs nothing."""
-    if not _can_fail(expr) or rows.all():
+    if not can_fail(expr) or rows.all():
         return evaluate(expr, columns, len(rows))
     chosen = pa.array(rows)
     values = evaluate(expr, lambda column: columns(column).filter(chosen), int(rows.sum()))
     return values.take(pa.array(np.cumsum(rows) - 1, pa.int64(), mask=~rows))
-
-
-_FALLIBLE = frozenset({"add", "subtract", "multiply", "negate", "abs"})
-
-
-def _can_fail(expr: Expr) -> bool:
-    """True when some row may make the expression raise."""
-    return any(
-        isinstance(node, Cast) or (isinstance(node, Call) and node.function in _FALLIBLE and not is_float(node.type))
-        for node in walk(expr)
-    )
 
 
 # --- the table -------------------------------------------------------------------------------------------------------

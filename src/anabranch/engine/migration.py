@@ -1,9 +1,11 @@
 """The moving state strategy: a new plan's track over the states of the old one, complete before its first step.
 
 States that both plans keep are handed over as they are; the rest is computed from what is there, inputs first: all live
-parts of the smallest input of a join look up the others, as new ones would. Nothing of the old track changes until the
-new one is complete, so a failure on the way leaves the old plan as it was. (Zhu 2006, Section 12.1; its nested-loop
-join of two states is a lookup by index here.)
+parts of the smallest input of a join look up the others, as new ones would, and where the new plan merges an input, its
+live rows are merged. So group-by moves below joins and back: what was merged is taken apart by going back to the base
+rows, which are all there (Zhu 2006, Section 14.1.1, feeds them through the join again instead). Nothing of the old
+track changes until the new one is complete, so a failure on the way leaves the old plan as it was. (Zhu 2006, Section
+12.1; its nested-loop join of two states is a lookup by index here.)
 
 Safe discarding: a combination in a state that goes is found again from base rows or useless. A base row is dropped when
 its deadline lies before the floors of all other relations, hence before those of all relations that could still
@@ -13,16 +15,17 @@ complete a combination with it. The paper proves the same for one execution mode
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from anabranch.engine.batch import Combinations
-from anabranch.engine.kernels import Int64Array
+from anabranch.engine.batch import Combinations, concatenated
+from anabranch.engine.compile import JoinProgram
 from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import WindowJoin, code_reader, keep
 from anabranch.engine.track import PlanTrack, least_outside
 from anabranch.plan.migration import Strategy
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, kept
 
 
 @dataclass(frozen=True)
@@ -43,31 +46,35 @@ def fill(track: PlanTrack, states: tuple[str, ...], floors: Mapping[str, int]) -
 
     `floors` are those of the last drop, or none if nothing was ever dropped. Returns the rows of each state.
     """
+    programs = {program.node.shape: program for program in track.program.joins}
     counts = {}
-    for program in track.program.joins:
-        if program.node.shape in states:
-            low = least_outside(floors, program.node.relations) if floors else int(np.iinfo(np.int64).min)
-            found = _everything(track.join(program, Meter()), low)
-            track.intermediates[program.node.shape].insert(found, code_reader(track.bases))
-            counts[program.node.shape] = len(found)
+    for plan in kept(track.plan):
+        if plan.shape in states:
+            low = least_outside(floors, plan.relations) if floors else int(np.iinfo(np.int64).min)
+            found = _everything(track, plan, programs, low)
+            track.intermediates[plan.shape].insert(found, code_reader(track.bases))
+            counts[plan.shape] = len(found)
     return counts
 
 
-def _everything(join: WindowJoin, low: int) -> Combinations:
-    """All combinations of the join's inputs whose deadline is not before `low`."""
+def _everything(track: PlanTrack, plan: PhysicalPlan, programs: Mapping[str, JoinProgram], low: int) -> Combinations:
+    """All combinations of a plan whose deadline is not before `low`."""
+    match plan:
+        case Leaf(relation=name):
+            found = track.bases[name].everything()
+            return keep(found, found.deadline >= low)
+        case PreGroup(input=below):
+            return track.mergers[plan.shape].merge(_everything(track, below, programs, low))
+        case JoinNode():
+            return _joined(track.join(programs[plan.shape], Meter()), low)
+
+
+def _joined(join: WindowJoin, low: int) -> Combinations:
+    """All combinations of a join's inputs whose deadline is not before `low`."""
     position = min(range(len(join.inputs)), key=lambda i: join.inputs[i].ring.live)
     driving = join.inputs[position].everything()
     driving = keep(driving, driving.deadline >= low)
     # Whatever completes such a combination has a time of `low` or later, so the newest time may be raised to it. That
     # keeps lookups from parts that expired before: their base rows may be gone and must not be read.
-    raised = Combinations(driving.rows, np.maximum(driving.newest, low), driving.deadline)
-    blocks = list(join.probe(position, raised))
-    return Combinations(
-        {name: _concatenated([block.rows[name] for block in blocks]) for name in join.program.node.relations},
-        _concatenated([block.newest for block in blocks]),
-        _concatenated([block.deadline for block in blocks]),
-    )
-
-
-def _concatenated(arrays: list[Int64Array]) -> Int64Array:
-    return np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)
+    raised = replace(driving, newest=np.maximum(driving.newest, low))
+    return concatenated(list(join.probe(position, raised)), join.program.node.relations)

@@ -6,7 +6,7 @@ same, so that rows placed by Spark SQL and combinations tested here agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -36,21 +36,29 @@ def needed_in(partitioning: Partitioning, relation: str, codes: Mapping[str, Int
     return needed.T
 
 
-def owner_test(
-    partitioning: Partitioning, slot: int
-) -> Callable[[Combinations, Mapping[str, BaseState]], BoolArray] | None:
-    """The test that keeps the combinations of one slot; None when no other slot can find them."""
-    if partitioning.finds_once:
-        return None
-    owners = np.array(partitioning.table, dtype=np.int64)
+class Ownership:
+    """What belongs to one slot, where several find the same combinations."""
 
-    def owns(found: Combinations, bases: Mapping[str, BaseState]) -> BoolArray:
-        group = np.zeros(len(found), dtype=np.int64)
-        for dimension in partitioning.dimensions:
-            group *= dimension.share
-            if dimension.share > 1:
-                group += coordinates(read_code(bases, dimension.code, found), dimension.share)
-        mine: BoolArray = owners[group] == slot
+    def __init__(self, partitioning: Partitioning, slot: int) -> None:
+        self.partitioning = partitioning
+        self.slot = slot
+        self._owners = np.array(partitioning.table, dtype=np.int64)
+
+    def holds(self, found: Combinations, bases: Mapping[str, BaseState]) -> BoolArray:
+        """True for the finished combinations that belong to this slot."""
+        mine: BoolArray = self._owners[self.group(found, bases)] == self.slot
         return mine
 
-    return owns
+    def group(self, found: Combinations, bases: Mapping[str, BaseState]) -> Int64Array:
+        """The partition group of each combination; of one under way, as far as its bound relations tell."""
+        group = np.zeros(len(found), dtype=np.int64)
+        for dimension in self.partitioning.dimensions:
+            group *= dimension.share
+            if dimension.share > 1 and not dimension.relations.isdisjoint(found.rows):
+                group += coordinates(read_code(bases, dimension.code, found), dimension.share)
+        return group
+
+
+def owner_test(partitioning: Partitioning, slot: int) -> Ownership | None:
+    """The test that keeps the combinations of one slot; None when no other slot can find them."""
+    return None if partitioning.finds_once else Ownership(partitioning, slot)

@@ -3,9 +3,10 @@
 The plans share every state that both have; they differ inside boxes, between a box's inputs and its output. What stands
 in the inputs when the migration begins is *old*, what enters them later is *new*. Inside a box the old joins go on with
 everything, and at the box's output keep only combinations with an old part; the new joins begin with empty states and
-see only new parts. So each combination of the output is made once, by exactly one side, and goes on from there as if
-nothing happened. When no input holds an old part any more, the old joins can make nothing and are taken away. No output
-is held back and no row is looked at twice outside the boxes.
+see only new parts (where the old plan merges inside a box, it merges old and new rows apart). So each combination of
+the output is made once, by exactly one side, and goes on from there as if nothing happened. When no input holds an old
+part any more, the old joins can make nothing and are taken away. No output is held back and no row is looked at twice
+outside the boxes.
 
 A part that several relations make is old exactly if all its rows are: it was complete before the migration began. The
 end comes one window after the beginning, however deep the plan: a combination carries the deadline of its first row to
@@ -24,10 +25,11 @@ from anabranch.engine.batch import Combinations
 from anabranch.engine.kernels import BoolArray
 from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import WindowJoin, keep
+from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
-from anabranch.engine.track import PlanTrack, Way, least_outside, rise, way_to_root
-from anabranch.plan.migration import Box, Relations, boxes
-from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, shape
+from anabranch.engine.track import PlanTrack, Way, least_outside, rise
+from anabranch.plan.migration import Box, Content, boxes
+from anabranch.plan.physical import JoinNode, content, kept, relations_of, shape
 from anabranch.stats.step import StepStatistics, labelled
 
 RETIRING = "old "
@@ -51,13 +53,14 @@ class ParallelTrack:
         self.new = new
         self.plan = new.plan
         self.boxes = boxes(old.plan, new.plan)
-        inputs = {part for box in self.boxes for part in box.inputs}
-        self._inputs = {shape(plan): new.state(plan) for plan in _parts(new.plan, inputs)}
+        self._inputs = self._inputs_of_boxes()
         self.marks = dict(
             marks
             or {name: base.ring.next for name, base in new.bases.items()}
             | {name: state.ring.next for name, state in self._inputs.items()}
         )
+        for merger in old.mergers.values():
+            merger.marks = {name: self.marks[name] for name in old.bases}
         self.retiring = {name: state for name, state in old.intermediates.items() if not _is_among(state, new)}
         self.arriving = {name: state for name, state in new.intermediates.items() if not _is_among(state, old)}
         self._old_meter = Meter()
@@ -96,6 +99,20 @@ class ParallelTrack:
         step = self._old_meter.finish(sizes)
         return labelled(step, RETIRING)
 
+    def end(self) -> None:
+        """The old plan, should it go on alone, need not tell old rows from new any more."""
+        for merger in self.old.mergers.values():
+            merger.marks = {}
+
+    def _inputs_of_boxes(self) -> dict[str, BaseState | IntermediateState]:
+        """The states between which the plans differ, by relation or by shape in the new plan."""
+        inputs = {part for box in self.boxes for part in box.inputs}
+        found: dict[str, BaseState | IntermediateState] = {
+            name: base for name, base in self.new.bases.items() if frozenset({name}) in inputs
+        }
+        shapes = {content(inner): inner.shape for inner in kept(self.new.plan)}
+        return found | {shapes[part]: state for part, state in self.new.states.items() if part in inputs}
+
     def _since(self, node: JoinNode) -> tuple[int, ...]:
         return tuple(self.marks.get(shape(child), 0) for child in node.inputs)
 
@@ -103,15 +120,13 @@ class ParallelTrack:
         self, relation: str, joins: Mapping[str, WindowJoin], old_joins: Mapping[str, WindowJoin]
     ) -> tuple[Stage, ...]:
         """The relation's way to the root, cut where both plans have a state in common."""
-        way, old_way = way_to_root(self.new.plan, relation, joins), way_to_root(self.old.plan, relation, old_joins)
-        shared = [relations for relations, _ in _ends(way) if relations in dict(_ends(old_way))]
+        way, old_way = self.new.way_to_root(relation, joins), self.old.way_to_root(relation, old_joins)
+        root = frozenset(self.plan.relations)
+        shared = {*self.new.states.keys() & self.old.states.keys(), root}
         stages = []
-        below: Relations = frozenset({relation})
-        for output in shared:
-            box = next((box for box in self.boxes if box.output == output), None)
-            new = _cut(way, below, output)
-            stages.append(Stage(new) if box is None else Stage(new, _cut(old_way, below, output), box))
-            below = output
+        for new, old in zip(_cut(way, shared), _cut(old_way, shared), strict=True):
+            box = next((box for box in self.boxes if box.output == new[-1].makes), None)
+            stages.append(Stage(new) if box is None else Stage(new, old, box))
         return tuple(stages)
 
     def _pass(self, stages: tuple[Stage, ...], found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
@@ -123,8 +138,7 @@ class ParallelTrack:
         for block in self._made(stage, found, wanted=wanted or bool(above)):
             yield from self._pass(above, block, wanted=wanted)
             if above:
-                parent, at = above[0].new[0]
-                parent.enter(at, block)
+                above[0].new[0].enter(block)
 
     def _made(self, stage: Stage, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         if stage.box is not None:
@@ -138,25 +152,20 @@ class ParallelTrack:
         some = np.zeros(len(found), dtype=np.bool_)
         for part in box.inputs:
             every = np.ones(len(found), dtype=np.bool_)
-            for relation in part:
+            for relation in relations_of(part):
                 every &= found.rows[relation] < self.marks[relation]
             some |= every
         return some
-
-
-def _parts(plan: PhysicalPlan, wanted: set[Relations]) -> Iterator[PhysicalPlan]:
-    """The inputs of joins in a plan that make one of these sets of relations."""
-    return (child for node in nodes(plan) for child in node.inputs if frozenset(child.relations) in wanted)
 
 
 def _is_among(state: IntermediateState, track: PlanTrack) -> bool:
     return any(state is other for other in track.intermediates.values())
 
 
-def _ends(way: Way) -> Iterator[tuple[Relations, WindowJoin]]:
-    return ((frozenset(join.program.node.relations), join) for join, _ in way)
-
-
-def _cut(way: Way, below: Relations, output: Relations) -> Way:
-    """The joins of a way above one set of relations, up to another."""
-    return tuple(hop for hop, (relations, _) in zip(way, _ends(way), strict=True) if below < relations <= output)
+def _cut(way: Way, shared: set[Content]) -> Iterator[Way]:
+    """A way cut behind everything that makes one of these."""
+    start = 0
+    for end, here in enumerate(way, start=1):
+        if here.makes in shared:
+            yield way[start:end]
+            start = end

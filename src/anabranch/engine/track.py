@@ -12,57 +12,93 @@ step holds the blocks on one way, whatever the fan-out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.compile import JoinProgram, compile_plan
 from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import State, WindowJoin, code_reader
+from anabranch.engine.operators.pregroup import Merger, carried_columns, make_mergers
+from anabranch.engine.ownership import Ownership
 from anabranch.engine.state.arena import Arena
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
-from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.migration import Relations
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
+from anabranch.plan.migration import Content, made_by
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, content, kept
+from anabranch.plan.query import Query
 
-Way = tuple[tuple[WindowJoin, int], ...]
-"""The joins from a relation to the root, each with the input at which its combinations arrive."""
+
+@dataclass(frozen=True)
+class Joining:
+    """A join on the way from a relation to the root, and the input at which combinations arrive."""
+
+    join: WindowJoin
+    position: int
+    makes: Content
+
+    def blocks(self, found: Combinations) -> Iterator[Combinations]:
+        """What combinations become here, in blocks."""
+        return self.join.probe(self.position, found)
+
+    def enter(self, found: Combinations) -> None:
+        """Combinations that arrive become findable by the other inputs."""
+        self.join.enter(self.position, found)
+
+
+@dataclass(frozen=True)
+class Merging:
+    """The place on that way where combinations are merged, before they arrive at a join."""
+
+    merger: Merger
+    makes: Content
+
+    def blocks(self, found: Combinations) -> Iterator[Combinations]:
+        yield self.merger.merge(found)
+
+    def enter(self, found: Combinations) -> None:
+        """They are kept once they are merged."""
+
+
+Way = tuple[Joining | Merging, ...]
+"""What the rows of a relation pass through until they are part of results."""
 
 
 class PlanTrack:
     """The joins of one plan; `number` keeps the names of its arrays apart from those of other tracks.
 
-    `states` are intermediate states to be taken over, by the relations they join; the others start empty.
+    `states` are intermediate states to be taken over, by their content; the others start empty.
     """
 
     def __init__(
         self,
-        graph: JoinGraph,
+        query: Query,
         plan: PhysicalPlan,
         bases: Mapping[str, BaseState],
         arena: Arena,
         meter: Meter,
         number: int = 0,
-        states: Mapping[Relations, IntermediateState] | None = None,
+        states: Mapping[Content, IntermediateState] | None = None,
+        owns: Ownership | None = None,
     ) -> None:
         self.plan = plan
-        self.program = compile_plan(plan, graph)
+        self.program = compile_plan(plan, query.graph)
         self.bases = bases
         for name, base in bases.items():
             base.require(self.program.indexes[name])
         self.intermediates: dict[str, IntermediateState] = {}
-        for i, join in enumerate(self.program.joins):
-            if join.node is plan:
-                continue
-            indexes = self.program.indexes[join.node.shape]
-            state = (states or {}).get(frozenset(join.node.relations))
+        for i, inner in enumerate(kept(plan)):
+            indexes = self.program.indexes[inner.shape]
+            state = (states or {}).get(content(inner))
             if state is None:
-                state = IntermediateState(arena, f"track{number}.join{i}", join.node.relations, indexes)
+                columns = carried_columns(query, inner)
+                state = IntermediateState(arena, f"track{number}.state{i}", inner.relations, indexes, columns)
             else:
                 state.require(indexes, code_reader(bases))
-            self.intermediates[join.node.shape] = state
+            self.intermediates[inner.shape] = state
+        self.mergers = make_mergers(query, plan, bases, owns)
         joins = {join.node.shape: self.join(join, meter) for join in self.program.joins}
-        self._ways = {name: way_to_root(plan, name, joins) for name in graph.names}
+        self._ways = {name: self.way_to_root(name, joins) for name in query.graph.names}
 
     def join(self, program: JoinProgram, meter: Meter, since: tuple[int, ...] = ()) -> WindowJoin:
         """One join of the plan over this track's states."""
@@ -73,9 +109,26 @@ class PlanTrack:
         return self.bases[plan.relation] if isinstance(plan, Leaf) else self.intermediates[plan.shape]
 
     @property
-    def states(self) -> dict[Relations, IntermediateState]:
-        """The intermediate states, by the relations they join."""
-        return {frozenset(state.relations): state for state in self.intermediates.values()}
+    def states(self) -> dict[Content, IntermediateState]:
+        """The intermediate states, by their content."""
+        return {content(inner): self.intermediates[inner.shape] for inner in kept(self.plan)}
+
+    def way_to_root(self, relation: str, joins: Mapping[str, WindowJoin]) -> Way:
+        """What the rows of a relation pass through, with these joins in place of the track's own."""
+        return tuple(self._way(self.plan, relation, joins))
+
+    def _way(self, plan: PhysicalPlan, relation: str, joins: Mapping[str, WindowJoin]) -> Iterator[Joining | Merging]:
+        makes = made_by(plan, self.plan)
+        match plan:
+            case Leaf():
+                return
+            case PreGroup(input=below):
+                yield from self._way(below, relation, joins)
+                yield Merging(self.mergers[plan.shape], makes)
+            case JoinNode(inputs=several):
+                position = next(i for i, child in enumerate(several) if relation in child.relations)
+                yield from self._way(several[position], relation, joins)
+                yield Joining(joins[plan.shape], position, makes)
 
     def layout(self) -> dict[str, Any]:
         """What is needed, beside the arena's contents, to find the states again."""
@@ -100,18 +153,16 @@ class PlanTrack:
         for name, intermediate in self.intermediates.items():
             meter.dropped(name, intermediate.drop(least_outside(floors, intermediate.relations)))
 
+    def compact(self, floors: Mapping[str, int]) -> None:
+        """Merges the states of merged inputs anew where they have grown; not while a second track shares them."""
+        for name, merger in self.mergers.items():
+            merger.compact(self.intermediates[name], least_outside(floors, self.intermediates[name].relations))
+
 
 def least_outside(floors: Mapping[str, int], relations: Iterable[str]) -> int:
     """The event time below which a deadline makes combinations of some relations, but not all, useless."""
     inside = frozenset(relations)
     return min(floor for other, floor in floors.items() if other not in inside)
-
-
-def way_to_root(plan: PhysicalPlan, relation: str, joins: Mapping[str, WindowJoin]) -> Way:
-    if not isinstance(plan, JoinNode):
-        return ()
-    position = next(i for i, child in enumerate(plan.inputs) if relation in child.relations)
-    return (*way_to_root(plan.inputs[position], relation, joins), (joins[plan.shape], position))
 
 
 def rise(way: Way, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
@@ -120,11 +171,10 @@ def rise(way: Way, found: Combinations, *, wanted: bool) -> Iterator[Combination
         if wanted:
             yield found
         return
-    (join, position), above = way[0], way[1:]
+    here, above = way[0], way[1:]
     if not above and not wanted:
         return
-    for block in join.probe(position, found):
+    for block in here.blocks(found):
         yield from rise(above, block, wanted=wanted)
         if above:
-            parent, at = above[0]
-            parent.enter(at, block)
+            above[0].enter(block)

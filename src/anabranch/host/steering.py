@@ -96,12 +96,12 @@ class Steering:
     ) -> None:
         self._query = query
         self._slots = tuple(range(partitioning.slots))
-        self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph)))
+        self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph, query.grouping)))
         self._means = replace(means or Means(), partitioning=partitioning)
         self._loops = _loops(query, adapt, self._means, self._slots)
         self._switches = {switch.at_batch: switch for switch in switches}
         for switch in self._switches.values():
-            check_plan(switch.plan, query.graph)
+            check_plan(switch.plan, query.graph, query.grouping)
             self._require_slots(switch.slots)
         self._wish: _Wish | None = None
         self._under_way: _UnderWay | None = None
@@ -125,7 +125,7 @@ class Steering:
 
         Box by box, the parts in which the plans differ change one after another.
         """
-        check_plan(plan, self._query.graph)
+        check_plan(plan, self._query.graph, self._query.grouping)
         with self._lock:
             self._require_rest()
             together = [slots for slots, loop in self._loops if not loop.settings.freeze and len(slots) > 1]
@@ -255,7 +255,7 @@ class Steering:
 
     def _checked(self, plan: Plan, strategy: str, slots: tuple[int, ...] | None) -> dict[int, SlotPlan]:
         """The new plans of the slots, with a strategy that can serve each."""
-        check_plan(plan, self._query.graph)
+        check_plan(plan, self._query.graph, self._query.grouping)
         self._require_slots(slots)
         return {
             slot: SlotPlan(plan, self._strategy(self._plans[slot].plan, plan, strategy))
@@ -270,7 +270,7 @@ class Steering:
         if isinstance(old, Mesh):
             old = mjoin(graph.names)
         if wished != "auto":
-            check_migration(old, new, graph, wished)
+            check_migration(old, new, graph, wished, self._query.grouping)
             return next(known for known in STRATEGIES if known == wished)
         known = self._loops[0][1].view if self._loops else self._means.given
         return self._means.pricing(graph, old, new, resource_model(graph, known))[0].strategy

@@ -8,8 +8,8 @@ another may, and any sequence of plans is an itinerary. (Zhu 2006, Section 26.2,
 
 from __future__ import annotations
 
-from anabranch.plan.migration import Relations, boxes
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes
+from anabranch.plan.migration import Content, boxes
+from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, pre_groups
 
 
 def at_once(old: PhysicalPlan, new: PhysicalPlan) -> tuple[PhysicalPlan, ...]:
@@ -24,9 +24,12 @@ def box_by_box(old: PhysicalPlan, new: PhysicalPlan) -> tuple[PhysicalPlan, ...]
     >>> [str(plan) for plan in box_by_box(parse("(((a b) c) (d e f))"), parse("(((b c) a) ((d e) f))"))]
     ['(((b c) a) (d e f))', '(((b c) a) ((d e) f))']
     """
+    if any(pre_groups(old)) or any(pre_groups(new)):
+        # What is merged changes with everything above it.
+        return at_once(old, new)
     reached: list[PhysicalPlan] = []
     before, after = _joins(old), _joins(new)
-    changed: set[Relations] = set()
+    changed: set[Content] = set()
     for box in boxes(old, new):
         changed.add(box.output)
         reached.append(_mixed(old, before, after, changed))
@@ -35,19 +38,17 @@ def box_by_box(old: PhysicalPlan, new: PhysicalPlan) -> tuple[PhysicalPlan, ...]
 
 def _mixed(
     plan: PhysicalPlan,
-    before: dict[Relations, JoinNode],
-    after: dict[Relations, JoinNode],
-    changed: set[Relations],
+    before: dict[Content, JoinNode],
+    after: dict[Content, JoinNode],
+    changed: set[Content],
 ) -> PhysicalPlan:
     """The plan with the changed boxes made as the new plan makes them, everything else as the old one does."""
-    if isinstance(plan, Leaf):
+    if not isinstance(plan, JoinNode):
         return plan
-    if isinstance(plan, PreGroup):
-        return PreGroup(_mixed(plan.input, before, after, changed))
     relations = frozenset(plan.relations)
     node = after[relations] if relations in changed or relations not in before else before[relations]
     return JoinNode(tuple(_mixed(child, before, after, changed) for child in node.inputs), node.orders)
 
 
-def _joins(plan: PhysicalPlan) -> dict[Relations, JoinNode]:
+def _joins(plan: PhysicalPlan) -> dict[Content, JoinNode]:
     return {frozenset(node.relations): node for node in nodes(plan)}

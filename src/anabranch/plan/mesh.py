@@ -36,6 +36,7 @@ from anabranch.plan.classifier import ONE_ROUTE, Classifier, check_attributes, p
 from anabranch.plan.classifier import routes as routes_of
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.plan.physical import JoinNode, PhysicalPlan, mjoin, probe_order
+from anabranch.plan.query import Grouping
 from anabranch.plan.text import parse
 from anabranch.schema import Field, Schema
 
@@ -206,9 +207,9 @@ def check_mesh(mesh: Mesh, graph: JoinGraph) -> Mesh:
     return mesh
 
 
-def check_plan(plan: Plan, graph: JoinGraph) -> Plan:
-    """The plan itself when it computes the query of the graph."""
-    return check_mesh(plan, graph) if isinstance(plan, Mesh) else validate(plan, graph)
+def check_plan(plan: Plan, graph: JoinGraph, grouping: Grouping | None = None) -> Plan:
+    """The plan itself when it computes the query of the graph, whose grouping is given if it has one."""
+    return check_mesh(plan, graph) if isinstance(plan, Mesh) else validate(plan, graph, grouping)
 
 
 def _check_route(relation: str, route: Route, graph: JoinGraph) -> None:

@@ -8,6 +8,9 @@ of one input, or combinations of a sub-join, are interchangeable above it when t
 - their codes in the key classes that reach outside the input (and the keys themselves, where codes are hashes),
 - what the group keys, the thetas and the aggregates that reach outside read of them.
 
+Nothing is computed here that might fail for a row which later meets none: such an expression is left to those above,
+and what it reads becomes part of the agreement.
+
 Interchangeable rows become one row with a *weight*, how many they are, and with the *parts* of the aggregates over the
 input alone. A join multiplies weights; COUNT and SUM of one input are multiplied by the weights of the others, MIN and
 MAX stay as they are, AVG is a sum and a count. This is the two-stage group-by of Part II of the migration paper
@@ -24,7 +27,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from anabranch.expr import AggregateCall, Column, Expr, columns, relations
+from anabranch.expr import AggregateCall, Column, Expr, can_fail, columns, relations
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import Grouping
 from anabranch.schema import is_fixed_width, is_float, is_integer
@@ -35,9 +38,10 @@ WHOLE_SUM = pa.decimal128(38, 0)
 
 @dataclass(frozen=True)
 class Part:
-    """One mergeable part of an aggregate: its name, the function that merges it, its type."""
+    """One mergeable part of an aggregate: its name, the aggregate's position, the merging function, its type."""
 
     name: str
+    aggregate: int
     function: str
     type: pa.DataType
 
@@ -47,15 +51,16 @@ def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
     name = f"part{position}"
     match aggregate.function:
         case "avg":
-            return Part(f"{name}.sum", "sum", pa.float64()), Part(f"{name}.count", "count", pa.int64())
+            total = Part(f"{name}.sum", position, "sum", pa.float64())
+            return total, Part(f"{name}.count", position, "count", pa.int64())
         case "count":
-            return (Part(f"{name}.count", "count", pa.int64()),)
+            return (Part(f"{name}.count", position, "count", pa.int64()),)
         case "sum" if is_integer(aggregate.type):
-            return (Part(f"{name}.sum", "sum", WHOLE_SUM),)
-        case "min" | "max" if is_float(aggregate.type):
-            return (Part(f"{name}.{aggregate.function}", aggregate.function, pa.int64()),)
+            return (Part(f"{name}.sum", position, "sum", WHOLE_SUM),)
+        case ("min" | "max") as least if is_float(aggregate.type):
+            return (Part(f"{name}.{least}", position, least, pa.int64()),)
         case other:
-            return (Part(f"{name}.{other}", other, aggregate.type),)
+            return (Part(f"{name}.{other}", position, other, aggregate.type),)
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class Agreement:
     """The parts of the aggregates over the input alone."""
 
     @property
-    def name(self) -> str:
+    def label(self) -> str:
         """A name for what is carried, the same in every plan that merges these relations."""
         return "+".join(sorted(self.relations))
 
@@ -85,7 +90,7 @@ def agreement(graph: JoinGraph, grouping: Grouping, merged: Iterable[str]) -> Ag
         if not key.is_exact:
             values[next(member for relation, member in key.members if relation in inside)] = None
     for expression in grouping.keys:
-        values |= dict.fromkeys([expression] if _is_over(expression, inside) else _columns_in(expression, inside))
+        values |= dict.fromkeys([expression] if _is_safe(expression, inside) else _columns_in(expression, inside))
     for theta in graph.thetas:
         if not theta.relations <= inside:
             values |= dict.fromkeys(_columns_in(theta.predicate, inside))
@@ -94,17 +99,17 @@ def agreement(graph: JoinGraph, grouping: Grouping, merged: Iterable[str]) -> Ag
         if aggregate.argument is None:
             continue
         parts = parts_of(position, aggregate)
-        if _is_over(aggregate.argument, inside) and all(is_fixed_width(part.type) for part in parts):
+        if _is_safe(aggregate.argument, inside) and all(is_fixed_width(part.type) for part in parts):
             carried += parts
         else:
             values |= dict.fromkeys(_columns_in(aggregate.argument, inside))
     return Agreement(inside, tuple(key.name for key in reaching), tuple(values), tuple(carried))
 
 
-def _is_over(expression: Expr, inside: frozenset[str]) -> bool:
-    """True when the expression reads these relations and no other."""
+def _is_safe(expression: Expr, inside: frozenset[str]) -> bool:
+    """True when the expression reads these relations and no other, and has a value for every row."""
     read = relations(expression)
-    return bool(read) and read <= inside
+    return bool(read) and read <= inside and not can_fail(expression)
 
 
 def _columns_in(expression: Expr, inside: frozenset[str]) -> list[Column]:

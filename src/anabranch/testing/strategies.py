@@ -88,12 +88,14 @@ class DrawnQuery:
 
 
 @st.composite
-def arrivals(draw: st.DrawFn, streams: int, most_rows: int = 14) -> Arrivals:
-    """Streams of up to `most_rows` rows each."""
+def arrivals(draw: st.DrawFn, streams: int, most_rows: int = 14, *, alike: bool = False) -> Arrivals:
+    """Streams of up to `most_rows` rows each; with `alike`, many of them share times and values."""
     tables, disorder = {}, {}
     for number in range(streams):
         allowed = draw(st.sampled_from([0, 0, 3])) * SECOND
         rows = draw(st.lists(_row(allowed), max_size=most_rows))
+        if alike and rows:
+            rows = [row for row in rows for _ in range(draw(st.sampled_from([1, 1, 2, 4])))][:most_rows]
         # A row arrives by its time plus a delay of at most the allowed disorder, so none is late in any cut.
         rows.sort(key=lambda row: row[0] + row[1])
         columns = [[row[0] for row in rows], *([row[2][i] for row in rows] for i in range(5))]
@@ -136,24 +138,36 @@ def join_queries(draw: st.DrawFn, streams: int, relations: int) -> DrawnQuery:
 
 
 @st.composite
-def grouped_queries(draw: st.DrawFn, streams: int, relations: int) -> DrawnQuery:
-    """A grouped query of that many relations; the naive oracle answers it."""
+def grouped_queries(draw: st.DrawFn, streams: int, relations: int, *, plain: bool = False) -> DrawnQuery:
+    """A grouped query of that many relations; the naive oracle answers it.
+
+    With `plain` some of the aggregates are left out, so that rows have less to differ in.
+    """
     slide = draw(st.sampled_from([1, 2, 5]))
     parts = _Parts(draw, streams, relations, slide)
     first, last = parts.names[0], parts.names[-1]
     keys = draw(
         st.sampled_from([(), (f"{first}.x",), (f"{last}.s",), (f"{first}.x % 2", f"{last}.s"), (f"{first}.f",)])
     )
-    aggregates = (
-        f"COUNT(*) AS n, COUNT({last}.x) AS nx, SUM({first}.x) AS sx, MIN({last}.s) AS low, MAX({first}.p) AS high, "
-        f"AVG({last}.p) AS mean, SUM({first}.d) AS sd, "
-        f"MIN({first}.f) AS lf, MAX({last}.f) AS hf"
-    )
+    aggregates = [
+        "COUNT(*) AS n",
+        f"COUNT({last}.x) AS nx",
+        f"SUM({first}.x) AS sx",
+        f"MIN({last}.s) AS low",
+        f"MAX({first}.p) AS high",
+        f"AVG({last}.p) AS mean",
+        f"SUM({first}.d) AS sd",
+        f"MIN({first}.f) AS lf",
+        f"MAX({last}.f) AS hf",
+    ]
+    if plain:
+        aggregates += [f"SUM({first}.y * {last}.y) AS sy", f"AVG({first}.f) AS mf"]
+        aggregates = sorted(draw(st.sets(st.sampled_from(aggregates), min_size=1, max_size=4)))
     keyed = "".join(f"{key} AS g{i}, " for i, key in enumerate(keys))
     where = f" WHERE {' AND '.join(parts.predicates)}" if parts.predicates else ""
     group = f" GROUP BY {', '.join(keys)}" if keys else ""
     having = draw(st.sampled_from(["", " HAVING COUNT(*) > 1"]))
-    cql = f"SELECT WINDOW_END() AS at, {keyed}{aggregates} FROM {parts.from_cql}{where}{group}{having}"
+    cql = f"SELECT WINDOW_END() AS at, {keyed}{', '.join(aggregates)} FROM {parts.from_cql}{where}{group}{having}"
     return DrawnQuery(cql, "", tuple(parts.names))
 
 

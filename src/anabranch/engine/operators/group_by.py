@@ -13,7 +13,8 @@ until the watermark has passed every boundary they can count at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,14 +27,22 @@ from anabranch.engine.state.arena import Arena
 from anabranch.errors import ExpressionError
 from anabranch.expr import AggregateCall, Column
 from anabranch.plan.logical import BOUNDARY
+from anabranch.plan.pregrouping import Part, parts_of
 from anabranch.plan.query import Grouping, Query
-from anabranch.schema import TIMESTAMP, is_float, is_integer
+from anabranch.schema import TIMESTAMP, is_float
 
 ColumnReader = Callable[[Column], pa.Array]
 _MERGE_AT = 8
-_WHOLE_SUM = pa.decimal128(38, 0)
 _MAGNITUDE = np.int64(2**63 - 1)
 _MERGED_BY = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What the rows of one merged input stand for: how many they are, and their parts of the aggregates over it."""
+
+    weight: Int64Array
+    parts: Mapping[str, pa.Array]
 
 
 class GroupState:
@@ -79,19 +88,20 @@ class GroupState:
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
-    def add(self, newest: Int64Array, deadline: Int64Array, read: ColumnReader) -> None:
+    def add(
+        self, newest: Int64Array, deadline: Int64Array, read: ColumnReader, carried: Sequence[Carried] = ()
+    ) -> None:
         """Counts new combinations at their boundaries."""
-        slide = self.grouping.slide
-        first = -(-newest // slide)
-        last = deadline // slide
+        first, last = boundaries(newest, deadline, self.grouping.slide)
         if self.passed is not None:
             first = np.maximum(first, self.passed + 1)
         if not (first <= last).any():
             return
-        table = _raw_parts(self.grouping, read, len(newest))
+        keys = {f"key{i}": _key(evaluate(key, read, len(newest))) for i, key in enumerate(self.grouping.keys)}
+        table = pa.table(keys | raw_parts(self.grouping, _parts(self.grouping), read, len(newest), carried))
         table = table.append_column("first", pa.array(first)).append_column("last", pa.array(last))
         table = table.filter(pa.array(first <= last))
-        parts = _reduce(self.grouping, table, ["first", "last"])
+        parts = self._reduced(table, "first", "last")
         first, last = parts.column("first").to_numpy(), parts.column("last").to_numpy()
         counts = last - first + 1
         spread = np.repeat(np.arange(parts.num_rows), counts)
@@ -107,7 +117,7 @@ class GroupState:
         self.passed = last if self.passed is None else max(self.passed, last)
         if not parts:
             return self.empty_parts()
-        return _reduce(self.grouping, pa.concat_tables(parts), ["boundary"]).select(self.empty_parts().column_names)
+        return self._reduced(pa.concat_tables(parts), "boundary").select(self.empty_parts().column_names)
 
     def empty_parts(self) -> pa.Table:
         return parts_schema(self.grouping).empty_table()
@@ -122,15 +132,23 @@ class GroupState:
             several = self.pending.setdefault(int(number), [])
             several.append(parts.slice(int(start), int(stop - start)))
             if len(several) >= _MERGE_AT:
-                merged = _reduce(self.grouping, pa.concat_tables(several), ["boundary"])
+                merged = self._reduced(pa.concat_tables(several), "boundary")
                 self.pending[int(number)] = [merged.select(parts.column_names)]
+
+    def _reduced(self, table: pa.Table, *by: str) -> pa.Table:
+        return reduced(table, [*by, *_key_names(self.grouping)], _parts(self.grouping))
+
+
+def boundaries(newest: Int64Array, deadline: Int64Array, slide: int) -> tuple[Int64Array, Int64Array]:
+    """The numbers of the first and the last boundary at which combinations count; first > last where at none."""
+    return -(-newest // slide), deadline // slide
 
 
 def parts_schema(grouping: Grouping) -> pa.Schema:
     """The columns that travel between slots: boundary number, keys, and the parts of each aggregate."""
     fields = [pa.field("boundary", pa.int64())]
     fields += [pa.field(f"key{i}", key.type) for i, key in enumerate(grouping.keys)]
-    fields += [pa.field(name, kind) for name, _, kind in _parts(grouping)]
+    fields += [pa.field(part.name, part.type) for part in _parts(grouping)]
     return pa.schema(fields)
 
 
@@ -138,7 +156,7 @@ def finish(query: Query, parts: pa.Table) -> pa.Table:
     """The answer rows of merged parts: one per boundary and group that passes HAVING."""
     grouping = query.grouping
     assert grouping is not None
-    merged = _reduce(grouping, parts, ["boundary"])
+    merged = reduced(parts, ["boundary", *_key_names(grouping)], _parts(grouping))
     columns: dict[str, pa.Array] = {
         BOUNDARY.name: pc.multiply(_flat(merged, "boundary"), grouping.slide).cast(pa.timestamp("us")).cast(TIMESTAMP)
     }
@@ -161,22 +179,9 @@ def finish(query: Query, parts: pa.Table) -> pa.Table:
     return table
 
 
-def _parts(grouping: Grouping) -> list[tuple[str, str, pa.DataType]]:
-    """Name, reducing function and type of every part of every aggregate."""
-    parts = []
-    for i, aggregate in enumerate(grouping.aggregates):
-        match aggregate.function:
-            case "avg":
-                parts += [(f"part{i}.sum", "sum", pa.float64()), (f"part{i}.count", "count", pa.int64())]
-            case "count":
-                parts.append((f"part{i}.count", "count", pa.int64()))
-            case "sum" if is_integer(aggregate.type):
-                parts.append((f"part{i}.sum", "sum", _WHOLE_SUM))
-            case "min" | "max" if is_float(aggregate.type):
-                parts.append((f"part{i}.{aggregate.function}", aggregate.function, pa.int64()))
-            case other:
-                parts.append((f"part{i}.{other}", other, aggregate.type))
-    return parts
+def _parts(grouping: Grouping) -> list[Part]:
+    """Every part of every aggregate."""
+    return [part for i, aggregate in enumerate(grouping.aggregates) for part in parts_of(i, aggregate)]
 
 
 def _final(aggregate: AggregateCall, part: pa.Array) -> pa.Array:
@@ -212,20 +217,50 @@ def _plain(floats: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(doubles), np.nan, pc.add(doubles, 0.0))
 
 
-def _raw_parts(grouping: Grouping, read: ColumnReader, length: int) -> pa.Table:
-    """One part per combination: what each aggregate of a group of one would be."""
-    columns = {f"key{i}": _key(evaluate(key, read, length)) for i, key in enumerate(grouping.keys)}
-    arguments = [evaluate(a.argument, read, length) if a.argument is not None else None for a in grouping.aggregates]
-    for name, function, kind in _parts(grouping):
-        argument = arguments[int(name.removeprefix("part").split(".")[0])]
-        if function == "count":
-            ones = np.ones(length, dtype=np.int64) if argument is None else argument.is_valid().cast(pa.int64())
-            columns[name] = pa.array(ones)
+def raw_parts(
+    grouping: Grouping, parts: Sequence[Part], read: ColumnReader, length: int, carried: Sequence[Carried]
+) -> dict[str, pa.Array]:
+    """These parts of each combination: what the aggregates of a group of it alone would be.
+
+    Where inputs were merged a combination stands for as many as the product of their weights. An aggregate over one
+    merged input has its parts from there, repeated for every combination of the others.
+    """
+    arguments: dict[int, pa.Array] = {}
+    columns = {}
+    for part in parts:
+        holder = next((merged for merged in carried if part.name in merged.parts), None)
+        if holder is not None:
+            values = holder.parts[part.name]
         else:
-            assert argument is not None
-            by_order = function != "sum" and is_float(argument.type)
-            columns[name] = _order_of(argument) if by_order else argument.cast(kind)
-    return pa.table(columns)
+            argument = grouping.aggregates[part.aggregate].argument
+            if argument is not None and part.aggregate not in arguments:
+                arguments[part.aggregate] = evaluate(argument, read, length)
+            values = _raw_part(part, arguments.get(part.aggregate), length)
+        others = [merged.weight for merged in carried if merged is not holder]
+        columns[part.name] = _repeated(values, others) if part.function in ("count", "sum") else values
+    return columns
+
+
+def _raw_part(part: Part, argument: pa.Array | None, length: int) -> pa.Array:
+    if part.function == "count":
+        return pa.array(np.ones(length, dtype=np.int64)) if argument is None else argument.is_valid().cast(pa.int64())
+    assert argument is not None
+    if part.function != "sum" and is_float(argument.type):
+        return _order_of(argument)
+    return argument.cast(part.type)
+
+
+def _repeated(values: pa.Array, weights: Sequence[Int64Array]) -> pa.Array:
+    """Counts or sums, each as often as the product of its weights says."""
+    if not weights:
+        return values
+    times = pa.array(np.multiply.reduce(weights))
+    kind = values.type
+    if not pa.types.is_decimal(kind):
+        return pc.multiply(values, times.cast(kind))
+    wide = pc.multiply(values.cast(pa.decimal256(kind.precision, kind.scale)), times.cast(pa.decimal256(19, 0)))
+    # The widest decimal, as the sum of single values has before it is cut to the type of the aggregate.
+    return wide.cast(pa.decimal128(38, kind.scale))
 
 
 def _key(values: pa.Array) -> pa.Array:
@@ -233,17 +268,19 @@ def _key(values: pa.Array) -> pa.Array:
     return _plain(values).cast(values.type) if is_float(values.type) else values
 
 
-def _reduce(grouping: Grouping, table: pa.Table, by: list[str]) -> pa.Table:
-    """One row per distinct `by` columns and keys, parts merged; NULL is a key like any other."""
-    keys = [*by, *(f"key{i}" for i in range(len(grouping.keys)))]
-    parts = _parts(grouping)
+def _key_names(grouping: Grouping) -> list[str]:
+    return [f"key{i}" for i in range(len(grouping.keys))]
+
+
+def reduced(table: pa.Table, keys: list[str], parts: Sequence[Part]) -> pa.Table:
+    """One row per distinct keys, parts merged; NULL is a key like any other."""
     options = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
-    calls = [(name, _MERGED_BY[function], options) for name, function, _ in parts]
-    reduced = table.group_by(keys, use_threads=False).aggregate(calls)
-    renamed = reduced.select(keys + [f"{name}_{_MERGED_BY[function]}" for name, function, _ in parts])
-    renamed = renamed.rename_columns(keys + [name for name, _, _ in parts])
-    schema = pa.schema([renamed.schema.field(key) for key in keys] + [pa.field(name, kind) for name, _, kind in parts])
-    return renamed.cast(schema)
+    calls = [(part.name, _MERGED_BY[part.function], options) for part in parts]
+    merged = table.group_by(keys, use_threads=False).aggregate(calls)
+    renamed = merged.select(keys + [f"{part.name}_{_MERGED_BY[part.function]}" for part in parts])
+    renamed = renamed.rename_columns(keys + [part.name for part in parts])
+    fields = [renamed.schema.field(key) for key in keys]
+    return renamed.cast(pa.schema(fields + [pa.field(part.name, part.type) for part in parts]))
 
 
 def _flat(table: pa.Table, name: str) -> pa.Array:

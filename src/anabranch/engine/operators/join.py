@@ -164,17 +164,15 @@ def code_reader(bases: Mapping[str, BaseState]) -> CodeReader:
 def keep(found: Combinations, mask: BoolArray) -> Combinations:
     if mask.all():
         return found
-    kept = np.flatnonzero(mask)
-    return Combinations(
-        {relation: rows[kept] for relation, rows in found.rows.items()}, found.newest[kept], found.deadline[kept]
-    )
+    return found.take(np.flatnonzero(mask))
 
 
 def _extend(found: Combinations, matches: Matches, target: State) -> Combinations:
     rows = {relation: numbers.take(matches.probes) for relation, numbers in found.rows.items()}
+    carried = {name: values.take(matches.probes, axis=0) for name, values in found.carried.items()}
     if isinstance(target, BaseState):
         rows[target.relation] = matches.rows
     else:
-        for relation in target.relations:
-            rows[relation] = target.rows(relation, matches.rows)
-    return Combinations(rows, matches.newest, matches.deadline)
+        rows |= {relation: target.rows(relation, matches.rows) for relation in target.relations}
+        carried |= target.carried(matches.rows)
+    return Combinations(rows, matches.newest, matches.deadline, carried)

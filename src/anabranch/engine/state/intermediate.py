@@ -10,7 +10,7 @@ import numpy as np
 from anabranch.engine.batch import Combinations
 from anabranch.engine.compile import index_name
 from anabranch.engine.kernels import Int64Array
-from anabranch.engine.state.arena import Arena
+from anabranch.engine.state.arena import Arena, Array
 from anabranch.engine.state.base import combined
 from anabranch.engine.state.ring import Ring
 
@@ -22,18 +22,33 @@ class IntermediateState:
     """Live combinations of several relations, with one hash index per combination of codes that some probe uses."""
 
     def __init__(
-        self, arena: Arena, name: str, relations: tuple[str, ...], indexes: tuple[tuple[str, ...], ...]
+        self,
+        arena: Arena,
+        name: str,
+        relations: tuple[str, ...],
+        indexes: tuple[tuple[str, ...], ...],
+        carried: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
+        """`carried` are the columns, as (numpy kind, values per row), of what merged rows stand for."""
         self.relations = relations
         self.indexes = indexes
-        columns = {f"row.{relation}": ("<i8", 1) for relation in relations}
+        self.compacted = 0
+        """How many rows were left when merged rows were last merged anew."""
+        self._carried = tuple(carried or ())
+        columns = {f"row.{relation}": ("<i8", 1) for relation in relations} | dict(carried or {})
         self.ring = Ring(arena, name, columns, tuple(index_name(index) for index in indexes))
 
     def layout(self) -> dict[str, Any]:
-        return {"name": self.ring.name, "indexes": self.indexes, "ring": self.ring.layout()}
+        return {
+            "name": self.ring.name,
+            "indexes": self.indexes,
+            "compacted": self.compacted,
+            "ring": self.ring.layout(),
+        }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
         self.indexes = tuple(tuple(index) for index in layout["indexes"])
+        self.compacted = layout["compacted"]
         self.ring.reopen(layout["ring"])
 
     @property
@@ -65,21 +80,19 @@ class IntermediateState:
         if not len(numbers):
             return Combinations(dict.fromkeys(self.relations, numbers), numbers, numbers)
         rows = {relation: self.rows(relation, numbers) for relation in self.relations}
-        return Combinations(rows, *self.ring.times(numbers))
+        return Combinations(rows, *self.ring.times(numbers), self.carried(numbers))
 
     def insert(self, found: Combinations, code: CodeReader) -> None:
         """Adds combinations and makes them findable."""
         if not len(found):
             return
         # In order of deadline, so that what expires together leaves together.
-        order = np.argsort(found.deadline, kind="stable")
-        newest, deadline = found.newest[order], found.deadline[order]
-        rows = {relation: found.rows[relation][order] for relation in self.relations}
-        first = self.ring.append({f"row.{relation}": numbers for relation, numbers in rows.items()}, len(order))
-        sorted_found = Combinations(rows, newest, deadline)
+        found = found.take(np.argsort(found.deadline, kind="stable"))
+        columns = {f"row.{relation}": found.rows[relation] for relation in self.relations} | dict(found.carried)
+        first = self.ring.append(columns, len(found))
         for index in self.indexes:
-            codes = combined([code(name, sorted_found) for name in index], len(order))
-            self.ring.link(index_name(index), first, codes, newest, deadline)
+            codes = combined([code(name, found) for name in index], len(found))
+            self.ring.link(index_name(index), first, codes, found.newest, found.deadline)
 
     def drop(self, low: int) -> int:
         return self.ring.drop(low)
@@ -87,3 +100,7 @@ class IntermediateState:
     def rows(self, relation: str, numbers: Int64Array) -> Int64Array:
         """The relation's row numbers in the combinations of those numbers."""
         return self.ring.get(f"row.{relation}", numbers)
+
+    def carried(self, numbers: Int64Array) -> dict[str, Array]:
+        """What the merged rows in the combinations of those numbers stand for."""
+        return {name: self.ring.get(name, numbers) for name in self._carried}

@@ -132,6 +132,10 @@ class Ring:
         self._arrays = {}
         self.first, self.capacity = self.next, 0
 
+    def clear(self) -> None:
+        """Drops every row."""
+        self.first = self.next
+
     def drop(self, low: int) -> int:
         """Drops the longest prefix of rows whose deadline is before `low`; returns how many."""
         if not self.live:

@@ -1,0 +1,171 @@
+"""The lower stage of a group-by in two stages: rows that cannot be told apart above are merged before they join.
+
+Law: a merged row stands for a set of rows (or of combinations of a sub-join) that count at the same boundaries and
+agree in all that anything above reads of them; `plan.pregrouping` says what that is. So it joins as any of them would,
+and one of them, the newest, is kept in its place to be read: joins, checks and keys need not know. What it stands for
+travels beside it by value: its weight and its parts of the aggregates. Merging what is merged gives the same again.
+
+Times become boundaries: a merged row is as new as the first boundary it counts at, and its deadline is the last. A
+combination counts at a boundary iff all its rows do, so the test of newest and deadline stays exact for grouped
+queries; rows that count at no boundary are left out.
+
+The state of a merged input is derived from base rows, like any intermediate state. New rows merge among themselves as
+they arrive; `compact` merges the whole state when it has doubled, so that it stays within twice the number of distinct
+agreements at a constant cost per row. It gives rows new numbers and must not run while two plans share the state.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.engine.batch import Combinations
+from anabranch.engine.evaluate import evaluate
+from anabranch.engine.operators.group_by import Carried, boundaries, raw_parts, reduced
+from anabranch.engine.operators.join import code_reader, keep, read_code, read_column
+from anabranch.engine.ownership import Ownership
+from anabranch.engine.state.arena import Array
+from anabranch.engine.state.base import BaseState
+from anabranch.engine.state.columns import numpy_form, to_arrow, to_numpy, validity
+from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.expr import Column
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, pre_groups
+from anabranch.plan.pregrouping import Agreement, Part, agreement, parts_of
+from anabranch.plan.query import Grouping, Query
+
+_WEIGHT = Part("weight", -1, "count", pa.int64())
+_POSITION = Part("position", -1, "max", pa.int64())
+COMPACT_AT = 1 << 10
+"""A smaller state is not worth merging again."""
+
+
+class Merger:
+    """Merges the rows of one input, given the states its row numbers lead to.
+
+    `marks`, while a migration runs two plans, are the first new row numbers of relations: what has old rows of a
+    relation and what has new ones stay apart.
+    """
+
+    def __init__(
+        self,
+        graph: JoinGraph,
+        grouping: Grouping,
+        relations: Sequence[str],
+        bases: Mapping[str, BaseState],
+        owns: Ownership | None = None,
+    ) -> None:
+        self.grouping = grouping
+        self.agreement = agreement(graph, grouping, relations)
+        self.bases = bases
+        self.owns = owns
+        self.marks: Mapping[str, int] = {}
+
+    def merge(self, found: Combinations) -> Combinations:
+        """The same combinations, merged; those that count at no boundary are left out."""
+        slide = self.grouping.slide
+        first, last = boundaries(found.newest, found.deadline, slide)
+        counts = first <= last
+        if not counts.all():
+            found, first, last = keep(found, counts), first[counts], last[counts]
+        if not len(found):
+            return found
+        length = len(found)
+
+        def read(column: Column) -> pa.Array:
+            return read_column(self.bases, column, found)
+
+        agreed = {"first": pa.array(first), "last": pa.array(last)}
+        agreed |= {f"code.{name}": pa.array(read_code(self.bases, name, found)) for name in self.agreement.codes}
+        agreed |= {f"value{i}": evaluate(value, read, length) for i, value in enumerate(self.agreement.values)}
+        agreed |= {f"old.{name}": pa.array(found.rows[name] < mark) for name, mark in self._own_marks()}
+        if self.owns is not None:
+            # Slots may share rows; what different slots will own has to stay apart.
+            agreed["group"] = pa.array(self.owns.group(found, self.bases))
+        below = carried_by(self.grouping, found)
+        columns = raw_parts(self.grouping, self.agreement.carried, read, length, below)
+        columns["weight"] = pa.array(np.multiply.reduce([np.ones(length, np.int64), *(part.weight for part in below)]))
+        columns["position"] = pa.array(np.arange(length))
+        parts = (_WEIGHT, *self.agreement.carried)
+        merged = reduced(pa.table(agreed | columns), list(agreed), (*parts, _POSITION)).combine_chunks()
+        first, last = merged.column("first").to_numpy(), merged.column("last").to_numpy()
+        kept = found.take(merged.column("position").to_numpy())
+        carried: dict[str, Array] = {}
+        for part in parts:
+            values = merged.column(part.name).combine_chunks()
+            name = _column(self.agreement, part)
+            carried[name] = to_numpy(values)
+            if part.function != "count":
+                carried[f"{name}.valid"] = validity(values)
+        return Combinations(kept.rows, first * slide, last * slide, carried)
+
+    def compact(self, state: IntermediateState, low: int) -> None:
+        """Merges the whole state of the input if it has grown enough to pay; what expires before `low` goes."""
+        if state.ring.live < max(COMPACT_AT, 2 * state.compacted):
+            return
+        found = state.everything()
+        # The base rows of an overdue one that stands behind a live one may be gone.
+        merged = self.merge(keep(found, found.deadline >= low))
+        state.ring.clear()
+        state.insert(merged, code_reader(self.bases))
+        state.compacted = len(merged)
+
+    def _own_marks(self) -> list[tuple[str, int]]:
+        return [(name, mark) for name, mark in self.marks.items() if name in self.agreement.relations]
+
+
+def make_mergers(
+    query: Query, plan: PhysicalPlan, bases: Mapping[str, BaseState], owns: Ownership | None
+) -> dict[str, Merger]:
+    """What merges each merged input of a plan, by its shape."""
+    if query.grouping is None:
+        return {}
+    return {
+        merged.shape: Merger(query.graph, query.grouping, merged.relations, bases, owns) for merged in pre_groups(plan)
+    }
+
+
+def carried_columns(query: Query, plan: PhysicalPlan) -> dict[str, tuple[str, int]]:
+    """The columns that combinations of a plan carry for the inputs merged below: numpy kind, and values per row."""
+    columns: dict[str, tuple[str, int]] = {}
+    match plan:
+        case Leaf():
+            pass
+        case JoinNode(inputs=several):
+            for child in several:
+                columns |= carried_columns(query, child)
+        case PreGroup():
+            assert query.grouping is not None
+            agreed = agreement(query.graph, query.grouping, plan.relations)
+            for part in (_WEIGHT, *agreed.carried):
+                columns[_column(agreed, part)] = numpy_form(part.type)
+                if part.function != "count":
+                    columns[f"{_column(agreed, part)}.valid"] = ("|u1", 1)
+    return columns
+
+
+def _column(agreed: Agreement, part: Part) -> str:
+    return f"{agreed.label}.{part.name}"
+
+
+def carried_by(grouping: Grouping, found: Combinations) -> list[Carried]:
+    """What each merged input of some combinations stands for, as the group-by above takes it."""
+    types = {part.name: part.type for i, call in enumerate(grouping.aggregates) for part in parts_of(i, call)}
+    merged: dict[str, dict[str, Array]] = defaultdict(dict)
+    for column, values in found.carried.items():
+        label, _, name = column.partition(".")
+        merged[label][name] = values
+    return [
+        Carried(
+            several["weight"],
+            {
+                name: to_arrow(values, several.get(f"{name}.valid"), types[name])
+                for name, values in several.items()
+                if name in types
+            },
+        )
+        for several in merged.values()
+    ]
