@@ -99,10 +99,9 @@ def find_mesh(
         return _single(learner, f"{len(priced.orders)} routes gain {held_out}, {why}", considered, held_out)
     single, single_cost = _best_single(learner)
     routes = tuple(learner.route(order, priced.tree, number) for number, order in enumerate(priced.orders))
-    reason = (
-        f"{len(routes)} routes by {len(leaves(priced.tree)) - 1} tests gain {single_cost / priced.cost - 1:+.1%} over "
-        f"the best single route, {held_out}"
-    )
+    tests = len(leaves(priced.tree)) - 1
+    found = f"{len(routes)} routes by {tests} test{'s' if tests > 1 else ''}"
+    reason = f"{found} gain {single_cost / priced.cost - 1:+.1%} over the best single route, {held_out}"
     return MeshProposal(
         RelationRoutes(sample.relation, routes, priced.tree),
         tuple(priced.shares.tolist()),

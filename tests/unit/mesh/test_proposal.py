@@ -51,7 +51,7 @@ def test_sectors_that_behave_differently_take_different_routes() -> None:
     assert found.gain > 0.1
     assert found.held_out is not None
     assert found.held_out.gain == pytest.approx(found.gain, abs=0.1)
-    assert "2 routes by 1 tests gain +" in found.reason
+    assert "2 routes by 1 test gain +" in found.reason
     assert {considered.name for considered in found.considered} == {"search (anneal)", "start (route)", "single route"}
 
 
