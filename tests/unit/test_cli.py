@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 from xml.etree import ElementTree
@@ -9,7 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from anabranch import cli, doctor
+from anabranch.cost.units import ENGINE
 from anabranch.doctor import Finding
+from anabranch.lab import calibrate
 
 SPEC = dedent(
     """
@@ -65,6 +68,29 @@ def test_explain_draws_the_plan(spec_file: Path, tmp_path: Path) -> None:
     picture = tmp_path / "new" / "plan.svg"
     assert cli.main(["explain", str(spec_file), "--plan", "tree", "--picture", str(picture)]) == 0
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+
+
+def test_explain_draws_every_plan_that_was_considered(spec_file: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "plan.svg"
+    assert cli.main(["explain", str(spec_file), "--cpu", "0.5", "--memory", "1 GB", "--picture", str(picture)]) == 0
+    drawn = picture.read_text()
+    assert "limit" in drawn
+    assert "rows/s" in drawn
+    assert "plans by what they need" in drawn
+    assert drawn.count("stroke-dasharray") == 2
+
+
+def test_a_calibration_is_kept_and_used(
+    spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(calibrate, "calibrate", lambda seed: replace(ENGINE, probe=1e-6))
+    assert cli.main(["calibrate"]) == 0
+    shown = capsys.readouterr()
+    assert "probe" in shown.out
+    assert str(tmp_path / "cache" / "anabranch") in shown.err
+    assert cli.main(["explain", str(spec_file)]) == 0
+    assert "unit costs calibrated on this machine" in capsys.readouterr().out
 
 
 def test_explain_needs_neither_spark_nor_java(spec_file: Path) -> None:

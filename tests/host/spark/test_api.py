@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,6 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 import anabranch
 from anabranch import errors
 from anabranch.api import ContinuousQuery, Session
+from anabranch.choosing import proposal
+from anabranch.optimize.strategy import kind
 from anabranch.schema import TIMESTAMP
 
 pytestmark = pytest.mark.spark
@@ -83,11 +87,39 @@ def test_plans_are_chosen_by_word_or_by_text(join: ContinuousQuery) -> None:
         join.plan("a")
 
 
-@pytest.mark.parametrize("stage", ["logical", "rewritten", "graph", "physical"])
+@pytest.mark.parametrize("stage", ["logical", "rewritten", "graph", "physical", "choice"])
 def test_every_stage_is_explained(join: ContinuousQuery, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
     join.explain(stage)
     assert capsys.readouterr().out == join.explanation(stage) + "\n"
     assert "s0" in join.explanation("graph")
+
+
+def test_the_writer_says_what_is_wished_of_the_plan(spark: SparkSession, session: Session, tmp_path: Path) -> None:
+    session.register("s2", stream(spark, tmp_path / "s2"), event_time="ts")
+    query = session.sql(JOIN.replace(" WHERE", ", s2 [RANGE 10 SECONDS] AS c WHERE b.p = c.p AND"))
+    given = {"rates": {"s0": 100, "s1": 100, "s2": 100}, "selectivities": {"a b": 0.01, "b c": 0.01}}
+    writer = query.writeStream.stats(given).slots(2)
+    assert str(proposal(writer.hints(keep=["b c"]).choice()).plan) == "(a (b c))"
+    assert kind(proposal(writer.hints(forbid=["tree"]).objective("memory").choice()).plan) == "mjoin"
+    assert "given" in writer.explanation()
+    assert "0.5 cores and 1.0 GB in each of 2 slots" in writer.limits(cpu=0.5, memory="1 GB").explanation()
+    with pytest.raises(errors.NoFeasiblePlan, match=r"'limits\.cpu'"):
+        writer.limits(cpu=1e-9).format("noop").start()
+    assert not spark.streams.active
+
+
+def test_a_sample_is_looked_at_when_a_plan_is_chosen(
+    spark: SparkSession, session: Session, feed: Feed, tmp_path: Path
+) -> None:
+    feed("s0", [(second, second % 3, second) for second in range(20)])
+    rows = spark.read.schema(COLUMNS).parquet(str(tmp_path / "s0"))
+    session.register("s0", stream(spark, tmp_path / "s0"), event_time="ts", sample=rows)
+    shown = session.sql(JOIN).writeStream.limits(cpu=1).explanation()
+    assert re.search(r"rate of a +1 +sampled", shown)
+    assert re.search(r"rate of b +1 +assumed", shown)
+    streaming = stream(spark, tmp_path / "s0")
+    with pytest.raises(errors.CatalogError, match="sample of stream 's0' is streaming"):
+        session.register("s0", streaming, event_time="ts", sample=streaming)
 
 
 def test_a_stream_registered_anew_leaves_compiled_queries_alone(
@@ -120,7 +152,7 @@ def test_a_batch_frame_is_refused(session: Session, spark: SparkSession) -> None
     ],
 )
 def test_what_a_stream_lacks_is_named(
-    session: Session, spark: SparkSession, tmp_path: Path, columns: str, settings: dict[str, str], message: str
+    session: Session, spark: SparkSession, tmp_path: Path, columns: str, settings: dict[str, Any], message: str
 ) -> None:
     frame = spark.readStream.schema(columns).parquet(str(tmp_path))
     with pytest.raises(errors.CatalogError, match=message):
