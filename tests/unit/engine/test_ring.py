@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from anabranch.engine.kernels import WAITING, Int64Array
 from anabranch.engine.state import ring as ring_module
-from anabranch.engine.state.arena import Arena, Array, MappedArena, ProcessArena
+from anabranch.engine.state.arena import CACHE_LINE, Arena, Array, MappedArena, ProcessArena
 from anabranch.engine.state.ring import Ring
 from anabranch.errors import StorageFull
 
@@ -200,6 +200,14 @@ def test_a_ring_that_grows_never_stands_twice(tmp_path: Path) -> None:
         add(ring, times % 10, times, times)
     assert ring.capacity == 2 * ring_module.SMALLEST_CAPACITY
     assert arena.most < 1.2 * held()
+
+
+@pytest.mark.parametrize("shape", [(1024, 4), (7,), (3, 2)])
+def test_arrays_begin_at_a_cache_line(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    for arena in (ProcessArena(), MappedArena(tmp_path)):
+        array = arena.allocate("entries", shape, "<i8")
+        assert array.ctypes.data % CACHE_LINE == 0
+        assert (array.shape, array.dtype, array.flags.c_contiguous) == (shape, np.int64, True)
 
 
 def test_another_process_finds_the_state(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ from anabranch.errors import StorageFull
 
 Array: TypeAlias = npt.NDArray[Any]
 
+CACHE_LINE = 64
+"""Bytes; arrays begin at a multiple of it, so that no record of an index lies in two lines."""
+
 
 class Arena(Protocol):
     """A source of named arrays, and of named record batches for the columns that numpy cannot hold."""
@@ -34,7 +37,10 @@ class ProcessArena:
     """Arrays in this process's own memory."""
 
     def allocate(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
-        return np.empty(shape, dtype=kind)
+        size = int(np.prod(shape)) * np.dtype(kind).itemsize
+        memory = np.empty(size + CACHE_LINE, dtype=np.uint8)
+        start = -memory.ctypes.data % CACHE_LINE
+        return memory[start : start + size].view(kind).reshape(shape)
 
     def open(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
         raise KeyError(f"array '{name}' was not kept: this arena ends with its process")
