@@ -173,8 +173,8 @@ def _silence(courses: Mapping[tuple[str, str], Course]) -> Verdict:
         "a noticeable output silence of moving state in the high configuration, about ten seconds in Figure 16.8",
         f"{'; '.join(words)}; the next results come {pauses[0]:.0f} ms after the change with moving state and "
         f"{pauses[1]:.0f} ms after it with parallel track (high). Between two batches nothing waits inside the plan, "
-        f"so nothing has to be drained first (virtual clock: {COMPARE * 1e6:.0f} µs per pair, {INSERT * 1e6:.0f} µs per "
-        "insertion)",
+        f"so nothing has to be drained first (virtual clock: {COMPARE * 1e6:.0f} µs per pair, {INSERT * 1e6:.0f} µs "
+        "per insertion)",
     )
 
 
