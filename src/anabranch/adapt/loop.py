@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from anabranch.adapt.decision import Decision, Origin
 from anabranch.adapt.gate import Price, Verdict, judge
@@ -51,13 +52,18 @@ class Observation:
 
     batch: int
     plan: PhysicalPlan
-    step: StepStatistics
+    read: Callable[[], StepStatistics]
+    """Reads what its slots did, which costs something, and most batches are never asked."""
     seconds: float | None
     """Event time that passed with it; None when that is not known, as with the first batch."""
     waiting: int | None = None
     """Rows that waited at the inputs when it began."""
     is_migrating: bool = False
     """Whether the plan was being changed during any of it."""
+
+    @cached_property
+    def step(self) -> StepStatistics:
+        return self.read()
 
 
 @dataclass(frozen=True)
@@ -120,8 +126,9 @@ class Loop:
         if self._is_cooling and not self.settings.gate.cool_down.has_passed(since.batches, since.seconds):
             return None
         self._is_cooling = False
-        memory = seen.step.state_bytes
-        situation = Situation(since.batches, since.seconds, memory, self._change, since.waiting, self._between)
+        situation = Situation(
+            since.batches, since.seconds, lambda: seen.step.state_bytes, self._change, since.waiting, self._between
+        )
         trigger = suggestion(self.settings.policy, situation)
         if trigger is None or not self._learned_seconds or not self._is_settled():
             return None

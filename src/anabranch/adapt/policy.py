@@ -101,12 +101,12 @@ Policy: TypeAlias = Periodic | DataDriven | MemoryDriven | RefinedMemoryDriven
 class Situation:
     """What a policy sees: the time since the last decision, and what has become of the query since.
 
-    The two functions are asked only by the policies that need them, because they cost more than a look.
+    The functions are asked only by the policies that need them, because they cost more than a look.
     """
 
     batches: int
     seconds: float
-    memory: int
+    memory: Callable[[], int]
     """Bytes of state after the latest batch."""
     change: Callable[[], float | None]
     """The largest factor by which a rate or selectivity differs from what the last decision rested on; None when
@@ -141,9 +141,9 @@ def suggestion(policy: Policy, seen: Situation) -> str | None:
 
 
 def _short_of_memory(seen: Situation, memory: float | None, share: float) -> str | None:
-    if memory is None or seen.memory < share * memory:
+    if memory is None or (taken := seen.memory()) < share * memory:
         return None
-    return f"the state takes {seen.memory:,} of {memory:,.0f} bytes"
+    return f"the state takes {taken:,} of {memory:,.0f} bytes"
 
 
 def _waiting(seen: Situation, trend: Trend) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,7 @@ class LocalHost:
         self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self.query.graph.streams, now())
         self.steering = Steering(query, plan, self.partitioning, adapt=adapt, means=means, switches=switches)
         self.records: list[Record] = []
+        self.seconds_adapting = 0.0
         self._plans = self.steering.plans
         task = self._task(self.clocks)
         self._engines = [make_engine(task, slot) for slot in range(slots)]
@@ -115,8 +117,10 @@ class LocalHost:
         self.statistics = merged_statistics(reports)
         earlier, self.clocks = self.clocks, clocks
         self._commit(task, reports, clocks)
+        started = perf_counter()
         waiting = sum(counts_by_stream(self.query, reports, "rows").values())
         self._tell(self.steering.after(self.batch, reports, event_seconds(earlier, clocks), waiting))
+        self.seconds_adapting += perf_counter() - started
         self.batch += 1
         self._is_broken = False
         return answer
@@ -139,6 +143,9 @@ class LocalHost:
 
     def _tell(self, records: list[Record]) -> None:
         self.records += records
+        if self._store is not None:
+            for record in records:
+                self._store.note(record)
 
     def _clocks_after(self, rows: Mapping[str, pa.Table]) -> Clocks:
         newest: dict[str, int | None] = {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from anabranch.adapt.loop import Loop, Means, Observation
@@ -97,7 +98,9 @@ class Steering:
         self._query = query
         self._slots = tuple(range(partitioning.slots))
         self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph, query.grouping)))
-        self._means = replace(means or Means(), partitioning=partitioning)
+        # Where every row has one slot, nothing is counted twice, and nothing need be reckoned back.
+        spread = None if partitioning.is_partition else partitioning
+        self._means = replace(means or Means(), partitioning=spread)
         self._loops = _loops(query, adapt, self._means, self._slots)
         self._switches = {switch.at_batch: switch for switch in switches}
         for switch in self._switches.values():
@@ -179,8 +182,8 @@ class Steering:
                 plan = plans[together[0]].plan
                 if isinstance(plan, Mesh):
                     continue
-                mine = [StepStatistics.from_json(reports[slot]["statistics"]) for slot in together]
-                seen = Observation(batch, plan, merge(mine), seconds, waiting, bool(changing & {*together}))
+                read = partial(_merged, [reports[slot]["statistics"] for slot in together])
+                seen = Observation(batch, plan, read, seconds, waiting, bool(changing & {*together}))
                 decision = loop.observe(seen)
                 if decision is None:
                     continue
@@ -274,6 +277,10 @@ class Steering:
             return next(known for known in STRATEGIES if known == wished)
         known = self._loops[0][1].view if self._loops else self._means.given
         return self._means.pricing(graph, old, new, resource_model(graph, known))[0].strategy
+
+
+def _merged(several: list[Mapping[str, Any]]) -> StepStatistics:
+    return merge(StepStatistics.from_json(statistics) for statistics in several)
 
 
 def _itinerary(old: Plan, new: Plan, one_by_one: bool) -> tuple[Plan, ...]:

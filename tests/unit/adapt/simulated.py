@@ -44,7 +44,7 @@ def observed(
     batch: int, plan: PhysicalPlan, statistics: FixedStatistics, *, query: Query = QUERY, waiting: int | None = None
 ) -> Observation:
     """The batch of a plan in its steady state."""
-    return Observation(batch, plan, steady_step(query, plan, statistics), SECONDS, waiting)
+    return Observation(batch, plan, lambda: steady_step(query, plan, statistics), SECONDS, waiting)
 
 
 def steady_step(query: Query, plan: PhysicalPlan, statistics: FixedStatistics) -> StepStatistics:

@@ -30,12 +30,12 @@ def test_an_interval_of_time_and_one_of_batches() -> None:
 
 
 def test_nothing_is_computed_for_a_policy_that_does_not_ask() -> None:
-    def never() -> float:
+    def never() -> int:
         raise AssertionError
 
     def never_either() -> tuple[float, ...]:
         raise AssertionError
 
-    seen = Situation(batches=1, seconds=1.0, memory=0, change=never, between=never_either)
+    seen = Situation(batches=1, seconds=1.0, memory=never, change=never, between=never_either)
     assert suggestion(Periodic(Interval(batches=2)), seen) is None
-    assert suggestion(MemoryDriven(memory=1e6), seen) is None
+    assert suggestion(MemoryDriven(), seen) is None
