@@ -207,7 +207,9 @@ def test_arrays_begin_at_a_cache_line(tmp_path: Path, shape: tuple[int, ...]) ->
     for arena in (ProcessArena(), MappedArena(tmp_path)):
         array = arena.allocate("entries", shape, "<i8")
         assert array.ctypes.data % CACHE_LINE == 0
-        assert (array.shape, array.dtype, array.flags.c_contiguous) == (shape, np.int64, True)
+        assert array.shape == shape
+        assert array.dtype == np.int64
+        assert array.flags.c_contiguous
 
 
 def test_another_process_finds_the_state(tmp_path: Path) -> None:
