@@ -113,12 +113,12 @@ class Learner:
         named = {f"search ({setting.strategy})": found, f"start ({origin})": first, "single route": single}
         best = min(named.values(), key=lambda solution: solution.cost)
         considered = [
-            Considered(name, seen.cost, len(seen.routes), "" if seen is best else f"{seen.cost / best.cost - 1:+.1%}")
+            Considered(name, seen.cost, len(seen.routes), "" if seen is best else _above(seen.cost, best.cost))
             for name, seen in named.items()
         ]
         if current is not None:
             running = self.price(current.classifier, tuple(self._order(route) for route in current.routes)).cost
-            reason = f"as it runs; {running / best.cost - 1:+.1%}"
+            reason = f"as it runs; {_above(running, best.cost)}"
             considered.append(Considered("current mesh", running, len(current.routes), reason))
         return best, tuple(considered)
 
@@ -176,3 +176,7 @@ class Learner:
                 detail=f"measured were {', '.join(operators)}",
             )
         return tuple(operators.index(name) for name in route.operators)
+
+
+def _above(cost: float, best: float) -> str:
+    return f"{cost / best - 1:+.1%}" if best > 0 else ""

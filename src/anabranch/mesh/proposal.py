@@ -84,7 +84,7 @@ def find_mesh(
     setting = setting or SearchSetting()
     if matrix.rows != sample.rows:
         raise StatisticsError(f"there are operator statistics for {matrix.rows} rows, and the sample has {sample.rows}")
-    if reason := _nothing_to_learn(sample):
+    if reason := _nothing_to_learn(sample, matrix):
         return _single(Learner(condense(sample, matrix, 1), needs, setting), reason)
     learner = Learner(condense(sample, matrix, setting.size), needs, setting)
     solution, considered = learner.search(rng, current)
@@ -115,7 +115,9 @@ def find_mesh(
     )
 
 
-def _nothing_to_learn(sample: TrainingSet) -> str:
+def _nothing_to_learn(sample: TrainingSet, matrix: OperatorMatrix) -> str:
+    if len(matrix.operators) < 2:
+        return "there is nothing to order"
     if sample.rows < LEAST_ROWS:
         return f"{sample.rows or 'no'} training rows, and {LEAST_ROWS} are needed"
     if not sample.attributes:

@@ -85,6 +85,21 @@ def test_sampled_rows_too_few_or_alike_mean_one_route_and_a_reason() -> None:
     assert alike.reason == "one route: no partition of the sampled rows is cheaper"
 
 
+def test_one_operator_or_none_leaves_nothing_to_order() -> None:
+    table, matrix = stocks(100, seed=4)
+    for count in (0, 1):
+        few = OperatorMatrix(OPERATORS[:count], matrix.selectivity[:, :count], matrix.cost[:, :count])
+        found = propose(table, few, FREE[:count])
+        assert found.reason == "one route: there is nothing to order"
+        assert found.ways.routes[0].operators == OPERATORS[:count]
+
+
+def test_operators_that_cost_nothing_are_no_reason_to_fail() -> None:
+    table, matrix = stocks(100, seed=4)
+    free = OperatorMatrix(OPERATORS, matrix.selectivity, np.zeros_like(matrix.cost))
+    assert not propose(table, free, costs=MeshCosts(0.0, 0.0)).is_mesh
+
+
 def test_nulls_are_a_kind_of_their_own() -> None:
     table, matrix = stocks(600, seed=5)
     sector = [None if name == "food" else name for name in table["sector"].to_pylist()]
