@@ -74,11 +74,12 @@ def choice_svg(query: Query, choice: Choice, notes: Mapping[str, str] = MappingP
 def plan_notes(choice: Choice) -> dict[str, str]:
     """What the model expects of each part of the chosen plan: rows per second, and rows and bytes of its state."""
     model, plan, cost = choice.model, _plan(choice), choice.answer.cost
+    sizes = model.state_sizes(plan)
     notes = {OUTPUT: f"{_count(cost.rate)} rows/s; {cost.cpu:.2g} cores, {size_text(cost.memory)}"}
     for part in subplans(plan):
         mask = model.estimates.mask(part.relations)
         if part != plan:
-            kept = f"state {_count(model.held(mask))} rows, {size_text(model.state_bytes(mask))}"
+            kept = f"state {_count(model.held(mask))} rows, {size_text(sizes[mask])}"
             notes[shape(part)] = f"{_count(model.births(mask))} rows/s\n{kept}"
     return notes
 

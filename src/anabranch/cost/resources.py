@@ -226,20 +226,29 @@ class ResourceModel:
 
     def price(self, plan: PhysicalPlan) -> Resources:
         """CPU, memory and output rate of a plan whose probe orders are explicit."""
-        cpu, memory = self.base.cpu, self.base.memory
+        cpu = self.base.cpu
         for node in nodes(plan):
             blocks = [self.estimates.mask(child.relations) for child in node.inputs]
             orders = _explicit(node)
             for block, count in zip(blocks, self.index_counts(blocks, orders), strict=True):
                 cpu += self.births(block) * count * self.units.link
-                memory += self.held(block) * count * self.units.index_bytes
             for start, order in enumerate(orders):
                 cpu += self.chain(blocks[start], [blocks[position] for position in order])
             mask = self.estimates.mask(node.relations)
             if mask != self.estimates.everything:
                 cpu += self.upkeep(mask)
-                memory += self.state_bytes(mask)
-        return Resources(cpu, memory, self.base.rate)
+        return Resources(cpu, sum(self.state_sizes(plan).values()), self.base.rate)
+
+    def state_sizes(self, plan: PhysicalPlan) -> dict[int, float]:
+        """Bytes of every state of a plan with its indexes, by the set of its relations; the plan's memory in parts."""
+        sizes = {1 << position: self.state_bytes(1 << position) for position in range(len(self.estimates.names))}
+        for node in nodes(plan):
+            blocks = [self.estimates.mask(child.relations) for child in node.inputs]
+            for block, count in zip(blocks, self.index_counts(blocks, _explicit(node)), strict=True):
+                if block not in sizes:
+                    sizes[block] = self.state_bytes(block)
+                sizes[block] += self.held(block) * count * self.units.index_bytes
+        return sizes
 
 
 def _explicit(node: JoinNode) -> tuple[tuple[int, ...], ...]:

@@ -172,7 +172,7 @@ def _draw(
             numbers = np.arange(1, int(measured[name].size * share) + 1)
             axes.plot(numbers, measured[name][: numbers.size], color=f"C{position}", label=f"{name}, measured")
         axes.set(xlabel="results", ylabel="seconds", title=title if share == 1.0 else "the first tenth")
-    whole.legend()
+    whole.legend(loc="upper left")
 
 
 EXPERIMENTS = (
