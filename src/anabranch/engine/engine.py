@@ -182,10 +182,13 @@ class Engine:
         # The mjoin keeps no state beside the base states either: from there on it is a change like any other.
         self.track = self._make_plan_track(mjoin(self.query.graph.names))
         try:
-            return self._migrate(plan, strategy)
+            migrated = self._migrate(plan, strategy)
         except BaseException:
             self._replace_track(mesh, ())
             raise
+        if isinstance(self.track, ParallelTrack):
+            self.track.mesh = mesh.plan
+        return migrated
 
     def _change_to_mesh(self, mesh: Mesh) -> Migrated:
         old = self.track
@@ -239,7 +242,8 @@ class Engine:
                 f"plan '{self.plan}' is not changing", hint="only a migration under way can be aborted"
             )
         self.track.end()
-        self._replace_track(self.track.old, list(self.track.arriving.values()))
+        mesh, useless = self.track.mesh, self.track.arriving.values()
+        self._replace_track(self.track.old if mesh is None else self._make_mesh_track(mesh), useless)
 
     def _require_rest(self) -> None:
         if self._is_stepping:
@@ -247,7 +251,7 @@ class Engine:
 
     def _already_changing(self, track: ParallelTrack, plan: Plan) -> MigrationError:
         return MigrationError(
-            f"plan '{track.old.plan}' is already changing into '{track.plan}'",
+            f"plan '{track.leaving}' is already changing into '{track.plan}'",
             hint=f"wait until that has ended, or abort it, before changing to '{plan}'",
         )
 
@@ -299,7 +303,8 @@ class Engine:
         new = reopened(layout)
         if "old" not in layout:
             return new
-        return ParallelTrack(reopened(layout["old"]), new, self.meter, layout["marks"])
+        mesh = None if layout["mesh"] is None else parse_mesh(layout["mesh"])
+        return ParallelTrack(reopened(layout["old"]), new, self.meter, layout["marks"], mesh)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

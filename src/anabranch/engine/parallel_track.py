@@ -28,6 +28,7 @@ from anabranch.engine.operators.join import WindowJoin, keep
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.track import PlanTrack, Way, least_outside, rise
+from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.migration import Box, Content, boxes
 from anabranch.plan.physical import JoinNode, content, kept, relations_of, shape
 from anabranch.stats.step import StepStatistics, labelled
@@ -46,11 +47,22 @@ class Stage:
 
 
 class ParallelTrack:
-    """The old and the new plan of a migration; `marks` are the first new row numbers of relations and box inputs."""
+    """The old and the new plan of a migration; `marks` are the first new row numbers of relations and box inputs.
 
-    def __init__(self, old: PlanTrack, new: PlanTrack, meter: Meter, marks: Mapping[str, int] | None = None) -> None:
+    `mesh` is what an abort returns to where a mesh is being left, for which the old track stands in.
+    """
+
+    def __init__(
+        self,
+        old: PlanTrack,
+        new: PlanTrack,
+        meter: Meter,
+        marks: Mapping[str, int] | None = None,
+        mesh: Mesh | None = None,
+    ) -> None:
         self.old = old
         self.new = new
+        self.mesh = mesh
         self.plan = new.plan
         self.boxes = boxes(old.plan, new.plan)
         self._inputs = self._inputs_of_boxes()
@@ -73,6 +85,11 @@ class ParallelTrack:
         self._stages = {name: self._stages_of(name, joins, old_joins) for name in new.bases}
 
     @property
+    def leaving(self) -> Plan:
+        """The plan from before the migration."""
+        return self.mesh or self.old.plan
+
+    @property
     def intermediates(self) -> Mapping[str, IntermediateState]:
         return self.new.intermediates
 
@@ -82,7 +99,8 @@ class ParallelTrack:
         return all(state.ring.first >= self.marks[name] for name, state in self._inputs.items())
 
     def layout(self) -> dict[str, Any]:
-        return {**self.new.layout(), "old": self.old.layout(), "marks": self.marks}
+        mesh = None if self.mesh is None else str(self.mesh)
+        return {**self.new.layout(), "old": self.old.layout(), "marks": self.marks, "mesh": mesh}
 
     def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         """New rows of a relation pass through both plans; yields what they finish, if that is wanted."""

@@ -67,6 +67,12 @@ class SlotTask:
     compacting: frozenset[int] = frozenset()
     """The slots that write all their live rows this time, so that older files can go."""
 
+    @property
+    def plan(self) -> Plan:
+        """The plan that most slots have."""
+        plans = [each.plan for each in self.plans]
+        return max(plans, key=plans.count)
+
     def rows_name(self, slot: int) -> str:
         """The file that the slot leaves."""
         return rows_name(self.batch, slot, self.attempt)
@@ -82,7 +88,7 @@ def make_engine(task: SlotTask, slot: int, arena: Arena | None = None, plan: Pla
 def can_reach(engine: Engine, wanted: SlotPlan) -> bool:
     """True when the engine has the plan, or can change to it without being rebuilt."""
     track = engine.track
-    return engine.plan == wanted.plan or not isinstance(track, ParallelTrack) or track.old.plan == wanted.plan
+    return engine.plan == wanted.plan or not isinstance(track, ParallelTrack) or track.leaving == wanted.plan
 
 
 def bring_to(engine: Engine, wanted: SlotPlan) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
+from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.engine.state.arena import Arena, Array, MappedArena
 from anabranch.errors import InvariantBroken, MigrationError, StorageFull
+from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.testing.scripted import SECOND
@@ -194,3 +197,21 @@ def test_what_was_done_is_told() -> None:
     assert statistics.seconds["migrate"] > 0
     # Computing states is not what the streams are judged by.
     assert not statistics.probes
+
+
+def test_a_change_from_a_mesh_goes_back_to_it(tmp_path: Path) -> None:
+    """It went back to the mjoin that stood in for the mesh: a plan that the course of the migration did not know."""
+    mesh = parse_mesh("mesh(a: b>c>d; b: a>c>d; c: b>a>d; d: c>b>a)")
+    engine, still = Engine(query_of(), mesh, arena=MappedArena(tmp_path)), Engine(query_of(), OLD)
+    for start in range(0, 20, 4):
+        if start == 8:
+            engine.migrate(NEW, "parallel-track")
+            again = Engine(query_of(), NEW, arena=MappedArena(tmp_path))
+            again.reopen(json.loads(json.dumps(engine.layout())))
+            engine = again
+        if start == 12:
+            assert isinstance(engine.track, ParallelTrack)
+            assert engine.track.leaving == mesh
+            engine.abort_migration()
+            assert engine.plan == mesh
+        assert step(engine, start, start + 4) == step(still, start, start + 4)
