@@ -130,7 +130,7 @@ def synthetic(setting: Setting) -> Outcome:
     found: dict[str, dict[str, Total]] = {}
     for name, (ranges, links) in settings.items():
         cases = []
-        for seed in range(setting.seed, setting.seed + (1 if setting.quick or rows else 3)):
+        for seed in range(setting.seed, setting.seed + (1 if setting.quick or rows else 2)):
             topology = transit_stub(STANDARD_SIZE, seed, links)
             cases.append((topology, random_workload(topology, queries, seed, ranges)))
         found[name], added = _through(name, cases, not rows)

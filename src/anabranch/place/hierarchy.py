@@ -88,8 +88,7 @@ class Hierarchy:
     def widths(self) -> tuple[float, ...]:
         """The widest distance of two members of one cluster, for every level: the d_i of the paper."""
         return tuple(
-            max(float(self.topology.between(cluster.members, cluster.members).max()) for cluster in clusters)
-            for clusters in self.levels
+            max(float(self.topology.among(cluster.members).max()) for cluster in clusters) for clusters in self.levels
         )
 
     def estimate(self, level: int, left: int, right: int) -> float:
@@ -195,5 +194,4 @@ def _located(topology: Topology, members: Indices) -> Floats:
 
 
 def _medoid(topology: Topology, members: Sequence[int] | Indices) -> int:
-    within = topology.between(members, members)
-    return int(np.asarray(members)[int(np.argmin(within.sum(axis=1)))])
+    return int(np.asarray(members)[int(np.argmin(topology.among(members).sum(axis=1)))])

@@ -143,6 +143,17 @@ class Topology:
         rows: Floats = self.distances(origins)[:, np.asarray(ends, dtype=np.intp)]
         return rows
 
+    def among(self, members: Sequence[int] | Indices) -> Floats:
+        """The distances of sites near each other from each other, without looking at the network farther away."""
+        wanted = np.asarray(members, dtype=np.intp)
+        if "matrix" in self._rows and self._rows["known"][wanted].all():
+            return self.between(wanted, wanted)
+        # No two are farther apart than by way of the first.
+        reach = 2.0 * float(self.between(wanted[:1], wanted).max())
+        near = dijkstra(self._graph, directed=False, indices=wanted, limit=reach * (1 + 1e-9))
+        found: Floats = near[:, wanted]
+        return found
+
     def distance(self, origin: int, end: int) -> float:
         """The cost of the shortest path between two sites."""
         if "matrix" not in self._rows or not self._rows["known"][origin]:

@@ -28,6 +28,8 @@ def test_distances_are_shortest_paths(size: int, seed: int) -> None:
     names = [site.name for site in topology.sites]
     found = topology.distances(np.arange(size))
     assert np.allclose(found, [[expected[a][b] for b in names] for a in names])
+    some = np.arange(0, size, 3)
+    assert np.allclose(transit_stub(size, seed).among(some), found[np.ix_(some, some)])
     path = topology.path(0, size - 1)
     steps = [graph.edges[names[a], names[b]]["weight"] for a, b in pairwise(path)]
     assert sum(steps) == pytest.approx(found[0, size - 1])
