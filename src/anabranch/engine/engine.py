@@ -37,7 +37,7 @@ from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.track import PlanTrack
 from anabranch.errors import InvariantBroken, MigrationError
 from anabranch.plan.mesh import Mesh, Plan, check_mesh, parse_mesh
-from anabranch.plan.migration import Content, Strategy, boxes, check_migration, match_states
+from anabranch.plan.migration import Content, Strategy, check_migration, match_states
 from anabranch.plan.physical import PhysicalPlan, content, kept, mjoin
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
@@ -216,7 +216,7 @@ class Engine:
         try:
             new = self._make_plan_track(plan, old.states)
             try:
-                if strategy == "parallel-track" and boxes(old.plan, plan):
+                if strategy == "parallel-track" and matching.recomputed:
                     recomputed: dict[str, int] = {}
                     self.track = ParallelTrack(old, new, self.meter)
                     self._end_if_over()

@@ -215,3 +215,11 @@ def test_a_change_from_a_mesh_goes_back_to_it(tmp_path: Path) -> None:
             engine.abort_migration()
             assert engine.plan == mesh
         assert step(engine, start, start + 4) == step(still, start, start + 4)
+
+
+def test_where_no_state_is_lacking_nothing_runs_twice() -> None:
+    engine = Engine(query_of(), OLD)
+    step(engine, 0, 8)
+    done = engine.migrate(parse("((c b a) d)"), "parallel-track")
+    assert not engine.is_migrating
+    assert (done.moved, dict(done.recomputed)) == (("(c b a)",), {})

@@ -85,3 +85,8 @@ def test_a_plan_of_another_query_is_refused_whatever_the_strategy() -> None:
     with pytest.raises(PlanError, match="'d'"):
         check_migration(parse("(a b c)"), parse("(a b d)"), graph(), "moving-state")
     assert issubclass(MigrationError, AnabranchError)
+
+
+def test_where_no_state_is_lacking_any_strategy_for_joins_serves() -> None:
+    for strategy in ("none", "moving-state", "parallel-track"):
+        check_migration(parse("((a b) c)"), parse("(c b a)"), graph("[UNBOUNDED]"), strategy)
