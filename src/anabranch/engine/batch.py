@@ -67,6 +67,16 @@ class Combinations:
         )
 
 
+def joined(batches: list[RelationBatch]) -> RelationBatch:
+    """At least one batch of one relation, in one piece."""
+    first = batches[0]
+    return RelationBatch(
+        np.concatenate([batch.times for batch in batches]),
+        {code: np.concatenate([batch.codes[code] for batch in batches]) for code in first.codes},
+        pa.concat_batches([batch.payload for batch in batches]) if first.payload.num_columns else first.payload,
+    )
+
+
 def concatenated(blocks: list[Combinations], relations: Iterable[str]) -> Combinations:
     """Combinations of these relations in one piece; without any block, none."""
     if not blocks:

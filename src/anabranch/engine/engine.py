@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch.engine.batch import Combinations, RelationBatch
+from anabranch.engine.batch import Combinations, RelationBatch, joined
 from anabranch.engine.evaluate import evaluate
+from anabranch.engine.execution import Entrance, ExecutionModel, in_order, rows_wait
 from anabranch.engine.fabric.track import MeshTrack
+from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.migration import Migrated, fill
 from anabranch.engine.operators.group_by import GroupState
@@ -59,9 +61,11 @@ class Engine:
         arena: Arena | None = None,
         codes: Mapping[str, tuple[str, ...]] | None = None,
         owns: Ownership | None = None,
+        execution: ExecutionModel = "un-synchronised",
     ) -> None:
         self.query = query
         self.owns = owns
+        self.execution = execution
         self.meter = Meter()
         self.arena = arena or ProcessArena()
         self.bases = {
@@ -73,6 +77,7 @@ class Engine:
         self._is_stepping = False
         self.track: PlanTrack | ParallelTrack | MeshTrack = self._make_track(plan)
         self.groups = GroupState(self.arena, query.grouping) if query.grouping is not None else None
+        self.entrance = Entrance(self.arena) if rows_wait(execution) else None
 
     @property
     def plan(self) -> Plan:
@@ -93,6 +98,7 @@ class Engine:
             "tracks_made": self._tracks_made,
             "floors": self._floors,
             "groups": self.groups.layout() if self.groups else None,
+            "entrance": self.entrance.layout() if self.entrance is not None else None,
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
@@ -103,19 +109,28 @@ class Engine:
         self.track = self._reopened(layout["track"])
         if self.groups is not None:
             self.groups.reopen(layout["groups"])
+        if self.entrance is not None:
+            self.entrance.reopen(layout["entrance"])
 
     def export(self) -> dict[str, RelationBatch]:
-        """The live base rows: all that a checkpoint needs, and all that a rebuild carries."""
-        return {name: state.export() for name, state in self.bases.items()}
+        """The live base rows and those that wait: all that a checkpoint needs, and all that a rebuild carries."""
+        waiting = self.entrance.rows if self.entrance is not None else {}
+        return {
+            name: joined([state.export(), *([waiting[name]] if name in waiting else [])])
+            for name, state in self.bases.items()
+        }
 
     def restore(self, rows: Mapping[str, RelationBatch], answered_before: int | None) -> None:
         """Takes base rows as already processed: states are rebuilt, no result is produced.
 
         A grouped query gets its pending groups back, for boundaries not below `answered_before`, the watermark up to
-        which boundaries have been answered.
+        which boundaries have been answered. Where rows wait for the watermark, those not below it wait again.
         """
         if self.groups is not None and answered_before is not None:
             self.groups.pass_watermark(answered_before)
+        if self.entrance is not None:
+            assert answered_before is not None
+            rows = self.entrance.pass_through(rows, answered_before)
         ordered = {name: _in_time_order(batch) for name, batch in rows.items()}
         for found in self._advance(ordered, wanted=self.groups is not None):
             self._group(found)
@@ -128,10 +143,30 @@ class Engine:
     ) -> Iterator[pa.RecordBatch]:
         """The results that the new rows complete; for a grouped query, parts of the boundaries the watermark passed.
 
-        `floors` hold as of before the batch; `watermark` (grouped queries only) as of after it. The iterator must be
-        exhausted: states advance as it is read.
+        `floors` hold as of before the batch; `watermark` (for grouped queries, and where rows wait for it) as of after
+        it. The iterator must be exhausted: states advance as it is read.
         """
         self._is_stepping = True
+        if self.entrance is not None:
+            assert watermark is not None
+            # Rows that wait may be older than the floor of their relation.
+            floors = dict.fromkeys(floors, min(floors.values()))
+            batches = self.entrance.pass_through(batches, watermark)
+        results = self._results(batches, floors)
+        if self.execution == "un-synchronised":
+            yield from (batch for _, batch in results)
+        else:
+            yield from in_order(results)
+        if self.groups is not None and watermark is not None:
+            parts = self.groups.pass_watermark(watermark)
+            self.meter.rows_out += parts.num_rows
+            yield from parts.combine_chunks().to_batches()
+        self._is_stepping = False
+
+    def _results(
+        self, batches: Mapping[str, RelationBatch], floors: Mapping[str, int]
+    ) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+        """The results that rows complete, with their newest times; a grouped query takes note of them instead."""
         self._drop(floors)
         ordered = {name: _in_time_order(batch) for name, batch in batches.items()}
         for name, batch in ordered.items():
@@ -141,14 +176,9 @@ class Engine:
                 if self.groups is not None:
                     self._group(found)
                 else:
-                    yield self._project(found)
+                    yield found.newest, self._project(found)
             if not part.is_last:
                 self._drop(_floors_after(part, ordered, floors, self.query))
-        if self.groups is not None and watermark is not None:
-            parts = self.groups.pass_watermark(watermark)
-            self.meter.rows_out += parts.num_rows
-            yield from parts.combine_chunks().to_batches()
-        self._is_stepping = False
 
     def statistics(self) -> StepStatistics:
         """What happened since this was last asked."""
@@ -156,6 +186,8 @@ class Engine:
         sizes |= {name: (state.ring.live, state.bytes) for name, state in self.track.intermediates.items()}
         if self.groups is not None:
             sizes["groups"] = (self.groups.rows, self.groups.bytes)
+        if self.entrance is not None:
+            sizes["waiting"] = (len(self.entrance), self.entrance.bytes)
         step = self.meter.finish(sizes)
         return merge([step, self.track.retiring_statistics()]) if isinstance(self.track, ParallelTrack) else step
 
@@ -354,7 +386,7 @@ class Engine:
     def _drop(self, floors: Mapping[str, int]) -> None:
         """Drops what can no longer be part of any result; prefixes only, so this costs what is dropped."""
         started = perf_counter()
-        lows = expiry(self.query, floors)
+        lows = expiry(self.query, floors, self.execution)
         for name, state in self.bases.items():
             self.meter.dropped(name, state.drop(lows[name]))
         self.track.drop(floors, self.meter)
@@ -373,13 +405,15 @@ def key_codes_of(query: Query) -> dict[str, tuple[str, ...]]:
     return {name: tuple(key.name for key in query.graph.keys_of([name])) for name in query.graph.names}
 
 
-def expiry(query: Query, floors: Mapping[str, int]) -> dict[str, int]:
-    """For each relation the time before which a row's deadline makes it useless; with nothing to meet, at once."""
+def expiry(query: Query, floors: Mapping[str, int], execution: ExecutionModel = "un-synchronised") -> dict[str, int]:
+    """For each relation the time before which a row's deadline makes it useless; with nothing to meet, at once.
+
+    Where rows wait for the watermark, so does what they may meet, and they themselves.
+    """
+    if query.grouping is not None or rows_wait(execution):
+        return dict.fromkeys(query.graph.names, min(floors.values()))
     return {
-        name: min(
-            (floor for other, floor in floors.items() if other != name or query.grouping is not None),
-            default=2 * FOREVER - 1,
-        )
+        name: min((floor for other, floor in floors.items() if other != name), default=2 * FOREVER - 1)
         for name in query.graph.names
     }
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anabranch.engine.engine import expiry
+from anabranch.engine.execution import ExecutionModel
 from anabranch.host.clock import Clocks
 from anabranch.host.slot import SlotPlan, SlotTask
 from anabranch.host.store import Manifest, RowFile, new_attempt
@@ -59,6 +60,7 @@ def next_task(
     clocks: Clocks,
     manifest: Manifest | None,
     clocks_after: Clocks | None,
+    execution: ExecutionModel = "un-synchronised",
 ) -> SlotTask:
     """A new attempt at a batch, from the state that the last manifest left; `clocks_after` if they are known yet."""
     return SlotTask(
@@ -73,13 +75,14 @@ def next_task(
         watermark=clocks_after.watermark if clocks_after else None,
         files=manifest.files if manifest else (),
         partitionings=manifest.partitionings if manifest else (),
+        execution=execution,
         compacting=slots_to_compact(manifest, partitioning),
     )
 
 
 def next_manifest(task: SlotTask, reports: Mapping[int, Mapping[str, Any]], clocks: Clocks) -> Manifest:
     """The manifest of a batch: older files that still hold live rows, and this batch's."""
-    lows = expiry(task.query, relation_floors(task.query, clocks))
+    lows = expiry(task.query, relation_floors(task.query, clocks), task.execution)
     replaced = {slot for slot in task.compacting if slot in reports}
     kept = [
         (file, task.partitionings[file.partitioning])

@@ -22,6 +22,7 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.engine.codes import combine_codes, key_codes
 from anabranch.engine.engine import Engine
 from anabranch.engine.evaluate import evaluate, evaluate_mask
+from anabranch.engine.execution import ExecutionModel
 from anabranch.engine.operators.group_by import finish
 from anabranch.engine.ownership import needed_in
 from anabranch.errors import BatchError, HostError
@@ -59,8 +60,10 @@ class LocalHost:
         adapt: Settings | None = None,
         means: Means | None = None,
         switches: Iterable[Switch] = (),
+        execution: ExecutionModel = "un-synchronised",
     ) -> None:
         self.query = query
+        self.execution = execution
         self.partitioning = choose_partitioning(query.graph, slots)
         self.idle_timeouts = idle_timeouts or {}
         self.now = now
@@ -69,7 +72,7 @@ class LocalHost:
         self._store = Store(checkpoint) if checkpoint is not None else None
         self._manifest: Manifest | None = None
         if self._store is not None:
-            self._store.open(query)
+            self._store.open(query, execution)
             self._manifest = self._store.latest()
         manifest = self._manifest
         self.batch = manifest.batch + 1 if manifest else 0
@@ -158,7 +161,14 @@ class LocalHost:
 
     def _task(self, clocks_after: Clocks) -> SlotTask:
         return next_task(
-            self.query, self._plans, self.partitioning, self.batch, self.clocks, self._manifest, clocks_after
+            self.query,
+            self._plans,
+            self.partitioning,
+            self.batch,
+            self.clocks,
+            self._manifest,
+            clocks_after,
+            self.execution,
         )
 
     def _spread(self, relation: Relation, layout: WireLayout, rows: Mapping[str, pa.Table]) -> list[RelationBatch]:

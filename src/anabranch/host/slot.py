@@ -20,14 +20,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch.engine.batch import RelationBatch
+from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.engine import Engine, expiry
+from anabranch.engine.execution import ExecutionModel
 from anabranch.engine.ownership import needed_in, owner_test
 from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.engine.state.arena import Arena
 from anabranch.errors import MigrationError
 from anabranch.host.store import RowFile, Store, rows_name
-from anabranch.host.wire import WireLayout, wire_layout
+from anabranch.host.wire import wire_layout
 from anabranch.plan.mesh import Plan
 from anabranch.plan.migration import Strategy
 from anabranch.plan.partitioning import Partitioning
@@ -61,9 +62,10 @@ class SlotTask:
     answered_before: int
     """The watermark before the batch: boundaries below it have been answered."""
     watermark: int | None
-    """The watermark after the batch; only grouped queries need it during the step."""
+    """The watermark after the batch; needed during the step by grouped queries and where rows wait for it."""
     files: tuple[RowFile, ...] = ()
     partitionings: tuple[Partitioning, ...] = ()
+    execution: ExecutionModel = "un-synchronised"
     compacting: frozenset[int] = frozenset()
     """The slots that write all their live rows this time, so that older files can go."""
 
@@ -82,7 +84,8 @@ def make_engine(task: SlotTask, slot: int, arena: Arena | None = None, plan: Pla
     """A fresh engine of the slot, with the task's plan unless another is named."""
     layout = wire_layout(task.query, task.partitioning)
     owns = owner_test(task.partitioning, slot)
-    return Engine(task.query, plan or task.plans[slot].plan, arena=arena, codes=layout.codes, owns=owns)
+    plan = plan or task.plans[slot].plan
+    return Engine(task.query, plan, arena=arena, codes=layout.codes, owns=owns, execution=task.execution)
 
 
 def can_reach(engine: Engine, wanted: SlotPlan) -> bool:
@@ -122,7 +125,7 @@ def rebuild(engine: Engine, task: SlotTask, slot: int, store: Store) -> None:
                 if written_by != task.partitioning:
                     mine &= _moves_here(task.partitioning, slot, written_by, file.slot, name, batch)
                 parts[name].append(batch.take(np.flatnonzero(mine)))
-    rows = {name: _concatenate(layout, name, batches) for name, batches in parts.items()}
+    rows = {name: joined(batches) if batches else layout.empty(name) for name, batches in parts.items()}
     engine.restore(rows, task.answered_before)
 
 
@@ -180,7 +183,7 @@ def drain(step: Generator[pa.RecordBatch, None, dict[str, Any]]) -> tuple[list[p
 def _alive(task: SlotTask, name: str, batch: RelationBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
     window = task.query.graph.relation(name).window.range
     deadline = batch.times + (FOREVER if window is None else window)
-    alive: np.ndarray[Any, np.dtype[np.bool_]] = deadline >= expiry(task.query, task.floors)[name]
+    alive: np.ndarray[Any, np.dtype[np.bool_]] = deadline >= expiry(task.query, task.floors, task.execution)[name]
     return alive
 
 
@@ -201,15 +204,3 @@ def _first_copies(partitioning: Partitioning, slot: int, name: str, batch: Relat
     if partitioning.is_partition or not len(batch):
         return len(batch)
     return int((needed_in(partitioning, name, batch.codes, len(batch)).argmax(axis=1) == slot).sum())
-
-
-def _concatenate(layout: WireLayout, name: str, batches: list[RelationBatch]) -> RelationBatch:
-    if not batches:
-        return layout.empty(name)
-    return RelationBatch(
-        np.concatenate([batch.times for batch in batches]),
-        {code: np.concatenate([batch.codes[code] for batch in batches]) for code in layout.codes[name]},
-        pa.concat_batches([batch.payload for batch in batches])
-        if batches[0].payload.num_columns
-        else batches[0].payload,
-    )

@@ -27,6 +27,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from anabranch.engine.execution import ExecutionModel, execution_model, rows_wait
 from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, PlanError, StorageFull
 from anabranch.host.clock import Clocks
 from anabranch.plan.partitioning import Dimension, Partitioning
@@ -75,7 +76,7 @@ class Store:
 
     # --- identity -----------------------------------------------------------------------------------------------------
 
-    def open(self, query: Query) -> str:
+    def open(self, query: Query, execution: ExecutionModel = "un-synchronised") -> str:
         """Claims an empty checkpoint for the query, or makes sure an existing one is its own; returns its identity."""
         path = f"{self.root}/metadata.json"
         found = self._read_json(path)
@@ -87,6 +88,7 @@ class Store:
                 "identity": identity,
                 "fingerprint": query.fingerprint,
                 "query": query.text,
+                "execution": execution,
             }
             for folder in ("rows", "manifests"):
                 self.files.create_dir(f"{self.root}/{folder}", recursive=True)
@@ -108,6 +110,13 @@ class Store:
                 f"checkpoint '{self.location}' belongs to another query",
                 detail=f"it was written by: {found['query']}",
                 hint="use that query, or give this one a checkpoint folder of its own",
+            )
+        written = execution_model(found.get("execution", "un-synchronised"))
+        if rows_wait(written) != rows_wait(execution):
+            raise ForeignCheckpoint(
+                f"checkpoint '{self.location}' was written with execution '{written}', not '{execution}'",
+                detail="in one of them rows wait for the watermark, so the other would repeat or miss their results",
+                hint=f"use '{written}', or start with an empty checkpoint folder",
             )
         return str(found["identity"])
 

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from anabranch.adapt.loop import Means
 from anabranch.adapt.settings import Settings
 from anabranch.catalog import StreamDeclaration
+from anabranch.engine.execution import ExecutionModel, rows_wait
 from anabranch.engine.operators.group_by import parts_schema
 from anabranch.errors import CorruptCheckpoint
 from anabranch.host import hot
@@ -87,14 +88,16 @@ class SparkRunner:
         idle_timeouts: Mapping[str, int | None],
         announce: Announce = lambda phase, batch: None,
         changes: Changes | None = None,
+        execution: ExecutionModel = "un-synchronised",
     ) -> None:
         self.query = query
+        self.execution = execution
         self.sink = sink
         self.idle_timeouts = idle_timeouts
         self.announce = announce
         self.failure: BaseException | None = None
         self.store = Store(checkpoint)
-        self.identity = self.store.open(query)
+        self.identity = self.store.open(query, execution)
         self.partitioning = choose_partitioning(query.graph, slots)
         self.changes = changes or Changes()
         self.steering = Steering(
@@ -165,9 +168,10 @@ class SparkRunner:
         started = time.perf_counter()
         self._configure(frame.sparkSession)
         self.announce("begin", batch_id)
-        # Once per batch: whether a stream is idle depends on the time of day, and what a grouped query answers on that.
+        # Once per batch: whether a stream is idle depends on the time of day, and what a grouped query answers, or
+        # which rows have waited long enough, on that.
         clocks = None
-        if self.query.grouping is not None:
+        if self.query.grouping is not None or rows_wait(self.execution):
             with evaluating(batch_id):
                 newest = frame.groupBy(RELATION).agg(f.max(TIME).alias("newest")).collect()
             clocks = self._clocks_after(self._newest(newest))
@@ -177,7 +181,9 @@ class SparkRunner:
                 frame = frame.observe(observation, *self._maxima())
             frame = frame.where(PASSES)
         plans, refused = self.steering.next(batch_id)
-        task = next_task(self.query, plans, self.partitioning, batch_id, self._clocks, self.manifest, clocks)
+        task = next_task(
+            self.query, plans, self.partitioning, batch_id, self._clocks, self.manifest, clocks, self.execution
+        )
         planned = time.perf_counter()
         self.sink.write(self._results(frame, task), batch_id)
         written = time.perf_counter()

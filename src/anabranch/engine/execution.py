@@ -1,0 +1,135 @@
+"""Execution models: in which order rows are worked through, what waits for what, and which order results come in.
+
+| model | what waits | results of a join query come |
+|---|---|---|
+| un-synchronised | nothing | as they are found |
+| semi-synchronised | results, until the batch is done | in order of newest, batch by batch |
+| totally-synchronised | rows, until the watermark has passed them | in order of newest, from first to last |
+
+The models are those of Zhu 2006, Chapter 15; the default is the one that whole batches want. A *punctuation* says that
+a stream has nothing older to come. The end of a batch is one to every stream queue: when a step ends every operator has
+worked off all that came before it, so between two steps nothing waits inside a plan and its states can be moved without
+being synchronised first. The watermark is the other: in the totally synchronised model rows wait for it before the
+plan, in the one place where all streams enter, and are then worked off in the order of their times. What is worked off
+together lies between two watermarks, so all its results are newer than all results before.
+
+Law: the multiset of results is the same in every model, as far as the watermark has passed them. Rows and combinations
+carry newest and deadline in every model: the paper's one timestamp, the newest, would order queues and purge states,
+but a window over all rows of a combination also needs the oldest. States are purged by floors and not by the rows that
+pass, so that purging is safe in any order of work.
+
+Order holds within a slot; slots do not wait for one another. A model that orders results holds those of a step in
+memory at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.engine.batch import RelationBatch, joined
+from anabranch.engine.kernels import Int64Array
+from anabranch.engine.state.arena import Arena
+from anabranch.errors import SpecError
+
+ExecutionModel: TypeAlias = Literal["un-synchronised", "semi-synchronised", "totally-synchronised"]
+EXECUTION_MODELS: tuple[ExecutionModel, ...] = get_args(ExecutionModel)
+
+
+def execution_model(name: str) -> ExecutionModel:
+    """The model of that name."""
+    for model in EXECUTION_MODELS:
+        if model == name:
+            return model
+    raise SpecError(f"unknown execution model '{name}'", hint=f"one of {', '.join(EXECUTION_MODELS)}")
+
+
+def rows_wait(model: ExecutionModel) -> bool:
+    """True when rows wait for the watermark before the plan sees them."""
+    return model == "totally-synchronised"
+
+
+def in_order(results: Iterable[tuple[Int64Array, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """Results, each with its newest time, in order of these; those of one instant as they were found."""
+    found = list(results)
+    if not found:
+        return
+    order = np.argsort(np.concatenate([newest for newest, _ in found]), kind="stable")
+    yield from pa.Table.from_batches([batch for _, batch in found]).take(pa.array(order)).combine_chunks().to_batches()
+
+
+class Entrance:
+    """Rows that have come in and wait until the watermark has passed them."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self.passed: int | None = None
+        """The watermark so far: all rows before it have gone on."""
+        self._rows: dict[str, RelationBatch] = {}
+        self._written = 0
+        self._files: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return sum(len(batch) for batch in self._rows.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(
+            batch.times.nbytes + sum(codes.nbytes for codes in batch.codes.values()) + int(batch.payload.nbytes)
+            for batch in self._rows.values()
+        )
+
+    @property
+    def rows(self) -> Mapping[str, RelationBatch]:
+        return self._rows
+
+    def pass_through(self, arrived: Mapping[str, RelationBatch], watermark: int) -> dict[str, RelationBatch]:
+        """The rows that the watermark has passed, of those that waited and of those that arrived; the rest waits."""
+        self.passed = watermark if self.passed is None else max(self.passed, watermark)
+        released = {}
+        for name in {**self._rows, **arrived}:
+            several = [rows[name] for rows in (self._rows, arrived) if name in rows]
+            batch = joined(several)
+            before = batch.times < self.passed
+            released[name] = batch.take(np.flatnonzero(before))
+            self._rows[name] = batch.take(np.flatnonzero(~before))
+        return released
+
+    def layout(self) -> dict[str, Any]:
+        """Keeps the waiting rows in the arena and says where."""
+        for file in self._files.values():
+            self.arena.release(file)
+        self._files = {}
+        for name, batch in self._rows.items():
+            if len(batch):
+                file = f"waiting.{name}.{self._written}"
+                self.arena.keep_batch(file, _to_record(batch))
+                self._files[name] = file
+        self._written += 1
+        return {"passed": self.passed, "written": self._written, "files": self._files}
+
+    def reopen(self, layout: Mapping[str, Any]) -> None:
+        self.passed, self._written, self._files = layout["passed"], layout["written"], dict(layout["files"])
+        self._rows = {name: _from_record(self.arena.open_batch(file)) for name, file in self._files.items()}
+
+
+def _to_record(batch: RelationBatch) -> pa.RecordBatch:
+    columns = {"time": pa.array(batch.times)}
+    columns |= {f"code.{name}": pa.array(codes) for name, codes in batch.codes.items()}
+    columns |= {f"value.{name}": batch.payload.column(name) for name in batch.payload.schema.names}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _from_record(record: pa.RecordBatch) -> RelationBatch:
+    names = record.schema.names
+    codes = {name.removeprefix("code."): _numbers(record, name) for name in names if name.startswith("code.")}
+    values = {name.removeprefix("value."): record.column(name) for name in names if name.startswith("value.")}
+    return RelationBatch(_numbers(record, "time"), codes, pa.RecordBatch.from_pydict(values))
+
+
+def _numbers(record: pa.RecordBatch, name: str) -> Int64Array:
+    numbers: Int64Array = record.column(name).to_numpy()
+    return numbers
