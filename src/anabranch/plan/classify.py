@@ -26,7 +26,7 @@ from anabranch.plan.classifier import (
     require_kind,
     walk,
 )
-from anabranch.schema import is_text
+from anabranch.schema import is_integer, is_text
 
 Doubles: TypeAlias = NDArray[np.float64]
 Routes: TypeAlias = NDArray[np.int16]
@@ -80,7 +80,12 @@ def as_doubles(column: pa.Array | pa.ChunkedArray) -> Doubles:
 
 def _read(test: NumberTest | CategoryTest, column: pa.Array | pa.ChunkedArray) -> Doubles:
     require_kind(test, column.type)
-    return _listed(test.values, column) if isinstance(test, CategoryTest) else as_doubles(column)
+    if isinstance(test, CategoryTest):
+        return _listed(test.values, column)
+    if is_integer(column.type) and not column.null_count:
+        # Compared with a double block by block, which saves a column of doubles.
+        return np.asarray(column)
+    return as_doubles(column)
 
 
 def _listed(values: tuple[str, ...], column: pa.Array | pa.ChunkedArray) -> Doubles:

@@ -24,10 +24,10 @@ from anabranch.schema import is_text
 Doubles: TypeAlias = npt.NDArray[np.float64]
 
 BUCKETS = 16
-LEAST_GAIN_RATIO = 0.01
+LEAST_GAIN_RATIO = 0.05
 """An attribute that tells less than this about an operator is not used."""
 MOST_CLASSES = 1 << 12
-FADING = 0.5
+FADING = 0.8
 
 
 @dataclass(frozen=True)

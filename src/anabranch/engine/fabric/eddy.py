@@ -20,7 +20,7 @@ import numpy as np
 from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric.content import Buckets, Estimates, Profile, make_buckets
 from anabranch.engine.fabric.modules import ProbeModule
-from anabranch.engine.fabric.ruster import CompiledRoute
+from anabranch.engine.fabric.ruster import CompiledRoute, concatenated, gathered
 from anabranch.engine.fabric.track import read_attributes
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
@@ -31,12 +31,10 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, RelationRoutes, Route, attributes_of
 from anabranch.plan.token import Token
 
-PROFILED = 10
-"""One turn of a relation in so many is profiled: its rows are bucketed by all attributes, not only those in use."""
-LEARN_AFTER = 5_000
-"""Profiled rows of a relation after which its classifier attributes are chosen again."""
+PROFILED = 1_000
+"""Rows at the head of each turn that are profiled: bucketed by all attributes, and counted at every operator."""
 EXPLORING = 10
-"""In a profiled turn, one row in so many goes to an operator at random first, so that none is forgotten."""
+"""One profiled row in so many goes to an operator at random first, so that none is forgotten."""
 
 
 class EddyTrack:
@@ -62,7 +60,7 @@ class EddyTrack:
 
     def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         if wanted:
-            yield from self._routers[relation].take(found)
+            yield from gathered(self._routers[relation].take(found))
 
     def drop(self, floors: Mapping[str, int], meter: Meter) -> None:
         """Nothing is kept beside the base states."""
@@ -93,15 +91,20 @@ class _Router:
         self._profile = Profile(len(others), max(1, len(self._attributes)))
         self._estimates: Estimates = self._profile.learn()
         self._best: dict[int, Int64Array] = {}
-        self._unlearnt = 0
-        self._turns = 0
 
     def take(self, found: Combinations) -> Iterator[Combinations]:
+        """Profiles the first rows, learns, and sends the rest by what was learnt."""
+        yield from self._route_all(_slice(found, 0, PROFILED), is_profiled=True)
+        started = perf_counter()
+        self._estimates, self._best = self._profile.learn(), {}
+        self._meter.spent("route", perf_counter() - started)
+        if len(found) > PROFILED:
+            yield from self._route_all(_slice(found, PROFILED, len(found)), is_profiled=False)
+
+    def _route_all(self, found: Combinations, *, is_profiled: bool) -> Iterator[Combinations]:
         started = perf_counter()
         relation, everywhere = self._base.relation, (1 << len(self._modules)) - 1
         first = int(found.rows[relation][0])
-        is_profiled = self._turns % PROFILED == 0
-        self._turns += 1
         buckets = self._bucketed(found, range(len(self._attributes)) if is_profiled else self._estimates.attributes)
         every = np.stack(list(buckets.values())) if is_profiled and buckets else None
         classes = self._estimates.classify(buckets, len(found))
@@ -111,7 +114,7 @@ class _Router:
             started = perf_counter()
             # Those that have been to most operators first: what is under way stays small.
             visited = max(pool, key=lambda mask: (mask.bit_count(), mask))
-            waiting = _concatenated(pool.pop(visited))
+            waiting = concatenated(pool.pop(visited))
             if visited == everywhere:
                 self._meter.spent("route", perf_counter() - started)
                 yield waiting
@@ -128,10 +131,6 @@ class _Router:
                     origins = [block.rows[relation] - first for block in out] or [np.empty(0, dtype=np.int64)]
                     self._profile.note(operator, every, group.rows[relation] - first, np.concatenate(origins))
                     self._meter.spent("route", perf_counter() - started)
-        if is_profiled:
-            started = perf_counter()
-            self._learn(len(found))
-            self._meter.spent("route", perf_counter() - started)
 
     def _bucketed(self, found: Combinations, attributes: Iterable[int]) -> dict[int, Int64Array]:
         """The bucket of each row by attribute."""
@@ -140,11 +139,6 @@ class _Router:
         if not self._buckets:
             self._buckets = [make_buckets(columns[name]) for name in self._attributes]
         return {number: self._buckets[number].of(columns[name]) for number, name in names.items()}
-
-    def _learn(self, rows: int) -> None:
-        self._unlearnt += rows
-        if self._unlearnt >= LEARN_AFTER:
-            self._estimates, self._unlearnt, self._best = self._profile.learn(), 0, {}
 
     def _decide(self, visited: int, classes: Int64Array, is_profiled: bool) -> Int64Array:
         """Where each combination goes next."""
@@ -178,6 +172,11 @@ class _Router:
         return chosen
 
 
+def _slice(found: Combinations, start: int, stop: int) -> Combinations:
+    rows = {relation: numbers[start:stop] for relation, numbers in found.rows.items()}
+    return Combinations(rows, found.newest[start:stop], found.deadline[start:stop])
+
+
 def _grouped(found: Combinations, destinations: Int64Array) -> Iterator[tuple[int, Combinations]]:
     """The combinations that go to each operator."""
     counts = np.bincount(destinations)
@@ -192,13 +191,3 @@ def _grouped(found: Combinations, destinations: Int64Array) -> Iterator[tuple[in
             rows = {relation: numbers[chosen] for relation, numbers in found.rows.items()}
             yield operator, Combinations(rows, found.newest[chosen], found.deadline[chosen])
             start += count
-
-
-def _concatenated(blocks: list[Combinations]) -> Combinations:
-    if len(blocks) == 1:
-        return blocks[0]
-    return Combinations(
-        {relation: np.concatenate([block.rows[relation] for block in blocks]) for relation in blocks[0].rows},
-        np.concatenate([block.newest for block in blocks]),
-        np.concatenate([block.deadline for block in blocks]),
-    )

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric.modules import ProbeModule, SelectionModule
-from anabranch.engine.fabric.ruster import CompiledRoute
+from anabranch.engine.fabric.ruster import CompiledRoute, concatenated
 from anabranch.engine.fabric.track import read_attributes
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
@@ -132,11 +132,7 @@ def _joined(blocks: list[Combinations], before: Combinations) -> Combinations:
     if not blocks:
         nothing: Int64Array = np.empty(0, dtype=np.int64)
         return Combinations(dict.fromkeys(before.rows, nothing), nothing, nothing)
-    return Combinations(
-        {name: np.concatenate([block.rows[name] for block in blocks]) for name in blocks[0].rows},
-        np.concatenate([block.newest for block in blocks]),
-        np.concatenate([block.deadline for block in blocks]),
-    )
+    return concatenated(blocks)
 
 
 def _thinned(found: Combinations) -> Combinations:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+
+import numpy as np
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.compile import Probe, compile_probe
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import RelationRoutes, Route, is_selection, selected
 from anabranch.plan.token import Token
+
+GATHERED = 1 << 13
+"""Combinations that are handed over at once, unless there are no more of them."""
 
 
 @dataclass(frozen=True)
@@ -70,4 +75,30 @@ def compile_routes(
     return tuple(
         CompiledRoute(graph, way.relation, number, route, token, query)
         for number, (route, token) in enumerate(zip(way.routes, tokens, strict=True))
+    )
+
+
+def gathered(blocks: Iterable[Combinations]) -> Iterator[Combinations]:
+    """The same combinations in blocks that are worth the fixed cost of what comes next.
+
+    Several routes finish the same relations in blocks of their own, and what is done with results costs per block.
+    """
+    waiting: list[Combinations] = []
+    for block in blocks:
+        waiting.append(block)
+        if sum(len(one) for one in waiting) >= GATHERED:
+            yield concatenated(waiting)
+            waiting = []
+    if waiting:
+        yield concatenated(waiting)
+
+
+def concatenated(blocks: list[Combinations]) -> Combinations:
+    """Combinations of the same relations as one; there is at least one block."""
+    if len(blocks) == 1:
+        return blocks[0]
+    return Combinations(
+        {relation: np.concatenate([block.rows[relation] for block in blocks]) for relation in blocks[0].rows},
+        np.concatenate([block.newest for block in blocks]),
+        np.concatenate([block.deadline for block in blocks]),
     )

@@ -20,7 +20,7 @@ from anabranch.engine.fabric import kernels
 from anabranch.engine.fabric.kernels import Routes
 from anabranch.engine.fabric.lottery import Lottery
 from anabranch.engine.fabric.modules import OperatorIndex
-from anabranch.engine.fabric.ruster import CompiledRoute, Ruster, compile_routes
+from anabranch.engine.fabric.ruster import CompiledRoute, Ruster, compile_routes, gathered
 from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
@@ -86,8 +86,10 @@ class MeshTrack:
 
     def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         """Sends new rows of a relation on their routes and yields what they finish, if that is wanted."""
-        if not wanted:
-            return
+        if wanted:
+            yield from gathered(self._finished(relation, found))
+
+    def _finished(self, relation: str, found: Combinations) -> Iterator[Combinations]:
         for ruster in self._rusters(relation, found):
             done = 0
             for finished in self._index.forward(ruster):
@@ -117,13 +119,13 @@ class MeshTrack:
         if not taken:
             return [_ruster(found, routes[most])]
         ends = np.cumsum([len(labels) - int(counts[taken].sum()), *counts[taken]])
-        order = np.zeros(len(routes), dtype=np.int16)
-        order[taken] = np.arange(1, len(taken) + 1)
+        if len(taken) + 1 < len(routes) or most:
+            order = np.zeros(len(routes), dtype=np.int16)
+            order[taken] = np.arange(1, len(taken) + 1)
+            labels = order[labels]
         rows, newest, deadline = (np.empty(len(labels), dtype=np.int64) for _ in range(3))
         starts = np.concatenate([[0], ends[:-1]])
-        kernels.scatter(
-            order[labels], starts, found.rows[relation], found.newest, found.deadline, rows, newest, deadline
-        )
+        kernels.scatter(labels, starts, found.rows[relation], found.newest, found.deadline, rows, newest, deadline)
         cuts = itertools.pairwise([0, *ends.tolist()])
         return [
             _ruster(Combinations({relation: rows[a:b]}, newest[a:b], deadline[a:b]), routes[number])
