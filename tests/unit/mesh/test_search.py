@@ -117,7 +117,7 @@ def test_a_search_never_ends_above_its_start_and_is_the_same_again(start: object
     for _ in range(2):
         space, rng = space_of(5, 9), np.random.default_rng(7)
         first = start_solution(space, start, rng)  # type: ignore[arg-type]
-        last = search(space, first, rng)  # type: ignore[operator]
+        last = search(space, first, rng, Stop(iterations=300))  # type: ignore[operator]
         assert last.cost <= first.cost
         found.append(last)
     assert (found[0].subsets == found[1].subsets).all()
@@ -150,6 +150,16 @@ def test_searches_stop_when_told() -> None:
             counted.clear()
             search(space, start, np.random.default_rng(0), stop)
             assert len(counted) <= most + 1
+
+
+def test_rows_that_differ_only_where_hardly_any_row_comes_start_together() -> None:
+    training = training_set("s", pa.table({"x": [1, 2, 3]}))
+    selectivity = np.array([[0.01, 0.5, 0.6], [0.01, 0.6, 0.5], [0.9, 0.01, 0.5]])
+    matrix = OperatorMatrix(("a", "b", "c"), selectivity, np.ones((3, 3)))
+    space = Space(training, Router(matrix, training.shares, ((), (), ())), MeshCosts())
+    each = start_solution(space, "each", np.random.default_rng(0))
+    assert len(each.routes) == 3
+    assert start_solution(space, "route", np.random.default_rng(0)).subsets.tolist() == [0, 0, 1]
 
 
 def test_starts_are_what_their_names_say() -> None:
