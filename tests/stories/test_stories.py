@@ -1,32 +1,59 @@
-"""Every story, on the in-process host, with both extremes of plans and with one and several slots."""
+"""Every story, on the in-process host: with both extremes of plans, one and several slots, and changing plans."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 from anabranch.cql import compile_query
+from anabranch.errors import MigrationError
 from anabranch.host.local import LocalHost
-from anabranch.plan.physical import linear_tree, mjoin
+from anabranch.plan.physical import PhysicalPlan, linear_tree, mjoin
+from anabranch.testing.contracts import all_shapes
 from anabranch.testing.scripted import answer_lines, read_script
 
+Shape: TypeAlias = Callable[[tuple[str, ...]], PhysicalPlan]
 STORIES = sorted(Path(__file__).parent.glob("*.cql.test"))
+ALL_STORIES = pytest.mark.parametrize("path", STORIES, ids=lambda path: path.name.removesuffix(".cql.test"))
 
 
 @pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize("shape", [mjoin, linear_tree])
-@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.name.removesuffix(".cql.test"))
-def test_story(path: Path, shape: object, slots: int) -> None:
+@ALL_STORIES
+def test_story(path: Path, shape: Shape, slots: int) -> None:
+    _tell(path, shape, slots, lambda host: None)
+
+
+@pytest.mark.parametrize("strategy", ["moving-state", "parallel-track"])
+@ALL_STORIES
+def test_story_while_the_plan_changes(path: Path, strategy: str) -> None:
+    """The next plan is asked for before every batch, and taken unless a change is still under way."""
+    script = read_script(path.read_text())
+    shapes = itertools.cycle(all_shapes(compile_query(script.query, script.catalog).graph.names))
+
+    def change(host: LocalHost) -> None:
+        with contextlib.suppress(MigrationError):
+            host.migrate(next(shapes), strategy)
+
+    _tell(path, linear_tree, 2, change)
+
+
+def _tell(path: Path, shape: Shape, slots: int, before_batch: Callable[[LocalHost], None]) -> None:
     script = read_script(path.read_text())
     query = compile_query(script.query, script.catalog)
-    plan = (mjoin if shape is mjoin else linear_tree)(query.graph.names)
+    plan = shape(query.graph.names)
     clock = [0]
     timeouts = {relation.stream: script.idle_timeout for relation in query.graph.relations}
     host = LocalHost(query, plan, slots=slots, idle_timeouts=timeouts, now=lambda: clock[0])
     for number, batch in enumerate(script.batches):
         clock[0] = batch.now
         before = dict(host.late)
+        before_batch(host)
         assert answer_lines(host.step(batch.rows)) == batch.answer, f"batch {number}"
         late = {name: count - before[name] for name, count in host.late.items() if count != before[name]}
         assert late == batch.late, f"batch {number}"
