@@ -1,26 +1,30 @@
-"""Drift: whether rows still spread over the classifier's leaves, and operators still act on them, as when it was made.
+"""Drift: whether the classifier still spreads rows as it did, and operators still act on them as they did.
 
 A change must be large enough to matter and too large for chance. Counts are taken as they come from a running mesh:
-rows per leaf, and rows in and out of each operator on each route; an operator is only compared with itself on the same
-route, where the same operators came before it. The answer to drift is a new search that starts from the current mesh
-(`proposal.find_mesh`), and whether its result is worth a change is for the gate to say.
+rows per route, and rows in and out of each operator on each route. Leaves of one route are not told apart: rows that
+move between them take the same route, and if they behave differently there, its operators tell. An operator is only
+compared with itself on the same route, where the same operators came before it. The answer to drift is a new search
+that starts from the current mesh (`proposal.find_mesh`), and whether its result is worth a change is for the gate to
+say.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from anabranch.plan.mesh import RelationRoutes
 from anabranch.plan.token import Passed
+from anabranch.stats.routes import RouteStatistics
 
 
 @dataclass(frozen=True)
 class MeshUse:
     """What a mesh was seen to do over some batches, for the rows of one relation."""
 
-    leaves: tuple[float, ...]
-    """Rows that came to each leaf of the classifier, from first to last (`plan.classifier.by_leaf`)."""
+    rows: tuple[float, ...]
+    """Rows that the classifier sent on each route."""
     passed: Mapping[tuple[int, str], Passed] = field(default_factory=dict)
     """By route and operator."""
 
@@ -30,22 +34,35 @@ class DriftLimits:
     """How much may change before it is called drift."""
 
     share: float = 0.1
-    """Of all rows, how many may come to other leaves than before."""
+    """Of all rows, how many may take other routes than before."""
     selectivity: float = 0.3
     """By which factor beyond 1 an operator's selectivity may rise, or fall."""
     certainty: float = 4.0
     """Standard errors that a change must exceed."""
 
 
+def mesh_use(ways: RelationRoutes, seen: Iterable[RouteStatistics]) -> MeshUse:
+    """What steps counted for the routes of one relation."""
+    rows = [0.0] * len(ways.routes)
+    passed: dict[tuple[int, str], Passed] = {}
+    for route in seen:
+        if route.relation == ways.relation:
+            rows[route.route] += route.rows
+            for hop in route.hops:
+                key = (route.route, hop.operator)
+                passed[key] = passed.get(key, Passed()).plus(hop.rows, hop.kept)
+    return MeshUse(tuple(rows), passed)
+
+
 def drifted(before: MeshUse, now: MeshUse, limits: DriftLimits | None = None) -> str | None:
     """Why the mesh may no longer fit, or None."""
     limits = limits or DriftLimits()
-    return _moved_rows(before.leaves, now.leaves, limits) or _changed_operator(before, now, limits)
+    return _moved_rows(before.rows, now.rows, limits) or _changed_operator(before, now, limits)
 
 
 def _moved_rows(before: tuple[float, ...], now: tuple[float, ...], limits: DriftLimits) -> str | None:
     if len(before) != len(now):
-        return f"the classifier has {len(now)} leaves and had {len(before)}"
+        return f"there are {len(now)} routes, and there were {len(before)}"
     earlier, later = sum(before), sum(now)
     if not earlier or not later:
         return None
@@ -55,8 +72,8 @@ def _moved_rows(before: tuple[float, ...], now: tuple[float, ...], limits: Drift
     chance = sum(math.sqrt(share * (1 - share) * (1 / earlier + 1 / later)) for share in both) / 2
     if moved <= max(limits.share, limits.certainty * chance):
         return None
-    leaf = max(range(len(pairs)), key=lambda place: abs(pairs[place][0] - pairs[place][1]))
-    return f"leaf {leaf} of the classifier gets {pairs[leaf][1]:.0%} of the rows, and got {pairs[leaf][0]:.0%}"
+    route = max(range(len(pairs)), key=lambda place: abs(pairs[place][0] - pairs[place][1]))
+    return f"route {route} gets {pairs[route][1]:.0%} of the rows, and got {pairs[route][0]:.0%}"
 
 
 def _changed_operator(before: MeshUse, now: MeshUse, limits: DriftLimits) -> str | None:

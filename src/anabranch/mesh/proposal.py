@@ -151,11 +151,11 @@ def held_out_gain(
         learner = Learner(condense(sample.take(learning), matrix.take(learning), setting.size), needs, setting)
         priced = learner.classify(learner.search(rng)[0])
         one = learner.router.best(learner.router.everything).order
-        rest, ends = sample.take(held), leaves(priced.tree)
+        rest, rest_matrix, ends = sample.take(held), matrix.take(held), leaves(priced.tree)
         leaf_of = assign_routes(by_leaf(priced.tree), rest.columns, rest.rows).astype(np.int64)
         tests = setting.costs.test * np.array([tests for _, tests in ends])
         for place, weights in enumerate(_resampled(rest.weights, rng)):
-            seen, shares = _by_leaf(matrix.take(held), leaf_of, weights, len(ends))
+            seen, shares = _by_leaf(rest_matrix, leaf_of, weights, len(ends))
             paid = [row_costs(seen, priced.orders[route], np.array([at]))[0] for at, (route, _) in enumerate(ends)]
             single[place] += shares @ row_costs(seen, one, np.arange(len(ends))) + setting.costs.route
             mesh[place] += shares @ (np.array(paid) + tests) + setting.costs.route * len(priced.orders)

@@ -18,9 +18,11 @@ from anabranch.plan.classifier import (
     Classifier,
     NumberTest,
     attributes,
+    by_leaf,
     case_expression,
     check_attributes,
     depth,
+    leaves,
     parse_classifier,
     routes,
 )
@@ -96,6 +98,13 @@ def test_a_tree_tells_what_it_reads_and_gives() -> None:
     assert routes(tree) == (0, 1, 4)
     assert depth(tree) == 3
     assert (attributes(Assign(0)), routes(Assign(0)), depth(Assign(0))) == ((), (0,), 0)
+
+
+def test_leaves_can_be_counted_and_told_apart() -> None:
+    tree = parse_classifier("(price <= 3.5 ? 4 : (price <= 9.0 ? 4 : 1))")
+    assert leaves(tree) == ((4, 1), (4, 2), (1, 2))
+    assert str(by_leaf(tree)) == "(price <= 3.5 ? 0 : (price <= 9.0 ? 1 : 2))"
+    assert leaves(Assign(3)) == ((3, 0),)
 
 
 @pytest.mark.parametrize(
