@@ -17,11 +17,12 @@ from anabranch.cost.units import calibrated
 from anabranch.errors import NoFeasiblePlan, PlanError, SpecError
 from anabranch.optimize import Budget, Choice, Hints, Infeasible, Objective, Proposal, choose
 from anabranch.optimize.hints import KINDS
+from anabranch.plan.mesh import Plan, check_plan, parse_plan
 from anabranch.plan.query import Query
 from anabranch.sizes import parse_size, size_text
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, Layered, StatisticsView
 
-PLAN_WORDS = ("auto", "mjoin", "tree")
+PLAN_WORDS = ("auto", "mjoin", "tree", "mesh")
 DEFAULT_BATCH = 1.0
 """Seconds between batches where a trigger does not say."""
 
@@ -31,7 +32,7 @@ class Wishes:
     """What a user says about the plan of a query; names are checked once the query is known."""
 
     plan: str = "auto"
-    """`auto`, a family of plans, or a plan text."""
+    """`auto`, a family of plans, `mesh` (which begins as an mjoin), or a text of a plan or a mesh."""
     given: FixedStatistics = NOTHING_KNOWN
     cpu: float = math.inf
     """Cores that a slot may use."""
@@ -105,6 +106,17 @@ def proposal(choice: Choice) -> Proposal:
             raise _no_feasible_plan(failed, choice.budget)
 
 
+def first_plan(query: Query, wishes: Wishes, choice: Choice) -> Plan:
+    """What the query begins with: a mesh that is written out, else the chosen plan."""
+    if is_mesh_text(wishes.plan):
+        return check_plan(parse_plan(wishes.plan), query.graph, query.grouping)
+    return proposal(choice).plan
+
+
+def is_mesh_text(plan: str) -> bool:
+    return plan.strip().startswith("mesh(")
+
+
 def headline(choice: Choice) -> str:
     """The chosen plan and why, in one line."""
     found = proposal(choice)
@@ -122,6 +134,9 @@ def _hints(query: Query, wishes: Wishes) -> Hints:
                 hint="write 'plan: auto', or leave 'hints.force' out",
             )
         entry, force = "hints.force", wishes.force
+    if force == "mesh" or is_mesh_text(force):
+        # Its routes are orders of the mjoin, which is also what a mesh that is still to be found begins with.
+        force = "mjoin"
     wanted = None if force == "auto" else force
     try:
         return Hints.parse(query.graph, query.grouping, force=wanted, keep=wishes.keep, forbid=wishes.forbid)

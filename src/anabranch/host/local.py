@@ -29,6 +29,7 @@ from anabranch.errors import BatchError, HostError
 from anabranch.expr import Column, columns
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import counts_by_stream, merged_statistics, next_manifest, next_task
+from anabranch.host.meshing import Staging
 from anabranch.host.slot import SlotPlan, SlotTask, advance, bring_to, drain, make_engine, rebuild
 from anabranch.host.steering import Record, Steering, Switch, event_seconds
 from anabranch.host.store import Manifest, Store
@@ -61,6 +62,7 @@ class LocalHost:
         means: Means | None = None,
         switches: Iterable[Switch] = (),
         execution: ExecutionModel = "un-synchronised",
+        staging: Staging | None = None,
     ) -> None:
         self.query = query
         self.execution = execution
@@ -77,7 +79,9 @@ class LocalHost:
         manifest = self._manifest
         self.batch = manifest.batch + 1 if manifest else 0
         self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self.query.graph.streams, now())
-        self.steering = Steering(query, plan, self.partitioning, adapt=adapt, means=means, switches=switches)
+        self.steering = Steering(
+            query, plan, self.partitioning, adapt=adapt, means=means, switches=switches, staging=staging
+        )
         self.records: list[Record] = []
         self.seconds_adapting = 0.0
         self._plans = self.steering.plans

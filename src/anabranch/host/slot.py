@@ -27,6 +27,7 @@ from anabranch.engine.ownership import needed_in, owner_test
 from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.engine.state.arena import Arena
 from anabranch.errors import MigrationError
+from anabranch.host.meshing import propose
 from anabranch.host.store import RowFile, Store, rows_name
 from anabranch.host.wire import wire_layout
 from anabranch.plan.mesh import Plan
@@ -42,6 +43,8 @@ class SlotPlan:
 
     plan: Plan
     strategy: Strategy = "moving-state"
+    learns: bool = False
+    """After the step the slot looks for a mesh, and reports what it found."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,8 @@ def advance(
     yield from (batch for batch in engine.step(admitted, task.floors, task.watermark) if batch.num_rows)
     statistics = engine.statistics()
     report: dict[str, Any] = {**(notes or {}), **counts, "statistics": statistics.to_json()}
+    if task.plans[slot].learns and not engine.is_migrating:
+        report["mesh"] = propose(engine, seed=task.batch)
     report["plan"], report["migrating"] = str(engine.plan), engine.is_migrating
     report["seconds"] = {**report.get("seconds", {}), "admit": admitting}
     if store is not None:

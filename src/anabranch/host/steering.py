@@ -19,6 +19,7 @@ from anabranch.adapt.loop import Loop, Means, Observation
 from anabranch.adapt.settings import Settings
 from anabranch.errors import MigrationError
 from anabranch.host.clock import Clocks
+from anabranch.host.meshing import LEAST_IMPROVEMENT, MeshWatch, Staging
 from anabranch.host.slot import SlotPlan
 from anabranch.migrate.itinerary import box_by_box
 from anabranch.migrate.machine import (
@@ -94,8 +95,10 @@ class Steering:
         adapt: Settings | None = None,
         means: Means | None = None,
         switches: Iterable[Switch] = (),
+        staging: Staging | None = None,
     ) -> None:
         self._query = query
+        self._staging = staging if len(query.graph.names) > 1 else None
         self._slots = tuple(range(partitioning.slots))
         self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph, query.grouping)))
         # Where every row has one slot, nothing is counted twice, and nothing need be reckoned back.
@@ -106,6 +109,8 @@ class Steering:
         for switch in self._switches.values():
             check_plan(switch.plan, query.graph, query.grouping)
             self._require_slots(switch.slots)
+        self._watches = {slot: MeshWatch() for slot in self._slots}
+        self._learning: set[int] = set()
         self._wish: _Wish | None = None
         self._under_way: _UnderWay | None = None
         self._lock = threading.Lock()
@@ -170,7 +175,9 @@ class Steering:
             if self._wish is not None:
                 self._begin(self._wish, batch)
                 self._wish = None
-        return self.plans, refused
+            learning, self._learning = self._learning, set()
+            plans = tuple(replace(plan, learns=slot in learning) for slot, plan in enumerate(self.plans))
+        return plans, refused
 
     def after(self, batch: int, reports: Reports, seconds: float | None, waiting: int | None) -> list[Record]:
         """What is to be told of a batch that was committed; the loop may have decided on a change for the next."""
@@ -192,6 +199,8 @@ class Steering:
                     chosen = dict.fromkeys(together, SlotPlan(decision.proposed, decision.strategy))
                     others = self._wish.plans if self._wish is not None else {}
                     self._wish = _Wish({**others, **chosen}, "loop")
+            if self._staging is not None:
+                records += self._mesh_records(batch, reports, self._staging)
             return records
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -206,6 +215,24 @@ class Steering:
             self._obey(migration.begin())
             migrations.append(migration)
         self._under_way = _UnderWay(tuple(migrations), wish.by, batch)
+
+    def _mesh_records(self, batch: int, reports: Reports, staging: Staging) -> list[Record]:
+        """What slots found when they looked for a mesh; those whose find is worth it take it with the next batch."""
+        records, chosen = [], {}
+        for slot, report in reports.items():
+            steps = StepStatistics.from_json(report["statistics"])
+            reason = self._watches[slot].note(report["plan"], steps.routes)
+            if reason is not None or staging.is_due(batch + 1):
+                self._learning.add(slot)
+            if (found := report.get("mesh")) is None:
+                continue
+            taken = found["isMesh"] and found["improvement"] >= LEAST_IMPROVEMENT and self._under_way is None
+            records.append({"kind": "mesh", "batch": batch, "slots": [slot], "isTaken": taken, **found})
+            if taken:
+                chosen[slot] = SlotPlan(parse_plan(found["plan"]), "none")
+        if chosen and self._wish is None:
+            self._wish = _Wish(chosen, "mesh")
+        return records
 
     def _obey(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:

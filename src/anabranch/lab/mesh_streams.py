@@ -165,5 +165,5 @@ def with_eddy(query: Query, batching: int | None, seed: int) -> Competitor:
     """An eddy; it learns from its first row on."""
     competitor = Competitor(query)
     engine = competitor.engine
-    engine.track = EddyTrack(query.graph, engine.bases, engine.meter, batching=batching, seed=seed)  # type: ignore
+    engine.track = EddyTrack(query.graph, engine.bases, engine.meter, batching=batching, seed=seed)  # type: ignore[assignment]
     return competitor

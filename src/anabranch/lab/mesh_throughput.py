@@ -3,8 +3,8 @@
 The single plan has, for each stream, the best order that the same statistics give; the mesh is found from a thousand
 rows of each stream once the windows are full (plan staging); the eddies learn from their first row on. An eddy with
 batching is run with the paper's hundred rows to a decision and with ten thousand, and the better of them counts,
-because vectorised operators want more rows than the paper's did. How much is won depends on the skew, so the single plan
-and the mesh also meet on milder skew.
+because vectorised operators want more rows than the paper's did. How much is won depends on the skew, so the single
+plan and the mesh also meet on milder skew.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def throughput(setting: Setting) -> Outcome:
             "batching, 18 % more than with",
             f"{skewed['plan']:+.0%}, {skewed['eddy']:+.0%}, {skewed['batched eddy']:+.0%} (rates per second of "
             f"processor; the paper does not print how rare a stream is in its rare partition: here it shares 1 key in "
-            f"{1 / Streams().skew:.0f}, and with 1 in 5 the mesh is at {mild['mesh'].rate / mild['plan'].rate - 1:+.0%} "
-            "over the single plan)",
+            f"{1 / Streams().skew:.0f}; with 1 in 5 the mesh is {mild['mesh'].rate / mild['plan'].rate - 1:+.0%} over "
+            "the single plan)",
         ),
         Verdict(
             "uniform data: the mesh has 2.2 % less than the single plan, 39 % more than the eddy with batching",

@@ -34,6 +34,9 @@ Doubles: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 Strategy: TypeAlias = Literal["exhaustive", "improve", "anneal"]
 
+CURRENT = "current mesh"
+"""The name under which what runs now is among the considered."""
+
 
 @dataclass(frozen=True)
 class SearchSetting:
@@ -119,7 +122,7 @@ class Learner:
         if current is not None:
             running = self.price(current.classifier, tuple(self._order(route) for route in current.routes)).cost
             reason = f"as it runs; {_above(running, best.cost)}"
-            considered.append(Considered("current mesh", running, len(current.routes), reason))
+            considered.append(Considered(CURRENT, running, len(current.routes), reason))
         return best, tuple(considered)
 
     def classify(self, solution: Solution) -> Priced:

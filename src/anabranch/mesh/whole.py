@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anabranch.mesh.learn import SearchSetting
+from anabranch.mesh.learn import CURRENT, SearchSetting
 from anabranch.mesh.precedence import precedence
 from anabranch.mesh.proposal import MeshProposal, find_mesh
 from anabranch.mesh.training import training_set
@@ -36,6 +36,15 @@ class QueryMesh:
         single = sum(shares[name] * proposal.single_cost for name, proposal in self.proposals.items())
         cost = sum(shares[name] * proposal.cost for name, proposal in self.proposals.items())
         return single / cost - 1 if cost > 0 else 0.0
+
+    def improvement(self) -> float:
+        """How much faster than what runs now; than the single best routes where no mesh runs yet."""
+        now = 0.0
+        for proposal in self.proposals.values():
+            running = [seen.cost for seen in proposal.considered if seen.name == CURRENT]
+            now += running[0] if running else proposal.single_cost
+        cost = sum(proposal.cost for proposal in self.proposals.values())
+        return now / cost - 1 if cost > 0 else 0.0
 
 
 def find_query_mesh(
