@@ -4,7 +4,7 @@ Law: the multiset of everything `step` ever returns depends on the rows alone. I
 into batches, on the plan, or on whether the engine was rebuilt from its base rows in between.
 
 A step costs its new rows plus their matches. A batch that spans much more time than the windows is cut into slices by
-time, so that state stays as small as the windows allow and chains stay short; by the law above the cut is free.
+time; by the law above the cut is free.
 
 The caller gives *floors*: for each relation the event time below which no row will be admitted any more. A row may go
 when its deadline lies before the floors of all others; in a grouped query, before its own as well, so that pending
@@ -33,6 +33,7 @@ from anabranch.engine.operators.join import keep, read_column
 from anabranch.engine.operators.pregroup import carried_by, carried_columns
 from anabranch.engine.ownership import Ownership
 from anabranch.engine.parallel_track import ParallelTrack
+from anabranch.engine.slices import floors_after, in_time_order, slices
 from anabranch.engine.state.arena import Arena, ProcessArena
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
@@ -45,9 +46,6 @@ from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.stats.step import StepStatistics, merge
 from anabranch.window import FOREVER
-
-SLICE_ROWS = 1 << 15
-"""A batch is not cut into slices smaller than this on average; a slice has a fixed cost of its own."""
 
 
 class Engine:
@@ -131,7 +129,7 @@ class Engine:
         if self.entrance is not None:
             assert answered_before is not None
             rows = self.entrance.pass_through(rows, answered_before)
-        ordered = {name: _in_time_order(batch) for name, batch in rows.items()}
+        ordered = {name: in_time_order(batch) for name, batch in rows.items()}
         for found in self._advance(ordered, wanted=self.groups is not None):
             self._group(found)
         self.meter.reset()
@@ -168,17 +166,17 @@ class Engine:
     ) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """The results that rows complete, with their newest times; a grouped query takes note of them instead."""
         self._drop(floors)
-        ordered = {name: _in_time_order(batch) for name, batch in batches.items()}
+        ordered = {name: in_time_order(batch) for name, batch in batches.items()}
         for name, batch in ordered.items():
             self.meter.rows_in[name] += len(batch)
-        for part in _slices(ordered, self._longest_range()):
+        for part in slices(ordered, self._longest_range()):
             for found in self._advance(part.rows, wanted=True):
                 if self.groups is not None:
                     self._group(found)
                 else:
                     yield found.newest, self._project(found)
             if not part.is_last:
-                self._drop(_floors_after(part, ordered, floors, self.query))
+                self._drop(floors_after(part, ordered, floors, self.query))
 
     def statistics(self) -> StepStatistics:
         """What happened since this was last asked."""
@@ -416,50 +414,3 @@ def expiry(query: Query, floors: Mapping[str, int], execution: ExecutionModel = 
         name: min((floor for other, floor in floors.items() if other != name), default=2 * FOREVER - 1)
         for name in query.graph.names
     }
-
-
-class _Slice:
-    """Rows of one stretch of time, and how far each relation has been read after it."""
-
-    def __init__(self, rows: dict[str, RelationBatch], read: dict[str, int], is_last: bool) -> None:
-        self.rows = rows
-        self.read = read
-        self.is_last = is_last
-
-
-def _slices(batches: Mapping[str, RelationBatch], longest_range: int) -> Iterator[_Slice]:
-    total = sum(len(batch) for batch in batches.values())
-    spans = [(int(batch.times[0]), int(batch.times[-1])) for batch in batches.values() if len(batch)]
-    if not spans:
-        yield _Slice({}, {}, is_last=True)
-        return
-    start, stop = min(first for first, _ in spans), max(last for _, last in spans)
-    pieces = max(1, min(total // SLICE_ROWS, 4 * (stop - start) // max(1, longest_range)))
-    read = dict.fromkeys(batches, 0)
-    for piece in range(1, pieces + 1):
-        until = start + (stop - start) * piece // pieces + 1
-        ends = {name: int(np.searchsorted(batch.times, until, side="left")) for name, batch in batches.items()}
-        rows = {name: batch.slice(read[name], ends[name]) for name, batch in batches.items()}
-        read = ends
-        yield _Slice(rows, read, is_last=piece == pieces)
-
-
-def _floors_after(
-    part: _Slice, batches: Mapping[str, RelationBatch], floors: Mapping[str, int], query: Query
-) -> dict[str, int]:
-    """Floors inside a batch: what is still unread of it, and what later batches may still bring."""
-    inside = dict(floors)
-    for name, batch in batches.items():
-        if len(batch):
-            later = int(batch.times[-1]) - query.graph.relation(name).disorder
-            read = part.read[name]
-            unread = int(batch.times[read]) if read < len(batch) else later
-            inside[name] = max(floors[name], min(later, unread))
-    return inside
-
-
-def _in_time_order(batch: RelationBatch) -> RelationBatch:
-    times = batch.times
-    if len(times) < 2 or bool((times[1:] >= times[:-1]).all()):
-        return batch
-    return batch.take(np.argsort(times, kind="stable"))

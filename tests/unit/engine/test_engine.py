@@ -15,7 +15,7 @@ import pytest
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
-from anabranch.engine import engine as engine_module
+from anabranch.engine import slices
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
 from anabranch.engine.state.arena import MappedArena
@@ -190,7 +190,7 @@ def test_cutting_a_large_batch_by_time_does_not_change_the_answer(
     expected = batch_answer(query, whole)
     most = {}
     for size in (1 << 15, 10):
-        monkeypatch.setattr(engine_module, "SLICE_ROWS", size)
+        monkeypatch.setattr(slices, "SLICE_ROWS", size)
         host = LocalHost(query, linear_tree(("a", "b", "c")), slots=2)
         results = [host.step(batch) for batch in batches]
         assert not any(host.late.values())
