@@ -33,6 +33,7 @@ from anabranch.optimize import Choice
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.schema import Schema
+from anabranch.stats.measured import from_progress
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 from anabranch.window import parse_duration
 
@@ -210,6 +211,13 @@ class ContinuousQuery:
         """
         return self.writeStream.plan(plan).explanation(stage)
 
+    def measured(self, handle: QueryHandle) -> dict[str, dict[str, float]]:
+        """What a run of this query has seen of its streams, in the form that the writer's `stats` and a spec take.
+
+        Empty while nothing is known, for example before two batches have moved the watermark.
+        """
+        return from_progress(self._query, handle.recentProgress).to_mapping()
+
     @cached_property
     def _sampled(self) -> FixedStatistics:
         """What the samples of the streams say; taken once."""
@@ -341,6 +349,11 @@ class ContinuousQueryWriter:
         """All that is wished about the plan at once, in place of what was said before."""
         self._wishes = wishes
         return self
+
+    @property
+    def query(self) -> ContinuousQuery:
+        """The query that these settings are for."""
+        return self._query
 
     def choice(self) -> Choice:
         """The plan that these settings lead to, with the numbers it rests on and every plan it was chosen from."""

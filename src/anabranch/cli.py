@@ -82,7 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
             handle.stop()
         finally:
             if arguments.report is not None:
-                _write(arguments.report, json.dumps(handle.report(), indent=2) + "\n")
+                report = {**handle.report(), "statistics": writer.query.measured(handle)}
+                _write(arguments.report, json.dumps(report, indent=2) + "\n")
     finally:
         spark.stop()
     return 0

@@ -6,14 +6,18 @@ were read off; that these speak for the future is the caller's to judge.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import Any
 
+from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph, KeyClass
-from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, probe_order, shape
 from anabranch.plan.query import Query
+from anabranch.plan.text import parse
 from anabranch.stats.step import StepStatistics, merge
-from anabranch.stats.view import FixedStatistics
+from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
 
 def measured(
@@ -77,6 +81,29 @@ def measured(
         },
         source="measured",
     )
+
+
+def from_progress(query: Query, progress: Sequence[Mapping[str, Any]]) -> FixedStatistics:
+    """What the progress of a query, as its handle gives it, says of its streams; `FixedStatistics.to_mapping` keeps it.
+
+    Only the latest batches with one plan are looked at, and of a query that has not got anywhere nothing is known.
+    """
+    recent = [each["adaptive"] for each in progress if each.get("adaptive")]
+    latest = list(
+        takewhile(lambda each: each["plan"] == recent[-1]["plan"] and each["watermark"] is not None, reversed(recent))
+    )[::-1]
+    if len(latest) < 2 or latest[-1]["watermark"] <= latest[0]["watermark"]:
+        return NOTHING_KNOWN
+    try:
+        plan = parse(latest[-1]["plan"])
+    except PlanError:
+        # The rows of a mesh take several ways, so no one plan says which rows were there to be met.
+        return NOTHING_KNOWN
+    # The first only tells from when on the others count.
+    steps = [StepStatistics.from_json(each["statistics"]) for each in latest[1:]]
+    seconds = (latest[-1]["watermark"] - latest[0]["watermark"]) / 1e6
+    partitioning = choose_partitioning(query.graph, latest[-1]["slots"])
+    return measured(query, plan, steps, seconds, partitioning=partitioning)
 
 
 def _alive(

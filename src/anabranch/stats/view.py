@@ -167,6 +167,11 @@ class FixedStatistics:
         units = UnitCosts(**{**costs, "lingers": bool(costs.get("lingers"))}) if costs else None  # type: ignore[arg-type]
         return cls(**numbers, costs=units, source=source)
 
+    def to_mapping(self) -> dict[str, dict[str, float]]:
+        """The rates, filters, selectivities and bytes in the form of a `stats:` block."""
+        sections = {name: dict(getattr(self, name)) for name in ("rates", "filters", "selectivities", "bytes")}
+        return {name: entries for name, entries in sections.items() if entries}
+
     def check_names(self, graph: JoinGraph) -> None:
         """Refuses an entry for a stream, relation or predicate that the query does not have."""
         relations = set(graph.names)

@@ -18,9 +18,11 @@ from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.schema import TIMESTAMP
-from anabranch.stats.measured import measured
+from anabranch.stats.measured import from_progress, measured
 from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
+from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
+SECOND = 1_000_000
 LOAD = Workload(
     {"a": 300.0, "b": 500.0, "c": 400.0, "d": 200.0},
     {("a", "b"): 0.004, ("b", "c"): 0.002, ("c", "d"): 0.01},
@@ -121,3 +123,27 @@ def test_a_lookup_that_never_matched_is_rare_not_impossible() -> None:
     known = measured(LOAD.query(), parse("(((a b) c) d)"), [step], 1.0).pair_selectivity("a", "b")
     assert known is not None
     assert 0 < known.value < 1e-3
+
+
+def test_progress_says_the_same_as_the_steps() -> None:
+    text = "((a b) (c d))"
+    steps = steps_of(LOAD, text, 12)
+    progress = [
+        {"adaptive": {"plan": text, "slots": 1, "watermark": (n + 1) * SECOND, "statistics": step.to_json()}}
+        for n, step in enumerate(steps)
+    ]
+    other = {"adaptive": {**progress[0]["adaptive"], "plan": "(a b c d)"}}
+    query = LOAD.query()
+    seen = from_progress(query, [other, {"adaptive": None}, *progress])
+    assert seen == measured(query, parse(text), steps[1:], 11.0)
+    again = FixedStatistics.from_mapping(seen.to_mapping())
+    again.check_names(query.graph)
+    assert again.rates == seen.rates
+    assert again.selectivities == seen.selectivities
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_progress_that_got_nowhere_says_nothing(count: int) -> None:
+    step = StepStatistics(rows_in=dict.fromkeys("abcd", 1)).to_json()
+    entry = {"adaptive": {"plan": "(a b c d)", "slots": 1, "watermark": 5, "statistics": step}}
+    assert from_progress(LOAD.query(), [entry] * (2 * count)) is NOTHING_KNOWN
