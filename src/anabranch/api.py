@@ -18,10 +18,11 @@ from typing import Any
 
 from anabranch.adapt.settings import Settings
 from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes, decide, means, proposal
+from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes, decide, first_plan, means, proposal
 from anabranch.errors import AnabranchError, CatalogError, SpecError
 from anabranch.explain import Explanation
 from anabranch.host.clock import IDLE_TIMEOUT
+from anabranch.host.meshing import Staging
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.handle import ContinuousQueries, QueryHandle
@@ -388,6 +389,8 @@ class ContinuousQueryWriter:
             As in a spec's `adapt:` block: `policy`, `every`, `gate`, `strategy`, `freeze`, `scope`, and what the policy
             takes. Without any, statistics are compared every ten batches.
 
+        A restart from the checkpoint goes on with the plan of the last batch, unless a plan is named.
+
         Examples
         --------
         >>> writer.adapt(policy="periodic", every="10 seconds", gate={"ratio": 1.5})  # doctest: +SKIP
@@ -459,7 +462,7 @@ class ContinuousQueryWriter:
         running, runner = start_query(
             spark=query._session.spark,
             query=query._query,
-            plan=proposal(self.choice()).plan,
+            plan=first_plan(query._query, self._wishes, self.choice()),
             frames={name: stream.frame for name, stream in query._streams.items()},
             declarations={name: stream.declaration for name, stream in query._streams.items()},
             sink=sink,
@@ -473,6 +476,8 @@ class ContinuousQueryWriter:
                 means(query._query, self._wishes, slots=self._slot_count),
                 self._switches,
                 self._listeners,
+                goes_on=self._wishes.plan == "mesh" or (self._adapt is not None and self._wishes.plan == "auto"),
+                staging=Staging() if self._wishes.plan == "mesh" else None,
             ),
         )
         handle = QueryHandle(running, runner)

@@ -104,7 +104,7 @@ def next_manifest(task: SlotTask, reports: Mapping[int, Mapping[str, Any]], cloc
         RowFile(f.name, f.batch, f.slot, f.rows, f.newest, partitionings.index(partitioning))
         for f, partitioning in kept
     )
-    return Manifest(task.batch, task.attempt, clocks, files, partitionings)
+    return Manifest(task.batch, task.attempt, clocks, files, partitionings, {"plan": str(task.plan)})
 
 
 def is_alive(query: Query, file: RowFile, lows: Mapping[str, int]) -> bool:

@@ -63,7 +63,7 @@ class Manifest:
     partitionings: tuple[Partitioning, ...]
     """The last one is in force."""
     report: Mapping[str, Any] = field(default_factory=dict)
-    """What the batch did, for people; nothing depends on it."""
+    """What the batch did, such as the plan it had; no answer depends on it."""
 
 
 class Store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from anabranch.api import QueryHandle
+from anabranch.api import ContinuousQueryWriter, QueryHandle
 from anabranch.errors import MigrationError, PlanError
 from anabranch.testing.oracle import describe_difference
 from tests.host.spark.stories import Story, cut, feed, register, run, written
@@ -26,9 +27,17 @@ JOIN = Story(
 )
 
 
+GROUPS = Story(
+    "SELECT WINDOW_END() AS at, a.s AS s, COUNT(*) AS n, MAX(c.p) AS p FROM s0 [RANGE 9 SECONDS SLIDE 3 SECONDS] AS a, "
+    "s1 [RANGE 6 SECONDS SLIDE 3 SECONDS] AS b, s2 [RANGE 6 SECONDS SLIDE 3 SECONDS] AS c "
+    "WHERE a.x = b.x AND b.x = c.x GROUP BY a.s",
+    rows=80,
+)
+
+
 def test_plans_change_by_hand_and_slots_differ(spark: SparkSession, tmp_path: Path) -> None:
     story, tables = JOIN, JOIN.tables()
-    batches = iter(cut(tables, 8))
+    batches = iter(cut(tables, 12))
     query = register(spark, story, tmp_path).sql(story.cql)
     writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
     handle = writer.plan("((a b) c)").slots(2).start(str(tmp_path / "out"))
@@ -47,12 +56,12 @@ def test_plans_change_by_hand_and_slots_differ(spark: SparkSession, tmp_path: Pa
         (changed,) = [batch for batch in told(handle) if any(record["phase"] == "began" for record in batch["records"])]
         assert all(slot["hot"] for slot in changed["slotStatistics"])
         assert [record["phase"] for record in changed["records"]] == ["began", "ended"]
-        handle.migrate("(a b c)", "parallel-track", slots=[1])
+        handle.migrate("((a b) c)", "parallel-track", slots=[1])
         latest = step()
-        assert latest["plans"] == ["(a (b c))", "(a b c)"]
+        assert latest["plans"] == ["(a (b c))", "((a b) c)"]
         assert latest["migrating"] == [1]
         with pytest.raises(MigrationError, match="changing its plan already"):
-            handle.migrate("((a b) c)")
+            handle.migrate("(a b c)")
         with pytest.raises(PlanError, match="leaves out 'c'"):
             handle.migrate("(a b)")
         while latest["migrating"]:
@@ -67,12 +76,43 @@ def test_plans_change_by_hand_and_slots_differ(spark: SparkSession, tmp_path: Pa
     assert not describe_difference(story.expected(tables), written(tmp_path))
     lines = (tmp_path / "checkpoint" / "anabranch" / "history.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
-    assert [record["phase"] for record in records] == ["began", "ended"] * 3
+    # Slots that come from different plans are told apart.
+    phases = [record["phase"] for record in records]
+    assert phases == ["began", "ended", "began", "ended", "began", "began", "ended", "ended"]
     assert handle.history == records
 
 
 def told(handle: QueryHandle) -> list[dict[str, Any]]:
     return [progress["adaptive"] for progress in handle.recentProgress if progress["adaptive"] is not None]
+
+
+def test_a_schedule_a_listener_and_a_loop_that_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    story = GROUPS
+    tables = story.tables()
+    *early, last = cut(tables, 7)
+    for batch in early:
+        feed(tmp_path, batch)
+    heard: list[Mapping[str, Any]] = []
+
+    def deaf(record: Mapping[str, Any]) -> None:
+        raise ValueError(record)
+
+    def writer() -> ContinuousQueryWriter:
+        query = register(spark, story, tmp_path).sql(story.cql)
+        started = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        often = {"policy": "periodic", "every": 1, "remember": 1, "gate": {"cool_down": 1}}
+        return started.slots(2).trigger(availableNow=True).adapt(**often, freeze=True)
+
+    started = writer().switch(1, "(a (b c))", "parallel-track").switch(4, "((c a) b)", "moving-state")
+    started.onChange(heard.append).onChange(deaf).start(str(tmp_path / "out")).awaitTermination()
+    assert {record["kind"] for record in heard} == {"decision", "migration"}
+    assert [record["to"] for record in heard if record.get("phase") == "began"] == ["(a (b c))", "((c a) b)"]
+    assert all(record["action"] == "keep" for record in heard if record["kind"] == "decision")
+    feed(tmp_path, last)
+    handle = writer().start(str(tmp_path / "out"))
+    handle.awaitTermination()
+    assert str(handle.plan) == "((c a) b)"
+    assert not describe_difference(story.expected(tables), written(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The experiment on running adaptation, on small scenarios: both runs answer alike, and one of them changes its plan."""
+"""The experiment on adapting while running, small: both runs answer alike, and one of them changes its plan."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ from anabranch.host.commit import (
     next_manifest,
     next_task,
 )
+from anabranch.host.meshing import Staging
 from anabranch.host.slot import SlotTask
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.failure import evaluating
@@ -73,6 +74,10 @@ class Changes:
     means: Means | None = None
     switches: tuple[Switch, ...] = ()
     listeners: tuple[Listener, ...] = ()
+    goes_on: bool = False
+    """Whether a restart begins with the plan that the last batch had, and not with the one it is given."""
+    staging: Staging | None = None
+    """When slots look for a mesh; never when None."""
 
 
 class SparkRunner:
@@ -99,7 +104,11 @@ class SparkRunner:
         self.store = Store(checkpoint)
         self.identity = self.store.open(query, execution)
         self.partitioning = choose_partitioning(query.graph, slots)
+        self.layout = wire_layout(query, self.partitioning)
+        self.manifest = self.store.latest()
         self.changes = changes or Changes()
+        if self.changes.goes_on and self.manifest is not None and "plan" in self.manifest.report:
+            plan = parse_plan(self.manifest.report["plan"])
         self.steering = Steering(
             query,
             plan,
@@ -107,9 +116,8 @@ class SparkRunner:
             adapt=self.changes.adapt,
             means=self.changes.means,
             switches=self.changes.switches,
+            staging=self.changes.staging,
         )
-        self.layout = wire_layout(query, self.partitioning)
-        self.manifest = self.store.latest()
         hot.claim(self.identity, self.store.location)
         self._clocks = (
             self.manifest.clocks.resumed(_now()) if self.manifest else Clocks.at_start(query.graph.streams, _now())
