@@ -8,7 +8,6 @@ nothing. (Nehme et al. 2012, sections 4.2 and 5.3.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -17,14 +16,12 @@ import numpy as np
 
 from anabranch.engine.engine import Engine
 from anabranch.engine.fabric.profile import profile
-from anabranch.mesh.drift import MeshUse, drifted
+from anabranch.mesh.drift import drifted, mesh_use
 from anabranch.mesh.learn import SearchSetting
 from anabranch.mesh.search import Stop
 from anabranch.mesh.whole import find_query_mesh
-from anabranch.plan.mesh import Mesh
-from anabranch.plan.token import Passed
-from anabranch.stats.routes import RouteStatistics
-from anabranch.stats.step import StepStatistics, merge
+from anabranch.plan.mesh import Mesh, Plan
+from anabranch.stats.routes import RouteStatistics, merge_routes
 
 SAMPLED = 1_000
 """Rows of each relation that a mesh is learnt from."""
@@ -75,28 +72,22 @@ class MeshWatch:
     """What the routes of one slot have done since they were taken up, and whether they still do it."""
 
     def __init__(self) -> None:
-        self._mesh = ""
+        self._plan: Plan | None = None
         self._before: tuple[RouteStatistics, ...] = ()
         self._batches = 0
 
-    def note(self, mesh: str, routes: tuple[RouteStatistics, ...]) -> str | None:
+    def note(self, plan: Plan, routes: tuple[RouteStatistics, ...]) -> str | None:
         """Takes in a batch; the reason when the mesh may no longer fit, told once."""
-        if mesh != self._mesh:
-            self._mesh, self._before, self._batches = mesh, (), 0
+        if plan != self._plan:
+            self._plan, self._before, self._batches = plan, (), 0
+        if not isinstance(plan, Mesh):
+            return None
         self._batches += 1
         if self._batches <= BASELINE:
-            self._before = merge([StepStatistics(routes=self._before), StepStatistics(routes=routes)]).routes
+            self._before = merge_routes([*self._before, *routes])
             return None
-        relations = {route.relation for route in routes}
-        reasons = (drifted(_use(self._before, name), _use(routes, name)) for name in sorted(relations))
+        reasons = (drifted(mesh_use(way, self._before), mesh_use(way, routes)) for way in plan.ways)
         reason = next((reason for reason in reasons if reason is not None), None)
         if reason is not None:
-            self._mesh = ""
+            self._plan = None
         return reason
-
-
-def _use(routes: tuple[RouteStatistics, ...], relation: str) -> MeshUse:
-    mine: Mapping[int, RouteStatistics] = {route.route: route for route in routes if route.relation == relation}
-    counts = tuple(float(mine[number].rows) if number in mine else 0.0 for number in range(max(mine, default=-1) + 1))
-    passed = {(n, hop.operator): Passed(hop.rows, hop.kept) for n, route in mine.items() for hop in route.hops}
-    return MeshUse(counts, passed)

@@ -221,7 +221,7 @@ class Steering:
         records, chosen = [], {}
         for slot, report in reports.items():
             steps = StepStatistics.from_json(report["statistics"])
-            reason = self._watches[slot].note(report["plan"], steps.routes)
+            reason = self._watches[slot].note(parse_plan(report["plan"]), steps.routes)
             if reason is not None or staging.is_due(batch + 1):
                 self._learning.add(slot)
             if (found := report.get("mesh")) is None:
