@@ -258,8 +258,8 @@ def start_solutions(setting: Setting) -> Outcome:
     )
     note = Verdict(
         "II-QM, k = 3, 100 training rows; the number of meshes looked at is not given",
-        "the same, every descent from the same kind of start, at each number of meshes in turn; route-driven means rows "
-        "that do within a tenth of their best on one route, where rows of equal routes alone begin no better than extreme-N",
+        "the same, every descent from the same kind of start, at each number of meshes in turn; route-driven means "
+        "rows that do within a tenth of their best on one route, and by equal routes alone it begins as extreme-N does",
     )
     columns = ("start", "meshes looked at", "output rate", "against route-driven", "against route-driven, fresh rows")
     return Outcome(columns, rows, draw, (*verdicts, note))
