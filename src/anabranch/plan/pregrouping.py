@@ -103,6 +103,12 @@ def agreement(graph: JoinGraph, grouping: Grouping, merged: Iterable[str]) -> Ag
             carried += parts
         else:
             values |= dict.fromkeys(_columns_in(aggregate.argument, inside))
+    for key in reaching:
+        if key.is_exact:
+            # Where a code is the key itself, rows that agree in one agree in the other.
+            for relation, member in key.members:
+                if relation in inside:
+                    values.pop(member, None)
     return Agreement(inside, tuple(key.name for key in reaching), tuple(values), tuple(carried))
 
 
