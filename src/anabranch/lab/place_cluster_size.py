@@ -54,8 +54,8 @@ def cluster_size(setting: Setting) -> Outcome:
             for axes, (workload, totals) in zip(costs, found.items(), strict=True):
                 base = totals["optimum"].cost
                 axes.plot(SIZES, [above(totals[f"{name} {s}"].cost, base) for s in SIZES], marker="o", label=name)
-                axes.set(title=f"% above the optimum, {workload}")
-        plans.set(title="plans considered", yscale="log")
+                axes.set(title=f"% above the optimum,\n{workload}")
+        plans.set(title="plans considered,\nreducing joins", yscale="log")
         for axes in (plans, *costs):
             axes.set(xlabel="max_cs", xscale="log", xticks=SIZES, xticklabels=SIZES)
             axes.minorticks_off()
@@ -121,14 +121,17 @@ def npc(setting: Setting) -> Outcome:
         )
 
     def draw(figure: Figure) -> None:
-        for column, (workload, totals) in enumerate(found.items()):
-            costs = figure.add_subplot(1, 4, 2 * column + 1)
-            plans = figure.add_subplot(1, 4, 2 * column + 2)
-            names = list(totals)
-            costs.bar(names, [total.cost for total in totals.values()])
-            plans.bar(names, [total.considered for total in totals.values()])
-            costs.set(title=f"network usage,\n{workload}, max_cs 16")
-            plans.set(title=f"plans considered,\n{workload}, max_cs 16")
+        costs, plans = figure.subplots(1, 2)
+        for number, (workload, totals) in enumerate(found.items()):
+            base = totals["top-down"]
+            at = [place + 0.4 * number for place in range(len(totals))]
+            costs.bar(at, [100 * t.cost / base.cost for t in totals.values()], width=0.36, label=workload)
+            plans.bar(at, [100 * t.considered / base.considered for t in totals.values()], width=0.36, label=workload)
+            for axes in (costs, plans):
+                axes.set_xticks([place + 0.2 for place in range(len(totals))], list(totals))
+        costs.set(title="network usage, % of Top-Down's, max_cs 16")
+        plans.set(title="plans considered, % of Top-Down's")
+        costs.legend(loc="lower left")
 
     columns = ("workload", "planner", "network usage", "above top-down (%)", "plans considered", "fewer plans (%)")
     return Outcome(columns, tuple(rows), draw, tuple(verdicts))

@@ -2,10 +2,11 @@
 
 Where shortest paths from two sources towards the rest of the query meet, a join can shrink two streams into one; such
 *junctions* are few. First the best site for the whole query is found, then for each pair of sources the site at which
-joining them on the way there costs least. All join trees and all running streams are searched over the best few of
-these sites, and at last each join moves, in turn, to the site that is best given its neighbours, until none does. That
-takes (2K-3)!!·m^(K-1) plans for m junctions, plus N for each junction looked for and each move, and needs no
-hierarchy.
+joining them on the way there costs least; a large stream need not move at all, so its own site is one too. All join
+trees and all running streams are searched over the most promising of these sites, and at last each join moves, in turn,
+to the site that is best given its neighbours. The next round searches the sites where joins have come to rest together
+with sites not tried yet, until there are none. A round over m sites takes (2K-3)!!·m^(K-1) plans, plus N for each
+junction looked for and each move; no hierarchy is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from anabranch.place.topology import Floats
 
 @dataclass(frozen=True)
 class Junction:
-    """Searches over at most `most` junctions."""
+    """Searches over at most so many sites in a round."""
 
     most: int = 5
     name: str = "junction"
@@ -35,24 +36,30 @@ class Junction:
 
 
 def _choose(problem: Problem, most: int) -> Found | None:
-    ranked, considered = _junctions(problem)
+    candidates, considered = _junctions(problem)
     evaluated = considered
     best: Found | None = None
-    sites = ranked[:most]
+    rest: list[int] = []
+    tried: set[int] = set()
     while True:
+        fresh = [site for site in candidates if site not in tried]
+        sites = list(dict.fromkeys([*rest[: most - min(2, len(fresh))], *fresh]))[:most]
+        if tried.issuperset(sites):
+            break
+        tried |= set(sites)
         found = search(problem.space(problem.units, problem.producers, np.array(sorted(sites)), problem.sink))
         if found is None:
-            break
+            continue
+        considered += found.considered
+        evaluated += found.evaluated
+        if best is not None and found.cost >= best.cost - 1e-9 * abs(best.cost):
+            continue
         moving = _Moving(problem)
         plan = moving.settle(found.plan)
-        considered += found.considered + moving.looked
-        evaluated += found.evaluated + moving.looked
-        cost = cost_of(problem, plan)
-        if best is not None and cost >= best.cost - 1e-9 * abs(best.cost):
-            break
-        best = Found(plan, cost, 0, 0)
-        # Where joins have settled is better known than where they might; the next round starts from there.
-        sites = list(dict.fromkeys([*(join.site for join in joins_of(plan)), *ranked]))[:most]
+        considered += moving.looked
+        evaluated += moving.looked
+        best = Found(plan, cost_of(problem, plan), 0, 0)
+        rest = [join.site for join in joins_of(plan)]
     return None if best is None else replace(best, considered=considered, evaluated=evaluated)
 
 
@@ -68,8 +75,11 @@ def _junctions(problem: Problem) -> tuple[list[int], int]:
     to_centre = topology.distances([centre])[0]
     nearest = _cheapest(problem, to_centre)
     pulls = {mask: p.price + problem.bytes[mask] * topology.distances([p.site])[0] for mask, p in nearest.items()}
-    gains: dict[int, float] = {}
+    gains: dict[int, float] = {problem.sink: 0.0}
     looked = count
+    for mask, producer in nearest.items():
+        gain = problem.bytes[mask] * float(to_centre[producer.site])
+        gains[producer.site] = max(gain, gains.get(producer.site, 0.0))
     for one, other in combinations(sorted(pulls), 2):
         if one & other:
             continue

@@ -178,6 +178,12 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
                 f"query '{query.name}' reads stream '{relation.stream}', which no site advertises",
                 hint="give its site and rate under 'streams' of the network file",
             )
+        if relation.window.range is None and len(query.query.graph.relations) > 1:
+            raise TopologyError(
+                f"query '{query.name}' joins relation '{relation.name}' under an unbounded window",
+                detail="such a join has no rate to plan with",
+                hint="give it a [RANGE ...]",
+            )
     needed = needs(query.query)
     volumes = tuple(view_bytes(need.view, landscape.statistics) if need.view.slots else 0.0 for need in needed)
     offered = []

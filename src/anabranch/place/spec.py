@@ -22,7 +22,7 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cost.units import load_units
 from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
-from anabranch.errors import SpecError, TopologyError
+from anabranch.errors import AnabranchError, SpecError, TopologyError
 from anabranch.place import statistics as statistics_file
 from anabranch.place import topology as topology_file
 from anabranch.place.generate import LinkRanges, transit_stub
@@ -69,7 +69,11 @@ def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
         missing = {"name", "sink", "cql"} - set(one if isinstance(one, Mapping) else ())
         if missing:
             raise SpecError(f"query {number} of '{path}' has no '{min(missing)}'")
-        found.append(SinkQuery(str(one["name"]), compile_query(str(one["cql"]), network.catalog), str(one["sink"])))
+        try:
+            query = compile_query(str(one["cql"]), network.catalog)
+        except AnabranchError as error:
+            raise SpecError(f"query '{one['name']}' of '{path}' cannot be bound", detail=str(error)) from error
+        found.append(SinkQuery(str(one["name"]), query, str(one["sink"])))
     return tuple(found)
 
 

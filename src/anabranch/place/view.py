@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import permutations, product
 
-from anabranch.errors import TopologyError
 from anabranch.expr import Column, Expr, columns, transform
 from anabranch.place.selection import EVERYTHING, Selection, from_filter, without_relation
 from anabranch.place.statistics import Statistics, equality_selectivity
@@ -144,12 +143,6 @@ class Need:
 def needs(query: Query) -> tuple[Need, ...]:
     """The need for every subset of a query's relations, indexed by bit mask; the empty subset's is an empty view."""
     graph = query.graph
-    for relation in graph.relations:
-        if relation.window.range is None and len(graph.relations) > 1:
-            raise TopologyError(
-                f"relation '{relation.name}' has an unbounded window, so its joins have no rate to plan with",
-                hint="give it a [RANGE ...]",
-            )
     position = {relation.name: index for index, relation in enumerate(graph.relations)}
     joins = [
         _Joining(tuple((position[name], expression) for name, expression in key.members), None) for key in graph.keys

@@ -82,6 +82,11 @@ def test_traffic_times_cost_is_the_network_usage() -> None:
         ("sites: [a]\nlinks: []\nstreams: {s: {site: b, rate: 1, columns: ts timestamp}}\n", "queries: []", "site 'b'"),
         ("sites: [a]\nlinks: []\nstreams: {}\n", "nothing: 1", "lists no queries"),
         ("sites: [a]\nlinks: []\nstreams: {}\n", "queries: [{name: q, sink: a}]", "query 1 .* has no 'cql'"),
+        (
+            "sites: [a]\nlinks: []\nstreams: {}\n",
+            "queries: [{name: q, sink: a, cql: 'SELECT t.x FROM t [RANGE 1 MINUTE]'}]",
+            r"query 'q' of .* cannot be bound\nstream 't' does not exist",
+        ),
         ("[", "queries: []", "not well-formed YAML"),
         ("- a", "queries: []", "is not a mapping"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,10 +20,11 @@ from anabranch.place.junction import Junction
 from anabranch.place.landscape import Landscape
 from anabranch.place.phased import InNetwork, PlanThenDeploy
 from anabranch.place.planner import cost_of, joins_of, problem_of
-from anabranch.place.run import COMPARED
+from anabranch.place.run import COMPARED, deploy
 from anabranch.place.search import JoinAt, Placed, Take, all_splits
 from anabranch.place.top_down import TopDown, suboptimality_bound
 from anabranch.place.workload import Ranges, airline_workload, random_workload
+from anabranch.window import Window
 from tests.unit.place.builders import join, landscape, line, planner_for
 
 
@@ -167,22 +170,23 @@ def test_phased_planners_keep_to_the_order_by_size() -> None:
     assert len(orders) == 1
 
 
-def test_the_junction_planner_ends_nearer_the_optimum_than_top_down_with_less_search_than_npc() -> None:
+@pytest.mark.parametrize("kind", ["reducing", "growing", "inferred"])
+def test_the_junction_planner_ends_nearer_the_optimum_than_top_down_with_less_search_than_npc(kind: str) -> None:
+    # Reducing joins once left it far from the optimum: the sites of large sources were not among those it searched.
     topology = transit_stub(132, 1)
     hierarchy = build(topology, 32)
-    costs = dict.fromkeys(("junction", "top-down", "npc"), 0.0)
-    counts = dict.fromkeys(costs, 0)
-    for seed in (3, 4, 5):
-        workload = random_workload(topology, 6, seed, Ranges(most=5))
-        for planner in (Junction(), TopDown(hierarchy), NetPresentCost(hierarchy)):
-            current = workload.landscape(topology)
-            for query in workload.queries:
-                decision = planner.plan(current, query)
-                current = decision.landscape
-                counts[planner.name] += decision.deployment.considered
-            costs[planner.name] += current.cost
-    assert costs["junction"] < costs["top-down"]
-    assert counts["junction"] < counts["npc"]
+    selectivities = {"reducing": (0.0005, 0.005), "growing": (0.01, 0.1)}
+    if kind == "inferred":
+        workload = airline_workload(topology, 25, 1, inferring=True)
+    else:
+        workload = random_workload(topology, 20, 1, Ranges(most=5, selectivity=selectivities[kind]))
+    start = workload.landscape(topology)
+    planners = (Exhaustive(), Junction(), TopDown(hierarchy), NetPresentCost(hierarchy))
+    optimum, junction, top_down, npc = (deploy(one, start, workload.queries) for one in planners)
+    assert junction.landscape.cost <= min(top_down.landscape.cost, 1.02 * optimum.landscape.cost)
+    if kind != "inferred":
+        # There it shares less, and so has more running streams to choose among.
+        assert junction.considered < npc.considered
 
 
 @pytest.mark.parametrize(
@@ -193,6 +197,18 @@ def test_queries_that_do_not_fit_the_network_are_named(streams: str, sink: str, 
     current = landscape(line(4), {"a": "n0", "b": "n3"})
     with pytest.raises(TopologyError, match=message):
         Exhaustive().plan(current, join("q", streams, sink))
+
+
+def _between_a_and_b() -> Landscape:
+    return landscape(line(4), {"a": "n0", "b": "n3"})
+
+
+def test_a_join_under_an_unbounded_window_is_named() -> None:
+    asked = join("q", "ab", "n2")
+    first, second = asked.query.graph.relations
+    graph = replace(asked.query.graph, relations=(replace(first, window=Window(None)), second))
+    with pytest.raises(TopologyError, match="query 'q' joins relation 'a' under an unbounded window"):
+        Exhaustive().plan(_between_a_and_b(), replace(asked, query=replace(asked.query, graph=graph)))
 
 
 def test_a_source_at_an_unknown_site_is_named() -> None:
@@ -216,8 +232,6 @@ def test_a_deployment_survives_json() -> None:
 
 
 def test_the_checker_sees_what_is_wrong() -> None:
-    from dataclasses import replace
-
     current = landscape(line(6), {"a": "n0", "b": "n3", "c": "n5"})
     query = join("q", "abc", "n5", where="a.x < 5")
     after = Exhaustive().plan(current, query).landscape

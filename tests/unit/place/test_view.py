@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.errors import TopologyError
 from anabranch.place.landscape import view_bytes
 from anabranch.place.view import needs
 from tests.unit.place.builders import join, query, statistics
@@ -75,15 +74,3 @@ def test_a_filter_behind_needs_its_columns() -> None:
     assert relaxed.covers(some)
     assert relaxed.covers(everything)
     assert "x" in relaxed.slots[0].columns
-
-
-def test_unbounded_windows_are_refused() -> None:
-    from dataclasses import replace
-
-    from anabranch.window import Window
-
-    bounded = join("q", "ab", "n0").query
-    first, second = bounded.graph.relations
-    graph = replace(bounded.graph, relations=(replace(first, window=Window(None)), second))
-    with pytest.raises(TopologyError, match="relation 'a' has an unbounded window"):
-        needs(replace(bounded, graph=graph))
