@@ -213,6 +213,13 @@ def test_a_join_runs_into_files_and_again_from_its_checkpoint(
     second = run("(b a)", 1)
     assert second.id == first.id
     assert sorted(map(tuple, spark.read.parquet(str(out)).collect())) == [(10, 20), (11, 21)]
+    assert join.measured(second) == {}
+    for start in (50, 60):
+        for name in ("s0", "s1"):
+            feed(name, [(start + second, second % 2, 0) for second in range(10)])
+    seen = join.measured(run("mjoin", 1))
+    assert seen["rates"] == {"a": pytest.approx(1.0), "b": pytest.approx(1.0)}
+    assert seen["selectivities"]["a b"] == pytest.approx(0.5, abs=0.2)
 
 
 def test_a_live_query_is_watched_and_stopped(
