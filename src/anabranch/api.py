@@ -18,7 +18,7 @@ from typing import Any
 
 from anabranch.adapt.settings import Settings
 from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes, decide, first_plan, means, proposal
+from anabranch.choosing import AUTO, DEFAULT_BATCH, PLAN_WORDS, Wishes, decide, first_plan, means, proposal
 from anabranch.errors import AnabranchError, CatalogError, SpecError
 from anabranch.explain import Explanation
 from anabranch.host.clock import IDLE_TIMEOUT
@@ -389,7 +389,7 @@ class ContinuousQueryWriter:
             As in a spec's `adapt:` block: `policy`, `every`, `gate`, `strategy`, `freeze`, `scope`, and what the policy
             takes. Without any, statistics are compared every ten batches.
 
-        A restart from the checkpoint goes on with the plan of the last batch, unless a plan is named.
+        A restart from the checkpoint goes on with the plan of the last batch, unless a plan is written out.
 
         Examples
         --------
@@ -476,7 +476,7 @@ class ContinuousQueryWriter:
                 means(query._query, self._wishes, slots=self._slot_count),
                 self._switches,
                 self._listeners,
-                goes_on=self._wishes.plan == "mesh" or (self._adapt is not None and self._wishes.plan == "auto"),
+                goes_on=self._wishes.plan == "mesh" or (self._adapt is not None and self._wishes.plan in PLAN_WORDS),
                 staging=Staging() if self._wishes.plan == "mesh" else None,
             ),
         )
