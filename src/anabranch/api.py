@@ -31,6 +31,7 @@ from anabranch.host.spark.sample import StreamSample, sample_streams
 from anabranch.host.spark.sink import ForeachBatchSink, Sink, TableSink, make_sink, require_columns
 from anabranch.host.steering import Switch
 from anabranch.optimize import Choice
+from anabranch.plan.execution import DEFAULT_EXECUTION, execution_model
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.schema import Schema
@@ -255,6 +256,7 @@ class ContinuousQueryWriter:
         self._wishes = AUTO
         self._slots: int | None = None
         self._idle_timeout = IDLE_TIMEOUT
+        self._execution = DEFAULT_EXECUTION
         self._function: Callable[[spark_host.DataFrame, int], None] | None = None
         self._adapt: Settings | None = None
         self._switches: tuple[Switch, ...] = ()
@@ -380,6 +382,14 @@ class ContinuousQueryWriter:
         self._idle_timeout = timeout
         return self
 
+    def execution(self, model: str) -> ContinuousQueryWriter:
+        """What waits for what: `un-synchronised`, `semi-synchronised` or `totally-synchronised`.
+
+        The last two give results in order of event time, within each batch or from first to last, slot by slot.
+        """
+        self._execution = execution_model(model)
+        return self
+
     def adapt(self, **settings: object) -> ContinuousQueryWriter:
         """Lets the query change its plan by itself when what it measures says that another one is better.
 
@@ -471,6 +481,7 @@ class ContinuousQueryWriter:
             trigger=self._trigger,
             name=self._name,
             idle_timeouts=self._idle_timeouts(),
+            execution=self._execution,
             changes=Changes(
                 self._adapt,
                 means(query._query, self._wishes, slots=self._slot_count),

@@ -40,6 +40,7 @@ def prepare(spec: Spec, spark: SparkSession) -> ContinuousQueryWriter:
         writer = writer.queryName(spec.name)
     if spec.idle_timeout is not None:
         writer = writer.idleTimeout(spec.idle_timeout)
+    writer = writer.execution(spec.execution)
     if spec.adapt is not None:
         writer = writer.adapt(**spec.adapt)
     for switch in spec.switches:

@@ -21,6 +21,7 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.choosing import AUTO, DEFAULT_BATCH, PLAN_WORDS, Wishes
 from anabranch.ddl import parse_schema
 from anabranch.errors import CatalogError, PlanError, SpecError
+from anabranch.plan.execution import DEFAULT_EXECUTION, EXECUTION_MODELS, ExecutionModel, execution_model
 from anabranch.plan.migration import STRATEGIES
 from anabranch.plan.text import parse as parse_plan
 from anabranch.schema import Schema
@@ -93,6 +94,7 @@ class Spec:
     allow_unbounded: bool = False
     name: str | None = None
     idle_timeout: str | None = None
+    execution: ExecutionModel = DEFAULT_EXECUTION
     adapt: Mapping[str, object] | None = None
     """The settings of adaptation as written, which are in order; None to keep the plan."""
     switches: tuple[SwitchSpec, ...] = ()
@@ -139,7 +141,7 @@ def parse(text: str, *, folder: Path) -> Spec:
         raise SpecError("the spec is not YAML", detail=str(error), hint="see 'anabranch run --help'") from error
     root = _Entry("", document)
     known = "streams query sink checkpoint trigger slots plan limits objective hints stats allow_unbounded name"
-    entries = root.mapping(f"{known} idle_timeout adapt switch", required="streams query sink checkpoint")
+    entries = root.mapping(f"{known} idle_timeout execution adapt switch", required="streams query sink checkpoint")
     streams = entries["streams"]
     named = streams.named()
     if not named:
@@ -161,6 +163,10 @@ def parse(text: str, *, folder: Path) -> Spec:
         spec = replace(spec, name=entry.text())
     if entry := entries.get("idle_timeout"):
         spec = replace(spec, idle_timeout=entry.timeout())
+    if entry := entries.get("execution"):
+        if entry.text() not in EXECUTION_MODELS:
+            raise entry.wrong(f"is '{entry.text()}'", f"write one of {', '.join(EXECUTION_MODELS)}")
+        spec = replace(spec, execution=execution_model(entry.text()))
     if "adapt" in (document or {}):
         # An empty block asks for adaptation as it is by default.
         settings = document["adapt"] or {}

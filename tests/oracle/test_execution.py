@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.engine.engine import Engine
-from anabranch.engine.execution import EXECUTION_MODELS, ExecutionModel, execution_model, rows_wait
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import ForeignCheckpoint, SpecError
 from anabranch.host.local import LocalHost
+from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel, execution_model, rows_wait
 from anabranch.plan.migration import Strategy
 from anabranch.plan.physical import Leaf
 from anabranch.plan.query import Query

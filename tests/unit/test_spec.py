@@ -167,6 +167,7 @@ def test_the_catalog_needs_schemas() -> None:
         ("plan", "((a b) c", "entry 'plan' is not a plan", "mjoin"),
         ("allow_unbounded", "sure", "entry 'allow_unbounded' is a text", "true or false"),
         ("idle_timeout", 3, "entry 'idle_timeout' is a number", "10 seconds"),
+        ("execution", "sometimes", "entry 'execution' is 'sometimes'", "semi-synchronised"),
         ("adapt", "soon", "entry 'adapt' is a text", "write for example adapt: {every: 10}"),
         ("adapt", {"policy": "daily"}, "entry 'adapt.policy': unknown policy 'daily'", "known are periodic"),
         ("switch", 5, "entry 'switch' is a number", "write a list such as"),

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from anabranch.engine.batch import Combinations, RelationBatch, joined
 from anabranch.engine.evaluate import evaluate
-from anabranch.engine.execution import Entrance, ExecutionModel, in_order, rows_wait
+from anabranch.engine.execution import Entrance, in_order
 from anabranch.engine.fabric.track import MeshTrack
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
@@ -39,6 +39,7 @@ from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.track import PlanTrack
 from anabranch.errors import InvariantBroken, MigrationError
+from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, rows_wait
 from anabranch.plan.mesh import Mesh, Plan, check_mesh, parse_mesh
 from anabranch.plan.migration import Content, Strategy, check_migration, match_states
 from anabranch.plan.physical import PhysicalPlan, content, kept, mjoin
@@ -59,7 +60,7 @@ class Engine:
         arena: Arena | None = None,
         codes: Mapping[str, tuple[str, ...]] | None = None,
         owns: Ownership | None = None,
-        execution: ExecutionModel = "un-synchronised",
+        execution: ExecutionModel = DEFAULT_EXECUTION,
     ) -> None:
         self.query = query
         self.owns = owns
@@ -403,7 +404,7 @@ def key_codes_of(query: Query) -> dict[str, tuple[str, ...]]:
     return {name: tuple(key.name for key in query.graph.keys_of([name])) for name in query.graph.names}
 
 
-def expiry(query: Query, floors: Mapping[str, int], execution: ExecutionModel = "un-synchronised") -> dict[str, int]:
+def expiry(query: Query, floors: Mapping[str, int], execution: ExecutionModel = DEFAULT_EXECUTION) -> dict[str, int]:
     """For each relation the time before which a row's deadline makes it useless; with nothing to meet, at once.
 
     Where rows wait for the watermark, so does what they may meet, and they themselves.

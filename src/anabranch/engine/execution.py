@@ -25,7 +25,7 @@ memory at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,23 +33,6 @@ import pyarrow as pa
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena
-from anabranch.errors import SpecError
-
-ExecutionModel: TypeAlias = Literal["un-synchronised", "semi-synchronised", "totally-synchronised"]
-EXECUTION_MODELS: tuple[ExecutionModel, ...] = get_args(ExecutionModel)
-
-
-def execution_model(name: str) -> ExecutionModel:
-    """The model of that name."""
-    for model in EXECUTION_MODELS:
-        if model == name:
-            return model
-    raise SpecError(f"unknown execution model '{name}'", hint=f"one of {', '.join(EXECUTION_MODELS)}")
-
-
-def rows_wait(model: ExecutionModel) -> bool:
-    """True when rows wait for the watermark before the plan sees them."""
-    return model == "totally-synchronised"
 
 
 def in_order(results: Iterable[tuple[Int64Array, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:

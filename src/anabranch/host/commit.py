@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from anabranch.engine.engine import expiry
-from anabranch.engine.execution import ExecutionModel
 from anabranch.host.clock import Clocks
 from anabranch.host.slot import SlotPlan, SlotTask
 from anabranch.host.store import Manifest, RowFile, new_attempt
+from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics, merge
@@ -60,7 +60,7 @@ def next_task(
     clocks: Clocks,
     manifest: Manifest | None,
     clocks_after: Clocks | None,
-    execution: ExecutionModel = "un-synchronised",
+    execution: ExecutionModel = DEFAULT_EXECUTION,
 ) -> SlotTask:
     """A new attempt at a batch, from the state that the last manifest left; `clocks_after` if they are known yet."""
     return SlotTask(

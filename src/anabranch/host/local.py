@@ -22,7 +22,6 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.engine.codes import combine_codes, key_codes
 from anabranch.engine.engine import Engine
 from anabranch.engine.evaluate import evaluate, evaluate_mask
-from anabranch.engine.execution import ExecutionModel
 from anabranch.engine.operators.group_by import finish
 from anabranch.engine.ownership import needed_in
 from anabranch.errors import BatchError, HostError
@@ -34,6 +33,7 @@ from anabranch.host.slot import SlotPlan, SlotTask, advance, bring_to, drain, ma
 from anabranch.host.steering import Record, Steering, Switch, event_seconds
 from anabranch.host.store import Manifest, Store
 from anabranch.host.wire import WireLayout, wire_layout
+from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import choose_partitioning, row_code
@@ -61,7 +61,7 @@ class LocalHost:
         adapt: Settings | None = None,
         means: Means | None = None,
         switches: Iterable[Switch] = (),
-        execution: ExecutionModel = "un-synchronised",
+        execution: ExecutionModel = DEFAULT_EXECUTION,
         staging: Staging | None = None,
     ) -> None:
         self.query = query

@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.engine import Engine, expiry
-from anabranch.engine.execution import ExecutionModel
 from anabranch.engine.ownership import needed_in, owner_test
 from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.engine.state.arena import Arena
@@ -30,6 +29,7 @@ from anabranch.errors import MigrationError
 from anabranch.host.meshing import propose
 from anabranch.host.store import RowFile, Store, rows_name
 from anabranch.host.wire import wire_layout
+from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.mesh import Plan
 from anabranch.plan.migration import Strategy
 from anabranch.plan.partitioning import Partitioning
@@ -68,7 +68,7 @@ class SlotTask:
     """The watermark after the batch; needed during the step by grouped queries and where rows wait for it."""
     files: tuple[RowFile, ...] = ()
     partitionings: tuple[Partitioning, ...] = ()
-    execution: ExecutionModel = "un-synchronised"
+    execution: ExecutionModel = DEFAULT_EXECUTION
     compacting: frozenset[int] = frozenset()
     """The slots that write all their live rows this time, so that older files can go."""
 

@@ -27,9 +27,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from anabranch.engine.execution import ExecutionModel, execution_model, rows_wait
 from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, PlanError, StorageFull
 from anabranch.host.clock import Clocks
+from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, execution_model, rows_wait
 from anabranch.plan.partitioning import Dimension, Partitioning
 from anabranch.plan.query import Query
 
@@ -76,7 +76,7 @@ class Store:
 
     # --- identity -----------------------------------------------------------------------------------------------------
 
-    def open(self, query: Query, execution: ExecutionModel = "un-synchronised") -> str:
+    def open(self, query: Query, execution: ExecutionModel = DEFAULT_EXECUTION) -> str:
         """Claims an empty checkpoint for the query, or makes sure an existing one is its own; returns its identity."""
         path = f"{self.root}/metadata.json"
         found = self._read_json(path)

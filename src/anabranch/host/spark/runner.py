@@ -25,7 +25,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from anabranch.adapt.loop import Means
 from anabranch.adapt.settings import Settings
 from anabranch.catalog import StreamDeclaration
-from anabranch.engine.execution import ExecutionModel, rows_wait
 from anabranch.engine.operators.group_by import parts_schema
 from anabranch.errors import CorruptCheckpoint
 from anabranch.host import hot
@@ -49,6 +48,7 @@ from anabranch.host.spark.worker import finish_function, step_function, then, wa
 from anabranch.host.steering import Record, Steering, Switch, event_seconds
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, TIME, wire_layout
+from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, rows_wait
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query import Query
@@ -93,7 +93,7 @@ class SparkRunner:
         idle_timeouts: Mapping[str, int | None],
         announce: Announce = lambda phase, batch: None,
         changes: Changes | None = None,
-        execution: ExecutionModel = "un-synchronised",
+        execution: ExecutionModel = DEFAULT_EXECUTION,
     ) -> None:
         self.query = query
         self.execution = execution
@@ -327,10 +327,11 @@ def start_query(
     idle_timeouts: Mapping[str, int | None],
     announce: Announce = lambda phase, batch: None,
     changes: Changes | None = None,
+    execution: ExecutionModel = DEFAULT_EXECUTION,
 ) -> tuple[StreamingQuery, SparkRunner]:
     """Starts the query; the checkpoint holds Spark's part in `spark/` and ours in `anabranch/`."""
     refuse_speculation(spark)
-    runner = SparkRunner(query, plan, sink, checkpoint, slots, idle_timeouts, announce, changes)
+    runner = SparkRunner(query, plan, sink, checkpoint, slots, idle_timeouts, announce, changes, execution)
     by_stream = {declarations[stream].name: frame for stream, frame in frames.items()}
     union = tagged_union(runner.layout, runner.partitioning, {**frames, **by_stream})
     writer = union.writeStream.foreachBatch(runner.on_batch)
