@@ -53,7 +53,7 @@ def test_everything_can_be_said() -> None:
         ({"gate": 3}, "entry 'adapt.gate' is '3'"),
         ({"strategy": "teleport"}, "entry 'adapt.strategy': unknown value 'teleport'\nhint: known are auto"),
         ({"freeze": "yes"}, "entry 'adapt.freeze' is 'yes'\nhint: write true or false"),
-        ({"polcy": "periodic"}, "entry 'adapt.polcy' is not known\nhint: did you mean 'policy'?"),
+        ({"policyy": "periodic"}, "entry 'adapt.policyy' is not known\nhint: did you mean 'policy'?"),
         ({"policy": "periodic", "threshold": 2}, "entry 'adapt.threshold' is not known"),
         ({"policy": "memory-driven", "share": 2}, "entry 'adapt.share' is '2'\nhint: write a share above 0"),
     ],

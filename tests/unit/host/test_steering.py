@@ -184,3 +184,15 @@ def test_one_slot_is_not_changed_under_a_loop_that_decides_for_all() -> None:
         host.migrate(RIGHT, slots=[0])
     host.steering.freeze()
     host.migrate(RIGHT, slots=[0])
+
+
+def test_slots_may_adapt_each_by_what_it_sees() -> None:
+    """All common keys are in one slot: there the order of joins matters, in the other it does not."""
+    gate = Gate(cores=0.0, horizon=1e9, cool_down=Interval(batches=2))
+    adapt = Settings(policy=Periodic(Interval(batches=3)), gate=gate, scope="slot", remember=4)
+    host = LocalHost(QUERY, RIGHT, slots=2, adapt=adapt)
+    drifting(host, 18, matching="bc")
+    decisions = [record for record in host.records if record["kind"] == "decision"]
+    assert {tuple(record["slots"]) for record in decisions} == {(0,), (1,)}
+    seen = {tuple(record["slots"]): record["statistics"]["selectivities"] for record in decisions}
+    assert seen[0,] != seen[1,]
