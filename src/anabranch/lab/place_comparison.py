@@ -182,7 +182,7 @@ def _savings(found: dict[str, dict[str, Total]]) -> Callable[[Figure], None]:
         axes.set_yticks(range(len(found)), list(found), fontsize=8)
         axes.invert_yaxis()
         axes.set(title="what Top-Down saves, by setting", xlabel="%")
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc="lower right")
 
     return draw
 
