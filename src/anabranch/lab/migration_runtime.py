@@ -223,7 +223,7 @@ def _spark_run(spark: Any, folder: Path, name: str, sizes: list[int], length: in
         if ours is None:
             continue
         number = progress["batchId"]
-        slots = [sum(slot["seconds"].values()) for slot in ours["slotStatistics"]]
+        slots = [_work(slot["seconds"]) for slot in ours["slotStatistics"]]
         adapting += ours["durationMs"]["adapt"] / 1000
         moments.append(
             Moment(
@@ -239,6 +239,11 @@ def _spark_run(spark: Any, folder: Path, name: str, sizes: list[int], length: in
         )
     migrations = sum(record.get("phase") == "began" for record in handle.history)
     return Run(tuple(moments), migrations, adapting / sum(moment.wall for moment in moments))
+
+
+def _work(seconds: Mapping[str, float]) -> float:
+    """What a slot did itself; receiving is mostly waiting for Spark."""
+    return sum(spent for kind, spent in seconds.items() if kind != "transfer")
 
 
 def _overhead(runs: Mapping[str, Run]) -> Verdict:
