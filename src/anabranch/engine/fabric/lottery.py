@@ -41,9 +41,9 @@ class Lottery:
         before = self._seen.get(place, Passed())
         self._seen[place] = Passed(FADING * before.rows_in, FADING * before.rows_out).plus(rows, kept)
 
-    def forget(self) -> None:
-        """Starts with equal tickets, for routes that have changed."""
-        self._seen = {}
+    def forget(self, query: int) -> None:
+        """Equal tickets again for the routes of a query, because they have changed."""
+        self._seen = {place: passed for place, passed in self._seen.items() if place[0] != query}
 
     def layout(self) -> dict[str, Any]:
         seen = [[*place, passed.rows_in, passed.rows_out] for place, passed in self._seen.items()]

@@ -65,7 +65,7 @@ class OperatorIndex:
         self._places: dict[str | Theta, int] = {}
         self._bases = bases
         self._meter = meter
-        self._lottery = lottery
+        self.lottery = lottery
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -92,7 +92,7 @@ class OperatorIndex:
         if not top:
             yield ruster
             return
-        number = top[0] if len(top) == 1 else self._lottery.choose(route.query, route.relation, route.number, top)
+        number = top[0] if len(top) == 1 else self.lottery.choose(route.query, route.relation, route.number, top)
         module, rest = self._modules[number], _after(ruster.token, number)
         assert module is not None
         kept, spent, started = 0, 0.0, perf_counter()
@@ -104,7 +104,7 @@ class OperatorIndex:
         spent += perf_counter() - started
         self._meter.hopped(route.relation, route.number, module.name, rows, kept, spent)
         if len(top) > 1:
-            self._lottery.learn(route.query, route.relation, route.number, number, rows, kept)
+            self.lottery.learn(route.query, route.relation, route.number, number, rows, kept)
 
     def _add(self, key: str | Theta, module: ProbeModule | SelectionModule) -> None:
         self._places[key] = len(self._modules)

@@ -55,10 +55,16 @@ def profile(
     """
     others = tuple(name for name in graph.names if name != relation)
     operators = (*others, *put_off)
+    attributes = attributes_of(graph, relation)
+    if not bases[relation].ring.live:
+        nothing = np.empty((0, len(operators)))
+        return OperatorProfile(
+            relation, attributes.to_arrow().empty_table(), OperatorMatrix(operators, nothing, nothing)
+        )
     indexes = {name: base.indexes for name, base in bases.items()}
     run = _Run(graph, relation, bases, Route(((*operators,),)) if operators else Route(()))
     found = _youngest(bases[relation], rows)
-    columns = read_attributes(graph, bases[relation], attributes_of(graph, relation).names, found)
+    columns = read_attributes(graph, bases[relation], attributes.names, found)
     selectivity, cost = np.ones((len(found), len(operators))), np.zeros((len(found), len(operators)))
     for number, operator in enumerate(operators):
         selectivity[:, number], cost[:, number] = run.measure(operator, found)

@@ -51,8 +51,7 @@ class MeshTrack:
         self._bases = bases
         self._meter = meter
         self._query = query
-        self._lottery = Lottery()
-        self._index = index or OperatorIndex(bases, meter, self._lottery)
+        self._index = index or OperatorIndex(bases, meter, Lottery())
         self.replace(mesh)
 
     def replace(self, mesh: Mesh) -> None:
@@ -71,7 +70,7 @@ class MeshTrack:
         self.plan = mesh
         self._classifiers = {way.relation: way.classifier for way in mesh.ways}
         self._routes = routes
-        self._lottery.forget()
+        self._index.lottery.forget(self._query)
 
     def retain_indexes(self) -> None:
         """Takes back every index of a base state that no route looks into."""
@@ -79,10 +78,10 @@ class MeshTrack:
             base.retain(tuple(self._indexes[name]))
 
     def layout(self) -> dict[str, Any]:
-        return {"plan": str(self.plan), "lottery": self._lottery.layout()}
+        return {"plan": str(self.plan), "lottery": self._index.lottery.layout()}
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
-        self._lottery.reopen(layout["lottery"])
+        self._index.lottery.reopen(layout["lottery"])
 
     def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         """Sends new rows of a relation on their routes and yields what they finish, if that is wanted."""

@@ -1,0 +1,144 @@
+"""The fabric in the small: what routes count, what uncertain routes choose, and what profiling sees."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from anabranch.cql import compile_query
+from anabranch.engine.engine import Engine
+from anabranch.engine.fabric import track
+from anabranch.engine.fabric.lottery import Lottery
+from anabranch.engine.fabric.profile import profile
+from anabranch.host.local import LocalHost
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.mesh import Mesh, one_route, parse_mesh
+from anabranch.plan.query import Query
+from anabranch.testing.scripted import read_rows, read_script
+
+CATALOG = read_script("\n".join(f"stream {name} (k bigint, v bigint)" for name in "abc")).catalog
+
+
+def query(where: str) -> Query:
+    windows = ", ".join(f"{name} [RANGE 100 SECONDS]" for name in "abc")
+    return compile_query(f"SELECT a.v AS x, b.v AS y, c.v AS z FROM {windows} WHERE {where}", CATALOG)
+
+
+STAR = query("a.k = b.k AND a.k = c.k")
+CHAIN = query("a.k = b.k AND b.v = c.v")
+LINES = ("b 1 1 10", "b 2 1 11", "b 2 2 12", "c 1 1 20", "c 2 3 21")
+
+
+def host(chosen: Query, mesh: Mesh, lines: tuple[str, ...] = LINES) -> LocalHost:
+    started = LocalHost(chosen, mesh)
+    started.step(read_rows(CATALOG, lines))
+    return started
+
+
+def engine_of(started: LocalHost) -> Engine:
+    return started._engines[0]
+
+
+def test_routes_count_their_rows_results_and_hops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(track, "SMALLEST_RUSTER", 1)
+    mesh = parse_mesh("mesh(a: b>c, c>b by (v <= 0.5 ? 0 : 1); b: a>c; c: a>b)")
+    started = host(STAR, mesh)
+    answer = started.step(read_rows(CATALOG, ("a 3 1 0", "a 3 2 0", "a 3 1 1", "a 3 9 1")))
+    assert answer.num_rows == 4
+    routes = {(route.relation, route.route): route for route in started.statistics.routes}
+    first, second = routes["a", 0], routes["a", 1]
+    assert (first.rows, first.results) == (2, 2)
+    assert [(hop.operator, hop.rows, hop.kept) for hop in sorted(first.hops, key=lambda h: h.operator)] == [
+        ("b", 2, 3),
+        ("c", 3, 2),
+    ]
+    assert (second.rows, second.results) == (2, 2)
+    assert [(hop.operator, hop.rows, hop.kept) for hop in sorted(second.hops, key=lambda h: h.operator)] == [
+        ("b", 1, 2),
+        ("c", 2, 1),
+    ]
+
+
+def test_small_rusters_go_with_the_largest() -> None:
+    mesh = parse_mesh("mesh(a: b>c, c>b by (v <= 0.5 ? 0 : 1); b: a>c; c: a>b)")
+    started = host(STAR, mesh)
+    started.step(read_rows(CATALOG, ("a 3 1 0", "a 3 2 0", "a 3 1 1")))
+    assert {(route.relation, route.route) for route in started.statistics.routes} == {("a", 0)}
+
+
+def test_a_change_of_mesh_moves_no_state_and_keeps_only_the_indexes_it_needs() -> None:
+    started = host(CHAIN, parse_mesh("mesh(a: b>c; b: a>c; c: b>a)"))
+    engine = engine_of(started)
+    before = {name: base.ring.next for name, base in engine.bases.items()}
+    moved = engine.migrate(parse_mesh("mesh(a: c>b; b: c>a; c: a>b)"), "none")
+    assert not moved.moved
+    assert not moved.recomputed
+    assert {name: base.ring.next for name, base in engine.bases.items()} == before
+    """From a the only way to c without b is to look at all rows."""
+    assert () in engine.bases["c"].indexes
+    engine.migrate(parse_mesh("mesh(a: b>c; b: a>c; c: b>a)"), "none")
+    assert () not in engine.bases["c"].indexes
+
+
+def test_the_lottery_learns_who_lets_few_rows_through() -> None:
+    lottery = Lottery()
+    for _ in range(30):
+        lottery.learn(0, "a", 0, 1, 1_000, 1_000)
+        lottery.learn(0, "a", 0, 2, 1_000, 10)
+    drawn = [lottery.choose(0, "a", 0, (1, 2)) for _ in range(300)]
+    assert drawn.count(2) > 250
+    assert drawn.count(1) > 0
+    lottery.forget(0)
+    fair = [lottery.choose(0, "a", 0, (1, 2)) for _ in range(300)]
+    assert 100 < fair.count(1) < 200
+
+
+def test_a_lottery_that_is_reopened_goes_on_with_the_same_draws() -> None:
+    one, other = Lottery(), Lottery()
+    one.learn(0, "a", 0, 1, 100, 50)
+    one.choose(0, "a", 0, (1, 2, 3))
+    other.reopen(one.layout())
+    assert [one.choose(0, "a", 0, (1, 2, 3)) for _ in range(20)] == [
+        other.choose(0, "a", 0, (1, 2, 3)) for _ in range(20)
+    ]
+
+
+def test_a_profile_counts_what_each_operator_finds_for_each_row() -> None:
+    started = host(STAR, one_route(STAR.graph), (*LINES, "a 3 1 0", "a 3 2 0", "a 3 7 0"))
+    seen = profile(STAR.graph, "a", engine_of(started).bases)
+    assert seen.matrix.operators == ("b", "c")
+    assert seen.matrix.selectivity.tolist() == [[2.0, 1.0], [1.0, 0.0], [0.0, 0.0]]
+    assert seen.columns.column("k").to_pylist() == [1, 2, 7]
+    assert (seen.matrix.cost >= 0).all()
+
+
+def test_a_profile_reaches_far_relations_over_the_near_ones() -> None:
+    lines = ("b 1 1 5", "b 1 1 6", "b 1 2 7", "c 1 0 5", "c 1 0 5", "a 3 1 0", "a 3 2 0", "a 3 9 0")
+    started = host(CHAIN, one_route(CHAIN.graph), lines)
+    engine = engine_of(started)
+    indexes = {name: base.indexes for name, base in engine.bases.items()}
+    seen = profile(CHAIN.graph, "a", engine.bases)
+    """Row 1 has two partners in b, of which one has two in c; row 9 never gets there and is taken as the mean."""
+    assert seen.matrix.selectivity[:, 0].tolist() == [2.0, 1.0, 0.0]
+    assert seen.matrix.selectivity[:, 1] == pytest.approx(np.array([1.0, 0.0, 2 / 3]))
+    assert {name: base.indexes for name, base in engine.bases.items()} == indexes
+
+
+def test_predicates_can_be_profiled_as_operators() -> None:
+    with_theta = query("a.k = b.k AND a.k = c.k AND a.v < b.v")
+    started = host(with_theta, one_route(with_theta.graph), (*LINES, "a 3 1 10"))
+    bases = engine_of(started).bases
+    eager = profile(with_theta.graph, "a", bases)
+    assert eager.matrix.selectivity.tolist() == [[1.0, 1.0]]
+    put_off = profile(with_theta.graph, "a", bases, put_off=("#0",))
+    assert put_off.matrix.operators == ("b", "c", "#0")
+    assert put_off.matrix.selectivity.tolist() == [[2.0, 1.0, 0.5]]
+
+
+def test_a_state_without_rows_has_an_empty_profile() -> None:
+    graph: JoinGraph = STAR.graph
+    engine = Engine(STAR, one_route(graph))
+    seen = profile(graph, "a", engine.bases)
+    assert seen.matrix.rows == 0
+    assert isinstance(seen.columns, pa.Table)
