@@ -83,7 +83,8 @@ def decide(
     wishes.given.check_names(query.graph)
     view = Layered((wishes.given, seen, calibrated()))
     budget = Budget(wishes.cpu, wishes.memory, slots)
-    return choose(query.graph, view, budget, wishes.objective, _hints(query, wishes), batch=batch)
+    slide = query.seconds_between_boundaries
+    return choose(query.graph, view, budget, wishes.objective, _hints(query, wishes), batch=batch, slide=slide)
 
 
 def means(query: Query, wishes: Wishes = AUTO, *, slots: int = 1, seen: StatisticsView = NOTHING_KNOWN) -> Means:

@@ -183,7 +183,7 @@ class Loop:
     def _decide(self, seen: Observation, trigger: str) -> Decision:
         known, means = self._learn(), self.means
         view = self.view
-        model = resource_model(self._query.graph, view, known.batch)
+        model = resource_model(self._query.graph, view, known.batch, self._query.seconds_between_boundaries)
         current = with_default_orders(seen.plan, self._query.graph)
         proposed, origin = self._proposed(known, view)
         decision = Decision(

@@ -65,6 +65,8 @@ class Estimates:
     """For each key class the distinct values per relation; 0 where the relation is no member."""
     thetas: tuple[ThetaEstimate, ...] = ()
     used: tuple[Used, ...] = ()
+    slide: float = 0.0
+    """Seconds between the boundaries of a grouped query; 0 for any other."""
 
     def __post_init__(self) -> None:
         if len(self.names) > MOST_RELATIONS:
@@ -99,7 +101,9 @@ def from_edges(
     return Estimates(names, tuple(rates.values()), (window,) * size, (row_bytes,) * size, keys)
 
 
-def from_statistics(graph: JoinGraph, seen: StatisticsView, *, horizon: float = 3600.0) -> Estimates:
+def from_statistics(
+    graph: JoinGraph, seen: StatisticsView, *, horizon: float = 3600.0, slide: float = 0.0
+) -> Estimates:
     """The numbers of a query; what the view does not know is assumed, and marked so.
 
     An unbounded window counts as `horizon` seconds. An unknown rate is the mean of the known ones; an unknown equality
@@ -130,7 +134,7 @@ def from_statistics(graph: JoinGraph, seen: StatisticsView, *, horizon: float = 
     sizes = dict(zip(graph.names, (rate * window for rate, window in zip(rates, windows, strict=True)), strict=True))
     keys = tuple(_distinct_values(key, graph, seen, sizes, use) for key in graph.keys)
     thetas = tuple(_theta(theta, graph, seen, use) for theta in graph.thetas)
-    return Estimates(graph.names, tuple(rates), tuple(windows), tuple(row_bytes), keys, thetas, tuple(used))
+    return Estimates(graph.names, tuple(rates), tuple(windows), tuple(row_bytes), keys, thetas, tuple(used), slide)
 
 
 def payload_bytes(schema: Schema) -> float:

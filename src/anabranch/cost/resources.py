@@ -26,14 +26,14 @@ by key). Only `NESTED` makes the mjoin of experiment set 2 unqualified as report
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import expm1, inf, log1p, prod
 
 from anabranch.cost.estimates import Estimates, ThetaEstimate
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes, probe_order
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes, pre_groups, probe_order
 from anabranch.stats.view import UnitCosts
 
 HASHED = UnitCosts(insert=2e-7, delete=2e-7, probe=0.0, compare=0.0, match=2.2e-6)
@@ -59,6 +59,8 @@ class ResourceModel:
     """Whether a join looks rows up by key, or looks at all of them."""
     batch: float = 0.0
     """Seconds between batches; 0 where rows are taken one by one."""
+    shares: tuple[tuple[int, float], ...] = ()
+    """For each set of relations that a plan merges, the share of its rows that is left; see `merging`."""
 
     @cached_property
     def _rows(self) -> dict[int, float]:
@@ -108,6 +110,28 @@ class ResourceModel:
         shortest = min(window for position, window in enumerate(self.estimates.windows) if mask >> position & 1)
         return self.births(mask) * (shortest + self.batch / 2)
 
+    def share(self, mask: int) -> float:
+        """The share of the combinations of a set that is left after its merged inputs were merged."""
+        return prod(left for merged, left in self.shares if merged & mask == merged) if self.shares else 1.0
+
+    def merging(self, plan: PhysicalPlan) -> ResourceModel:
+        """The model for a plan that merges inputs, if they differ in nothing but keys, boundaries and what is carried.
+
+        Of n rows that come in one slide, each with one of d keys, d (1 - (1 - 1/d)^n) different ones are left.
+        """
+        shares = {}
+        for merged in pre_groups(plan):
+            mask = self.estimates.mask(merged.relations)
+            rows = self.births(mask) * self.estimates.slide
+            keys = prod(
+                next(values for values, member in rising if member & mask)
+                for members, rising in self.key_members
+                if members & mask and members & ~mask
+            )
+            different = keys * -expm1(rows * log1p(-1 / keys)) if 1 < keys < inf else min(keys, rows)
+            shares[mask] = min(1.0, different / rows) if rows > 1 else 1.0
+        return replace(self, shares=tuple(shares.items()))
+
     def key_selectivity(self, left: int, right: int) -> float:
         """The share of pairs of two disjoint sets that agree in all keys."""
         share = 1.0
@@ -148,8 +172,9 @@ class ResourceModel:
             # Two neighbouring buckets of a band's width hold twice the partners.
             share *= min(1.0, 2 * next(theta.selectivity for theta in thetas if theta.is_band))
         match = units.match + units.match_relation * (bound | block).bit_count() + units.check * len(thetas)
-        partners = share * self.rows(block)
-        return self.rows(bound) * (units.probe + units.compare * share * self.held(block) + match * partners)
+        found = share * self.share(block)
+        costs = units.probe + units.compare * found * self.held(block) + match * found * self.rows(block)
+        return self.rows(bound) * self.share(bound) * costs
 
     def chain(self, start: int, order: list[int]) -> float:
         """CPU of the new rows of one input that enter its state and probe the others in that order."""
@@ -226,17 +251,25 @@ class ResourceModel:
 
     def price(self, plan: PhysicalPlan) -> Resources:
         """CPU, memory and output rate of a plan whose probe orders are explicit."""
+        if any(pre_groups(plan)) and not self.shares:
+            return self.merging(plan).price(plan)
         cpu = self.base.cpu
+        if self.shares:
+            # A row is merged at what it costs to group a result, and fewer results are left to group.
+            emit, rate = self.units.emit, self.base.rate
+            cpu += emit * sum(self.births(mask) for mask, _ in self.shares)
+            cpu -= emit * rate * (1 - self.share(self.estimates.everything))
+            cpu += sum(self.upkeep(mask) * self.share(mask) for mask, _ in self.shares)
         for node in nodes(plan):
             blocks = [self.estimates.mask(child.relations) for child in node.inputs]
             orders = _explicit(node)
             for block, count in zip(blocks, self.index_counts(blocks, orders), strict=True):
-                cpu += self.births(block) * count * self.units.link
+                cpu += self.births(block) * self.share(block) * count * self.units.link
             for start, order in enumerate(orders):
                 cpu += self.chain(blocks[start], [blocks[position] for position in order])
             mask = self.estimates.mask(node.relations)
             if mask != self.estimates.everything:
-                cpu += self.upkeep(mask)
+                cpu += self.upkeep(mask) * self.share(mask)
         return Resources(cpu, sum(self.state_sizes(plan).values()), self.base.rate)
 
     def state_sizes(self, plan: PhysicalPlan) -> dict[int, float]:
@@ -247,7 +280,7 @@ class ResourceModel:
             for block, count in zip(blocks, self.index_counts(blocks, _explicit(node)), strict=True):
                 if block not in sizes:
                     sizes[block] = self.state_bytes(block)
-                sizes[block] += self.held(block) * count * self.units.index_bytes
+                sizes[block] += self.held(block) * self.share(block) * count * self.units.index_bytes
         return sizes
 
 

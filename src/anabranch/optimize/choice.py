@@ -68,23 +68,26 @@ def choose(
     hints: Hints | None = None,
     *,
     batch: float = 1.0,
+    slide: float = 0.0,
 ) -> Choice:
     """The plan for a query: best by the objective among those that keep the budget and obey the hints.
 
-    `batch` is the time between batches in seconds.
+    `batch` is the time between batches in seconds, `slide` that between the boundaries of a grouped query.
     """
-    model = resource_model(graph, statistics, batch)
+    model = resource_model(graph, statistics, batch, slide)
     budget, objective, hints = budget or Budget(), objective or Objective(), hints or Hints()
     costs = statistics.unit_costs()
     units_from = costs.source if costs is not None else "assumed"
     return Choice(_answer(model, budget, objective, hints), model, budget, objective, units_from)
 
 
-def resource_model(graph: JoinGraph, statistics: StatisticsView, batch: float = 1.0) -> ResourceModel:
+def resource_model(
+    graph: JoinGraph, statistics: StatisticsView, batch: float = 1.0, slide: float = 0.0
+) -> ResourceModel:
     """What plans of a query are priced by: estimates from the statistics, and this engine's unit costs unless given."""
     costs = statistics.unit_costs()
     units = costs.units if costs is not None else ENGINE
-    return ResourceModel(from_statistics(graph, statistics), units, batch=batch)
+    return ResourceModel(from_statistics(graph, statistics, slide=slide), units, batch=batch)
 
 
 def _answer(model: ResourceModel, budget: Budget, objective: Objective, hints: Hints) -> Proposal | Infeasible:

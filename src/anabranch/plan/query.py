@@ -53,6 +53,11 @@ class Query:
             parts.append(str(self.grouping))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
+    @property
+    def seconds_between_boundaries(self) -> float:
+        """The slide of a grouped query; 0 for any other."""
+        return self.grouping.slide / 1e6 if self.grouping is not None else 0.0
+
     def result_columns(self, relation: str) -> tuple[str, ...]:
         """The relation's columns that a finished combination still has to provide, in schema order."""
         if self.grouping is None:

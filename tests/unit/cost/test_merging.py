@@ -1,0 +1,36 @@
+"""Merging rows before they join is priced by how many of them share a key and a slide."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.cost.estimates import Estimates
+from anabranch.cost.resources import ResourceModel
+from anabranch.cost.units import ENGINE
+from anabranch.plan.text import parse
+
+
+def model(keys: float, slide: float = 4.0) -> ResourceModel:
+    estimates = Estimates(("a", "b"), (400.0, 400.0), (20.0, 20.0), (16.0, 16.0), ((keys, keys),), slide=slide)
+    return ResourceModel(estimates, ENGINE, batch=2.0)
+
+
+def test_what_is_left_is_one_row_for_each_key_and_slide() -> None:
+    plan, a, b = parse("([a] b)"), 0b01, 0b10
+    assert model(50.0).merging(plan).share(a) == pytest.approx(50 / 1600, rel=1e-6)
+    assert model(50.0).merging(plan).share(a | b) == pytest.approx(50 / 1600, rel=1e-6)
+    assert model(50.0).merging(plan).share(b) == 1.0
+    assert model(1e9).merging(plan).share(a) == pytest.approx(1.0, abs=1e-4)
+    assert model(1.0).merging(plan).share(a) == 1 / 1600
+    assert model(50.0, slide=0.0).merging(plan).share(a) == 1.0
+
+
+def test_merging_pays_where_many_rows_share_a_key_and_costs_where_none_do() -> None:
+    single, one, both = parse("(a b)"), parse("([a] b)"), parse("([a] [b])")
+    crowded, sparse = model(50.0), model(1e6)
+    assert crowded.price(single).cpu > 2 * crowded.price(one).cpu > 2 * crowded.price(both).cpu
+    assert sparse.price(single).cpu < sparse.price(one).cpu < sparse.price(both).cpu
+
+
+def test_plans_that_merge_nothing_cost_what_they_did() -> None:
+    assert model(50.0).price(parse("(a b)")) == model(50.0, slide=0.0).price(parse("(a b)"))
