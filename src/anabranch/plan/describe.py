@@ -6,7 +6,7 @@ Text and pictures of plans are made from these, so that they cannot tell differe
 from __future__ import annotations
 
 from anabranch.plan.join_graph import JoinGraph, KeyClass, render
-from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, probe_order, shape
+from anabranch.plan.physical import JoinNode, PhysicalPlan, kept, nodes, pre_groups, probe_order, shape
 
 
 def conditions(node: JoinNode, graph: JoinGraph) -> tuple[str, ...]:
@@ -30,8 +30,10 @@ def probe_path(node: JoinNode, position: int, graph: JoinGraph) -> tuple[str, ..
 def describe(plan: PhysicalPlan, graph: JoinGraph) -> str:
     """The plan text, then every join with its predicates and probe orders, then the relations."""
     lines = [f"plan {plan}"]
+    states = {inner.shape for inner in kept(plan)}
+    lines += [f"  merge {merged.shape} kept as state" for merged in pre_groups(plan)]
     for node in nodes(plan):
-        lines.append(f"  join {node.shape}{'' if node == plan else ' kept as state'}")
+        lines.append(f"  join {node.shape}{' kept as state' if node.shape in states else ''}")
         lines.append(f"    on {' AND '.join(conditions(node, graph)) or 'nothing: every pair within the windows'}")
         lines += [f"    probe {' > '.join(probe_path(node, position, graph))}" for position in range(len(node.inputs))]
     return "\n".join([*lines, *(f"  {line}" for line in render(graph).split("\n") if line.startswith("relation "))])

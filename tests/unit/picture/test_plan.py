@@ -151,3 +151,9 @@ def test_boxes_stay_on_the_page_and_apart(plan: PhysicalPlan) -> None:
             beside = x + wide <= other_x or other_x + other_wide <= x
             above = y + tall <= other_y or other_y + other_tall <= y
             assert beside or above
+
+
+def test_a_merged_input_enters_through_a_store_of_its_own() -> None:
+    found = texts(plan_svg(make_query("ab"), parse("([a] b)")))
+    assert "[a]" in found
+    assert "intermediate results kept as state" in found

@@ -53,5 +53,10 @@ def test_the_description_names_joins_orders_states_and_relations() -> None:
     ]
 
 
+def test_merged_inputs_are_named_and_what_is_only_merged_is_not_kept() -> None:
+    lines = describe(parse("([(a b)] c)"), GRAPH).split("\n")
+    assert lines[:3] == ["plan ([(a b)] c)", "  merge [(a b)] kept as state", "  join (a b)"]
+
+
 def test_a_join_without_predicates_says_so() -> None:
     assert "nothing: every pair within the windows" in describe(parse("(a b)"), JoinGraph(GRAPH.relations[:2]))
