@@ -5,7 +5,7 @@ values, three skewed partitions per stream, and that each partition has another 
 It does not print selectivities, windows or how partitions differ. Here all streams share one key. A content attribute
 (Poisson with mean 1, or uniform over 0-100) tells the partition: 0, 1 or more. Each partition has keys of its own, and
 in one partition each stream mostly has keys that no other stream has: a probe into it then finds little, where it finds
-`FAN_OUT` rows elsewhere. `skew` is the share of keys that are common even there. Uniform data has one fan-out for all.
+`fan_out` rows elsewhere. `skew` is the share of keys that are common even there. Uniform data has one fan-out for all.
 
 Every competitor gets the same rows in the same batches in turn, and processor time of this process is what counts.
 """
@@ -42,7 +42,6 @@ STREAMS = tuple(f"s{number}" for number in range(10))
 PARTITIONS = 3
 GAP = 500_000
 """Mean microseconds between two rows of a stream."""
-FAN_OUT = 3.0
 UNIFORM_FAN_OUT = 0.95
 SETTING = SearchSetting(size=10, strategy="improve", tolerance=0.0)
 """Table 1: ten training rows after condensing, iterative improvement from the route-driven start."""
@@ -55,6 +54,7 @@ class Streams:
 
     skewed: bool = True
     skew: float = 0.05
+    fan_out: float = 3.0
     batch: int = 40_000
     """Rows of each stream in a batch."""
     window: int = 80_000
@@ -94,7 +94,7 @@ class Streams:
         content = rng.poisson(1.0, self.batch)
         partition = np.minimum(content, PARTITIONS - 1)
         shares = np.array([np.exp(-1), np.exp(-1), 1 - 2 * np.exp(-1)])
-        domains = (self.window * shares / FAN_OUT).astype(np.int64)
+        domains = (self.window * shares / self.fan_out).astype(np.int64)
         keys = rng.integers(0, domains[partition]) + partition * 10 * self.window
         alone = (partition == place % PARTITIONS) & (rng.random(self.batch) >= self.skew)
         # A key that nobody else has: negative, and apart for each stream.
