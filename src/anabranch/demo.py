@@ -1,8 +1,11 @@
 """The demo: three live streams of files, one query on local Spark, and a check against the batch answer.
 
-A thread writes small Parquet files while the query runs, slightly out of order, as real streams are. The data come from
-a seed, and the answer depends on the data alone, so every run of one seed and length ends with the same rows. The check
-is a plain SQL join that DuckDB computes once over the same files, compared as a multiset.
+A thread writes small Parquet files while the query runs, slightly out of order, as real streams are. On the way the
+streams drift: at first an order is paid at once and sent in several parcels, later it is paid in instalments and sent
+in one. The query sees it in what it measures, decides, and changes its plan while results keep coming. The data come
+from a seed, and the answer depends on the data alone, so every run of one seed and length ends with the same rows,
+whenever the plan changed. The check is a plain SQL join that DuckDB computes once over the same files, compared as a
+multiset.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -36,14 +40,20 @@ from anabranch.schema import TIMESTAMP
 from anabranch.sizes import size_text
 from anabranch.spec import Spec, load
 
-ORDERS_PER_TICK = 1_500
+ORDERS_PER_TICK = 600
 TICK = 0.5
 """Seconds of the wall clock between two files of a stream."""
 TICK_EVENT_TIME = 2_000_000
 """Microseconds of event time that a file covers: the streams run four times as fast as the clock."""
+DRIFT = 0.3
+"""The share of the streams after which they are no longer what they were."""
+SEVERAL = 6
+"""Parcels of an order before that, and instalments after."""
 DISORDER = 3_000_000
 START = 1_767_225_600_000_000
 """2026-01-01, where event time begins."""
+
+HISTORY = Path("checkpoint", "anabranch", "history.jsonl")
 
 SPEC = """\
 # Orders that were paid in full and shipped, each step within its window.
@@ -61,26 +71,30 @@ query: |
   SELECT o.order_id, o.customer, o.amount, p.method, s.carrier, s.ts AS shipped
   FROM orders [RANGE 60 SECONDS] AS o,
        payments [RANGE 40 SECONDS] AS p,
-       shipments [NOW] AS s
+       shipments [RANGE 40 SECONDS] AS s
   WHERE o.order_id = p.order_id AND p.order_id = s.order_id
     AND p.paid >= o.amount AND o.amount > 20
 sink: {format: parquet, path: results}
 checkpoint: checkpoint
 trigger: 1 second
 slots: 2
-plan: auto
+plan: tree              # the best of two-way joins, as Spark has them: a change of plan then has states to move
+adapt:
+  policy: data-driven
+  every: 12 seconds     # of event time, which runs four times as fast as the clock here
+  gate: {cool_down: 12 seconds, cores: 0.0001}    # the demo is small, so a small gain is worth it
+  remember: 3
 name: demo
 """
 
-# Each row counts while the newest of the three is within its range: 60 s for orders, 40 s for payments, 0 s for
-# shipments, which therefore have to be the newest themselves.
+# Each row counts while the newest of the three is within its range: 60 s for orders, 40 s for the others.
 BATCH_ANSWER = """
 SELECT o.order_id, o.customer, o.amount, p.method, s.carrier, s.ts AS shipped
 FROM orders o JOIN payments p ON o.order_id = p.order_id JOIN shipments s ON p.order_id = s.order_id
 WHERE p.paid >= o.amount AND o.amount > 20
   AND greatest(o.ts, p.ts, s.ts) - o.ts <= INTERVAL 60 SECONDS
   AND greatest(o.ts, p.ts, s.ts) - p.ts <= INTERVAL 40 SECONDS
-  AND greatest(o.ts, p.ts, s.ts) - s.ts <= INTERVAL 0 SECONDS
+  AND greatest(o.ts, p.ts, s.ts) - s.ts <= INTERVAL 40 SECONDS
 """
 
 
@@ -112,7 +126,7 @@ def run_demo(folder: Path, *, seconds: int = 35, seed: int = 1, console: Console
             prepared = prepare(spec, spark)
             choice = prepared.choice()
             console.print(headline(choice), style="bold", highlight=False)
-            handle = prepared.start()
+            handle = prepared.onChange(lambda record: _tell(console, record)).start()
             console.print("first batch: loading, and the first time compiling, the kernels …", style="dim")
             follow(handle, Console(quiet=True), until=lambda: advance(View(), handle.recentProgress).batch >= 0)
             writer.go_on()
@@ -127,15 +141,15 @@ def run_demo(folder: Path, *, seconds: int = 35, seed: int = 1, console: Console
     picture.write_text(_picture(spec, choice, view, streams), encoding="utf-8")
     check = compare(folder)
     other = "tree" if kind(proposal(choice).plan) == "mjoin" else "mjoin"
-    console.print(_closing_screen(folder, streams, view, report, check, other))
+    console.print(_closing_screen(folder, streams, view, report, check, handle.history, other))
     return check.has_passed
 
 
 def generate(ticks: int, seed: int) -> dict[str, list[pa.Table]]:
     """Per stream its files in order of arrival; a row arrives up to the allowed disorder after its event time.
 
-    Most orders are paid, most payments are in full, most paid orders are shipped; some of it takes longer than the
-    windows allow, so that the windows matter.
+    Most orders are paid and shipped; some of it takes longer than the windows allow, so that the windows matter. Orders
+    of the first part are paid once and come in several parcels, later ones are paid in instalments and come in one.
     """
     random = np.random.default_rng(seed)
     count = ORDERS_PER_TICK * ticks
@@ -144,12 +158,12 @@ def generate(ticks: int, seed: int) -> dict[str, list[pa.Table]]:
     number = random.permutation(count)
     amount = random.integers(1, 200, count)
     customer = random.integers(0, 5_000, count)
+    is_late = ordered >= DRIFT * horizon
 
-    paid = random.random(count) < 0.85
-    paid_at = ordered + random.exponential(18e6, count).astype(np.int64)
-    short = random.random(count) < 0.1
-    shipped = paid & (random.random(count) < 0.8)
-    shipped_at = paid_at + random.exponential(16e6, count).astype(np.int64)
+    paid = (random.random(count) < 0.85) * np.where(is_late, SEVERAL, 1)
+    shipped = (paid > 0) * (random.random(count) < 0.8) * np.where(is_late, 1, SEVERAL)
+    payer, sender = np.repeat(np.arange(count), paid), np.repeat(np.arange(count), shipped)
+    short = random.random(len(payer)) < 0.1
 
     methods, carriers = np.array(["card", "transfer", "wallet"]), np.array(["road", "rail", "air", "barge"])
     columns: dict[str, tuple[np.ndarray[Any, Any], dict[str, Any]]] = {
@@ -158,16 +172,16 @@ def generate(ticks: int, seed: int) -> dict[str, list[pa.Table]]:
             {"order_id": number, "customer": [f"c{id:04}" for id in customer], "amount": amount},
         ),
         "payments": (
-            paid_at[paid],
+            ordered[payer] + random.exponential(18e6, len(payer)).astype(np.int64),
             {
-                "order_id": number[paid],
-                "method": methods[random.integers(0, len(methods), int(paid.sum()))],
-                "paid": (amount - short)[paid],
+                "order_id": number[payer],
+                "method": methods[random.integers(0, len(methods), len(payer))],
+                "paid": amount[payer] - short,
             },
         ),
         "shipments": (
-            shipped_at[shipped],
-            {"order_id": number[shipped], "carrier": carriers[random.integers(0, len(carriers), int(shipped.sum()))]},
+            ordered[sender] + random.exponential(24e6, len(sender)).astype(np.int64),
+            {"order_id": number[sender], "carrier": carriers[random.integers(0, len(carriers), len(sender))]},
         ),
     }
     return {name: _files(times, payload, ticks, random) for name, (times, payload) in columns.items()}
@@ -280,8 +294,29 @@ def _picture(spec: Spec, choice: Choice, view: View, streams: dict[str, list[pa.
     return choice_svg(query, choice, notes)
 
 
+def _tell(console: Console, record: Mapping[str, Any]) -> None:
+    """What the query just decided or did about its plan, above the live line."""
+    match record:
+        case {"kind": "decision", "action": "migrate"}:
+            text = f"{record['trigger']}: {record['proposed']} instead of {record['plan']}; {record['reason']}"
+        case {"kind": "decision"}:
+            text = f"{record['trigger']}: {record['plan']} stays; {record['reason']}"
+        case {"phase": "began"}:
+            rows, ms = record["recomputedRows"], 1000 * record["seconds"]
+            text = f"to {record['to']} by {record['strategy']}, {rows:,} rows computed in {ms:.0f} ms"
+        case _:
+            text = f"the plan is {record['plan']}"
+    console.print(f"batch {record['batch']}: {text}", style="yellow", highlight=False)
+
+
 def _closing_screen(
-    folder: Path, streams: dict[str, list[pa.Table]], view: View, report: dict[str, Any], check: Check, other_plan: str
+    folder: Path,
+    streams: dict[str, list[pa.Table]],
+    view: View,
+    report: dict[str, Any],
+    check: Check,
+    history: list[dict[str, Any]],
+    other_plan: str,
 ) -> Panel:
     sizes = {name: sum(table.num_rows for table in tables) for name, tables in streams.items()}
     times = sorted(batch["duration_ms"] for batch in report["batches"])
@@ -299,10 +334,16 @@ def _closing_screen(
     if times:
         table.add_row("batches", f"{len(times)}, half of them within {times[len(times) // 2] / 1000:.2f} s")
     table.add_row("state", f"{view.state_rows:,} rows, {size_text(view.state_bytes)}; late rows {view.late_rows:,}")
-    table.add_row("plan", f"{report['plan']}, drawn in [bold]{folder / 'plan.svg'}[/bold]")
+    decisions = sum(record["kind"] == "decision" for record in history)
+    began = [record for record in history if record.get("phase") == "began"]
+    for change in began:
+        way = f"{change['from']} to {change['to']} at batch {change['batch']}, by {change['strategy']}"
+        table.add_row("plan changed", f"{way}: {change['recomputedRows']:,} rows computed, nothing lost")
+    table.add_row("decisions", f"{decisions}, each with its reasons in [bold]{folder / HISTORY}[/bold]")
+    table.add_row("plan", f"{report['plan']}; the choice is drawn in [bold]{folder / 'plan.svg'}[/bold]")
     table.add_row("", "")
     table.add_row("next", f"{_command()} explain {folder / 'spec.yaml'} --sample")
-    table.add_row("", f'{_command()} run {folder / "spec.yaml"} --plan {other_plan}')
+    table.add_row("", f"{_command()} run {folder / 'spec.yaml'} --plan {other_plan}")
     table.add_row("", "[dim]goes on from the same checkpoint with another plan, until Ctrl-C[/dim]")
     return Panel(table, title="anabranch demo", border_style="green" if check.has_passed else "red", expand=False)
 
