@@ -1,0 +1,46 @@
+"""What a migration is reckoned to cost: nothing where no state is lacking, and in proportion to what is computed."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.adapt.pricing import prices
+from anabranch.optimize.choice import resource_model
+from anabranch.plan.text import parse
+from anabranch.stats.view import FixedStatistics
+from tests.unit.adapt.simulated import chain
+from tests.unit.optimize.graphs import chain_graph, key, relation
+
+GRAPH = chain().graph
+LEFT, RIGHT, FLAT = parse("((a b) c)"), parse("(a (b c))"), parse("(a b c | a>b>c, b>a>c, c>b>a)")
+
+
+def statistics(bc: float = 0.001) -> FixedStatistics:
+    return FixedStatistics(rates=dict.fromkeys("abc", 1000.0), selectivities={"a b": 0.001, "b c": bc})
+
+
+def test_where_no_state_is_lacking_there_is_one_way_and_it_is_short() -> None:
+    model = resource_model(GRAPH, statistics())
+    (way,) = prices(GRAPH, LEFT, FLAT, model)
+    assert (way.strategy, way.memory, way.seconds) == ("none", 0.0, 0.0)
+    (orders,) = prices(GRAPH, FLAT, FLAT, model)
+    assert orders.cpu == 0.0
+
+
+def test_moving_state_costs_what_it_computes_and_parallel_tracks_a_window() -> None:
+    few, many = (resource_model(GRAPH, statistics(bc)) for bc in (0.0001, 0.01))
+    cheap, dear = ({way.strategy: way for way in prices(GRAPH, LEFT, RIGHT, model)} for model in (few, many))
+    assert cheap["moving-state"].cpu < dear["moving-state"].cpu / 10
+    assert cheap["parallel-track"].seconds == 10.0
+    assert dear["moving-state"].memory == pytest.approx(100 * cheap["moving-state"].memory)
+    assert prices(GRAPH, LEFT, RIGHT, few)[0].strategy == "moving-state"
+
+
+def test_what_can_never_end_is_no_way() -> None:
+    bounded = chain_graph("abc")
+    endless = type(bounded)(
+        (relation("a", ("a0", "a1"), None), *bounded.relations[1:]),
+        (key("k0", ("a", "a1"), ("b", "b1")), *bounded.keys[1:]),
+    )
+    model = resource_model(endless, statistics())
+    assert [way.strategy for way in prices(endless, LEFT, RIGHT, model)] == ["moving-state"]
