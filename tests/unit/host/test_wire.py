@@ -103,7 +103,8 @@ def test_rejected_rows_leave_only_their_newest_times() -> None:
     rows = {name: RelationBatch(np.array([7, 5, 6]), codes[name], empty) for name in ("a", "b")}
     table = layout.join(rows)
     same, nothing = layout.without_rejected(table)
-    assert same is table and nothing == {}
+    assert same is table
+    assert nothing == {}
     tags = pa.array(np.array([0, ~0, ~0, 1, 1, ~1], dtype=np.int8))
     passed, newest = layout.without_rejected(table.set_column(0, table.schema.field(0), tags))
     assert newest == {"a": 6, "b": 6}
