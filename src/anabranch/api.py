@@ -18,7 +18,17 @@ from typing import Any
 
 from anabranch.adapt.settings import Settings
 from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.choosing import AUTO, DEFAULT_BATCH, PLAN_WORDS, Wishes, decide, first_plan, means, proposal
+from anabranch.choosing import (
+    AUTO,
+    DEFAULT_BATCH,
+    PLAN_WORDS,
+    Wishes,
+    decide,
+    first_plan,
+    is_mesh_text,
+    means,
+    proposal,
+)
 from anabranch.errors import AnabranchError, CatalogError, SpecError
 from anabranch.explain import Explanation
 from anabranch.host.clock import IDLE_TIMEOUT
@@ -31,8 +41,9 @@ from anabranch.host.spark.sample import StreamSample, sample_streams
 from anabranch.host.spark.sink import ForeachBatchSink, Sink, TableSink, make_sink, require_columns
 from anabranch.host.steering import Switch
 from anabranch.optimize import Choice
+from anabranch.plan.describe import describe_mesh
 from anabranch.plan.execution import DEFAULT_EXECUTION, execution_model
-from anabranch.plan.mesh import parse_plan
+from anabranch.plan.mesh import parse_mesh, parse_plan
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.schema import Schema
 from anabranch.stats.measured import from_progress
@@ -367,6 +378,8 @@ class ContinuousQueryWriter:
 
     def explanation(self, stage: str = "choice") -> str:
         """One stage on the way to the plan that these settings lead to; see `ContinuousQuery.explanation`."""
+        if stage == "physical" and is_mesh_text(self._wishes.plan):
+            return describe_mesh(parse_mesh(self._wishes.plan), self._query._query.graph)
         return self._query._explanation.text(stage, self.choice)
 
     def slots(self, count: int) -> ContinuousQueryWriter:

@@ -5,7 +5,9 @@ Text and pictures of plans are made from these, so that they cannot tell differe
 
 from __future__ import annotations
 
+from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph, KeyClass, render
+from anabranch.plan.mesh import Mesh, is_selection, selected
 from anabranch.plan.physical import JoinNode, PhysicalPlan, kept, nodes, pre_groups, probe_order, shape
 
 
@@ -37,6 +39,24 @@ def describe(plan: PhysicalPlan, graph: JoinGraph) -> str:
         lines.append(f"    on {' AND '.join(conditions(node, graph)) or 'nothing: every pair within the windows'}")
         lines += [f"    probe {' > '.join(probe_path(node, position, graph))}" for position in range(len(node.inputs))]
     return "\n".join([*lines, *(f"  {line}" for line in render(graph).split("\n") if line.startswith("relation "))])
+
+
+def describe_mesh(mesh: Mesh, graph: JoinGraph) -> str:
+    """The mesh text, then for every relation its classifier and its routes by number, then the relations."""
+    lines = [f"plan {mesh}"]
+    for way in mesh.ways:
+        tested = ", ".join(attributes(way.classifier))
+        lines.append(f"  rows of {way.relation}{f' by {tested}' if tested else ''}")
+        if tested:
+            lines.append(f"    classifier {way.classifier}")
+        for number, route in enumerate(way.routes):
+            steps = [" or ".join(_operator_text(operator, graph) for operator in step) for step in route.steps]
+            lines.append(f"    route {number}: {' > '.join(steps) or 'nothing to probe'}")
+    return "\n".join([*lines, *(f"  {line}" for line in render(graph).split("\n") if line.startswith("relation "))])
+
+
+def _operator_text(operator: str, graph: JoinGraph) -> str:
+    return f"[{selected(operator, graph)}]" if is_selection(operator) else operator
 
 
 def _key_text(key: KeyClass, sides: list[frozenset[str]]) -> str:

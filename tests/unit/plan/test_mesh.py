@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.errors import PlanError, UnknownAttribute
+from anabranch.plan.describe import describe_mesh
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import check_mesh, check_plan, one_route, parse_mesh, parse_plan
 from anabranch.plan.physical import mjoin
@@ -94,3 +95,16 @@ def test_a_classifier_may_only_ask_for_columns_that_the_relation_has() -> None:
 def test_a_text_that_is_not_a_mesh_is_refused_at_its_place(text: str, complaint: str) -> None:
     with pytest.raises(PlanError, match=complaint):
         parse_mesh(text)
+
+
+def test_a_mesh_is_described_with_its_classifier_and_its_routes() -> None:
+    mesh = parse_mesh("mesh(a: b>#0>c, c>b by (v <= 1.0 ? 0 : 1); b: a|c; c: a>b)")
+    assert describe_mesh(mesh, GRAPH).split("\n")[1:8] == [
+        "  rows of a by v",
+        "    classifier (v <= 1.0 ? 0 : 1)",
+        "    route 0: b > [a.v < b.v] > c",
+        "    route 1: c > b",
+        "  rows of b",
+        "    route 0: a or c",
+        "  rows of c",
+    ]
