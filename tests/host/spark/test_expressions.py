@@ -13,6 +13,7 @@ from anabranch.engine.codes import combine_codes, key_codes, xxhash64_long
 from anabranch.engine.evaluate import evaluate
 from anabranch.errors import ExpressionError
 from anabranch.expr import Call, Cast, Column, Expr, Literal
+from anabranch.host.spark.anchor import slot_keys
 from anabranch.host.spark.expressions import key_code_sql, literal, quote, to_spark_sql
 from anabranch.schema import INTERVAL, TIMESTAMP
 from anabranch.testing import edges
@@ -118,6 +119,17 @@ def test_the_session_time_zone_does_not_matter(spark: SparkSession) -> None:
         check(spark, [Case(Cast(column(0, edges.DATE), TIMESTAMP), (edges.DATE,))], dates)
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+
+def test_the_key_of_a_slot_hashes_to_its_partition(spark: SparkSession) -> None:
+    from pyspark.sql import functions as f
+
+    for slots in (1, 2, 3, 7, 64):
+        frame = spark.createDataFrame(list(enumerate(slot_keys(slots))), "slot int, _key int").repartition(
+            slots, "_key"
+        )
+        placed = frame.select("slot", f.spark_partition_id().alias("partition")).collect()
+        assert sorted((row.slot, row.partition) for row in placed) == [(slot, slot) for slot in range(slots)]
 
 
 def test_literals_have_exactly_their_type(spark: SparkSession) -> None:

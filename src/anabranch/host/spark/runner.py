@@ -38,6 +38,7 @@ from anabranch.host.commit import (
 )
 from anabranch.host.meshing import Staging
 from anabranch.host.slot import SlotTask
+from anabranch.host.spark.anchor import is_on_several_machines, make_anchor
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.failure import evaluating
 from anabranch.host.spark.parquet_sink import ParquetSink
@@ -123,6 +124,7 @@ class SparkRunner:
             self.manifest.clocks.resumed(_now()) if self.manifest else Clocks.at_start(query.graph.streams, _now())
         )
         self._is_observed = has_observed_filters(query.graph.relations)
+        self._anchor: DataFrame | None = None
         self._is_configured = False
         self._is_released = False
         self._adaptive: OrderedDict[int, dict[str, Any]] = OrderedDict()
@@ -153,6 +155,9 @@ class SparkRunner:
         if not self._is_released:
             self._is_released = True
             hot.forget(self.identity)
+            if self._anchor is not None:
+                with suppress(Exception):  # Spark may have ended before
+                    self._anchor.unpersist()
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """One round; what goes wrong in it is kept in `failure`, because Spark passes on only its text."""
@@ -187,7 +192,7 @@ class SparkRunner:
         if self._is_observed:
             if clocks is None:
                 frame = frame.observe(observation, *self._maxima())
-            frame = frame.where(PASSES)
+            frame = frame.where(PASSES).drop(PASSES)
         plans, refused = self.steering.next(batch_id)
         task = next_task(
             self.query, plans, self.partitioning, batch_id, self._clocks, self.manifest, clocks, self.execution
@@ -223,7 +228,9 @@ class SparkRunner:
             self._is_configured = True
 
     def _results(self, frame: DataFrame, task: SlotTask) -> DataFrame:
-        rows = to_slots(frame, self.partitioning)
+        if self._anchor is None and is_on_several_machines(frame.sparkSession):
+            self._anchor = make_anchor(frame.sparkSession, self.partitioning.slots)
+        rows = to_slots(frame, self.partitioning, self._anchor)
         step = step_function(task, self.identity, self.store.location)
         into_sink = self.sink.in_workers(frame, task.batch) if isinstance(self.sink, ParquetSink) else None
         if self.query.grouping is None:

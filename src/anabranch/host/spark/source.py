@@ -18,13 +18,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
 from anabranch.expr import Call, Column, Expr, conjuncts
+from anabranch.host.spark.anchor import SLOT, anchored, slot_keys
 from anabranch.host.spark.expressions import key_code_sql, quote, spark_type, to_spark_sql
 from anabranch.host.wire import RELATION, TIME, WireLayout
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Partitioning, row_code
 
 PASSES = "_passes"
-SLOT = "_slot"
 _MOST_RUNS = 8
 _NOT_HASHED = (ArrayType, MapType, StructType, VariantType)
 
@@ -89,17 +89,19 @@ def relation_frame(position: int, relation: Relation, layout: WireLayout, frame:
     return frame.where(f"{quote(relation.event_time)} IS NOT NULL").selectExpr(*expressions)
 
 
-def to_slots(frame: DataFrame, partitioning: Partitioning) -> DataFrame:
-    """The rows of a micro-batch, each in the partition of its slot.
+def to_slots(frame: DataFrame, partitioning: Partitioning, anchor: DataFrame | None = None) -> DataFrame:
+    """The rows of a micro-batch, each in the partition of its slot; with an anchor, where that is.
 
     The slot's own column travels along: taking it off would cost a plan node, reading past it costs nothing.
     """
-    return frame.repartition(1) if partitioning.slots == 1 else frame.repartitionById(partitioning.slots, SLOT)
+    rows = frame.repartition(partitioning.slots, SLOT)
+    return rows if anchor is None else anchored(rows, anchor)
 
 
 def _slot(layout: WireLayout, partitioning: Partitioning, relation: str) -> str:
-    """The slot of a row as SQL; a generator of them where a row goes to several."""
-    slots = partitioning.slots_of(relation)
+    """The key of a row's slot as SQL; a generator of them where a row goes to several."""
+    keys = slot_keys(partitioning.slots)
+    slots = [[keys[slot] for slot in of_cell] for of_cell in partitioning.slots_of(relation)]
     place = _place(layout, partitioning, relation)
     if partitioning.is_partition:
         return _entry([str(of_cell[0]) for of_cell in slots], place)
