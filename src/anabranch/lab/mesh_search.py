@@ -21,7 +21,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
+from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, misses
 from anabranch.mesh.learn import Learner, Priced, SearchSetting
 from anabranch.mesh.routes import Router, row_costs
 from anabranch.mesh.search import (
@@ -58,6 +58,8 @@ NAMES: dict[Start, str] = {
 }
 PAPER: dict[Start, int] = {"each": 6, "content": 10, "random": 12, "one": 19}
 """By how many percent route-driven is better (Figure 13)."""
+NOT_TUNED_ON = 1
+"""Added to the seed where starts are compared: the route-driven start was tuned by looking at the streams of seed 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +152,8 @@ def quality(setting: Setting) -> Outcome:
     words = []
     for name in SEARCHES:
         seen = [ratio for size in sizes for ratio in ratios[name, size]]
-        words.append(f"{name} {np.mean(seen) - 1:+.2%} on average, {max(seen) - 1:+.2%} at worst")
+        reached = misses({"5 %": float(np.mean(seen)) <= 1.05})
+        words.append(f"{name} {np.mean(seen) - 1:+.2%} on average, {max(seen) - 1:+.2%} at worst{reached}")
     verdict = Verdict(
         "near-optimal meshes, without a figure; the target is 5 % on average for up to ten rows",
         f"{'; '.join(words)} (costs of Equation 2, {len(rows) // 3} searches each, route-driven start)",
@@ -214,7 +217,7 @@ def start_solutions(setting: Setting) -> Outcome:
     budgets = (30, 300) if setting.quick else (30, 100, 300, 1_000)
     rates: dict[tuple[Start, int], list[float]] = {}
     fresh: dict[tuple[Start, int], list[float]] = {}
-    for world in worlds(2 if setting.quick else 5, setting.seed):
+    for world in worlds(2 if setting.quick else 5, setting.seed + NOT_TUNED_ON):
         learner = world.learner(100)
         for start in STARTS:
             for budget in budgets:
@@ -252,7 +255,8 @@ def start_solutions(setting: Setting) -> Outcome:
             f"after {budget} meshes, "
             + ", ".join(f"{NAMES[start]} {_behind(rates, start, budget):+.0%}" for start in PAPER)
             + " against route-driven; on fresh rows, once tests that do not pay are taken out, "
-            + ", ".join(f"{_behind(fresh, start, budget):+.0%}" for start in PAPER),
+            + ", ".join(f"{_behind(fresh, start, budget):+.0%}" for start in PAPER)
+            + _misses(rates, fresh, budget),
         )
         for budget in budgets
     )
@@ -263,6 +267,18 @@ def start_solutions(setting: Setting) -> Outcome:
     )
     columns = ("start", "meshes looked at", "output rate", "against route-driven", "against route-driven, fresh rows")
     return Outcome(columns, rows, draw, (*verdicts, note))
+
+
+def _misses(
+    rates: Mapping[tuple[Start, int], list[float]], fresh: Mapping[tuple[Start, int], list[float]], budget: int
+) -> str:
+    behind = {start: _behind(rates, start, budget) for start in PAPER}
+    reached = {
+        "route-driven best by the rows it was learnt from": max(behind.values()) < 0,
+        "extreme-1 worst": min(behind.values()) == behind["one"],
+        "route-driven best on fresh rows": all(_behind(fresh, start, budget) < 0 for start in PAPER),
+    }
+    return misses(reached)
 
 
 def _mean(rates: Mapping[tuple[Start, int], list[float]], start: Start, budget: int) -> float:

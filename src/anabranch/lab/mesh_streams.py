@@ -157,8 +157,12 @@ def single_plan(found: QueryMesh) -> JoinNode:
     return JoinNode(tuple(Leaf(name) for name in names), tuple(orders))
 
 
-def with_plan(query: Query, plan: Plan) -> Competitor:
-    return Competitor(query, plan)
+def heirs(first: Engine, plans: Mapping[str, Plan]) -> dict[str, Competitor]:
+    """Competitors with these plans that go on with the rows of an engine; there are only base states to take over."""
+    found = {name: Competitor(first.query, plan) for name, plan in plans.items()}
+    for competitor in found.values():
+        competitor.engine.restore(first.export(), None)
+    return found
 
 
 def with_eddy(query: Query, batching: int | None, seed: int) -> Competitor:

@@ -32,12 +32,14 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.host.local import LocalHost
 from anabranch.host.spark.session import local_session
-from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
+from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, misses
 from anabranch.plan.text import parse
 from anabranch.schema import TIMESTAMP, Schema
 
 WINDOW = 5
 EVERY = 10
+CONSISTENTLY = 0.9
+"""The share of seconds in which a run must be ahead; the paper's word has no number."""
 QUERY = (
     f"SELECT a.l AS x, c.r AS y FROM a [RANGE {WINDOW} SECONDS], b [RANGE {WINDOW} SECONDS], "
     f"c [RANGE {WINDOW} SECONDS] WHERE a.r = b.l AND b.r = c.l"
@@ -126,6 +128,11 @@ class Run:
         first = self.moments[0].plan
         return next((moment.second for moment in self.moments if moment.plan != first), self.moments[-1].second)
 
+    @property
+    def settled_at(self) -> int:
+        """A window later."""
+        return min(self.changed_at + WINDOW, self.moments[-1].second)
+
 
 def run(setting: Setting) -> Outcome:
     scenarios = [STABLE, ONCE, REPEATED]
@@ -140,9 +147,9 @@ def run(setting: Setting) -> Outcome:
     columns = ("scenario", "host", "run", "second", *(item.name for item in fields(Moment) if item.name != "second"))
     verdicts = (
         _overhead(found["stable", "in-process"]),
-        _once(found["once", "in-process"]),
-        _repeated(found["repeated", "in-process"]),
-        _spark(found["once", "Spark"]),
+        changed_once(found["once", "in-process"]),
+        changed_repeatedly(found["repeated", "in-process"]),
+        changed_once_on_spark(found["once", "Spark"]),
     )
     return Outcome(columns, tuple(rows), lambda figure: _draw(figure, found), verdicts)
 
@@ -252,7 +259,7 @@ def _overhead(runs: Mapping[str, Run]) -> Verdict:
     share = adapting.share_adapting - fixed.share_adapting
     return Verdict(
         "statistics stable: throughput with and without the optimizer almost identical (Fig. 16.9)",
-        f"the loop takes {share:.2%} of the time (at most 1 % is wanted: {'met' if share <= 0.01 else 'MISSED'}); "
+        f"the loop takes {share:.2%} of the time, and at most 1 % is wanted{misses({'time': share <= 0.01})}; "
         f"rows per processor second differ by {change:+.1%} between the two runs, "
         f"{adapting.migrations} migrations",
     )
@@ -266,47 +273,59 @@ def _gains(runs: Mapping[str, Run], since: int) -> dict[str, float]:
     return gains
 
 
-def _once(runs: Mapping[str, Run]) -> Verdict:
-    since = runs["adapting"].changed_at + WINDOW
+def _misses_once(gains: Mapping[str, float], throughput: str) -> str:
+    """Against 40 % more throughput and 50 % less memory."""
+    return misses(
+        {
+            "throughput": gains[throughput] >= 0.4,
+            "rows": gains["state_rows"] >= 0.5,
+            "bytes": gains["state_bytes"] >= 0.5,
+        }
+    )
+
+
+def changed_once(runs: Mapping[str, Run]) -> Verdict:
+    since = runs["adapting"].settled_at
     gains = _gains(runs, since)
-    parts = {
-        "throughput": gains["cpu"] >= 0.4,
-        "rows": gains["state_rows"] >= 0.5,
-        "bytes": gains["state_bytes"] >= 0.5,
-    }
-    missed = [name for name, met in parts.items() if not met]
-    misses = f" (MISSED in {', '.join(missed)})" if missed else ""
     return Verdict(
         "switched once: 40-50 % more throughput and at least 50 % less memory (Figs 16.10, 16.11)",
         f"from second {since} on {gains['cpu']:+.0%} rows per processor second ({gains['wall']:+.0%} per second of the "
-        f"wall clock), {gains['state_rows']:.0%} fewer rows in states, {gains['state_bytes']:.0%} fewer bytes{misses}; "
+        f"wall clock), {gains['state_rows']:.0%} fewer rows in states, {gains['state_bytes']:.0%} fewer bytes"
+        f"{_misses_once(gains, 'cpu')}; "
         f"{runs['adapting'].migrations} migration, to {runs['adapting'].moments[-1].plan}",
     )
 
 
-def _repeated(runs: Mapping[str, Run]) -> Verdict:
+def changed_repeatedly(runs: Mapping[str, Run]) -> Verdict:
     since = runs["adapting"].changed_at
     gains = _gains(runs, since)
     pairs = zip(runs["fixed"].moments, runs["adapting"].moments, strict=True)
-    late = [(fixed.cpu, adapting.cpu) for fixed, adapting in pairs if fixed.second >= since]
-    ahead = np.mean([adapting < fixed for fixed, adapting in late])
+    late = [(fixed, adapting) for fixed, adapting in pairs if fixed.second >= since]
+    ahead = float(np.mean([adapting.cpu < fixed.cpu for fixed, adapting in late]))
+    smaller = float(np.mean([adapting.state_rows < fixed.state_rows for fixed, adapting in late]))
+    reached = {
+        "migrations": runs["adapting"].migrations == 4,
+        "throughput": ahead >= CONSISTENTLY,
+        "memory": smaller >= CONSISTENTLY,
+    }
     return Verdict(
         "switched repeatedly: four migrations, throughput consistently higher, memory consistently lower "
         "(Figs 16.12, 16.13)",
-        f"{runs['adapting'].migrations} migrations; {gains['cpu']:+.0%} rows per processor second over all, ahead in "
-        f"{ahead:.0%} of the seconds; {gains['state_rows']:.0%} fewer rows in states, {gains['state_bytes']:.0%} fewer "
-        "bytes on average",
+        f"{runs['adapting'].migrations} migrations; {gains['cpu']:+.0%} rows per processor second over all, higher in "
+        f"{ahead:.0%} of the seconds; {gains['state_rows']:.0%} fewer rows in states and {gains['state_bytes']:.0%} "
+        f"fewer bytes on average, fewer rows in {smaller:.0%} of the seconds; consistently is {CONSISTENTLY:.0%} of "
+        f"them{misses(reached)}",
     )
 
 
-def _spark(runs: Mapping[str, Run]) -> Verdict:
-    since = runs["adapting"].changed_at + WINDOW
+def changed_once_on_spark(runs: Mapping[str, Run]) -> Verdict:
+    since = runs["adapting"].settled_at
     gains = _gains(runs, since)
     return Verdict(
         "switched once, as above",
-        f"on Spark, {ON_SPARK.rate:,} rows per second and stream: from second {since} on {gains['cpu']:+.0%} rows per "
-        f"second of work in the slots, {gains['wall']:+.0%} per second of whole triggers, {gains['state_rows']:.0%} "
-        f"fewer rows in states, {gains['state_bytes']:.0%} fewer bytes; the loop takes "
+        f"on Spark, {ON_SPARK.rate:,} rows per second and stream: from second {since} on {gains['wall']:+.0%} rows per "
+        f"second of whole triggers ({gains['cpu']:+.0%} per second of work in the slots), {gains['state_rows']:.0%} "
+        f"fewer rows in states, {gains['state_bytes']:.0%} fewer bytes{_misses_once(gains, 'wall')}; the loop takes "
         f"{runs['adapting'].share_adapting:.2%} of the time; {runs['adapting'].migrations} migration",
     )
 

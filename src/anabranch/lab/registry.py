@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -43,6 +43,16 @@ class Verdict:
 
     def __str__(self) -> str:
         return f"paper: {self.paper} / here: {self.here}"
+
+
+def misses(reached: Mapping[str, bool]) -> str:
+    """What a verdict says of the parts of a claim that this run did not reach; nothing if it reached all of them.
+
+    >>> misses({"throughput": True, "rows": False, "bytes": False})
+    ' (MISSED: rows, bytes)'
+    """
+    missed = [part for part, was_reached in reached.items() if not was_reached]
+    return f" (MISSED: {', '.join(missed)})" if missed else ""
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
 import pytest
 
-from anabranch.lab.migration_runtime import Scenario, in_process
-from anabranch.lab.registry import Setting
+from anabranch.lab.migration_runtime import (
+    Moment,
+    Run,
+    Scenario,
+    changed_once,
+    changed_once_on_spark,
+    changed_repeatedly,
+    in_process,
+)
+from anabranch.lab.registry import Setting, Verdict
 
 
 def test_selectivities_change_places_when_they_should() -> None:
@@ -22,3 +33,39 @@ def test_both_runs_give_the_same_results_and_one_changes_its_plan() -> None:
     assert adapting.migrations == 1
     assert adapting.moments[-1].plan != "((a b) c)"
     assert adapting.moments[-1].state_rows < fixed.moments[-1].state_rows
+
+
+def _run(cpu: float, state_rows: int) -> Run:
+    """The plan changes after the first of twenty seconds."""
+    plans = ["((a b) c)", *["(a (b c))"] * 19]
+    moments = [Moment(at, cpu, cpu, 100, 10, state_rows, 10 * state_rows, plan) for at, plan in enumerate(plans)]
+    return Run(tuple(moments), 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "state_rows", "missed"),
+    [
+        (0.5, 40, None),
+        (0.9, 40, "(MISSED: throughput)"),
+        (0.5, 60, "(MISSED: rows, bytes)"),
+        (0.9, 60, "(MISSED: throughput, rows, bytes)"),
+    ],
+)
+@pytest.mark.parametrize("verdict", [changed_once, changed_once_on_spark])
+def test_what_falls_short_of_the_paper_is_marked(
+    verdict: Callable[[Mapping[str, Run]], Verdict], cpu: float, state_rows: int, missed: str | None
+) -> None:
+    said = verdict({"fixed": _run(1.0, 100), "adapting": _run(cpu, state_rows)}).here
+    assert (missed in said) if missed else ("MISSED" not in said)
+
+
+def test_being_ahead_now_and_then_is_not_consistently() -> None:
+    fixed, adapting = _run(1.0, 100), _run(0.5, 40)
+    behind = [replace(moment, cpu=1.1) for moment in adapting.moments[-2:]]
+    sometimes = replace(adapting, moments=(*adapting.moments[:-2], *behind), migrations=4)
+    assert "(MISSED: throughput)" in changed_repeatedly({"fixed": fixed, "adapting": sometimes}).here
+
+
+def test_a_run_that_never_changed_its_plan_has_missed_all() -> None:
+    same = replace(_run(1.0, 100), moments=_run(1.0, 100).moments[1:])
+    assert "(MISSED: throughput, rows, bytes)" in changed_once({"fixed": same, "adapting": same}).here

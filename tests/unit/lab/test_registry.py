@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from anabranch.errors import SpecError
-from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict, experiments, find, perform
+from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict, experiments, find, misses, perform
 
 
 def _squares(setting: Setting) -> Outcome:
@@ -35,3 +35,8 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 
 def test_names_are_sorted() -> None:
     assert list(experiments()) == sorted(experiments())
+
+
+def test_a_verdict_names_what_was_missed_and_only_that() -> None:
+    assert misses({"throughput": True, "rows": False, "bytes": False}) == " (MISSED: rows, bytes)"
+    assert misses({"throughput": True}) == ""
