@@ -140,7 +140,7 @@ def test_the_catalog_needs_schemas() -> None:
         ("limits", {"memory": 0}, "'limits.memory' is 0", "above 0, such as 500000000"),
         ("limits", {"memory": "5 apples"}, "'limits.memory' is '5 apples'", "500 MB"),
         ("objective", "speed", "unknown objective 'speed'", "rate@30 seconds"),
-        ("hints", {"kepp": ["a b"]}, "entry 'hints.kepp' is not known", "did you mean 'keep'?"),
+        ("hints", {"kep": ["a b"]}, "entry 'hints.kep' is not known", "did you mean 'keep'?"),
         ("hints", {"keep": [5]}, "entry 'hints.keep' is a number", "write a text"),
         ("streams.s0.evnt_time", "ts", "entry 'streams.s0.evnt_time' is not known", "did you mean 'event_time'?"),
         ("streams.s0.event_time", None, "entry 'streams.s0.event_time' is missing", "event_time: ts"),

@@ -79,9 +79,9 @@ def test_an_aborted_change_goes_back(strategy: str) -> None:
 
 def test_a_change_may_be_made_box_by_box() -> None:
     streams = read_script("\n".join(f"stream {name} (k bigint)" for name in "abcdef")).catalog
-    froms = ", ".join(f"{name} [RANGE 10 SECONDS]" for name in "abcdef")
+    listed = ", ".join(f"{name} [RANGE 10 SECONDS]" for name in "abcdef")
     keys = " AND ".join(f"{one}.k = {other}.k" for one, other in pairwise("abcdef"))
-    query = compile_query(f"SELECT a.k AS k FROM {froms} WHERE {keys}", streams)
+    query = compile_query(f"SELECT a.k AS k FROM {listed} WHERE {keys}", streams)
     host = LocalHost(query, parse("(((a b) c) (d e f))"))
     host.migrate(parse("(((b c) a) ((d e) f))"), "moving-state", box_by_box=True)
     plans = []
