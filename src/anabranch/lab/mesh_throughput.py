@@ -113,7 +113,7 @@ def overhead(setting: Setting) -> Outcome:
         axes.set(title="What routing costs")
 
     skewed, uniform = shares["skewed"], shares["uniform"]
-    reached = {"mesh, skewed": skewed["mesh"] < 0.02, "mesh, uniform": uniform["mesh"] < 0.02}
+    reached = {"mesh on skewed data": skewed["mesh"] < 0.02, "mesh on uniform data": uniform["mesh"] < 0.02}
     verdict = Verdict(
         "less than 2 % of the run is routing in the mesh, nearly 20 % in the eddy without batching",
         f"skewed {skewed['mesh']:.1%} and {skewed['eddy']:.0%} (with batching {skewed['batched eddy']:.0%}); "

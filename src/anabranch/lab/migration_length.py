@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.lab.migration_common import COMPARE, INSERT, NEW, OLD, Configuration, Feed, slope, steps
-from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
+from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, misses
 from anabranch.migrate.costs import moving_state_length, parallel_track_length
 
 LOW = (0.1, 0.05, 0.02)
@@ -157,7 +157,8 @@ def _verdicts(found: dict[int, dict[float, Lengths]]) -> tuple[Verdict, ...]:
             "moving state is faster for small W and overtaken by parallel track at a certain W (Figure 16.4)",
             (f"overtaken at W = {crossing:.0f} ms" if crossing else "not overtaken in this range")
             + " on the virtual clock; in seconds of a core never: this engine looks states up by index and needs "
-            f"{real * 1e3:.1f} ms at most, while parallel track lasts {shortest:.2f} s or more",
+            f"{real * 1e3:.1f} ms at most, while parallel track lasts {shortest:.2f} s or more"
+            + misses({"overtaken on the virtual clock": crossing is not None}),
         ),
     )
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from anabranch.engine.engine import Engine
 from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.lab.migration_common import COMPARE, INSERT, NEW, OLD, Configuration, Feed, charged, steps
-from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
+from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, misses
 from anabranch.plan.migration import Strategy
 
 CONFIGURATIONS = {
@@ -159,7 +159,13 @@ def _high(courses: Mapping[tuple[str, str], Course]) -> Verdict:
         f"{parallel.ended - parallel.began:.1f} s; meanwhile parallel track puts out {parallel.results(*during)} "
         f"results and holds {_mean_rows(parallel, *during):.0f} intermediate rows on average, moving state "
         f"{moving.results(*during)} and {_mean_rows(moving, *during):.0f}: more output with {output[max(output)]}, "
-        f"fewer rows with {held[min(held)]}",
+        f"fewer rows with {held[min(held)]}"
+        + misses(
+            {
+                "more output with parallel track": output[max(output)] == "parallel track",
+                "fewer rows with parallel track": held[min(held)] == "parallel track",
+            }
+        ),
     )
 
 

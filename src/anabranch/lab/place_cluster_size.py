@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from anabranch.lab.place_common import GROWING, REDUCING, STANDARD_SIZE, above, below, through
-from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict
+from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict, misses
 from anabranch.place.bottom_up import BottomUp, NetPresentCost
 from anabranch.place.exhaustive import Exhaustive
 from anabranch.place.generate import transit_stub
@@ -66,23 +66,32 @@ def cluster_size(setting: Setting) -> Outcome:
         plans = {name: [totals[f"{name} {s}"].considered for s in SIZES] for name in ("top-down", "bottom-up")}
         fewer = sum(map(below, plans["bottom-up"], plans["top-down"])) / len(SIZES)
         larger = [totals[f"top-down {size}"].cost for size in SIZES[1:]]
+        spread = above(max(larger), min(larger))
         gain = {s: below(totals["bottom-up 64"].cost, totals[f"bottom-up {s}"].cost) for s in (4, 8)}
         verdicts += [
             Verdict(
-                "Bottom-Up considers 67 % fewer plans than Top-Down on average", f"{workload}: {fewer:.0f} % fewer"
+                "Bottom-Up considers 67 % fewer plans than Top-Down on average",
+                f"{workload}: {fewer:.0f} % fewer{misses({'67 %': round(fewer) >= 67})}",
             ),
             Verdict(
                 "Bottom-Up with max_cs 64 costs 21 % less than with 8",
-                f"{workload}: {gain[8]:.0f} % less, and {gain[4]:.0f} % less than with 4",
+                f"{workload}: {gain[8]:.0f} % less, and {gain[4]:.0f} % less than with 4"
+                + misses({"21 %": round(gain[8]) >= 21}),
             ),
             Verdict(
                 "Top-Down costs nearly the same for every max_cs above 4",
-                f"{workload}: within {above(max(larger), min(larger)):.0f} %",
+                f"{workload}: within {spread:.0f} %{misses({'within 10 %': spread <= 10})}",
             ),
             Verdict(
                 "32 searches less than 16; 64 searches most, nearly ten times as much as 16",
                 f"{workload}: 32 and 64 search {_times(plans['top-down'])} times as much as 16 (Top-Down), "
-                f"{_times(plans['bottom-up'])} times (Bottom-Up)",
+                f"{_times(plans['bottom-up'])} times (Bottom-Up)"
+                + misses(
+                    {
+                        "32 less than 16": all(of[3] < of[2] for of in plans.values()),
+                        "64 most": all(of[4] == max(of) for of in plans.values()),
+                    }
+                ),
             ),
         ]
     columns = ("workload", "planner", "max_cs", "plans considered", "network usage", "above optimum (%)")
@@ -116,7 +125,8 @@ def npc(setting: Setting) -> Outcome:
         verdicts.append(
             Verdict(
                 "NPC within 1 % of Top-Down with 14 % fewer plans",
-                f"{workload}: {cost:+.1f} % cost, {plans:.0f} % fewer plans",
+                f"{workload}: {cost:+.1f} % cost, {plans:.0f} % fewer plans"
+                + misses({"cost": cost <= 1, "fewer plans": round(plans) >= 14}),
             )
         )
 

@@ -19,7 +19,7 @@ from anabranch import cql
 from anabranch.catalog import Catalog
 from anabranch.cost.estimates import from_edges
 from anabranch.cost.resources import NESTED, ResourceModel
-from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
+from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, misses
 from anabranch.lab.virtual_clock import Moment, run_query, stream
 from anabranch.optimize.min_state import min_state
 from anabranch.optimize.ranking import ranked_orderer
@@ -91,7 +91,7 @@ def run(setting: Setting) -> Outcome:
             rows += [_row(number, name, given, moments, second) for second in np.arange(5.0, seconds + 1, 5.0)]
             fate = "qualified" if keeps_up and fits else "out of memory" if ended else f"{late:.0f} s behind"
             agrees = (keeps_up and fits) == given.expected[name]
-            words.append(f"{name} {plan} {fate}{'' if agrees else ' (not as in the paper)'}")
+            words.append(f"{name} {plan} {fate}{misses({name: agrees})}")
         expected = ", ".join(f"{name} {'' if good else 'not '}qualified" for name, good in given.expected.items())
         verdicts.append(Verdict(f"set {number}: {expected}", f"after {seconds:g} s {'; '.join(words)}"))
     columns = ("set", "plan", "second", "results", "state rows", "queued rows", "memory MB")

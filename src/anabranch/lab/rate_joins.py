@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from anabranch.cost.rate import RateModel, StreamRate, cardinality_cost, outputs
-from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
+from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, misses
 from anabranch.lab.virtual_clock import Floats, poisson_rows, run_tree
 from anabranch.plan.physical import JoinNode
 from anabranch.plan.text import parse
@@ -92,7 +92,8 @@ def run_three(setting: Setting) -> Outcome:
         f"predicted at {predicted_cross:,.0f} results (fitted), measured at "
         f"{'no crossing' if measured_cross is None else f'{measured_cross:,} results'}; the "
         f"first {shown:,} results are there after {measured[first][-1]:.0f} s and {measured[second][-1]:.0f} s "
-        f"(virtual clock, {THREE_HANDLING * 1e3:g} ms a row and 5 ms more for A C; streams end after {seconds:g} s)",
+        f"(virtual clock, {THREE_HANDLING * 1e3:g} ms a row and 5 ms more for A C; streams end after {seconds:g} s)"
+        + misses({"a crossing": measured_cross is not None}),
     )
     return _outcome("Three-way join", THREE_PLANS, counts, predicted, measured, (verdict,))
 
@@ -113,18 +114,29 @@ def run_five(setting: Setting) -> Outcome:
         Verdict(
             "Evenly Spread clearly best from early on; Left Deep the slowest to finish",
             f"{_reached(measured, least // 50)}; {_reached(measured, least // 5)}; {_reached(measured, least)} "
-            f"(virtual clock, {FIVE_HANDLING * 1e3:g} ms a row; streams end after {seconds:g} s)",
+            f"(virtual clock, {FIVE_HANDLING * 1e3:g} ms a row; streams end after {seconds:g} s)"
+            + misses(
+                {
+                    "Evenly Spread best": all(
+                        min(measured, key=lambda name: measured[name][number - 1]) == "Evenly Spread"
+                        for number in (least // 50, least // 5, least)
+                    ),
+                    "Left Deep slowest": max(measured, key=lambda name: measured[name][least - 1]) == "Left Deep",
+                }
+            ),
         ),
         Verdict(
             "Left Deep marginally ahead of Fast Leaves for the first 20,000 results",
             f"overtaken for good after {_count(cross)} results measured, "
             f"{_count(None if predicted_cross is None else int(counts[predicted_cross]))} predicted; at that time the "
-            f"two are {abs(early['Left Deep'] - early['Fast Leaves']):.2f} s apart",
+            f"two are {abs(early['Left Deep'] - early['Fast Leaves']):.2f} s apart"
+            + misses({"20,000 results": cross is not None and cross >= 20_000}),
         ),
         Verdict(
             "the traditional model costs Left Deep highest and cannot tell the two bushy plans apart rightly "
             "(10^4, 2x10^3, 5x10^3)",
-            ", ".join(f"{name} {cost:,.0f} s" for name, cost in traditional.items()),
+            ", ".join(f"{name} {cost:,.0f} s" for name, cost in traditional.items())
+            + misses({"Left Deep highest": max(traditional, key=lambda name: traditional[name]) == "Left Deep"}),
         ),
     )
     return _outcome("Five-way join", FIVE_PLANS, counts, predicted, measured, verdicts)
