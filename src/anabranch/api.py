@@ -22,17 +22,18 @@ from anabranch.choosing import (
     AUTO,
     DEFAULT_BATCH,
     PLAN_WORDS,
+    Learn,
     Wishes,
     decide,
     first_plan,
-    is_mesh_text,
+    learns,
     means,
-    proposal,
 )
 from anabranch.errors import AnabranchError, CatalogError, SpecError
 from anabranch.explain import Explanation
 from anabranch.host.clock import IDLE_TIMEOUT
-from anabranch.host.meshing import Staging
+from anabranch.host.meshing import Staging, learn_from_rows
+from anabranch.host.sample import Sample
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.handle import ContinuousQueries, QueryHandle
@@ -41,13 +42,11 @@ from anabranch.host.spark.sample import StreamSample, sample_streams
 from anabranch.host.spark.sink import ForeachBatchSink, Sink, TableSink, make_sink, require_columns
 from anabranch.host.steering import Switch
 from anabranch.optimize import Choice
-from anabranch.plan.describe import describe_mesh
 from anabranch.plan.execution import DEFAULT_EXECUTION, execution_model
-from anabranch.plan.mesh import parse_mesh, parse_plan
-from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.schema import Schema
 from anabranch.stats.measured import from_progress
-from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
+from anabranch.stats.meshes import LearntMesh
 from anabranch.window import parse_duration
 
 __all__ = ["ContinuousQueries", "ContinuousQuery", "ContinuousQueryWriter", "QueryHandle", "Session"]
@@ -190,21 +189,21 @@ class ContinuousQuery:
         """The columns of the results."""
         return self._query.schema
 
-    def plan(self, choice: str = "auto") -> PhysicalPlan:
+    def plan(self, choice: str = "auto") -> Plan:
         """How the query would run.
 
         Parameters
         ----------
         choice
-            `auto`, `mjoin` (one join, no intermediate state), `tree` (two-way joins), or a plan text over the aliases
-            of the query, such as `((a b) c)`.
+            `auto`, `mjoin` (one join, no intermediate state), `tree` (two-way joins), `mesh` (routes by what rows are
+            like), or a plan text over the aliases of the query, such as `((a b) c)`.
 
         Examples
         --------
         >>> str(query.plan("tree"))  # doctest: +SKIP
         '((a b) c)'
         """
-        return proposal(self.writeStream.plan(choice).choice()).plan
+        return first_plan(self.writeStream.plan(choice).choice())
 
     def explain(self, stage: str = "choice", plan: str = "auto") -> None:
         """Prints one stage of the way from text to plan; see `explanation`."""
@@ -232,10 +231,23 @@ class ContinuousQuery:
         return from_progress(self._query, handle.recentProgress).to_mapping()
 
     @cached_property
-    def _sampled(self) -> FixedStatistics:
-        """What the samples of the streams say; taken once."""
+    def _sampled(self) -> Sample:
+        """What the samples of the streams say, and their rows; taken once."""
         taken = {name: stream.sample() for name, stream in self._streams.items() if stream.sample is not None}
         return sample_streams(self._query, {name: sample for name, sample in taken.items() if sample is not None})
+
+    @cached_property
+    def _learn_mesh(self) -> Learn:
+        """Learns a mesh from the sampled rows; once for the same sizes of states."""
+        known: dict[tuple[float, ...], LearntMesh] = {}
+
+        def learn(held: Mapping[str, float]) -> LearntMesh:
+            key = tuple(held[name] for name in self._query.graph.names)
+            if key not in known:
+                known[key] = learn_from_rows(self._query, self._sampled.rows, held)
+            return known[key]
+
+        return learn
 
     @property
     def writeStream(self) -> ContinuousQueryWriter:
@@ -372,14 +384,20 @@ class ContinuousQueryWriter:
     def choice(self) -> Choice:
         """The plan that these settings lead to, with the numbers it rests on and every plan it was chosen from."""
         query = self._query
-        seen = query._sampled if self._wishes.need_statistics(query._query) else NOTHING_KNOWN
+        sample = query._sampled if self._wishes.need_statistics(query._query) else Sample()
         interval = parse_duration(self._trigger.get("processingTime", "0 seconds")) / 1e6
-        return decide(query._query, self._wishes, slots=self._slot_count, batch=interval or DEFAULT_BATCH, seen=seen)
+        return decide(
+            query._query,
+            self._wishes,
+            slots=self._slot_count,
+            batch=interval or DEFAULT_BATCH,
+            seen=sample.statistics,
+            learn=query._learn_mesh if sample.rows else None,
+            gate=(self._adapt or Settings()).gate,
+        )
 
     def explanation(self, stage: str = "choice") -> str:
         """One stage on the way to the plan that these settings lead to; see `ContinuousQuery.explanation`."""
-        if stage == "physical" and is_mesh_text(self._wishes.plan):
-            return describe_mesh(parse_mesh(self._wishes.plan), self._query._query.graph)
         return self._query._explanation.text(stage, self.choice)
 
     def slots(self, count: int) -> ContinuousQueryWriter:
@@ -482,10 +500,12 @@ class ContinuousQueryWriter:
 
     def _start(self, sink: Sink, checkpoint: str) -> QueryHandle:
         query = self._query
+        choice = self.choice()
+        is_learning = learns(self._wishes, choice)
         running, runner = start_query(
             spark=query._session.spark,
             query=query._query,
-            plan=first_plan(query._query, self._wishes, self.choice()),
+            plan=first_plan(choice),
             frames={name: stream.frame for name, stream in query._streams.items()},
             declarations={name: stream.declaration for name, stream in query._streams.items()},
             sink=sink,
@@ -500,8 +520,8 @@ class ContinuousQueryWriter:
                 means(query._query, self._wishes, slots=self._slot_count),
                 self._switches,
                 self._listeners,
-                goes_on=self._wishes.plan == "mesh" or (self._adapt is not None and self._wishes.plan in PLAN_WORDS),
-                staging=Staging() if self._wishes.plan == "mesh" else None,
+                goes_on=is_learning or (self._adapt is not None and self._wishes.plan in PLAN_WORDS),
+                staging=Staging() if is_learning else None,
             ),
         )
         handle = QueryHandle(running, runner)

@@ -9,20 +9,29 @@ calibration found on this machine; the rest is assumed, and says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
+from anabranch.adapt.gate import Gate, Verdict, judge
 from anabranch.adapt.loop import Means
+from anabranch.adapt.routing import AT_ONCE
+from anabranch.cost.resources import Resources
 from anabranch.cost.units import calibrated
 from anabranch.errors import NoFeasiblePlan, PlanError, SpecError
-from anabranch.optimize import Budget, Choice, Hints, Infeasible, Objective, Proposal, choose
+from anabranch.optimize import Budget, Choice, Hints, Infeasible, MeshOffer, Objective, Proposal, choose
 from anabranch.optimize.hints import KINDS
-from anabranch.plan.mesh import Plan, check_plan, parse_plan
+from anabranch.optimize.strategy import kind
+from anabranch.plan.mesh import Mesh, Plan, check_mesh, parse_mesh
 from anabranch.plan.query import Query
 from anabranch.sizes import parse_size, size_text
+from anabranch.stats.meshes import LearntMesh
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, Layered, StatisticsView
 
 PLAN_WORDS = ("auto", "mjoin", "tree", "mesh")
+Learn: TypeAlias = Callable[[Mapping[str, float]], LearntMesh]
+"""Finds a mesh, given how many rows each relation's state will hold."""
+DEFAULT_GATE = Gate()
 DEFAULT_BATCH = 1.0
 """Seconds between batches where a trigger does not say."""
 
@@ -78,13 +87,19 @@ def decide(
     slots: int = 1,
     batch: float = DEFAULT_BATCH,
     seen: StatisticsView = NOTHING_KNOWN,
+    learn: Learn | None = None,
+    gate: Gate = DEFAULT_GATE,
 ) -> Choice:
-    """The plan for a query, or the bound that no plan keeps; `batch` is the time between batches in seconds."""
+    """The plan for a query, or the bound that no plan keeps; `batch` is the time between batches in seconds.
+
+    `learn` finds a mesh, where rows are at hand to learn it from; `plan: auto` takes it when it passes the gate.
+    """
     wishes.given.check_names(query.graph)
     view = Layered((wishes.given, seen, calibrated()))
     budget = Budget(wishes.cpu, wishes.memory, slots)
     slide = query.seconds_between_boundaries
-    return choose(query.graph, view, budget, wishes.objective, _hints(query, wishes), batch=batch, slide=slide)
+    choice = choose(query.graph, view, budget, wishes.objective, _hints(query, wishes), batch=batch, slide=slide)
+    return replace(choice, mesh=_mesh_offer(query, wishes, choice, learn, gate))
 
 
 def means(query: Query, wishes: Wishes = AUTO, *, slots: int = 1, seen: StatisticsView = NOTHING_KNOWN) -> Means:
@@ -107,21 +122,64 @@ def proposal(choice: Choice) -> Proposal:
             raise _no_feasible_plan(failed, choice.budget)
 
 
-def first_plan(query: Query, wishes: Wishes, choice: Choice) -> Plan:
-    """What the query begins with: a mesh that is written out, else the chosen plan."""
-    if is_mesh_text(wishes.plan):
-        return check_plan(parse_plan(wishes.plan), query.graph, query.grouping)
-    return proposal(choice).plan
+def first_plan(choice: Choice) -> Plan:
+    """What the query begins with: the mesh if it is taken, else the chosen plan."""
+    found = proposal(choice).plan
+    offer = choice.mesh
+    return offer.mesh if offer is not None and offer.is_taken and offer.mesh is not None else found
 
 
-def is_mesh_text(plan: str) -> bool:
-    return plan.strip().startswith("mesh(")
+def learns(wishes: Wishes, choice: Choice) -> bool:
+    """Whether the query goes on looking for a better mesh while it runs: unless its plan was written out."""
+    return wishes.plan == "mesh" or (wishes.plan == "auto" and isinstance(first_plan(choice), Mesh))
 
 
 def headline(choice: Choice) -> str:
     """The chosen plan and why, in one line."""
-    found = proposal(choice)
-    return f"plan {found.plan}: {found.reason} ({len(found.considered)} considered)"
+    found, plan = proposal(choice), first_plan(choice)
+    reason = choice.mesh.reason if choice.mesh is not None and plan is not found.plan else found.reason
+    return f"plan {plan}: {reason} ({len(found.considered)} considered)"
+
+
+def _mesh_offer(query: Query, wishes: Wishes, choice: Choice, learn: Learn | None, gate: Gate) -> MeshOffer | None:
+    graph = query.graph
+    if _is_mesh_text(wishes.plan):
+        return MeshOffer("as it is written", True, check_mesh(parse_mesh(wishes.plan), graph))
+    if isinstance(choice.answer, Infeasible):
+        return None
+    wanted = wishes.plan == "mesh"
+    is_free = wishes.plan == "auto" and wishes.force is None and not wishes.keep and not wishes.forbid
+    if wanted and len(graph.names) < 3:
+        return MeshOffer("there is nothing to order")
+    if wanted and learn is None:
+        return MeshOffer("there is no sample: the query begins with one route each, and learns a mesh while it runs")
+    if learn is None or len(graph.names) < 3 or not (wanted or is_free):
+        return None
+    model, best = choice.model, choice.answer.cost
+    mjoins = [each.cost for each in choice.answer.considered if kind(each.plan) == "mjoin"]
+    single = min(mjoins, key=lambda cost: cost.cpu, default=best)
+
+    def verdict(proposed: Resources) -> Verdict:
+        return judge(gate, best, proposed, AT_ONCE, choice.objective, choice.budget)
+
+    thinkable = verdict(replace(single, cpu=model.base.cpu))
+    if is_free and not thinkable.passed:
+        return MeshOffer(f"not learnt: even if its routes cost nothing, it {thinkable.reason}")
+    learnt = learn({name: model.rows(model.estimates.mask((name,))) for name in graph.names})
+    if not learnt.is_mesh:
+        return MeshOffer("the sampled rows do best with one route for each relation", learnt=learnt)
+    rates = dict(zip(graph.names, model.estimates.rates, strict=True))
+    # The model knows what single routes cost in all; the sample, which part of it a mesh would save.
+    routing = single.cpu - model.base.cpu
+    cost = replace(single, cpu=model.base.cpu + routing / (1 + learnt.gain(rates)))
+    if wanted:
+        return MeshOffer(f"{learnt.gain(rates):+.1%} over the single best routes", True, learnt.mesh, learnt, cost)
+    found = verdict(cost)
+    return MeshOffer(found.reason, found.passed, learnt.mesh, learnt, cost)
+
+
+def _is_mesh_text(plan: str) -> bool:
+    return plan.strip().startswith("mesh(")
 
 
 def _hints(query: Query, wishes: Wishes) -> Hints:
@@ -135,7 +193,7 @@ def _hints(query: Query, wishes: Wishes) -> Hints:
                 hint="write 'plan: auto', or leave 'hints.force' out",
             )
         entry, force = "hints.force", wishes.force
-    if force == "mesh" or is_mesh_text(force):
+    if force == "mesh" or _is_mesh_text(force):
         # Its routes are orders of the mjoin, which is also what a mesh that is still to be found begins with.
         force = "mjoin"
     wanted = None if force == "auto" else force

@@ -12,18 +12,20 @@ from types import MappingProxyType
 
 from anabranch import cql
 from anabranch.catalog import Catalog
-from anabranch.choosing import proposal
+from anabranch.choosing import first_plan
 from anabranch.errors import SpecError
 from anabranch.optimize import Choice, Considered, Infeasible, Proposal
 from anabranch.optimize.explain import explanation
 from anabranch.picture import OUTPUT, Dot, plan_svg, plane
 from anabranch.plan import logical
-from anabranch.plan.describe import describe
+from anabranch.plan.describe import describe, describe_mesh, describe_routes
 from anabranch.plan.join_graph import render
+from anabranch.plan.mesh import Mesh, RelationRoutes
 from anabranch.plan.physical import PhysicalPlan, shape, subplans
 from anabranch.plan.query import Query
 from anabranch.rewrite.pipeline import rewrite
 from anabranch.sizes import size_text
+from anabranch.stats.meshes import LearntMesh
 
 STAGES = ("logical", "rewritten", "graph", "physical", "choice")
 
@@ -50,10 +52,34 @@ class Explanation:
             case "graph":
                 return render(self.query.graph)
             case "physical":
-                return describe(proposal(choose()).plan, self.query.graph)
+                plan, graph = first_plan(choose()), self.query.graph
+                return describe_mesh(plan, graph) if isinstance(plan, Mesh) else describe(plan, graph)
             case "choice":
-                return f"{render(self.query.graph)}\n\n{explanation(choose())}"
+                choice = choose()
+                return "\n\n".join([render(self.query.graph), explanation(choice), *self._mesh(choice)])
         raise SpecError(f"there is no stage '{stage}' to explain", hint=f"ask for one of {', '.join(STAGES)}")
+
+    def _mesh(self, choice: Choice) -> list[str]:
+        """What was learnt about a mesh; nothing where none was thought of."""
+        offer = choice.mesh
+        if offer is None:
+            return []
+        lines = [f"mesh {'taken' if offer.is_taken else 'not taken'}: {offer.reason}"]
+        if offer.learnt is not None:
+            rates = dict(zip(choice.estimates.names, choice.estimates.rates, strict=True))
+            if offer.learnt.is_mesh:
+                lines.append(f"  {offer.learnt.gain(rates):+.1%} over the single best routes, as the sample tells it")
+            lines += [line for way in offer.learnt.mesh.ways for line in self._routes(way, offer.learnt)]
+        return ["\n".join(lines)]
+
+    def _routes(self, way: RelationRoutes, learnt: LearntMesh) -> list[str]:
+        seen = learnt.relations.get(way.relation)
+        if seen is None:
+            return describe_routes(way, self.query.graph)
+        each = zip(seen.shares, seen.route_seconds, strict=True)
+        notes = [f"{share:.0%} of the rows, {_micros(seconds)} each" for share, seconds in each]
+        priced = f"{_micros(seen.seconds)} a row, with one route {_micros(seen.single_seconds)}"
+        return [*describe_routes(way, self.query.graph, notes), f"    {priced}; {seen.reason}"]
 
     def _bound(self) -> logical.LogicalPlan:
         return cql.bind(self._text, self._catalog, allow_unbounded=self._allow_unbounded)
@@ -96,6 +122,10 @@ def _dot(considered: Considered) -> Dot:
     plan, cost = considered.plan, considered.cost
     story = f"{plan}: {cost.cpu:.3g} cores, {size_text(cost.memory)}; {considered.reason}"
     return Dot(cost.cpu, cost.memory, shape(plan), considered.standing, story)
+
+
+def _micros(seconds: float) -> str:
+    return f"{1e6 * seconds:.3g} µs"
 
 
 def _count(rows: float) -> str:

@@ -1,4 +1,4 @@
-"""One decision of the loop, whatever its outcome, as a value that explains itself and that JSON can hold."""
+"""One decision on a running plan, whatever its outcome, as a value that explains itself and that JSON can hold."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any, Literal, TypeAlias
 from anabranch.adapt.gate import Price
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.cost.resources import Resources
+from anabranch.plan.mesh import Plan
 from anabranch.plan.migration import Strategy
-from anabranch.plan.physical import PhysicalPlan
 
 Action: TypeAlias = Literal["migrate", "keep"]
-Origin: TypeAlias = Literal["library", "optimizer"]
+Origin: TypeAlias = Literal["library", "optimizer", "search"]
+"""Who proposes: what served before, the choice of plans, or the search for meshes."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,11 @@ class Decision:
     policy: str
     trigger: str
     """Why a better plan was looked for."""
-    plan: PhysicalPlan
+    plan: Plan
     cost: Resources
-    proposed: PhysicalPlan
+    proposed: Plan
     proposed_cost: Resources
     origin: Origin
-    """Who proposed."""
     price: Price | None
     """The migration as estimated; None when the proposed plan is the one in force."""
     reason: str

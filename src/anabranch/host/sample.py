@@ -9,7 +9,7 @@ the equality for a foreign key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from anabranch.engine.evaluate import evaluate_mask
 from anabranch.expr import Column
 from anabranch.plan.join_graph import JoinGraph, Theta
 from anabranch.plan.query import Query
-from anabranch.stats.view import FixedStatistics
+from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
 FEWEST_PAIRS = 100
 """Pairs inside the windows below which nothing is said."""
@@ -41,6 +41,14 @@ class Stretch:
     seconds: float
     """0 where the rows do not tell."""
     passing: float
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Rows of the streams that passed the filters, by relation and in order of time, and what they say of the whole."""
+
+    statistics: FixedStatistics = NOTHING_KNOWN
+    rows: Mapping[str, RelationBatch] = field(default_factory=dict)
 
 
 def sampled(query: Query, stretches: Mapping[str, Stretch], rows: Mapping[str, RelationBatch]) -> FixedStatistics:

@@ -26,7 +26,7 @@ from anabranch.engine.ownership import needed_in, owner_test
 from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.engine.state.arena import Arena
 from anabranch.errors import MigrationError
-from anabranch.host.meshing import propose
+from anabranch.host.meshing import take_profiles
 from anabranch.host.store import RowFile, Store, rows_name
 from anabranch.host.wire import wire_layout
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
@@ -44,7 +44,7 @@ class SlotPlan:
     plan: Plan
     strategy: Strategy = "moving-state"
     learns: bool = False
-    """After the step the slot looks for a mesh, and reports what it found."""
+    """After the step the slot reports what its operators do to its youngest rows, for the search of a mesh."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def advance(
     statistics = engine.statistics()
     report: dict[str, Any] = {**(notes or {}), **counts, "statistics": statistics.to_json()}
     if task.plans[slot].learns and not engine.is_migrating:
-        report["mesh"] = propose(engine, seed=task.batch)
+        report["profiles"] = [seen.to_json() for seen in take_profiles(engine)]
     report["plan"], report["migrating"] = str(engine.plan), engine.is_migrating
     report["seconds"] = {**report.get("seconds", {}), "admit": admitting}
     if store is not None:

@@ -4,7 +4,7 @@ For every batch the slots' plans go out (`next`), and their reports come back (`
 asked for and takes effect with the next batch; its course over the slots is that of `migrate.machine`, whose
 instructions become the plans of the next batch. There is one change at a time: until it has ended, another is refused
 and the running plans stay as they are. Everything that happens is told as a record, a mapping that JSON can hold:
-decisions of the loop, migrations that began, ended or were given up, and changes that were refused.
+decisions of the loop and on meshes, migrations that began, ended or were given up, and changes that were refused.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from anabranch.adapt.loop import Loop, Means, Observation
+from anabranch.adapt.routing import decide_mesh
 from anabranch.adapt.settings import Settings
 from anabranch.errors import MigrationError
 from anabranch.host.clock import Clocks
-from anabranch.host.meshing import LEAST_IMPROVEMENT, MeshWatch, Staging
+from anabranch.host.meshing import Found, MeshWatch, Searches, Staging
 from anabranch.host.slot import SlotPlan
 from anabranch.migrate.itinerary import box_by_box
 from anabranch.migrate.machine import (
@@ -99,6 +100,7 @@ class Steering:
     ) -> None:
         self._query = query
         self._staging = staging if len(query.graph.names) > 1 else None
+        self._settings = adapt or Settings()
         self._slots = tuple(range(partitioning.slots))
         self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph, query.grouping)))
         # Where every row has one slot, nothing is counted twice, and nothing need be reckoned back.
@@ -109,8 +111,9 @@ class Steering:
         for switch in self._switches.values():
             check_plan(switch.plan, query.graph, query.grouping)
             self._require_slots(switch.slots)
-        self._watches = {slot: MeshWatch() for slot in self._slots}
-        self._learning: set[int] = set()
+        self._watches = {slot: MeshWatch(self._settings.gate.cool_down) for slot in self._slots}
+        self._searches = Searches(query.graph)
+        self._triggers: dict[int, str] = {}
         self._wish: _Wish | None = None
         self._under_way: _UnderWay | None = None
         self._lock = threading.Lock()
@@ -157,6 +160,7 @@ class Steering:
 
     def freeze(self, frozen: bool = True) -> None:
         """Keeps the loop from changing anything, or lets it again; it goes on watching."""
+        self._settings = replace(self._settings, freeze=frozen)
         for _, loop in self._loops:
             loop.settings = replace(loop.settings, freeze=frozen)
 
@@ -175,8 +179,7 @@ class Steering:
             if self._wish is not None:
                 self._begin(self._wish, batch)
                 self._wish = None
-            learning, self._learning = self._learning, set()
-            plans = tuple(replace(plan, learns=slot in learning) for slot, plan in enumerate(self.plans))
+            plans = tuple(replace(plan, learns=slot in self._triggers) for slot, plan in enumerate(self.plans))
         return plans, refused
 
     def after(self, batch: int, reports: Reports, seconds: float | None, waiting: int | None) -> list[Record]:
@@ -200,7 +203,9 @@ class Steering:
                     others = self._wish.plans if self._wish is not None else {}
                     self._wish = _Wish({**others, **chosen}, "loop")
             if self._staging is not None:
-                records += self._mesh_records(batch, reports, self._staging)
+                self._look(batch, reports, seconds, self._staging)
+                found = self._searches.finished(wait=self._staging.waits)
+                records += self._mesh_records(batch, [each for each in found if each.plan == plans[each.slot].plan])
             return records
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -216,21 +221,34 @@ class Steering:
             migrations.append(migration)
         self._under_way = _UnderWay(tuple(migrations), wish.by, batch)
 
-    def _mesh_records(self, batch: int, reports: Reports, staging: Staging) -> list[Record]:
-        """What slots found when they looked for a mesh; those whose find is worth it take it with the next batch."""
-        records, chosen = [], {}
+    def _look(self, batch: int, reports: Reports, seconds: float | None, staging: Staging) -> None:
+        """Notes what the slots did, asks some for what their operators do, and has a mesh searched from that."""
         for slot, report in reports.items():
-            steps = StepStatistics.from_json(report["statistics"])
-            reason = self._watches[slot].note(parse_plan(report["plan"]), steps.routes)
-            if reason is not None or staging.is_due(batch + 1):
-                self._learning.add(slot)
-            if (found := report.get("mesh")) is None:
+            plan, watch = parse_plan(report["plan"]), self._watches[slot]
+            if "profiles" in report:
+                self._searches.begin(slot, plan, self._triggers.pop(slot), report["profiles"], batch)
+            reason = watch.note(plan, StepStatistics.from_json(report["statistics"]), seconds)
+            if reason is None and staging.is_due(batch + 1) and not watch.is_cooling:
+                reason = f"batch {batch} has passed"
+            if reason is not None:
+                self._triggers[slot] = reason
+
+    def _mesh_records(self, batch: int, several: list[Found]) -> list[Record]:
+        """Decisions on what was found; slots whose mesh is worth it take it with the next batch."""
+        records, chosen = [], {}
+        is_busy = self._under_way is not None or self._wish is not None
+        for found in several:
+            flow = self._watches[found.slot].flow
+            if flow is None:
                 continue
-            taken = found["isMesh"] and found["improvement"] >= LEAST_IMPROVEMENT and self._under_way is None
-            records.append({"kind": "mesh", "batch": batch, "slots": [slot], "isTaken": taken, **found})
-            if taken:
-                chosen[slot] = SlotPlan(parse_plan(found["plan"]), "none")
-        if chosen and self._wish is None:
+            decision = decide_mesh(batch, found.trigger, found.plan, found.learnt, flow, self._settings, self._means)
+            if decision.action == "migrate" and is_busy:
+                reason = f"another change is under way; otherwise: {decision.reason}"
+                decision = replace(decision, action="keep", reason=reason)
+            records.append({**decision.to_json(), "slots": [found.slot], "mesh": found.learnt.to_json()})
+            if decision.action == "migrate":
+                chosen[found.slot] = SlotPlan(found.learnt.mesh, "none")
+        if chosen:
             self._wish = _Wish(chosen, "mesh")
         return records
 

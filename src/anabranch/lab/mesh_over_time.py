@@ -18,6 +18,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from anabranch import cql
+from anabranch.adapt.policy import Interval
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.engine.batch import RelationBatch
 from anabranch.errors import HostError
@@ -163,7 +164,7 @@ def drift(setting: Setting) -> Outcome:
     streams = Streams(batch=20_000, window=40_000)
     filling, turn_at, count = 3, 8, 14 if setting.quick else 22
     rng, query = np.random.default_rng(setting.seed), streams.query
-    first, watch, searches = Competitor(query), MeshWatch(), list[int]()
+    first, watch, searches = Competitor(query), MeshWatch(Interval()), list[int]()
     competitors: dict[str, Competitor] = {}
     rows: list[tuple[Cell, ...]] = []
     speed: dict[str, list[float]] = {"kept": [], "adapted": [], "plan": []}
@@ -185,7 +186,7 @@ def drift(setting: Setting) -> Outcome:
         adapted = competitors["adapted"]
         current = adapted.engine.plan
         assert isinstance(current, Mesh)
-        if watch.note(current, adapted.statistics.routes) is not None:
+        if watch.note(current, adapted.statistics, None) is not None:
             searches.append(number)
             adapted.engine.migrate(learn(adapted.engine, rng, current).mesh, "none")
 

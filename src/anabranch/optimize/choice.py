@@ -28,6 +28,7 @@ from anabranch.optimize.strategy import (
     Budget,
     Considered,
     Infeasible,
+    MeshOffer,
     Proposal,
     over_budget,
     pareto,
@@ -54,6 +55,8 @@ class Choice:
     budget: Budget
     objective: Objective
     units_from: Source = "assumed"
+    mesh: MeshOffer | None = None
+    """Where a mesh was thought of."""
 
     @property
     def estimates(self) -> Estimates:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anabranch.cost.resources import Resources
 from anabranch.optimize.choice import Choice
 from anabranch.optimize.strategy import Budget, Infeasible, Proposal, kind
 from anabranch.sizes import size_text
@@ -13,19 +14,12 @@ HEADINGS = ("plan", "kind", "by", "cpu", "memory", "rate", "verdict")
 
 
 def considered_rows(choice: Choice) -> list[tuple[str, ...]]:
-    """One row per plan considered, under `HEADINGS`: the chosen one first."""
-    return [
-        (
-            str(c.plan),
-            kind(c.plan),
-            c.origin,
-            f"{c.cost.cpu:.4g}",
-            size_text(c.cost.memory),
-            f"{c.cost.rate:.4g}",
-            c.reason,
-        )
-        for c in choice.answer.considered
-    ]
+    """One row per plan considered, under `HEADINGS`: the chosen one first, and a mesh that was learnt next to it."""
+    rows = [_row(str(c.plan), kind(c.plan), c.origin, c.cost, c.reason) for c in choice.answer.considered]
+    offer = choice.mesh
+    if offer is not None and offer.mesh is not None and offer.cost is not None:
+        rows.insert(0 if offer.is_taken else 1, _row(str(offer.mesh), "mesh", "learnt", offer.cost, offer.reason))
+    return rows
 
 
 def statistics_rows(choice: Choice) -> list[tuple[str, str, str]]:
@@ -44,7 +38,12 @@ def explanation(choice: Choice) -> str:
     lines.append(f"budget {_budget_text(choice.budget)}")
     match choice.answer:
         case Proposal(plan=plan, cost=cost, reason=reason):
-            lines += [f"plan {plan}", f"because {reason}"]
+            if choice.mesh is not None and choice.mesh.is_taken:
+                lines += [f"plan {choice.mesh.mesh}", f"because {choice.mesh.reason}"]
+                lines.append(f"otherwise {plan}, because {reason}")
+                cost = choice.mesh.cost or cost
+            else:
+                lines += [f"plan {plan}", f"because {reason}"]
         case Infeasible(bound=bound, best=best, cost=cost):
             lines += [f"no plan keeps the bound on {bound}", f"nearest {best}"]
     lines.append(f"needs {cost.cpu:.4g} cores, {size_text(cost.memory)}, for {cost.rate:.4g} results per second")
@@ -53,6 +52,10 @@ def explanation(choice: Choice) -> str:
     if len(rows) > MOST_ROWS:
         lines.append(f"  and {len(rows) - MOST_ROWS} more")
     return "\n".join(lines)
+
+
+def _row(plan: str, family: str, origin: str, cost: Resources, reason: str) -> tuple[str, ...]:
+    return plan, family, origin, f"{cost.cpu:.4g}", size_text(cost.memory), f"{cost.rate:.4g}", reason
 
 
 def _units_text(choice: Choice) -> str:

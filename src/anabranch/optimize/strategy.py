@@ -14,8 +14,10 @@ from typing import Literal, TypeAlias
 
 from anabranch.cost.resources import Resources
 from anabranch.errors import SpecError
+from anabranch.plan.mesh import Mesh
 from anabranch.plan.physical import PhysicalPlan, nodes
 from anabranch.sizes import size_text
+from anabranch.stats.meshes import LearntMesh
 
 Standing: TypeAlias = Literal["chosen", "lost", "over", "refused"]
 """Whether a plan was taken, was beaten by another, is over the budget, or goes against a hint."""
@@ -88,6 +90,21 @@ class Infeasible:
     best: PhysicalPlan
     cost: Resources
     considered: tuple[Considered, ...] = ()
+
+
+@dataclass(frozen=True)
+class MeshOffer:
+    """A mesh beside the plans that are priced by a model: written out, learnt from a sample, or still to be learnt."""
+
+    reason: str
+    """Why it is taken, or is not."""
+    is_taken: bool = False
+    mesh: Mesh | None = None
+    """None while it is still to be learnt, or where that was not worth the trouble."""
+    learnt: LearntMesh | None = None
+    """What a sample said of it."""
+    cost: Resources | None = None
+    """What it needs, as far as a sample can tell."""
 
 
 def kind(plan: PhysicalPlan) -> Literal["mjoin", "tree", "jtree"]:

@@ -5,9 +5,11 @@ Text and pictures of plans are made from these, so that they cannot tell differe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph, KeyClass, render
-from anabranch.plan.mesh import Mesh, is_selection, selected
+from anabranch.plan.mesh import Mesh, RelationRoutes, is_selection, selected
 from anabranch.plan.physical import JoinNode, PhysicalPlan, kept, nodes, pre_groups, probe_order, shape
 
 
@@ -43,16 +45,21 @@ def describe(plan: PhysicalPlan, graph: JoinGraph) -> str:
 
 def describe_mesh(mesh: Mesh, graph: JoinGraph) -> str:
     """The mesh text, then for every relation its classifier and its routes by number, then the relations."""
-    lines = [f"plan {mesh}"]
-    for way in mesh.ways:
-        tested = ", ".join(attributes(way.classifier))
-        lines.append(f"  rows of {way.relation}{f' by {tested}' if tested else ''}")
-        if tested:
-            lines.append(f"    classifier {way.classifier}")
-        for number, route in enumerate(way.routes):
-            steps = [" or ".join(_operator_text(operator, graph) for operator in step) for step in route.steps]
-            lines.append(f"    route {number}: {' > '.join(steps) or 'nothing to probe'}")
+    lines = [f"plan {mesh}", *(line for way in mesh.ways for line in describe_routes(way, graph))]
     return "\n".join([*lines, *(f"  {line}" for line in render(graph).split("\n") if line.startswith("relation "))])
+
+
+def describe_routes(way: RelationRoutes, graph: JoinGraph, notes: Sequence[str] = ()) -> list[str]:
+    """The classifier and the routes of one relation, with a note on each route where there are notes."""
+    tested = ", ".join(attributes(way.classifier))
+    lines = [f"  rows of {way.relation}{f' by {tested}' if tested else ''}"]
+    if tested:
+        lines.append(f"    classifier {way.classifier}")
+    for number, route in enumerate(way.routes):
+        steps = [" or ".join(_operator_text(operator, graph) for operator in step) for step in route.steps]
+        note = f" ({notes[number]})" if notes else ""
+        lines.append(f"    route {number}: {' > '.join(steps) or 'nothing to probe'}{note}")
+    return lines
 
 
 def _operator_text(operator: str, graph: JoinGraph) -> str:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from anabranch.stats.operators import OperatorMatrix
+
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,3 +22,28 @@ class OperatorProfile:
     relation: str
     columns: pa.Table
     matrix: OperatorMatrix
+
+    def to_json(self) -> dict[str, Any]:
+        """The profile as a mapping that JSON can hold; the rows are compressed."""
+        statistics = [*self.matrix.selectivity.T, *self.matrix.cost.T]
+        arrays = [*self.columns.itercolumns(), *(pa.chunked_array([pa.array(column)]) for column in statistics)]
+        table = pa.table(arrays, names=[str(number) for number in range(len(arrays))])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema, options=_COMPRESSED) as writer:
+            writer.write_table(table)
+        return {
+            "relation": self.relation,
+            "columns": self.columns.column_names,
+            "operators": list(self.matrix.operators),
+            "rows": b64encode(sink.getvalue()).decode(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> OperatorProfile:
+        names, operators = value["columns"], tuple(value["operators"])
+        table = pa.ipc.open_stream(b64decode(value["rows"])).read_all()
+        start, size = len(names), len(operators)
+        numbers = [column.to_numpy() for column in table.columns[start:]]
+        halves = [np.array(each).reshape(size, table.num_rows).T for each in (numbers[:size], numbers[size:])]
+        columns = pa.table(table.columns[:start], names=names)
+        return cls(value["relation"], columns, OperatorMatrix(operators, *halves))

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 
 from anabranch.errors import PlanError
+from anabranch.host.meshing import Staging
+from anabranch.launch import prepare
+from anabranch.schema import TIMESTAMP
+from anabranch.spec import load
 from anabranch.testing.oracle import describe_difference
 from tests.host.spark.stories import Story, cut, feed, register, written
 
@@ -20,6 +29,8 @@ STAR = Story(
     rows=100,
 )
 FIRST = "mesh(a: b>c, c>b by (p <= 50.0 ? 0 : 1); b: a>c; c: a>b)"
+ROWS = 4_000
+SCHEMA = "ts timestamp, k bigint, kind bigint"
 SECOND = "mesh(a: c>b; b: a|c; c: b>a, a>b by (x <= 1.0 or null ? 0 : 1))"
 
 
@@ -45,7 +56,8 @@ def test_a_mesh_runs_and_is_replaced_without_moving_state(spark: SparkSession, t
     assert {route["relation"] for route in progress[-1]["statistics"]["routes"]} == {"a", "b", "c"}
 
 
-def test_plan_mesh_learns_while_it_runs(spark: SparkSession, tmp_path: Path) -> None:
+def test_plan_mesh_learns_while_it_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.api.Staging", partial(Staging, waits=True))
     story, tables = STAR, STAR.tables()
     query = register(spark, story, tmp_path).sql(story.cql)
     writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -58,6 +70,42 @@ def test_plan_mesh_learns_while_it_runs(spark: SparkSession, tmp_path: Path) -> 
         handle.stop()
     assert not describe_difference(story.expected(tables), written(tmp_path))
     lines = (tmp_path / "checkpoint" / "anabranch" / "history.jsonl").read_text().splitlines()
-    learnt = [record for line in lines if (record := json.loads(line))["kind"] == "mesh"]
-    assert learnt
-    assert set(learnt[0]["relations"]) == {"a", "b", "c"}
+    decided = [record for line in lines if (record := json.loads(line))["kind"] == "decision"]
+    assert decided[0]["origin"] == "search"
+    assert decided[0]["trigger"] == "batch 3 has passed"
+    assert set(decided[0]["mesh"]["relations"]) == {"a", "b", "c"}
+
+
+def test_a_mesh_is_learnt_from_a_sample_and_explained(spark: SparkSession, tmp_path: Path) -> None:
+    """Orders of two kinds: one finds no payment and the other no shipment, so each should look there first."""
+    rng, streams = np.random.default_rng(1), {}
+    for name in ("orders", "payments", "shipments", "reviews"):
+        kind = rng.integers(0, 2, ROWS)
+        keys = rng.integers(0, 500, ROWS) + 1_000 * kind
+        keys[kind == {"payments": 0, "shipments": 1}.get(name, 2)] += 10_000 * (2 + len(name))
+        times = pa.array(np.sort(rng.integers(0, 30_000_000, ROWS))).cast(pa.timestamp("us"))
+        table = pa.table({"ts": times.cast(TIMESTAMP), "k": keys, "kind": kind})
+        (tmp_path / name).mkdir()
+        pq.write_table(table, tmp_path / name / "0.parquet")
+        streams[name] = {"format": "parquet", "path": name, "schema": SCHEMA, "event_time": "ts"}
+    windows = ", ".join(f"{name} [RANGE 20 SECONDS]" for name in streams)
+    joined = " AND ".join(f"orders.k = {name}.k" for name in list(streams)[1:])
+    document = {
+        "streams": streams,
+        "query": f"SELECT orders.k AS k, orders.kind AS kind FROM {windows} WHERE {joined}",
+        "sink": {"format": "parquet", "path": "out"},
+        "checkpoint": "checkpoint",
+        "slots": 1,
+        "trigger": "available_now",
+        "plan": "mesh",
+    }
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(document))
+    writer = prepare(load(tmp_path / "spec.yaml"), spark)
+    text = writer.explanation()
+    assert "mesh taken: +" in text
+    assert "over the single best routes, as the sample tells it" in text
+    assert "rows of orders by k" in text
+    handle = writer.start()
+    handle.awaitTermination()
+    assert {route["route"] for route in handle.recentProgress[0]["adaptive"]["statistics"]["routes"]} > {0}
+    assert handle.report()["rows_in"] == 4 * ROWS

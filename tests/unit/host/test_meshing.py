@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from anabranch.adapt.gate import Gate
+from anabranch.adapt.policy import Interval
+from anabranch.adapt.routing import Flow
+from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
-from anabranch.host.local import LocalHost
-from anabranch.host.meshing import MeshWatch, Staging
+from anabranch.engine.batch import RelationBatch
+from anabranch.engine.engine import Engine
+from anabranch.host.local import LocalHost, relation_batch
+from anabranch.host.meshing import MeshWatch, Searches, Staging, learn_from_rows, take_profiles
+from anabranch.host.wire import wire_layout
 from anabranch.plan.mesh import Mesh, parse_mesh
+from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
 from anabranch.schema import TIMESTAMP
+from anabranch.stats.meshes import LearntMesh
 from anabranch.stats.routes import HopStatistics, RouteStatistics
+from anabranch.stats.step import StepStatistics
 from anabranch.testing.oracle import rows_as_multiset
 from anabranch.testing.scripted import read_script
 
 ROWS = 3_000
+ANY_SAVING = Settings(gate=Gate(cores=0.0))
 FIRST, SECOND = parse_mesh("mesh(a: b; b: a)"), parse_mesh("mesh(a: b by 0; b: a, a by 0)")
 
 
@@ -44,14 +58,15 @@ def skewed_batch(number: int, rng: np.random.Generator) -> dict[str, pa.Table]:
 def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer() -> None:
     query, rng = the_query(), np.random.default_rng(1)
     batches = [skewed_batch(number, rng) for number in range(4)]
-    staged = LocalHost(query, mjoin(query.graph.names), staging=Staging(first=2))
+    staged = LocalHost(query, mjoin(query.graph.names), staging=Staging(first=2, waits=True), adapt=ANY_SAVING)
     plain = LocalHost(query, mjoin(query.graph.names))
     for batch in batches:
         assert rows_as_multiset(staged.step(batch)) == rows_as_multiset(plain.step(batch))
-    learnt = [record for record in staged.records if record["kind"] == "mesh"]
-    assert learnt[0]["batch"] == 2
-    assert learnt[0]["isTaken"]
-    assert "routes by" in learnt[0]["relations"]["a"]["reason"]
+    decided = [record for record in staged.records if record["kind"] == "decision"]
+    assert decided[0]["batch"] == 2
+    assert decided[0]["action"] == "migrate", decided[0]["reason"]
+    assert decided[0]["cost"]["cpu"] > 1.2 * decided[0]["proposedCost"]["cpu"]
+    assert "routes by" in decided[0]["mesh"]["relations"]["a"]["reason"]
     assert isinstance(staged.plan, Mesh)
     assert any(record.get("by") == "mesh" and record["phase"] == "ended" for record in staged.records)
     routes = {route.route for route in staged.statistics.routes if route.relation == "a"}
@@ -59,25 +74,103 @@ def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer() -> None:
     assert sum(route.rows for route in staged.statistics.routes) == 4 * ROWS
 
 
+def test_a_mesh_passes_the_same_gate_as_any_plan() -> None:
+    """Such a trickle of rows is no reason to change anything."""
+    query, rng = the_query(), np.random.default_rng(1)
+    host = LocalHost(query, mjoin(query.graph.names), staging=Staging(first=2, waits=True))
+    for number in range(4):
+        host.step(skewed_batch(number, rng))
+    decided = [record for record in host.records if record["kind"] == "decision"]
+    assert [record["action"] for record in decided] == ["keep"]
+    assert "cores, 0.005 are wanted" in decided[0]["reason"]
+    assert decided[0]["mesh"]["isMesh"]
+    assert host.plan == mjoin(query.graph.names)
+
+
+def test_what_a_search_found_is_told_once() -> None:
+    query, rng = the_query(), np.random.default_rng(1)
+    searches, plan = Searches(query.graph), mjoin(query.graph.names)
+    engine = Engine(query, plan, codes=wire_layout(query, choose_partitioning(query.graph, 1)).codes)
+    engine.restore(rows_of(query, [skewed_batch(number, rng) for number in range(2)], 1.0), None)
+    searches.begin(0, plan, "asked", [profile.to_json() for profile in take_profiles(engine)], seed=1)
+    found = searches.finished(wait=True)
+    assert [(each.slot, each.plan, each.trigger) for each in found] == [(0, plan, "asked")]
+    assert found[0].learnt.is_mesh
+    assert not searches.finished(wait=True)
+
+
+def rows_of(query: Query, batches: list[dict[str, pa.Table]], share: float) -> dict[str, RelationBatch]:
+    """The rows of some batches, thinned to a share."""
+    layout, drawn = wire_layout(query, choose_partitioning(query.graph, 1)), np.random.default_rng(5)
+    rows = {}
+    for relation in query.graph.relations:
+        table = pa.concat_tables([batch[relation.name] for batch in batches])
+        kept = np.flatnonzero(drawn.random(table.num_rows) < share)
+        rows[relation.name] = relation_batch(relation, layout, table.take(kept))
+    return rows
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_a_sample_tells_the_mesh_before_the_query_runs(share: float) -> None:
+    """Of a thin sample a row meets few partners, so what it will meet is counted in proportion."""
+    query, rng = the_query(), np.random.default_rng(1)
+    batches = [skewed_batch(number, rng) for number in range(4)]
+    learnt = learn_from_rows(query, rows_of(query, batches, share), dict.fromkeys("abcd", 4.0 * ROWS))
+    assert learnt.is_mesh
+    assert {str(route)[0] for route in learnt.mesh.of("a").routes} == {"b", "c"}
+    assert learnt.gain() > 0.2
+    assert LearntMesh.from_json(json.loads(json.dumps(learnt.to_json()))) == learnt
+
+
+def test_samples_that_do_not_meet_in_time_tell_nothing() -> None:
+    query, rng = the_query(), np.random.default_rng(1)
+    rows = rows_of(query, [skewed_batch(0, rng)], 1.0)
+    late = rows_of(query, [skewed_batch(1_000, rng)], 1.0)
+    learnt = learn_from_rows(query, {**rows, "d": late["d"]}, dict.fromkeys("abcd", 100.0))
+    assert not learnt.relations.get("d")
+    nothing = learn_from_rows(query, {name: rows[name] for name in "abc"}, dict.fromkeys("abcd", 100.0))
+    assert not nothing.relations
+    assert not nothing.is_mesh
+
+
 def test_slots_learn_at_doubling_distances() -> None:
     assert [batches for batches in range(40) if Staging(first=4).is_due(batches)] == [4, 8, 16, 32]
 
 
-def seen(rows: int, kept: int) -> tuple[RouteStatistics, ...]:
-    return (RouteStatistics("a", 0, rows, 0, (HopStatistics("b", rows, kept),)),)
+def seen(rows: int, kept: int) -> StepStatistics:
+    route = RouteStatistics("a", 0, rows, 0, (HopStatistics("b", rows, kept),))
+    return StepStatistics({"a": rows}, kept, routes=(route,))
 
 
 def test_a_mesh_that_no_longer_does_what_it_did_is_told_once() -> None:
-    watch = MeshWatch()
-    assert [watch.note(FIRST, seen(10_000, 5_000)) for _ in range(5)] == [None] * 5
-    reason = watch.note(FIRST, seen(10_000, 9_000))
+    watch = MeshWatch(Interval())
+    assert [watch.note(FIRST, seen(10_000, 5_000), 1.0) for _ in range(5)] == [None] * 5
+    reason = watch.note(FIRST, seen(10_000, 9_000), 1.0)
     assert reason is not None
     assert "operator 'b'" in reason
-    assert watch.note(FIRST, seen(10_000, 9_000)) is None
+    assert watch.note(FIRST, seen(10_000, 9_000), 1.0) is None
+
+
+def test_nothing_is_told_while_the_last_change_cools_down() -> None:
+    watch = MeshWatch(Interval(batches=8))
+    watch.note(SECOND, seen(10_000, 5_000), 1.0)
+    assert not watch.is_cooling
+    told = [watch.note(FIRST, seen(10_000, 5_000 if number < 4 else 9_000), 1.0) for number in range(8)]
+    assert [reason is not None for reason in told] == [False] * 7 + [True]
+    assert not watch.is_cooling
+
+
+def test_rates_are_those_of_the_latest_batches() -> None:
+    watch = MeshWatch(Interval())
+    watch.note(FIRST, seen(1_000, 10), None)
+    assert watch.flow is None
+    for rows in (10, 20):
+        watch.note(FIRST, seen(rows, 4), 0.5)
+    assert watch.flow == Flow({"a": 30.0}, 8.0, 0, 0.5)
 
 
 def test_another_mesh_starts_another_watch() -> None:
-    watch = MeshWatch()
+    watch = MeshWatch(Interval())
     for _ in range(5):
-        watch.note(FIRST, seen(10_000, 5_000))
-    assert watch.note(SECOND, seen(10_000, 9_000)) is None
+        watch.note(FIRST, seen(10_000, 5_000), 1.0)
+    assert watch.note(SECOND, seen(10_000, 9_000), 1.0) is None

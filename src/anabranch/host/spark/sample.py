@@ -16,12 +16,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 
-from anabranch.host.sample import Stretch, sampled
+from anabranch.host.sample import Sample, Stretch, sampled
 from anabranch.host.spark.source import PASSES, relation_frame
 from anabranch.host.wire import RELATION, TIME, wire_layout
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query import Query
-from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
 MOST_FILES = 16
 MOST_BYTES = 16_000_000
@@ -70,18 +69,18 @@ def sample_of_files(reader: DataFrameReader, format: str, path: str, spark: Spar
     return StreamSample(reader.load(first), taken / total, latest)
 
 
-def sample_streams(query: Query, samples: Mapping[str, StreamSample]) -> FixedStatistics:
-    """What the samples, by stream, say of the query."""
+def sample_streams(query: Query, samples: Mapping[str, StreamSample]) -> Sample:
+    """What the samples, by stream, say of the query, and some of their rows."""
     if not samples:
-        return NOTHING_KNOWN
+        return Sample()
     try:
         return _sampled(query, samples)
     except PySparkException as error:
         _log.warning("the streams could not be sampled, so nothing is known of them: %s", error)
-        return NOTHING_KNOWN
+        return Sample()
 
 
-def _sampled(query: Query, samples: Mapping[str, StreamSample]) -> FixedStatistics:
+def _sampled(query: Query, samples: Mapping[str, StreamSample]) -> Sample:
     layout = wire_layout(query, choose_partitioning(query.graph, 1))
     relations = [(i, r) for i, r in enumerate(query.graph.relations) if r.stream in samples]
     frames = [relation_frame(i, r, layout, samples[r.stream].frame) for i, r in relations]
@@ -108,6 +107,7 @@ def _sampled(query: Query, samples: Mapping[str, StreamSample]) -> FixedStatisti
         wanted = MOST_ROWS / max(row["rows"] * row["passing"], 1.0)
         parts.append(part if wanted >= 1 else part.sample(wanted, _SEED))
     if not parts:
-        return NOTHING_KNOWN
+        return Sample()
     kept = reduce(DataFrame.unionAll, parts).select(*layout.schema.names).toArrow()
-    return sampled(query, stretches, layout.split(kept.cast(layout.schema)))
+    looked_at = layout.split(kept.cast(layout.schema))
+    return Sample(sampled(query, stretches, looked_at), looked_at)

@@ -1,0 +1,109 @@
+"""A mesh among the plans of a query: written out, learnt from a sample, or left for the run to learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from anabranch import cql
+from anabranch.catalog import Catalog
+from anabranch.choosing import Learn, Wishes, decide, first_plan, headline, learns
+from anabranch.errors import PlanError
+from anabranch.explain import Explanation
+from anabranch.lab.virtual_clock import stream
+from anabranch.plan.mesh import parse_mesh
+from anabranch.stats.meshes import LearntMesh, LearntRoutes
+from anabranch.stats.view import FixedStatistics
+
+TEXT = """SELECT a.x AS x FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS], c [RANGE 10 SECONDS]
+    WHERE a.x = b.x AND a.y = c.y"""
+MESH = "mesh(a: b>c, c>b by (x <= 1.5 ? 0 : 1); b: a>c; c: a>b)"
+BUSY = Wishes(
+    given=FixedStatistics(rates=dict.fromkeys("abc", 50_000.0), selectivities={"a b": 1e-6, "a c": 1e-6, "b c": 1.0})
+)
+CATALOG = Catalog()
+for name in "abc":
+    CATALOG.register(stream(name, ("x", "y", "v")))
+QUERY = cql.compile_query(TEXT, CATALOG)
+
+
+def learning(gain: float, mesh: str = MESH) -> Learn:
+    def learn(held: Mapping[str, float]) -> LearntMesh:
+        assert held["a"] == pytest.approx(BUSY.given.rates["a"] * 10)
+        seconds = 1e-6 / (1 + gain)
+        routes = LearntRoutes("two kinds of rows", (0.6, 0.4), (seconds, seconds), seconds, 1e-6, 1e-6, gain)
+        return LearntMesh(parse_mesh(mesh), {"a": routes, "b": routes, "c": routes})
+
+    return learn
+
+
+def never(held: Mapping[str, float]) -> LearntMesh:
+    raise AssertionError("nothing should be learnt")
+
+
+def test_auto_takes_a_mesh_that_passes_the_gate() -> None:
+    choice = decide(QUERY, BUSY, learn=learning(9.0))
+    assert str(first_plan(choice)) == MESH
+    assert headline(choice).startswith(f"plan {MESH}: saves ")
+    assert learns(BUSY, choice)
+
+
+def test_auto_leaves_a_mesh_that_gains_too_little_and_says_so() -> None:
+    choice = decide(QUERY, BUSY, learn=learning(0.05))
+    assert str(first_plan(choice)) != MESH
+    assert choice.mesh is not None
+    assert choice.mesh.cost is not None
+    assert "a ratio of 1.2 is wanted" in choice.mesh.reason or "saves no cpu" in choice.mesh.reason
+    assert not learns(BUSY, choice)
+
+
+def test_auto_learns_nothing_where_no_mesh_could_pass() -> None:
+    slow = replace(BUSY, given=replace(BUSY.given, rates=dict.fromkeys("abc", 10.0)))
+    choice = decide(QUERY, slow, learn=never)
+    assert choice.mesh is not None
+    assert choice.mesh.reason.startswith("not learnt: even if its routes cost nothing, it saves ")
+
+
+@pytest.mark.parametrize(
+    "wishes", [replace(BUSY, plan="tree"), BUSY.with_hints(keep=["a b"]), BUSY.with_hints("mjoin")]
+)
+def test_a_plan_that_is_wished_for_leaves_no_room_for_a_mesh(wishes: Wishes) -> None:
+    assert decide(QUERY, wishes, learn=never).mesh is None
+
+
+def test_plan_mesh_takes_any_mesh_that_gains() -> None:
+    wishes = replace(BUSY, plan="mesh")
+    assert str(first_plan(decide(QUERY, wishes, learn=learning(0.03)))) == MESH
+    choice = decide(QUERY, wishes, learn=learning(0.0, "mesh(a: b>c; b: a>c; c: a>b)"))
+    assert choice.mesh is not None
+    assert not choice.mesh.is_taken
+    assert learns(wishes, choice)
+
+
+def test_without_a_sample_it_is_learnt_while_running() -> None:
+    text = Explanation(TEXT, CATALOG).text("choice", lambda: decide(QUERY, replace(BUSY, plan="mesh")))
+    assert "mesh not taken: there is no sample" in text
+    assert "learns a mesh while it runs" in text
+
+
+def test_a_mesh_is_explained_with_tree_routes_shares_and_costs() -> None:
+    text = Explanation(TEXT, CATALOG).text("choice", lambda: decide(QUERY, BUSY, learn=learning(9.0)))
+    assert f"plan {MESH}" in text
+    assert "mesh taken: saves " in text
+    assert "  +900.0% over the single best routes, as the sample tells it" in text
+    assert "    classifier (x <= 1.5 ? 0 : 1)" in text
+    assert "    route 0: b > c (60% of the rows, 0.1 µs each)" in text
+    assert "    0.1 µs a row, with one route 1 µs; two kinds of rows" in text
+    headings, first = text.split("considered\n")[1].split("\n")[:2]
+    assert "verdict" in headings
+    assert first.startswith(f"  {MESH}  mesh")
+
+
+def test_a_mesh_that_is_written_out_is_checked_and_explained() -> None:
+    choice = decide(QUERY, replace(BUSY, plan=MESH))
+    assert str(first_plan(choice)) == MESH
+    assert "route 1: c > b" in Explanation(TEXT, CATALOG).text("physical", lambda: choice)
+    with pytest.raises(PlanError, match="does not probe every other relation once"):
+        decide(QUERY, replace(BUSY, plan="mesh(a: b; b: a>c; c: a>b)"))
