@@ -13,6 +13,7 @@ from anabranch.cost.resources import ResourceModel
 from anabranch.cql import compile_query
 from anabranch.optimize.choice import resource_model
 from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.mesh import Mesh
 from anabranch.plan.migration import Strategy
 from anabranch.plan.physical import PhysicalPlan, nodes, probe_order, shape
 from anabranch.plan.query import Query
@@ -99,5 +100,6 @@ def run(
         if decision is not None:
             decisions.append(decision)
             if decision.action == "migrate":
+                assert not isinstance(decision.proposed, Mesh)
                 plan, is_migrating = decision.proposed, True
     return plan, decisions
