@@ -173,7 +173,7 @@ def _mesh_offer(query: Query, wishes: Wishes, choice: Choice, learn: Learn | Non
     routing = single.cpu - model.base.cpu
     cost = replace(single, cpu=model.base.cpu + routing / (1 + learnt.gain(rates)))
     if wanted:
-        return MeshOffer(f"{learnt.gain(rates):+.1%} over the single best routes", True, learnt.mesh, learnt, cost)
+        return MeshOffer("asked for, and it gains on rows held out", True, learnt.mesh, learnt, cost)
     found = verdict(cost)
     return MeshOffer(found.reason, found.passed, learnt.mesh, learnt, cost)
 

@@ -102,7 +102,7 @@ def test_a_mesh_is_learnt_from_a_sample_and_explained(spark: SparkSession, tmp_p
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(document))
     writer = prepare(load(tmp_path / "spec.yaml"), spark)
     text = writer.explanation()
-    assert "mesh taken: +" in text
+    assert "mesh taken: asked for" in text
     assert "over the single best routes, as the sample tells it" in text
     assert "rows of orders by k" in text
     handle = writer.start()
