@@ -30,6 +30,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from anabranch.errors import PlanError, UnknownAttribute
+from anabranch.plan.reader import TextReader
 from anabranch.schema import Schema, is_float, is_integer, is_text
 
 MOST_ROUTES = 2**15 - 1
@@ -224,27 +225,24 @@ def _sql_string(value: str) -> str:
 
 # --- as text ---------------------------------------------------------------------------------------------------------
 
-_TOKEN = re.compile(r"\s*((?:`(?:[^`]|``)*`)|(?:'(?:[^']|'')*')|<=|[A-Za-z_][A-Za-z_0-9]*|-?[0-9][0-9.eE+-]*|\S)", re.S)
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _RESERVED = frozenset({"in", "or", "null", "inf"})
 
 
 def parse_classifier(text: str) -> Classifier:
     """The tree a text describes, or a PlanError that names the position."""
-    tokens = [(match.group(1), match.start(1)) for match in _TOKEN.finditer(text)]
-    reader = _Reader(text, tokens)
-    tree, end = reader.tree(0)
-    if end != len(tokens):
-        raise reader.unexpected(end, "the end of the classifier")
+    reader = _Reader(text)
+    tree, at = reader.tree(0)
+    reader.end(at)
     return tree
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Recursive descent over tokens; every method takes a position and returns the one after what it read."""
-
-    text: str
-    tokens: list[tuple[str, int]]
+class _Reader(TextReader):
+    token = re.compile(
+        r"\s*((?:`(?:[^`]|``)*`)|(?:'(?:[^']|'')*')|<=|[A-Za-z_][A-Za-z_0-9]*|-?[0-9][0-9.eE+-]*|\S)", re.S
+    )
+    kind = "classifier"
+    hint = "classifiers look like 0, (price <= 3.5 ? 0 : 1) or (sector in {'it'} or null ? 0 : 1)"
 
     def tree(self, at: int) -> tuple[Classifier, int]:
         token = self.peek(at)
@@ -298,23 +296,6 @@ class _Reader:
             values.append(token[1:-1].replace("''", "'"))
             at += 1
         return values, at + 1
-
-    def peek(self, at: int) -> str:
-        return self.tokens[at][0] if at < len(self.tokens) else ""
-
-    def expect(self, at: int, token: str, expected: str = "") -> int:
-        if self.peek(at) != token:
-            raise self.unexpected(at, expected or f"'{token}'")
-        return at + 1
-
-    def unexpected(self, at: int, expected: str) -> PlanError:
-        position = self.tokens[at][1] if at < len(self.tokens) else len(self.text)
-        found = f"'{self.peek(at)}'" if at < len(self.tokens) else "the end"
-        return PlanError(
-            f"classifier text is wrong at character {position + 1}: expected {expected}, found {found}",
-            detail=f"  {self.text}\n  {' ' * position}^",
-            hint="classifiers look like 0, (price <= 3.5 ? 0 : 1) or (sector in {'it'} or null ? 0 : 1)",
-        )
 
 
 def _name_text(name: str) -> str:

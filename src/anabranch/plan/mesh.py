@@ -37,6 +37,7 @@ from anabranch.plan.classifier import routes as routes_of
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.plan.physical import JoinNode, PhysicalPlan, mjoin, probe_order
 from anabranch.plan.query import Grouping
+from anabranch.plan.reader import TextReader
 from anabranch.plan.text import parse
 from anabranch.schema import Field, Schema
 
@@ -233,7 +234,6 @@ def _check_route(relation: str, route: Route, graph: JoinGraph) -> None:
 
 # --- as text ---------------------------------------------------------------------------------------------------------
 
-_TOKEN = re.compile(r"\s*('(?:[^']|'')*'|`(?:[^`]|``)*`|#[0-9]+|[A-Za-z_][A-Za-z_0-9]*|\S)", re.S)
 _OPERATOR = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|#[0-9]+")
 
 
@@ -244,19 +244,16 @@ def parse_plan(text: str) -> Plan:
 
 def parse_mesh(text: str) -> Mesh:
     """The mesh that a text describes, or a PlanError that names the position."""
-    reader = _Reader(text, [(match.group(1), match.start(1)) for match in _TOKEN.finditer(text)])
-    mesh, end = reader.mesh()
-    if end != len(reader.tokens):
-        raise reader.unexpected(end, "the end of the mesh")
+    reader = _Reader(text)
+    mesh, at = reader.mesh()
+    reader.end(at)
     return mesh
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Recursive descent over tokens; every method takes a position and returns the one after what it read."""
-
-    text: str
-    tokens: list[tuple[str, int]]
+class _Reader(TextReader):
+    token = re.compile(r"\s*('(?:[^']|'')*'|`(?:[^`]|``)*`|#[0-9]+|[A-Za-z_][A-Za-z_0-9]*|\S)", re.S)
+    kind = "mesh"
+    hint = "meshes look like mesh(a: b>c, c>b by (k <= 3.5 ? 0 : 1); b: a>c; c: b>a)"
 
     def mesh(self) -> tuple[Mesh, int]:
         at = self.expect(self.expect(0, "mesh"), "(")
@@ -309,23 +306,4 @@ class _Reader:
         while end < len(self.tokens) and (depth or end == at):
             depth += {"(": 1, ")": -1}.get(self.peek(end), 0)
             end += 1
-        start = self.tokens[at][1] if at < len(self.tokens) else len(self.text)
-        stop = self.tokens[end][1] if end < len(self.tokens) else len(self.text)
-        return parse_classifier(self.text[start:stop]), end
-
-    def peek(self, at: int) -> str:
-        return self.tokens[at][0] if at < len(self.tokens) else ""
-
-    def expect(self, at: int, token: str, expected: str = "") -> int:
-        if self.peek(at) != token:
-            raise self.unexpected(at, expected or f"'{token}'")
-        return at + 1
-
-    def unexpected(self, at: int, expected: str) -> PlanError:
-        position = self.tokens[at][1] if at < len(self.tokens) else len(self.text)
-        found = f"'{self.peek(at)}'" if at < len(self.tokens) else "the end"
-        return PlanError(
-            f"mesh text is wrong at character {position + 1}: expected {expected}, found {found}",
-            detail=f"  {self.text}\n  {' ' * position}^",
-            hint="meshes look like mesh(a: b>c, c>b by (k <= 3.5 ? 0 : 1); b: a>c; c: b>a)",
-        )
+        return parse_classifier(self.text[self.place(at) : self.place(end)]), end
