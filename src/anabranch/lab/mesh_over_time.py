@@ -25,7 +25,16 @@ from anabranch.errors import HostError
 from anabranch.host.local import relation_batch
 from anabranch.host.meshing import MeshWatch
 from anabranch.host.wire import wire_layout
-from anabranch.lab.mesh_streams import Competitor, Streams, floors_before, heirs, learn, single_plan, with_eddy
+from anabranch.lab.mesh_streams import (
+    Competitor,
+    Streams,
+    floors_before,
+    heirs,
+    learn,
+    plan_and_mesh,
+    single_plan,
+    with_eddy,
+)
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, misses
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.partitioning import choose_partitioning
@@ -60,10 +69,7 @@ def race(query: Query, filling: int, batches: Iterable[Rows], seed: int) -> dict
     curves = {name: Curve() for name in ("mesh", "plan", "eddy")}
     for number, rows in enumerate(batches):
         if number == filling:
-            first = competitors.pop("first").engine
-            found = learn(first, rng)
-            mesh = found.mesh if found.is_mesh else single_plan(found)
-            competitors |= heirs(first, {"plan": single_plan(found), "mesh": mesh})
+            competitors |= plan_and_mesh(competitors.pop("first").engine, rng)
             for competitor in competitors.values():
                 competitor.start()
         for name in rng.permutation(list(competitors)):

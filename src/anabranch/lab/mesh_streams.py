@@ -165,6 +165,13 @@ def heirs(first: Engine, plans: Mapping[str, Plan]) -> dict[str, Competitor]:
     return found
 
 
+def plan_and_mesh(first: Engine, rng: np.random.Generator) -> dict[str, Competitor]:
+    """The single plan and the mesh that the same statistics give; the mesh is the single plan where none pays."""
+    found = learn(first, rng)
+    single = single_plan(found)
+    return heirs(first, {"plan": single, "mesh": found.mesh if found.is_mesh else single})
+
+
 def with_eddy(query: Query, batching: int | None, seed: int) -> Competitor:
     """An eddy; it learns from its first row on."""
     competitor = Competitor(query)

@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from anabranch.lab.mesh_streams import Competitor, Streams, floors_before, heirs, learn, single_plan, with_eddy
+from anabranch.lab.mesh_streams import Competitor, Streams, floors_before, plan_and_mesh, with_eddy
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, misses
 
 BATCHING = (100, 10_000)
@@ -48,10 +48,7 @@ def compete(streams: Streams, batches: int, seed: int, batching: tuple[int, ...]
     filling = streams.window // streams.batch + 1
     for number, rows in enumerate(streams.batches(filling + batches, rng)):
         if number == filling:
-            first = competitors.pop("first").engine
-            found = learn(first, rng)
-            mesh = found.mesh if found.is_mesh else single_plan(found)
-            competitors |= heirs(first, {"plan": single_plan(found), "mesh": mesh})
+            competitors |= plan_and_mesh(competitors.pop("first").engine, rng)
             for competitor in competitors.values():
                 competitor.start()
         order = rng.permutation(list(competitors))
