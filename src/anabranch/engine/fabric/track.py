@@ -118,12 +118,13 @@ class MeshTrack:
         if not taken:
             return [_ruster(found, routes[most])]
         ends = np.cumsum([len(labels) - int(counts[taken].sum()), *counts[taken]])
-        if len(taken) + 1 < len(routes) or most:
-            order = np.zeros(len(routes), dtype=np.int16)
-            order[taken] = np.arange(1, len(taken) + 1)
+        if int(counts[[most, *taken]].sum()) < len(labels):
+            order = np.full(len(routes), most, dtype=np.int16)
+            order[taken] = taken
             labels = order[labels]
         rows, newest, deadline = (np.empty(len(labels), dtype=np.int64) for _ in range(3))
-        starts = np.concatenate([[0], ends[:-1]])
+        starts = np.zeros(len(routes), dtype=np.int64)
+        starts[taken] = ends[:-1]
         kernels.scatter(labels, starts, found.rows[relation], found.newest, found.deadline, rows, newest, deadline)
         cuts = itertools.pairwise([0, *ends.tolist()])
         return [
