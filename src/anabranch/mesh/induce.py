@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.tree import DecisionTreeClassifier
 
 from anabranch.mesh.kernels import order_categories
 from anabranch.mesh.training import Attribute, TrainingSet
@@ -33,6 +32,8 @@ def induce(training: TrainingSet, labels: Integers) -> Classifier:
         return Assign(_majority(labels, training.weights))
     ranks = ordered_ranks(training, labels)
     columns = np.where(ranks < 0, np.nan, ranks).astype(np.float32)
+    from sklearn.tree import DecisionTreeClassifier  # two seconds to load, and workers that never train need it not
+
     learner = DecisionTreeClassifier(criterion="entropy", random_state=0)
     tree = learner.fit(columns, labels, sample_weight=training.weights).tree_
     return _Reading(training, ranks, labels, tree).node(0, np.arange(training.rows))

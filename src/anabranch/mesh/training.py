@@ -20,7 +20,6 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from sklearn.tree import DecisionTreeRegressor
 
 from anabranch.errors import PlanError, UnknownAttribute
 from anabranch.plan.classifier import is_classifiable
@@ -238,6 +237,8 @@ def _distinct(columns: Doubles) -> Integers:
 
 def _grown(columns: Doubles, behaviour: Doubles, weights: Doubles, size: int) -> Integers:
     """The leaves of a regression tree that is grown where it explains most, until there are `size`."""
+    from sklearn.tree import DecisionTreeRegressor  # two seconds to load, and workers that never train need it not
+
     tree = DecisionTreeRegressor(
         max_leaf_nodes=size, min_samples_leaf=max(1, columns.shape[0] // (4 * size)), random_state=0
     )

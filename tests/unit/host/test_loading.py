@@ -1,0 +1,16 @@
+"""What a worker loads: its first batch waits for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+HEAVY = ["sklearn", "pandas", "matplotlib", "networkx", "rich"]
+
+
+def test_a_worker_loads_no_library_that_it_may_never_need() -> None:
+    # The search for meshes once brought scikit-learn along, which made the first batch two seconds later.
+    code = f"import json, sys, anabranch.host.spark.worker; print(json.dumps([m for m in {HEAVY} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
