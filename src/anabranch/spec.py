@@ -7,25 +7,34 @@ Relative paths are taken from the folder of the spec file, so a spec means the s
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import yaml
+from typing import TypeAlias
 
 from anabranch.adapt.settings import Settings
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.choosing import AUTO, DEFAULT_BATCH, PLAN_WORDS, Wishes
 from anabranch.ddl import parse_schema
+from anabranch.entries import Entry, document, kind
 from anabranch.errors import CatalogError, PlanError, SpecError
 from anabranch.plan.execution import DEFAULT_EXECUTION, EXECUTION_MODELS, ExecutionModel, execution_model
 from anabranch.plan.migration import STRATEGIES
 from anabranch.plan.text import parse as parse_plan
 from anabranch.schema import Schema
 from anabranch.window import parse_duration
+
+_REQUIRED = {
+    "streams": "streams: {s0: {format: parquet, path: data/s0, schema: …, event_time: ts}}",
+    "query": "query: SELECT a.p FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 10 SECONDS] AS b WHERE a.k = b.k",
+    "sink": "sink: {format: parquet, path: out}",
+    "checkpoint": "checkpoint: ckpt, a folder that belongs to this query alone",
+}
+_REQUIRED_OF_SWITCHES = {
+    "at_batch": "at_batch: 5, the batch from which the plan holds",
+    "plan": 'plan: "((a b) c)"',
+}
+"""Entries that a spec, and a change of plan in it, cannot do without, with an example of each."""
 
 FILE_FORMATS = ("parquet", "csv", "json", "orc", "text", "avro", "xml")
 
@@ -135,13 +144,10 @@ def load(path: str | Path) -> Spec:
 
 def parse(text: str, *, folder: Path) -> Spec:
     """The spec in a YAML text whose relative paths start at `folder`."""
-    try:
-        document = yaml.load(text, Loader=_DistinctKeys)
-    except yaml.YAMLError as error:
-        raise SpecError("the spec is not YAML", detail=str(error), hint="see 'anabranch run --help'") from error
-    root = _Entry("", document)
+    written = document(text)
+    root = Entry("", written)
     known = "streams query sink checkpoint trigger slots plan limits objective hints stats allow_unbounded name"
-    entries = root.mapping(f"{known} idle_timeout execution adapt switch", required="streams query sink checkpoint")
+    entries = root.mapping(f"{known} idle_timeout execution adapt switch", _REQUIRED)
     streams = entries["streams"]
     named = streams.named()
     if not named:
@@ -167,11 +173,11 @@ def parse(text: str, *, folder: Path) -> Spec:
         if entry.text() not in EXECUTION_MODELS:
             raise entry.wrong(f"is '{entry.text()}'", f"write one of {', '.join(EXECUTION_MODELS)}")
         spec = replace(spec, execution=execution_model(entry.text()))
-    if "adapt" in (document or {}):
+    if "adapt" in (written or {}):
         # An empty block asks for adaptation as it is by default.
-        settings = document["adapt"] or {}
+        settings = written["adapt"] or {}
         if not isinstance(settings, Mapping):
-            raise _Entry("adapt", settings).wrong(f"is {_kind(settings)}", "write for example adapt: {every: 10}")
+            raise Entry("adapt", settings).wrong(f"is {kind(settings)}", "write for example adapt: {every: 10}")
         Settings.from_mapping(settings)
         spec = replace(spec, adapt=settings)
     if entry := entries.get("switch"):
@@ -179,13 +185,13 @@ def parse(text: str, *, folder: Path) -> Spec:
     return spec
 
 
-def _switches(entry: _Entry) -> tuple[SwitchSpec, ...]:
+def _switches(entry: Entry) -> tuple[SwitchSpec, ...]:
     if not isinstance(entry.value, list):
-        raise entry.wrong(f"is {_kind(entry.value)}", 'write a list such as [{at_batch: 5, plan: "((a b) c)"}]')
+        raise entry.wrong(f"is {kind(entry.value)}", 'write a list such as [{at_batch: 5, plan: "((a b) c)"}]')
     switches = []
     for number, value in enumerate(entry.value):
-        each = _Entry(f"{entry.path}.{number}", value)
-        entries = each.mapping("at_batch plan strategy", required="at_batch plan")
+        each = Entry(f"{entry.path}.{number}", value)
+        entries = each.mapping("at_batch plan strategy", _REQUIRED_OF_SWITCHES)
         strategy = entries["strategy"].text() if "strategy" in entries else "auto"
         if strategy not in ("auto", *STRATEGIES):
             hint = f"write one of auto, {', '.join(STRATEGIES)}"
@@ -197,9 +203,9 @@ def _switches(entry: _Entry) -> tuple[SwitchSpec, ...]:
     return tuple(switches)
 
 
-def _stream(name: str, entry: _Entry, folder: Path) -> StreamSpec:
+def _stream(name: str, entry: Entry, folder: Path) -> StreamSpec:
     known = "format path table schema event_time watermark options idle_timeout"
-    entries = entry.mapping(known, required="event_time")
+    entries = entry.mapping(known, {"event_time": "event_time: ts, the timestamp column that windows count by"})
     event_time = entries["event_time"]
     schema, schema_text = _schema(entries.get("schema"))
     disorder = entries["watermark"].duration() if "watermark" in entries else 0
@@ -235,7 +241,7 @@ def _stream(name: str, entry: _Entry, folder: Path) -> StreamSpec:
     return stream
 
 
-def _schema(entry: _Entry | None) -> tuple[Schema | None, str | None]:
+def _schema(entry: Entry | None) -> tuple[Schema | None, str | None]:
     if entry is None:
         return None, None
     text = entry.text()
@@ -247,8 +253,8 @@ def _schema(entry: _Entry | None) -> tuple[Schema | None, str | None]:
         ) from error
 
 
-def _sink(entry: _Entry, folder: Path) -> SinkSpec:
-    entries = entry.mapping("format path mode options", required="format")
+def _sink(entry: Entry, folder: Path) -> SinkSpec:
+    entries = entry.mapping("format path mode options", {"format": "format: parquet"})
     sink = SinkSpec(
         format=entries["format"].text(),
         path=entries["path"].location(folder) if "path" in entries else None,
@@ -261,7 +267,7 @@ def _sink(entry: _Entry, folder: Path) -> SinkSpec:
     return sink
 
 
-def _trigger(entry: _Entry) -> Trigger:
+def _trigger(entry: Entry) -> Trigger:
     text = entry.text()
     if text == "available_now":
         return AvailableNow()
@@ -275,18 +281,18 @@ def _trigger(entry: _Entry) -> Trigger:
     return Every(interval)
 
 
-def _wishes(entries: Mapping[str, _Entry]) -> Wishes:
+def _wishes(entries: Mapping[str, Entry]) -> Wishes:
     """What the spec says about plans."""
     wishes = AUTO
     if entry := entries.get("plan"):
         wishes = replace(wishes, plan=_plan(entry))
     if entry := entries.get("limits"):
-        limits = entry.mapping("cpu memory", required="")
+        limits = entry.mapping("cpu memory")
         wishes = wishes.with_limits(**{name: limit.value for name, limit in limits.items()})
     if entry := entries.get("objective"):
         wishes = wishes.with_objective(entry.text())
     if entry := entries.get("hints"):
-        hints = entry.mapping("force keep forbid", required="")
+        hints = entry.mapping("force keep forbid")
         wishes = wishes.with_hints(
             hints["force"].text() if "force" in hints else None,
             hints["keep"].texts() if "keep" in hints else (),
@@ -297,7 +303,7 @@ def _wishes(entries: Mapping[str, _Entry]) -> Wishes:
     return wishes
 
 
-def _plan(entry: _Entry) -> str:
+def _plan(entry: Entry) -> str:
     text = entry.text()
     if text not in PLAN_WORDS:
         try:
@@ -307,150 +313,3 @@ def _plan(entry: _Entry) -> str:
             hint = 'write auto, mjoin, tree, or a plan such as "((a b) c)"'
             raise entry.wrong("is not a plan", hint, detail) from error
     return text
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A value of the document with the path that leads to it."""
-
-    path: str
-    value: Any
-
-    def wrong(self, what: str, hint: str, detail: str = "") -> SpecError:
-        return SpecError(f"entry '{self.path}' {what}" if self.path else f"the spec {what}", detail=detail, hint=hint)
-
-    def missing(self, key: str, example: str) -> SpecError:
-        return SpecError(f"entry '{self.inside(key)}' is missing", hint=f"write for example {example}")
-
-    def inside(self, key: str) -> str:
-        return f"{self.path}.{key}" if self.path else key
-
-    def named(self) -> dict[str, _Entry]:
-        """The entries below, under names of the user's choice."""
-        if not isinstance(self.value, Mapping):
-            raise self.wrong(f"is {_kind(self.value)}", f"write entries below it, as in '{self.path or 'query'}: …'")
-        for key in self.value:
-            if not isinstance(key, str):
-                raise self.wrong(f"has the key {key!r}, which is {_kind(key)}", f'quote it: "{key}"')
-        return {key: _Entry(self.inside(key), value) for key, value in self.value.items() if value is not None}
-
-    def mapping(self, known: str, *, required: str) -> dict[str, _Entry]:
-        """The entries below, none unknown and none of the required ones missing."""
-        entries, names = self.named(), known.split()
-        for key in self.value:
-            if key not in names:
-                close = get_close_matches(key, names, n=1)
-                hint = f"did you mean '{close[0]}'?" if close else f"known here are {', '.join(names)}"
-                raise SpecError(f"entry '{self.inside(key)}' is not known", hint=hint)
-        for key in required.split():
-            if key not in entries:
-                raise self.missing(key, _EXAMPLES[key])
-        return entries
-
-    def text(self) -> str:
-        if not isinstance(self.value, str) or not self.value.strip():
-            raise self.wrong(f"is {_kind(self.value)}", "write a text")
-        return self.value.strip()
-
-    def texts(self) -> tuple[str, ...]:
-        """Several texts; one need not stand in a list."""
-        listed = self.value if isinstance(self.value, list) else [self.value]
-        return tuple(_Entry(self.path, value).text() for value in listed)
-
-    def named_values(self) -> dict[str, Any]:
-        return {name: entry.value for name, entry in self.named().items()}
-
-    def duration(self) -> int:
-        """Microseconds, not negative."""
-        hint = "write a number and a unit, such as 10 seconds"
-        if not isinstance(self.value, str):
-            raise self.wrong(f"is {_kind(self.value)}", hint)
-        try:
-            micros = parse_duration(self.value)
-        except ValueError as error:
-            raise self.wrong("is not a duration", hint, str(error)) from error
-        if micros < 0:
-            raise self.wrong(f"is negative: '{self.value}'", hint)
-        return micros
-
-    def timeout(self) -> str:
-        """A duration as written, or `none`."""
-        if self.value != "none":
-            self.duration()
-        return str(self.value)
-
-    def count(self) -> int:
-        if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < 1:
-            raise self.wrong(f"is {self.value!r}", "write a whole number of at least 1")
-        return self.value
-
-    def flag(self) -> bool:
-        if not isinstance(self.value, bool):
-            raise self.wrong(f"is {_kind(self.value)}", "write true or false")
-        return self.value
-
-    def location(self, folder: Path) -> str:
-        text = self.text()
-        return text if "://" in text else os.path.normpath(folder / text)
-
-    def options(self) -> tuple[tuple[str, str], ...]:
-        """Options as the texts Spark wants."""
-        options = []
-        for key, entry in self.named().items():
-            match entry.value:
-                case bool():
-                    options.append((key, str(entry.value).lower()))
-                case str() | int() | float():
-                    options.append((key, str(entry.value)))
-                case _:
-                    raise entry.wrong(f"is {_kind(entry.value)}", "write a text, a number, true or false")
-        return tuple(options)
-
-
-_EXAMPLES = {
-    "at_batch": "at_batch: 5, the batch from which the plan holds",
-    "plan": 'plan: "((a b) c)"',
-    "streams": "streams: {s0: {format: parquet, path: data/s0, schema: …, event_time: ts}}",
-    "query": "query: SELECT a.p FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 10 SECONDS] AS b WHERE a.k = b.k",
-    "sink": "sink: {format: parquet, path: out}",
-    "checkpoint": "checkpoint: ckpt, a folder that belongs to this query alone",
-    "event_time": "event_time: ts, the timestamp column that windows count by",
-    "format": "format: parquet",
-}
-
-
-def _kind(value: object) -> str:
-    match value:
-        case None:
-            return "empty"
-        case bool():
-            return "a truth value"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a text" if value.strip() else "empty"
-        case Mapping():
-            return "a group of entries"
-        case list():
-            return "a list"
-        case _:
-            return f"a {type(value).__name__}"
-
-
-class _DistinctKeys(yaml.SafeLoader):
-    """YAML without its habit of letting the last of two equal keys win."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    line = key.start_mark.line + 1
-                    raise SpecError(
-                        f"entry '{key.value}' appears twice",
-                        detail=f"the second is on line {line}",
-                        hint="keep one of them",
-                    )
-                seen.add(key.value)
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping
