@@ -188,7 +188,7 @@ def parse(text: str, *, folder: Path) -> Spec:
 def _switches(entry: Entry) -> tuple[SwitchSpec, ...]:
     if not isinstance(entry.value, list):
         raise entry.wrong(f"is {kind(entry.value)}", 'write a list such as [{at_batch: 5, plan: "((a b) c)"}]')
-    switches = []
+    switches: list[SwitchSpec] = []
     for number, value in enumerate(entry.value):
         each = Entry(f"{entry.path}.{number}", value)
         entries = each.mapping("at_batch plan strategy", _REQUIRED_OF_SWITCHES)
@@ -199,7 +199,10 @@ def _switches(entry: Entry) -> tuple[SwitchSpec, ...]:
         plan = _plan(entries["plan"])
         if plan in PLAN_WORDS:
             raise entries["plan"].wrong(f"is '{plan}'", 'write the plan out, such as "((a b) c)"')
-        switches.append(SwitchSpec(entries["at_batch"].count(), plan, strategy))
+        at = entries["at_batch"].count()
+        if at in (other.at_batch for other in switches):
+            raise entries["at_batch"].wrong(f"is {at}, as in another entry", "name each batch once")
+        switches.append(SwitchSpec(at, plan, strategy))
     return tuple(switches)
 
 

@@ -172,6 +172,12 @@ def test_the_catalog_needs_schemas() -> None:
         ("adapt", {"policy": "daily"}, "entry 'adapt.policy': unknown policy 'daily'", "known are periodic"),
         ("switch", 5, "entry 'switch' is a number", "write a list such as"),
         ("switch", [{"at_batch": 5}], "entry 'switch.0.plan' is missing", "write for example plan:"),
+        (
+            "switch",
+            [{"at_batch": 5, "plan": "(a b)"}, {"at_batch": 5, "plan": "(b a)"}],
+            "entry 'switch.1.at_batch' is 5, as in another entry",
+            "name each batch once",
+        ),
         ("switch", [{"at_batch": 5, "plan": "auto"}], "entry 'switch.0.plan' is 'auto'", "write the plan out"),
         (
             "switch",

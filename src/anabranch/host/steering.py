@@ -107,10 +107,7 @@ class Steering:
         spread = None if partitioning.is_partition else partitioning
         self._means = replace(means or Means(), partitioning=spread)
         self._loops = _loops(query, adapt, self._means, self._slots)
-        self._switches = {switch.at_batch: switch for switch in switches}
-        for switch in self._switches.values():
-            check_plan(switch.plan, query.graph, query.grouping)
-            self._require_slots(switch.slots)
+        self._switches = self._schedule(switches)
         self._watches = {slot: MeshWatch(self._settings.gate.cool_down) for slot in self._slots}
         self._searches = Searches(query.graph)
         self._triggers: dict[int, str] = {}
@@ -168,14 +165,17 @@ class Steering:
         """The plans for a batch, and records of what could not be done."""
         refused: list[Record] = []
         with self._lock:
-            if (switch := self._switches.pop(batch, None)) is not None:
+            scheduled: dict[int, SlotPlan] = {}
+            for switch in self._switches.pop(batch, []):
                 try:
                     self._require_rest()
-                    self._wish = _Wish(self._checked(switch.plan, switch.strategy, switch.slots), "schedule")
+                    scheduled |= self._checked(switch.plan, switch.strategy, switch.slots)
                 except MigrationError as error:
                     refused.append(
                         {"kind": "refused", "batch": batch, "plan": str(switch.plan), "reason": error.message}
                     )
+            if scheduled:
+                self._wish = _Wish(scheduled, "schedule")
             if self._wish is not None:
                 self._begin(self._wish, batch)
                 self._wish = None
@@ -209,6 +209,32 @@ class Steering:
             return records
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _schedule(self, switches: Iterable[Switch]) -> dict[int, list[Switch]]:
+        """The scheduled changes by their batch; one that can never be made is refused before anything runs."""
+        schedule: dict[int, list[Switch]] = {}
+        for switch in switches:
+            check_plan(switch.plan, self._query.graph, self._query.grouping)
+            self._require_slots(switch.slots)
+            if switch.strategy not in ("auto", *STRATEGIES):
+                raise MigrationError(
+                    f"no migration strategy '{switch.strategy}'", hint=f"one of auto, {', '.join(STRATEGIES)}"
+                )
+            if switch.at_batch < 0:
+                raise MigrationError(f"there is no batch {switch.at_batch} to switch at", hint="batches begin with 0")
+            others = schedule.setdefault(switch.at_batch, [])
+            for other in others:
+                if shared := self._slots_of(switch) & self._slots_of(other):
+                    raise MigrationError(
+                        f"two switches at batch {switch.at_batch}, to '{other.plan}' and to '{switch.plan}'",
+                        detail=f"slot {min(shared)} cannot take both",
+                        hint="leave one of them out, or name different batches",
+                    )
+            others.append(switch)
+        return schedule
+
+    def _slots_of(self, switch: Switch) -> set[int]:
+        return set(self._slots if switch.slots is None else switch.slots)
 
     def _begin(self, wish: _Wish, batch: int) -> None:
         together: dict[tuple[Plan, SlotPlan], list[int]] = {}

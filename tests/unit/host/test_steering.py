@@ -143,6 +143,25 @@ def test_a_schedule_for_another_query_is_refused_at_the_start() -> None:
         LocalHost(QUERY, LEFT, switches=(Switch(1, parse("(a b)")),))
 
 
+def test_a_schedule_that_cannot_be_kept_is_refused_at_the_start() -> None:
+    for switches, complaint in (
+        ((Switch(3, RIGHT), Switch(3, FLAT)), r"two switches at batch 3, to '\(a \(b c\)\)' and to '\(a b c\)'"),
+        ((Switch(3, RIGHT, slots=(0,)), Switch(3, FLAT)), "two switches at batch 3"),
+        ((Switch(1, RIGHT, "hope"),), "no migration strategy 'hope'"),
+        ((Switch(-1, RIGHT),), "there is no batch -1"),
+        ((Switch(1, RIGHT, slots=(2,)),), "there is no slot 2"),
+    ):
+        with pytest.raises(MigrationError, match=complaint):
+            LocalHost(QUERY, LEFT, slots=2, switches=switches)
+
+
+def test_different_slots_may_be_scheduled_for_one_batch() -> None:
+    host = LocalHost(QUERY, LEFT, slots=2, switches=(Switch(1, RIGHT, slots=(0,)), Switch(1, FLAT, slots=(1,))))
+    step(host, *(f"a 1 {key} x" for key in range(9)), *(f"b 2 {key} y" for key in range(9)))
+    assert step(host, *(f"c 3 {key} z" for key in range(9))) == ("x y z",) * 9
+    assert [str(each.plan) for each in host.steering.plans] == ["(a (b c))", "(a b c)"]
+
+
 def drifting(host: LocalHost, batches: int, *, matching: str) -> None:
     """a and b always meet; those of the matching pair meet in every row, the others seldom."""
     for number in range(host.batch, host.batch + batches):
