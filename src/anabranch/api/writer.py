@@ -1,258 +1,39 @@
-"""The public face: register streams, submit CQL, look at plans, start, watch and stop queries.
+"""The settings of a query to start, said one by one as in PySpark; `start` checks them together and starts it.
 
-It follows PySpark's manner wherever PySpark has one, so that `session.sql(…).writeStream.format(…).start()` reads as
-any Spark user expects. A query is compiled when it is submitted: what is wrong with its text, its plan or its sink is
-said before anything runs, and a stream registered anew does not change a query that was compiled before.
+Nothing is touched before `start`: neither the checkpoint nor the sink.
 """
 
 from __future__ import annotations
 
 import atexit
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from anabranch.adapt.settings import Settings
-from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.choosing import (
-    AUTO,
-    DEFAULT_BATCH,
-    PLAN_WORDS,
-    Learn,
-    Wishes,
-    decide,
-    first_plan,
-    learns,
-    means,
-)
-from anabranch.errors import AnabranchError, CatalogError, SpecError
-from anabranch.explain import Explanation
+from anabranch.api.durations import read_duration, read_timeout
+from anabranch.choosing import AUTO, DEFAULT_BATCH, PLAN_WORDS, Wishes, decide, first_plan, learns, means
+from anabranch.errors import SpecError
 from anabranch.host.clock import IDLE_TIMEOUT
-from anabranch.host.meshing import Staging, learn_from_rows
+from anabranch.host.meshing import Staging
 from anabranch.host.sample import Sample
 from anabranch.host.spark import session as spark_host
-from anabranch.host.spark.arrow_schema import from_spark
-from anabranch.host.spark.handle import ContinuousQueries, QueryHandle
-from anabranch.host.spark.runner import Changes, Listener, start_query, warm_workers
-from anabranch.host.spark.sample import StreamSample, sample_streams
+from anabranch.host.spark.handle import QueryHandle
+from anabranch.host.spark.runner import Changes, Listener, start_query
 from anabranch.host.spark.sink import ForeachBatchSink, Sink, TableSink, make_sink, require_columns
 from anabranch.host.steering import Switch
 from anabranch.optimize import Choice
 from anabranch.plan.execution import DEFAULT_EXECUTION, execution_model
-from anabranch.plan.mesh import Plan, parse_plan
-from anabranch.schema import Schema
-from anabranch.stats.measured import from_progress
-from anabranch.stats.meshes import LearntMesh
+from anabranch.plan.mesh import parse_plan
 from anabranch.window import parse_duration
 
-__all__ = ["ContinuousQueries", "ContinuousQuery", "ContinuousQueryWriter", "QueryHandle", "Session"]
+if TYPE_CHECKING:
+    from anabranch.api.query import ContinuousQuery
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _WITHOUT_PLACE = frozenset({"memory", "console", "noop"})
 """Sinks of which nothing outlives the session, so that a checkpoint of their own need not either."""
-
-
-class Session:
-    """Streams by name, and the continuous queries over them, inside one Spark session.
-
-    Parameters
-    ----------
-    spark
-        The Spark session that reads the streams and runs the queries.
-
-    Examples
-    --------
-    >>> session = anabranch.Session(spark)  # doctest: +SKIP
-    >>> session.register("orders", orders, event_time="at", watermark="5 seconds")  # doctest: +SKIP
-    >>> session.register("clicks", clicks, event_time="at")  # doctest: +SKIP
-    >>> query = session.sql('''
-    ...     SELECT o.id, c.page FROM orders [RANGE 1 MINUTE] AS o, clicks [RANGE 10 MINUTES] AS c
-    ...     WHERE o.customer = c.customer
-    ... ''')  # doctest: +SKIP
-    >>> handle = query.writeStream.format("memory").queryName("bought").start()  # doctest: +SKIP
-    """
-
-    def __init__(self, spark: spark_host.SparkSession) -> None:
-        self.spark = spark
-        self.catalog = Catalog()
-        self.streams = ContinuousQueries(spark)
-        self._streams: dict[str, _Stream] = {}
-        warm_workers(spark)
-
-    def register(
-        self,
-        name: str,
-        frame: spark_host.DataFrame,
-        event_time: str,
-        watermark: str = "0 seconds",
-        idle_timeout: str | None = None,
-        sample: spark_host.DataFrame | Callable[[], StreamSample | None] | None = None,
-    ) -> None:
-        """Makes a streaming DataFrame known under a name, in place of what had that name.
-
-        Parameters
-        ----------
-        name
-            What queries call the stream; letters, digits and `_`, in any case.
-        frame
-            A streaming DataFrame, from `spark.readStream`.
-        event_time
-            The timestamp column that says when a row happened.
-        watermark
-            How far a row may lag behind the newest one of its stream; later ones are dropped and counted.
-        idle_timeout
-            After how long without rows the stream no longer holds the others back; `none` to wait for ever. When not
-            given, the writer's `idleTimeout` holds, else 10 minutes.
-        sample
-            Some rows of the stream as a batch DataFrame of the same columns, such as its first files read with
-            `spark.read`, or a function that gives them when they are needed. Plans are then chosen by what is seen in
-            them; all of it is read, once for each query.
-
-        Raises
-        ------
-        CatalogError
-            When the frame is not streaming, lacks the column, or has a column of a type that cannot be carried.
-        """
-        if _NAME.fullmatch(name) is None:
-            raise CatalogError(f"'{name}' is no name for a stream", hint="use letters, digits and _, a letter first")
-        if not frame.isStreaming:
-            raise CatalogError(
-                f"stream '{name}' is a batch DataFrame", hint="read it with spark.readStream instead of spark.read"
-            )
-        schema = from_spark(frame.schema, name)
-        column = schema.find(event_time)
-        declaration = StreamDeclaration(
-            name,
-            schema,
-            event_time if column is None else column.name,
-            _duration(watermark, f"the watermark of stream '{name}'", CatalogError),
-        )
-        if idle_timeout is not None:
-            _timeout(idle_timeout, f"of stream '{name}'", CatalogError)
-        if isinstance(sample, spark_host.DataFrame):
-            if sample.isStreaming:
-                raise CatalogError(f"the sample of stream '{name}' is streaming itself", hint="read it with spark.read")
-            sample = partial(StreamSample, sample)
-        self.catalog.register(declaration)
-        self._streams[name.lower()] = _Stream(declaration, frame, idle_timeout, sample)
-
-    def sql(self, text: str, allow_unbounded: bool = False) -> ContinuousQuery:
-        """The continuous query of a CQL text, compiled.
-
-        Parameters
-        ----------
-        text
-            A CQL query over registered streams.
-        allow_unbounded
-            Consent to a join over `[UNBOUNDED]` windows, whose state grows for ever.
-
-        Raises
-        ------
-        CqlError
-            With the place in the text and what was expected there, or which names exist.
-        """
-        return ContinuousQuery(self, text, allow_unbounded)
-
-
-@dataclass(frozen=True)
-class _Stream:
-    declaration: StreamDeclaration
-    frame: spark_host.DataFrame
-    idle_timeout: str | None
-    sample: Callable[[], StreamSample | None] | None = None
-
-
-class ContinuousQuery:
-    """A compiled query: it can be looked at, planned and started, any number of times."""
-
-    def __init__(self, session: Session, text: str, allow_unbounded: bool = False) -> None:
-        self._session = session
-        # A copy: what is registered later does not reach into a compiled query.
-        catalog = Catalog(dict(session.catalog.streams))
-        self._explanation = Explanation(text, catalog, allow_unbounded=allow_unbounded)
-        self._query = self._explanation.query
-        self._streams = {
-            relation.stream: session._streams[relation.stream.lower()] for relation in self._query.graph.relations
-        }
-
-    @property
-    def text(self) -> str:
-        """The CQL text as submitted."""
-        return self._query.text
-
-    @property
-    def schema(self) -> Schema:
-        """The columns of the results."""
-        return self._query.schema
-
-    def plan(self, choice: str = "auto") -> Plan:
-        """How the query would run.
-
-        Parameters
-        ----------
-        choice
-            `auto`, `mjoin` (one join, no intermediate state), `tree` (two-way joins), `mesh` (routes by what rows are
-            like), or a plan text over the aliases of the query, such as `((a b) c)`.
-
-        Examples
-        --------
-        >>> str(query.plan("tree"))  # doctest: +SKIP
-        '((a b) c)'
-        """
-        return first_plan(self.writeStream.plan(choice).choice())
-
-    def explain(self, stage: str = "choice", plan: str = "auto") -> None:
-        """Prints one stage of the way from text to plan; see `explanation`."""
-        print(self.explanation(stage, plan))  # noqa: T201
-
-    def explanation(self, stage: str = "choice", plan: str = "auto") -> str:
-        """One stage of the way from text to plan, as text.
-
-        Parameters
-        ----------
-        stage
-            `logical` (as bound), `rewritten` (filters and projections pushed down), `graph` (relations and what joins
-            them), `physical` (the plan and its probe orders) or `choice` (the graph, the statistics and where each
-            came from, the plan, and what else was considered).
-        plan
-            The plan choice, for the last two; limits, statistics and hints are the writer's, which explains as well.
-        """
-        return self.writeStream.plan(plan).explanation(stage)
-
-    def measured(self, handle: QueryHandle) -> dict[str, dict[str, float]]:
-        """What a run of this query has seen of its streams, in the form that the writer's `stats` and a spec take.
-
-        Empty while nothing is known, for example before two batches have moved the watermark.
-        """
-        return from_progress(self._query, handle.recentProgress).to_mapping()
-
-    @cached_property
-    def _sampled(self) -> Sample:
-        """What the samples of the streams say, and their rows; taken once."""
-        taken = {name: stream.sample() for name, stream in self._streams.items() if stream.sample is not None}
-        return sample_streams(self._query, {name: sample for name, sample in taken.items() if sample is not None})
-
-    @cached_property
-    def _learn_mesh(self) -> Learn:
-        """Learns a mesh from the sampled rows; once for the same sizes of states."""
-        known: dict[tuple[float, ...], LearntMesh] = {}
-
-        def learn(held: Mapping[str, float]) -> LearntMesh:
-            key = tuple(held[name] for name in self._query.graph.names)
-            if key not in known:
-                known[key] = learn_from_rows(self._query, self._sampled.rows, held)
-            return known[key]
-
-        return learn
-
-    @property
-    def writeStream(self) -> ContinuousQueryWriter:
-        """Where the results shall go, and how; ends with `start()`."""
-        return ContinuousQueryWriter(self)
 
 
 class ContinuousQueryWriter:
@@ -318,7 +99,7 @@ class ContinuousQueryWriter:
         """Either a micro-batch every `processingTime`, or all data there is now and then the end."""
         match processingTime, availableNow:
             case str(), None | False:
-                _duration(processingTime, "the trigger's processing time", SpecError)
+                read_duration(processingTime, "the trigger's processing time", SpecError)
                 self._trigger = {"processingTime": processingTime}
             case None, True:
                 self._trigger = {"availableNow": True}
@@ -409,7 +190,7 @@ class ContinuousQueryWriter:
 
     def idleTimeout(self, timeout: str) -> ContinuousQueryWriter:
         """The idle timeout of the streams that were registered without one; `none` to wait for ever."""
-        _timeout(timeout, "of the query", SpecError)
+        read_timeout(timeout, "of the query", SpecError)
         self._idle_timeout = timeout
         return self
 
@@ -542,7 +323,7 @@ class ContinuousQueryWriter:
 
     def _idle_timeouts(self) -> dict[str, int | None]:
         return {
-            name: _timeout(stream.idle_timeout or self._idle_timeout, f"of stream '{name}'", SpecError)
+            name: read_timeout(stream.idle_timeout or self._idle_timeout, f"of stream '{name}'", SpecError)
             for name, stream in self._query._streams.items()
         }
 
@@ -562,19 +343,3 @@ class ContinuousQueryWriter:
             f"the query into '{self._sink_format}' has no checkpoint",
             hint="give option('checkpointLocation', …): a folder of this query's own, kept between restarts",
         )
-
-
-def _duration(text: str, what: str, kind: type[AnabranchError]) -> int:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise kind(f"{what} is no duration", detail=str(error), hint="write it like '10 seconds'") from error
-
-
-def _timeout(text: str, whose: str, kind: type[AnabranchError]) -> int | None:
-    if text.lower() == "none":
-        return None
-    micros = _duration(text, f"the idle timeout {whose}", kind)
-    if micros <= 0:
-        raise kind(f"the idle timeout {whose} is not positive", hint="write 'none' to wait for ever")
-    return micros

@@ -1,0 +1,121 @@
+"""Streams by name inside one Spark session; queries over them are compiled from what is registered at that moment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+from anabranch.api.durations import read_duration, read_timeout
+from anabranch.api.query import ContinuousQuery, RegisteredStream
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.errors import CatalogError
+from anabranch.host.spark import session as spark_host
+from anabranch.host.spark.arrow_schema import from_spark
+from anabranch.host.spark.handle import ContinuousQueries
+from anabranch.host.spark.runner import warm_workers
+from anabranch.host.spark.sample import StreamSample
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+
+
+class Session:
+    """Streams by name, and the continuous queries over them, inside one Spark session.
+
+    Parameters
+    ----------
+    spark
+        The Spark session that reads the streams and runs the queries.
+
+    Examples
+    --------
+    >>> session = anabranch.Session(spark)  # doctest: +SKIP
+    >>> session.register("orders", orders, event_time="at", watermark="5 seconds")  # doctest: +SKIP
+    >>> session.register("clicks", clicks, event_time="at")  # doctest: +SKIP
+    >>> query = session.sql('''
+    ...     SELECT o.id, c.page FROM orders [RANGE 1 MINUTE] AS o, clicks [RANGE 10 MINUTES] AS c
+    ...     WHERE o.customer = c.customer
+    ... ''')  # doctest: +SKIP
+    >>> handle = query.writeStream.format("memory").queryName("bought").start()  # doctest: +SKIP
+    """
+
+    def __init__(self, spark: spark_host.SparkSession) -> None:
+        self.spark = spark
+        self.catalog = Catalog()
+        self.streams = ContinuousQueries(spark)
+        self._streams: dict[str, RegisteredStream] = {}
+        warm_workers(spark)
+
+    def register(
+        self,
+        name: str,
+        frame: spark_host.DataFrame,
+        event_time: str,
+        watermark: str = "0 seconds",
+        idle_timeout: str | None = None,
+        sample: spark_host.DataFrame | Callable[[], StreamSample | None] | None = None,
+    ) -> None:
+        """Makes a streaming DataFrame known under a name, in place of what had that name.
+
+        Parameters
+        ----------
+        name
+            What queries call the stream; letters, digits and `_`, in any case.
+        frame
+            A streaming DataFrame, from `spark.readStream`.
+        event_time
+            The timestamp column that says when a row happened.
+        watermark
+            How far a row may lag behind the newest one of its stream; later ones are dropped and counted.
+        idle_timeout
+            After how long without rows the stream no longer holds the others back; `none` to wait for ever. When not
+            given, the writer's `idleTimeout` holds, else 10 minutes.
+        sample
+            Some rows of the stream as a batch DataFrame of the same columns, such as its first files read with
+            `spark.read`, or a function that gives them when they are needed. Plans are then chosen by what is seen in
+            them; all of it is read, once for each query.
+
+        Raises
+        ------
+        CatalogError
+            When the frame is not streaming, lacks the column, or has a column of a type that cannot be carried.
+        """
+        if _NAME.fullmatch(name) is None:
+            raise CatalogError(f"'{name}' is no name for a stream", hint="use letters, digits and _, a letter first")
+        if not frame.isStreaming:
+            raise CatalogError(
+                f"stream '{name}' is a batch DataFrame", hint="read it with spark.readStream instead of spark.read"
+            )
+        schema = from_spark(frame.schema, name)
+        column = schema.find(event_time)
+        declaration = StreamDeclaration(
+            name,
+            schema,
+            event_time if column is None else column.name,
+            read_duration(watermark, f"the watermark of stream '{name}'", CatalogError),
+        )
+        if idle_timeout is not None:
+            read_timeout(idle_timeout, f"of stream '{name}'", CatalogError)
+        if isinstance(sample, spark_host.DataFrame):
+            if sample.isStreaming:
+                raise CatalogError(f"the sample of stream '{name}' is streaming itself", hint="read it with spark.read")
+            sample = partial(StreamSample, sample)
+        self.catalog.register(declaration)
+        self._streams[name.lower()] = RegisteredStream(declaration, frame, idle_timeout, sample)
+
+    def sql(self, text: str, allow_unbounded: bool = False) -> ContinuousQuery:
+        """The continuous query of a CQL text, compiled.
+
+        Parameters
+        ----------
+        text
+            A CQL query over registered streams.
+        allow_unbounded
+            Consent to a join over `[UNBOUNDED]` windows, whose state grows for ever.
+
+        Raises
+        ------
+        CqlError
+            With the place in the text and what was expected there, or which names exist.
+        """
+        return ContinuousQuery(self, text, allow_unbounded)
