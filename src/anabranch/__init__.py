@@ -9,7 +9,6 @@ Importing the package costs nothing and needs no Spark; the public names are fet
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,6 +37,8 @@ def __dir__() -> list[str]:
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("anabranch")
     except PackageNotFoundError:

@@ -22,7 +22,7 @@ from anabranch.adapt.policy import Interval
 from anabranch.adapt.routing import Flow
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
-from anabranch.engine.fabric.profile import profile
+from anabranch.host.profiles import take_profiles
 from anabranch.host.wire import wire_layout
 from anabranch.mesh.drift import drifted, mesh_use
 from anabranch.mesh.learn import CURRENT, SearchSetting
@@ -40,8 +40,6 @@ from anabranch.stats.profiles import OperatorProfile
 from anabranch.stats.routes import RouteStatistics, merge_routes
 from anabranch.stats.step import StepStatistics, merge
 
-SAMPLED = 1_000
-"""Rows of each relation that a mesh is learnt from."""
 SEARCH = SearchSetting(size=10, strategy="improve", stop=Stop(iterations=500, plateau=150))
 BASELINE = 3
 """Batches after a change that tell what the routes of a mesh do."""
@@ -60,11 +58,6 @@ class Staging:
 
     def is_due(self, batches: int) -> bool:
         return batches >= self.first and batches % self.first == 0 and (batches // self.first).bit_count() == 1
-
-
-def take_profiles(engine: Engine) -> list[OperatorProfile]:
-    """What the operators do to the youngest rows of each relation; between two steps."""
-    return [profile(engine.query.graph, name, engine.bases, rows=SAMPLED) for name in engine.query.graph.names]
 
 
 def learn_from_rows(

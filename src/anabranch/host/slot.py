@@ -26,7 +26,7 @@ from anabranch.engine.ownership import needed_in, owner_test
 from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.engine.state.arena import Arena
 from anabranch.errors import MigrationError
-from anabranch.host.meshing import take_profiles
+from anabranch.host.profiles import take_profiles
 from anabranch.host.store import RowFile, Store, rows_name
 from anabranch.host.wire import wire_layout
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel

@@ -16,7 +16,8 @@ from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
 from anabranch.host.local import LocalHost, relation_batch
-from anabranch.host.meshing import MeshWatch, Searches, Staging, learn_from_rows, take_profiles
+from anabranch.host.meshing import MeshWatch, Searches, Staging, learn_from_rows
+from anabranch.host.profiles import take_profiles
 from anabranch.host.wire import wire_layout
 from anabranch.plan.mesh import Mesh, parse_mesh
 from anabranch.plan.partitioning import choose_partitioning

@@ -7,10 +7,24 @@ the setting everything works, only the first batch takes longer.
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
+from typing import Any
+
 from pyspark.daemon import manager
 
-import anabranch.host.spark.parquet_sink
-import anabranch.host.spark.worker  # noqa: F401
+LINEAR_ALGEBRA = "scipy.linalg"
+loaded: dict[str, Any] = sys.modules
+# numba imports it only to know whether it is there: a quarter of a second for what no kernel of ours needs.
+loaded.setdefault(LINEAR_ALGEBRA, None)
+import anabranch.host.spark.parquet_sink  # noqa: E402
+import anabranch.host.spark.worker  # noqa: E402, F401
+
+if loaded[LINEAR_ALGEBRA] is None:
+    del loaded[LINEAR_ALGEBRA]
+    from numba.np import arraymath
+
+    arraymath._HAVE_BLAS = find_spec("scipy") is not None
 
 if __name__ == "__main__":
     manager()

@@ -1,0 +1,18 @@
+"""What a slot tells the driver about its operators, so that a mesh can be looked for.
+
+A room of its own because every worker loads it: `host.meshing`, where the driver searches, brings the search along.
+"""
+
+from __future__ import annotations
+
+from anabranch.engine.engine import Engine
+from anabranch.engine.fabric.profile import profile
+from anabranch.stats.profiles import OperatorProfile
+
+SAMPLED = 1_000
+"""Rows of each relation that a mesh is learnt from."""
+
+
+def take_profiles(engine: Engine) -> list[OperatorProfile]:
+    """What the operators do to the youngest rows of each relation; between two steps."""
+    return [profile(engine.query.graph, name, engine.bases, rows=SAMPLED) for name in engine.query.graph.names]
