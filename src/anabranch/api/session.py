@@ -13,8 +13,8 @@ from anabranch.errors import CatalogError
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.handle import ContinuousQueries
-from anabranch.host.spark.runner import warm_workers
 from anabranch.host.spark.sample import StreamSample
+from anabranch.host.spark.warming import warm_workers
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Thread
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -45,7 +44,7 @@ from anabranch.host.spark.parquet_sink import ParquetSink
 from anabranch.host.spark.session import refuse_speculation
 from anabranch.host.spark.sink import Sink
 from anabranch.host.spark.source import PASSES, has_observed_filters, tagged_union, to_slots
-from anabranch.host.spark.worker import finish_function, step_function, then, warm
+from anabranch.host.spark.worker import finish_function, step_function, then
 from anabranch.host.steering import Record, Steering, Switch, event_seconds
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, TIME, wire_layout
@@ -348,20 +347,6 @@ def start_query(
     # Hot state is memory; a driver that ends without stop() gives it back too.
     atexit.register(runner.release)
     return writer.start(), runner
-
-
-def warm_workers(spark: SparkSession) -> None:
-    """Starts the Python daemon, and loads the engine in it, behind the caller's back.
-
-    That takes seconds, which pass while streams are registered and Spark plans the first batch. One task is enough, and
-    leaves the other cores to that batch.
-    """
-
-    def run() -> None:
-        with suppress(Exception):  # if it cannot be done here, the first batch says why
-            spark.range(0, 1, 1, 1).mapInArrow(warm, "id bigint").collect()
-
-    Thread(target=run, daemon=True).start()
 
 
 def _now() -> int:

@@ -43,9 +43,9 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
     return step
 
 
-def warm(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def warm(row: int) -> int:
     """Does nothing, in a worker that has loaded this module and with it the engine's compiled kernels."""
-    yield from batches
+    return row
 
 
 def then(first: ArrowFunction, second: ArrowFunction | None) -> ArrowFunction:

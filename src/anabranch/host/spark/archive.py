@@ -1,0 +1,41 @@
+"""Spark's classes in a form that the JVM maps instead of loading: its shared archive of classes.
+
+A driver finds, checks and links thousands of classes before its first micro-batch ends: seconds of every cold start.
+HotSpot can write the classes that a run used to a file, and later runs map that file. The archive belongs to one Java,
+one pyspark and one folder of jars; HotSpot looks for itself whether it fits, and else loads classes as ever. It lives
+in the Python environment and goes with it. `anabranch prepare` makes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pyspark
+
+OFF = "ANABRANCH_NO_ARCHIVE"
+"""An environment variable that, set to anything, makes every start a cold one."""
+
+
+def archive_file() -> Path:
+    """Where the archive is for the Java and the pyspark that a session would start now."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java") or "java"
+    of = "\n".join((os.path.realpath(java), pyspark.__version__, os.path.dirname(pyspark.__file__)))
+    return Path(sys.prefix) / "share" / "anabranch" / f"spark-{hashlib.sha256(of.encode()).hexdigest()[:12]}.jsa"
+
+
+def mapping_options() -> tuple[str, ...]:
+    """What the driver's JVM has to be told to map the archive; nothing where there is none."""
+    file = archive_file()
+    if OFF in os.environ or not file.is_file() or " " in str(file):
+        return ()
+    return (f"-XX:SharedArchiveFile={file}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+
+
+def writing_options(file: Path) -> tuple[str, ...]:
+    """What makes the driver's JVM write the classes it used to a file, when it ends."""
+    return (f"-XX:ArchiveClassesAtExit={file}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")

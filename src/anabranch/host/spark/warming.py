@@ -1,0 +1,44 @@
+"""Has Python workers ready when the first micro-batch wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread
+
+from pyspark.sql import SparkSession
+
+from anabranch.host.spark.worker import warm
+
+SHORT_TRACEBACK = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
+
+
+def warm_workers(spark: SparkSession) -> None:
+    """Starts the Python daemon, and loads the engine in it, behind the caller's back.
+
+    That takes seconds, which pass while streams are registered and Spark plans the first batch. One task is enough, and
+    leaves the other cores to that batch; and one without SQL, which would first have to be planned.
+    """
+
+    def run() -> None:
+        with suppress(Exception):  # if it cannot be done here, the first batch says why
+            rows = spark.sparkContext.parallelize([0], 1).map(warm)
+            with _environment_of_sql(spark):
+                rows._jrdd  # noqa: B018 - made here, because it remembers the environment
+            rows.count()
+
+    Thread(target=run, daemon=True).start()
+
+
+@contextmanager
+def _environment_of_sql(spark: SparkSession) -> Iterator[None]:
+    """Spark has a daemon for each environment, and adds this variable to that of functions in SQL."""
+    environment, name = spark.sparkContext.environment, "SPARK_SIMPLIFIED_TRACEBACK"
+    is_added = name not in environment and spark.conf.get(SHORT_TRACEBACK, "true") == "true"
+    if is_added:
+        environment[name] = "1"
+    try:
+        yield
+    finally:
+        if is_added:
+            del environment[name]

@@ -1,0 +1,101 @@
+"""Makes this machine ready, once, so that every later start is quicker: `anabranch prepare`.
+
+The kernels are compiled and kept by numba; the classes that Spark uses in a small join and a small aggregation are
+written to an archive that later JVMs map (`host.spark.archive`). Nothing depends on either: without them things are
+compiled and loaded as they are needed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import SparkContext
+
+from anabranch.api import Session
+from anabranch.errors import HostError
+from anabranch.host.spark.archive import OFF, archive_file, writing_options
+from anabranch.host.spark.session import LAZY_COMPILER, local_session
+
+KERNELS = (
+    "anabranch.engine.kernels",
+    "anabranch.engine.fabric.kernels",
+    "anabranch.mesh.kernels",
+    "anabranch.optimize.kernels",
+    "anabranch.optimize.jtree_kernel",
+)
+JOIN = "SELECT a.p AS p0, b.p AS p1, c.p AS p2 FROM {0} AS a, {1} AS b, {2} AS c WHERE a.k = b.k AND b.k = c.k"
+GROUPS = "SELECT a.k AS k, COUNT(*) AS n FROM s0 [RANGE 10 SECONDS SLIDE 5 SECONDS] AS a GROUP BY a.k"
+SCHEMA = "ts timestamp, k bigint, p bigint"
+
+
+def compile_kernels() -> None:
+    """Compiles what numba has not compiled for this machine yet."""
+    for name in KERNELS:
+        import_module(name)
+
+
+def make_archive() -> Path:
+    """Runs two small queries in a process of its own, whose JVM leaves its classes in the archive.
+
+    Raises
+    ------
+    HostError
+        When the process fails, or its JVM left no archive.
+    """
+    file = archive_file()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(f".{os.getpid()}.partial")
+        command = [sys.executable, "-m", "anabranch.prepare", str(partial)]
+        done = subprocess.run(command, env={**os.environ, OFF: "1"}, capture_output=True, text=True, timeout=600)
+        if done.returncode or not partial.is_file():
+            raise HostError("Spark's classes were not archived", detail=(done.stderr or done.stdout).strip()[-1000:])
+        partial.replace(file)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise HostError(f"the archive of Spark's classes cannot be kept in '{file}'", detail=str(error)) from error
+    return file
+
+
+def record(file: Path) -> None:
+    """Runs the two queries; when this returns, the JVM has ended and left the archive."""
+    options = " ".join((LAZY_COMPILER, *writing_options(file)))
+    spark = local_session(2, **{"spark.driver.extraJavaOptions": options, "spark.driver.memory": "1g"})
+    session = Session(spark)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("s0", "s1", "s2"):
+            _write(Path(folder) / name)
+            rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(f"{folder}/{name}")
+            session.register(name, rows, event_time="ts", watermark="0 seconds")
+        windows = [f"s{i} [RANGE 10 SECONDS]" for i in range(3)]
+        for number, text in enumerate((JOIN.format(*windows), GROUPS)):
+            writer = session.sql(text).writeStream.format("parquet").option("path", f"{folder}/out{number}")
+            writer.option("checkpointLocation", f"{folder}/checkpoint{number}").trigger(
+                availableNow=True
+            ).start().awaitTermination()
+    gateway = SparkContext._gateway
+    spark.stop()
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+
+
+def _write(folder: Path) -> None:
+    """Three small files of rows, so that there are three micro-batches."""
+    folder.mkdir()
+    for number in range(3):
+        times = pa.array(np.arange(1000) * 5_000 + number * 5_000_000, pa.timestamp("us", "UTC"))
+        keys = pa.array(np.arange(1000) % 100)
+        pq.write_table(pa.table({"ts": times, "k": keys, "p": keys}), folder / f"{number}.parquet")
+
+
+if __name__ == "__main__":
+    record(Path(sys.argv[1]))
