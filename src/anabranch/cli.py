@@ -27,6 +27,7 @@ from anabranch.choosing import decide, headline, proposal
 from anabranch.cost.units import ENGINE, calibration_file, save_units
 from anabranch.errors import AnabranchError, HostError, InvariantBroken, SpecError
 from anabranch.explain import choice_svg
+from anabranch.host.spark.quiet import VERBOSE, is_verbose
 from anabranch.optimize import Choice
 
 USER_ERROR = 2
@@ -42,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command line and gives the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     parsed = _parser(words).parse_args(words)
+    if parsed.debug or vars(parsed).get("verbose"):
+        os.environ[VERBOSE] = "1"
     try:
         status: int = parsed.run(parsed)
         return status
@@ -60,17 +63,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the query of a spec until it ends, or until it is interrupted."""
     chosen = _spec(arguments)
     # Below, because these need pyspark, which explain and --help must not.
-    from anabranch.host.spark.session import local_session
-    from anabranch.launch import prepare
+    from anabranch.launch import prepare, session
     from anabranch.live import follow
 
     console = Console(stderr=True)
-    # Spark logs the stack of a failed query in three languages; what it means to the user is told once, at the end.
-    quiet = {} if arguments.debug else {"spark.log.level": "OFF"}
-    if quiet:
-        # Py4J logs the traceback of an interrupt, to the root logger.
-        logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
-    spark = local_session(os.cpu_count() or 2, **quiet)
+    # Py4J logs the traceback of an interrupt, to the root logger.
+    logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
+    spark = session(chosen, **_log_level())
     try:
         writer = prepare(chosen, spark)
         console.print(headline(writer.choice()), highlight=False, soft_wrap=True)
@@ -112,14 +111,18 @@ def explain_spec(arguments: argparse.Namespace) -> int:
 def _choice_on_spark(chosen: spec.Spec) -> Choice:
     """The choice by what the streams' first rows say, as a run would make it."""
     # Here, because it needs pyspark, which explaining without a sample must not.
-    from anabranch.host.spark.session import local_session
-    from anabranch.launch import prepare
+    from anabranch.launch import prepare, session
 
-    spark = local_session(os.cpu_count() or 2, **{"spark.log.level": "OFF"})
+    spark = session(chosen, **_log_level())
     try:
         return prepare(chosen, spark).choice()
     finally:
         spark.stop()
+
+
+def _log_level() -> dict[str, str]:
+    """Spark logs the stack of a failed query in three languages; what it means to the user is told once, at the end."""
+    return {} if is_verbose() else {"spark.log.level": "OFF"}
 
 
 def calibrate(arguments: argparse.Namespace) -> int:
@@ -183,7 +186,15 @@ def _spec(arguments: argparse.Namespace) -> spec.Spec:
         if arguments.slots < 1:
             raise SpecError(f"option '--slots' is {arguments.slots}", hint="give a whole number of at least 1")
         chosen = replace(chosen, slots=arguments.slots)
-    return chosen
+    spark = chosen.spark
+    if arguments.master is not None:
+        spark = spark.with_master(arguments.master)
+    for setting in arguments.conf:
+        key, sign, value = setting.partition("=")
+        if not sign:
+            raise SpecError(f"option '--conf' is '{setting}'", hint="write key=value: --conf spark.driver.memory=4g")
+        spark = spark.with_setting(key.strip(), value.strip())
+    return replace(chosen, spark=spark)
 
 
 def _write(path: Path, text: str) -> None:
@@ -210,7 +221,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"anabranch {anabranch.__version__}")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error and what Spark logs")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     command = _command(
@@ -221,6 +232,8 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
         anabranch run query.yaml
         anabranch run query.yaml --report report.json
         anabranch run query.yaml --plan "((a b) c)" --slots 4     the checkpoint fits any plan and any number of slots
+        anabranch run query.yaml --master "local[4]" --conf spark.driver.memory=4g
+        anabranch run query.yaml --verbose                        with what Spark logs
 
         A spec file:
 
@@ -238,6 +251,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
         objective: qualified          # or cpu | memory | rate@30 seconds | first@1000
         hints: {force: tree, keep: [a b], forbid: [(a c)]}
         stats: {rates: {s0: 1000}, selectivities: {a b: 0.001}, filters: {a: 0.2}, bytes: {s0: 120}}
+        spark: {master: "local[4]", conf: {spark.driver.memory: 4g}}
         """,
     )
     _add_spec(command)
@@ -278,6 +292,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     command.add_argument("--output", type=Path, default=Path("demo-output"), metavar="DIR", help="where to write")
     command.add_argument("--seconds", type=int, default=35, metavar="N", help="how long the streams flow (default: 35)")
     command.add_argument("--seed", type=int, default=1, metavar="N", help="which data to generate (default: 1)")
+    _add_verbose(command)
     command.set_defaults(run=demonstrate)
 
     command = _command(
@@ -333,6 +348,19 @@ def _add_spec(command: argparse.ArgumentParser) -> None:
     command.add_argument("--cpu", type=float, metavar="CORES", help="cores per slot, instead of the spec's limit")
     command.add_argument("--memory", metavar="BYTES", help="bytes per slot, such as '500 MB', instead of the spec's")
     command.add_argument("--objective", metavar="O", help="qualified, cpu, memory, rate@<time> or first@<results>")
+    command.add_argument("--master", metavar="URL", help="where Spark runs, such as local[4] or spark://host:7077")
+    command.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of Spark; may be repeated",
+    )
+    _add_verbose(command)
+
+
+def _add_verbose(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--verbose", action="store_true", help=f"show what Spark logs, as {VERBOSE}=1 does")
 
 
 def _examples(text: str) -> str:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.api import ContinuousQueryWriter, QueryHandle, Session
 from anabranch.host.spark.sample import StreamSample, sample_of_files
+from anabranch.host.spark.session import open_session
 from anabranch.spec import FILE_FORMATS, AvailableNow, Every, Spec, StreamSpec
 from anabranch.window import duration_text
+
+
+def session(spec: Spec, **settings: str) -> SparkSession:
+    """The Spark session that the spec asks for; settings given here yield to its own."""
+    return open_session(spec.spark.master or f"local[{os.cpu_count() or 2}]", {**settings, **dict(spec.spark.settings)})
 
 
 def start(spec: Spec, spark: SparkSession) -> QueryHandle:

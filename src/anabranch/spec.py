@@ -7,6 +7,7 @@ Relative paths are taken from the folder of the spec file, so a spec means the s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,10 @@ _REQUIRED_OF_SWITCHES = {
 }
 """Entries that a spec, and a change of plan in it, cannot do without, with an example of each."""
 
+_MASTER = re.compile(
+    r"local(\[(\*|[1-9]\d*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"
+    r"|(spark|k8s)://\S+|yarn"
+)
 FILE_FORMATS = ("parquet", "csv", "json", "orc", "text", "avro", "xml")
 
 
@@ -90,6 +95,31 @@ class SwitchSpec:
 
 
 @dataclass(frozen=True)
+class SparkSpec:
+    """Which Spark runs the query, and settings of its session."""
+
+    master: str | None = None
+    """None for all cores of this machine."""
+    settings: tuple[tuple[str, str], ...] = ()
+
+    def with_master(self, master: str) -> SparkSpec:
+        if _MASTER.fullmatch(master) is None:
+            raise SpecError(
+                f"master '{master}' is none that Spark knows",
+                hint="write local[4], local[*], spark://host:7077, yarn or k8s://host:443",
+            )
+        return replace(self, master=master)
+
+    def with_setting(self, key: str, value: str) -> SparkSpec:
+        """One more setting, in place of an earlier one of that name."""
+        if key == "spark.master":
+            raise SpecError("setting 'spark.master' is said as a master", hint="write master: local[4], or --master")
+        if not key.startswith("spark."):
+            raise SpecError(f"setting '{key}' is none of Spark's", hint=f"did you mean 'spark.{key}'?")
+        return replace(self, settings=tuple({**dict(self.settings), key: value}.items()))
+
+
+@dataclass(frozen=True)
 class Spec:
     """A query with everything it needs to run."""
 
@@ -107,6 +137,7 @@ class Spec:
     adapt: Mapping[str, object] | None = None
     """The settings of adaptation as written, which are in order; None to keep the plan."""
     switches: tuple[SwitchSpec, ...] = ()
+    spark: SparkSpec = SparkSpec()
 
     @property
     def seconds_between_batches(self) -> float:
@@ -147,7 +178,7 @@ def parse(text: str, *, folder: Path) -> Spec:
     written = document(text)
     root = Entry("", written)
     known = "streams query sink checkpoint trigger slots plan limits objective hints stats allow_unbounded name"
-    entries = root.mapping(f"{known} idle_timeout execution adapt switch", _REQUIRED)
+    entries = root.mapping(f"{known} idle_timeout execution adapt switch spark", _REQUIRED)
     streams = entries["streams"]
     named = streams.named()
     if not named:
@@ -182,7 +213,20 @@ def parse(text: str, *, folder: Path) -> Spec:
         spec = replace(spec, adapt=settings)
     if entry := entries.get("switch"):
         spec = replace(spec, switches=_switches(entry))
+    if entry := entries.get("spark"):
+        spec = replace(spec, spark=_spark(entry))
     return spec
+
+
+def _spark(entry: Entry) -> SparkSpec:
+    entries = entry.mapping("master conf")
+    spark = SparkSpec()
+    if master := entries.get("master"):
+        spark = spark.with_master(master.text())
+    if settings := entries.get("conf"):
+        for key, value in settings.options():
+            spark = spark.with_setting(key, value)
+    return spark
 
 
 def _switches(entry: Entry) -> tuple[SwitchSpec, ...]:

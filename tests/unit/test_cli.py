@@ -12,6 +12,7 @@ import pytest
 from anabranch import cli, doctor
 from anabranch.cost.units import ENGINE
 from anabranch.doctor import Finding
+from anabranch.host.spark.quiet import VERBOSE
 from anabranch.lab import calibrate
 
 SPEC = dedent(
@@ -106,6 +107,10 @@ def test_explain_needs_neither_spark_nor_java(spec_file: Path) -> None:
         (["explain", "SPEC", "--plan", "((a b)"], "error: plan text is wrong at character 7"),
         (["explain", "SPEC", "--plan", "(a b)"], "error: plan '(a b)' leaves out 'c'"),
         (["explain", "SPEC", "--slots", "0"], "error: option '--slots' is 0"),
+        (["run", "SPEC", "--master", "somewhere"], "error: master 'somewhere' is none that Spark knows"),
+        (["run", "SPEC", "--conf", "spark.ui.port"], "error: option '--conf' is 'spark.ui.port'"),
+        (["run", "SPEC", "--conf", "driver.memory=4g"], "error: setting 'driver.memory' is none of Spark's"),
+        (["run", "SPEC", "--conf", "spark.master=yarn"], "error: setting 'spark.master' is said as a master"),
         (["explain", "no-such.yaml"], "error: spec file 'no-such.yaml' does not exist"),
         (["run", "no-such.yaml"], "error: spec file 'no-such.yaml' does not exist"),
     ],
@@ -128,7 +133,8 @@ def test_an_error_of_the_query_points_at_its_place(spec_file: Path, capsys: pyte
     assert "^" in shown
 
 
-def test_debug_lets_the_error_through(spec_file: Path) -> None:
+def test_debug_lets_the_error_through(spec_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VERBOSE, "0")
     with pytest.raises(Exception, match="leaves out"):
         cli.main(["--debug", "explain", str(spec_file), "--plan", "(a b)"])
 

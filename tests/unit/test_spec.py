@@ -10,7 +10,7 @@ import yaml
 from anabranch.choosing import Wishes
 from anabranch.errors import SpecError, StatisticsError
 from anabranch.optimize import Objective
-from anabranch.spec import AvailableNow, Every, SinkSpec, SwitchSpec, load, parse
+from anabranch.spec import AvailableNow, Every, SinkSpec, SparkSpec, SwitchSpec, load, parse
 from anabranch.stats.view import Known
 
 FOLDER = Path("/specs")
@@ -96,6 +96,23 @@ def test_what_may_change_the_plan_is_read() -> None:
     )
 
 
+def test_the_spark_session_is_described() -> None:
+    described = {"master": "local[4]", "conf": {"spark.driver.memory": "4g", "spark.ui.enabled": True}}
+    spark = parse(changed("spark", described), folder=FOLDER).spark
+    assert spark == SparkSpec("local[4]", (("spark.driver.memory", "4g"), ("spark.ui.enabled", "true")))
+    # What is said later, as on a command line, wins.
+    assert dict(spark.with_setting("spark.driver.memory", "8g").settings)["spark.driver.memory"] == "8g"
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["local", "local[*]", "local[8]", "local[4, 2]", "local-cluster[2,1,1024]", "spark://a:7077,b:7077", "k8s://h:443",
+     "yarn"],
+)  # fmt: skip
+def test_every_kind_of_master_is_taken(master: str) -> None:
+    assert SparkSpec().with_master(master).master == master
+
+
 def test_contradictory_statistics_are_refused_when_the_spec_is_read() -> None:
     with pytest.raises(StatisticsError, match=r"'stats\.selectivities\.a b' is 1\.5"):
         parse(changed("stats", {"selectivities": {"a b": 1.5}}), folder=FOLDER)
@@ -133,6 +150,9 @@ def test_the_catalog_needs_schemas() -> None:
         ("checkpoint", None, "entry 'checkpoint' is missing", "folder"),
         ("chekpoint", "x", "entry 'chekpoint' is not known", "did you mean 'checkpoint'?"),
         ("budget", "x", "entry 'budget' is not known", "known here are streams"),
+        ("spark", {"mster": "local"}, "entry 'spark.mster' is not known", "did you mean 'master'?"),
+        ("spark", {"master": "local[0]"}, "master 'local[0]' is none that Spark knows", "local[4]"),
+        ("spark", {"conf": {"driver.memory": "4g"}}, "setting 'driver.memory' is none", "'spark.driver.memory'?"),
         ("limits", "x", "entry 'limits' is a text", "entries below"),
         ("limits", {"cores": 1}, "entry 'limits.cores' is not known", "known here are cpu, memory"),
         ("limits", {"cpu": 0}, "'limits.cpu' is 0", "above 0, such as 0.8"),

@@ -1,8 +1,9 @@
 """The Spark session that Anabranch runs in, and what it needs on the machine.
 
-A user may bring any session; `recommended_configuration` says what is worth setting in it. `local_session` makes one
-for the demo, the shell and the tests: one process, loopback only, no web interface. Missing Java, an old Java and a
-missing `pyspark` are each a HostError that says what to install.
+A user may bring any session; `recommended_configuration` says what is worth setting in it. `open_session` makes one
+on any master for the shell, `local_session` one for the demo and the tests: one process, loopback only, no web
+interface. Missing Java, an old Java and a missing `pyspark` are each a HostError that says what to install; a session
+that does not start is one that says why.
 """
 
 from __future__ import annotations
@@ -12,19 +13,28 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from types import MappingProxyType
 
 from anabranch.errors import HostError
+from anabranch.host.spark.quiet import VERBOSE, hushed, is_verbose
 
 try:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
+
+    from anabranch.host.spark.archive import mapping_options
 except ModuleNotFoundError as error:
     raise HostError(
         "pyspark is not installed", hint="install the package with its extra: pip install 'anabranch[spark]'"
     ) from error
 
-__all__ = ["DataFrame", "SparkSession", "local_session", "recommended_configuration", "require_java"]
+__all__ = ["DataFrame", "SparkSession", "local_session", "open_session", "recommended_configuration", "require_java"]
 
 OLDEST_JAVA = 17
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 LAZY_COMPILER = " ".join(
     f"-XX:Tier4{name}={10 * usual}"
     for name, usual in {
@@ -48,7 +58,7 @@ def recommended_configuration() -> dict[str, str]:
     Checkpoint files through `FileSystem` spare one forked process per file on a disk without Hadoop's native library.
     Without reduce locality Spark does not drag slots to where most of their rows happen to be. Larger Arrow batches
     cost less per row. The daemon forks workers that have the engine loaded. The driver's compiler is in less of a hurry
-    (`LAZY_COMPILER`); on `local[n]` the driver runs the tasks too.
+    (`LAZY_COMPILER`), and maps Spark's classes where they are archived; on `local[n]` the driver runs the tasks too.
     """
     return {
         "spark.sql.streaming.checkpointFileManagerClass": (
@@ -59,7 +69,7 @@ def recommended_configuration() -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
         "spark.shuffle.reduceLocality.enabled": "false",
         "spark.python.daemon.module": "anabranch.host.spark.daemon",
-        "spark.driver.extraJavaOptions": LAZY_COMPILER,
+        "spark.driver.extraJavaOptions": " ".join((LAZY_COMPILER, *mapping_options())),
     }
 
 
@@ -68,26 +78,59 @@ def local_session(cores: int = 2, **configuration: str) -> SparkSession:
 
     >>> spark = local_session(2, **{"spark.driver.memory": "2g"})  # doctest: +SKIP
     """
+    return open_session(f"local[{cores}]", configuration)
+
+
+def open_session(master: str, configuration: Mapping[str, str] = NO_SETTINGS) -> SparkSession:
+    """A Spark session on any master, quiet unless the user wants its log; the given settings win over ours.
+
+    Raises
+    ------
+    HostError
+        When there is no usable Java, or Spark does not start.
+    """
     require_java()
-    # Read by Spark's launcher before any setting; without it a machine with an odd host name warns or cannot bind.
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Spark's workers start whatever `python3` PATH finds, which has not the packages of this one's environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {
-        **recommended_configuration(),
-        "spark.app.name": "anabranch",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.log.level": "ERROR",
-        "spark.sql.shuffle.partitions": str(cores),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        **configuration,
-    }
-    builder = SparkSession.builder.master(f"local[{cores}]")
-    for key, value in settings.items():
+    settings = {**recommended_configuration(), "spark.app.name": "anabranch", "spark.ui.showConsoleProgress": "false"}
+    if master.startswith("local"):
+        # Read by Spark's launcher before any setting; without it a machine with an odd host name warns or cannot bind.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings |= {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(_cores(master)),
+            "spark.ui.enabled": "false",
+        }
+    if not is_verbose():
+        settings["spark.log.level"] = "ERROR"
+    builder = SparkSession.builder.master(master)
+    for key, value in {**settings, **configuration}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        with nullcontext() if is_verbose() else hushed():
+            return builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise HostError(
+            f"Spark does not start on master '{master}'",
+            detail=_first_cause(error),
+            hint=f"check the master and the settings; {VERBOSE}=1 shows all that Spark says",
+        ) from error
+
+
+def _cores(master: str) -> int:
+    """How many tasks run at once on `local`, `local[n]`, `local[*]` or `local-cluster[executors, cores, memory]`."""
+    numbers = [int(number) for number in re.findall(r"\d+", master)]
+    if master.startswith("local-cluster"):
+        return numbers[0] * numbers[1]
+    return (os.cpu_count() or 1) if "[*" in master else numbers[0] if numbers else 1
+
+
+def _first_cause(error: Exception) -> str:
+    """What Java said first, without its stack."""
+    said = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    java = [line.strip() for line in said if re.match(r"\s*(: |Caused by: )?(java|org)\.[\w.$]+", line)]
+    return (java or said)[0].removeprefix(": ")
 
 
 def refuse_speculation(spark: SparkSession) -> None:

@@ -1,0 +1,65 @@
+"""Keeps what Java and Spark print at every start off the terminal, and lets everything else through.
+
+The Java process that runs Spark writes to the standard error it was born with. It is given a pipe instead, from which a
+thread passes on every line that is not one of the usual greetings, a warning in Spark's own log format or a frame of a
+stack; so the first words of a failure are seen as ever, and so is what a log4j configuration of the user's own prints in
+another format. With ANABRANCH_VERBOSE set, nothing is between Spark and the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+VERBOSE = "ANABRANCH_VERBOSE"
+
+_USUAL = re.compile(
+    rb"WARNING: Using incubator modules"
+    rb"|Using Spark's default log4j profile"
+    rb"|Setting (default|Spark) log level to"
+    rb"|To adjust logging level use"
+    rb"|\d\d/\d\d/\d\d \d\d:\d\d:\d\d (WARN|INFO) "
+    rb"|\tat "
+)
+_STANDARD_ERROR = 2
+
+
+def is_verbose() -> bool:
+    """Whether the user wants to see what Spark logs."""
+    return os.environ.get(VERBOSE, "") not in ("", "0")
+
+
+def is_usual(line: bytes) -> bool:
+    """Whether a line tells a user nothing.
+
+    >>> is_usual(b'Setting default log level to "WARN".')
+    True
+    >>> is_usual(b"26/11/16 05:17:04 ERROR SparkContext: Error initializing SparkContext.")
+    False
+    """
+    return _USUAL.match(line) is not None
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Processes that are started inside have a standard error without the usual lines, for as long as they live."""
+    terminal = os.dup(_STANDARD_ERROR)
+    reading, writing = os.pipe()
+    os.dup2(writing, _STANDARD_ERROR)
+    os.close(writing)
+    threading.Thread(target=_relay, args=(reading, os.dup(terminal)), name="anabranch-hushed", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(terminal, _STANDARD_ERROR)
+        os.close(terminal)
+
+
+def _relay(reading: int, terminal: int) -> None:
+    with os.fdopen(reading, "rb") as lines, os.fdopen(terminal, "wb", buffering=0) as shown:
+        for line in lines:
+            if not is_usual(line):
+                shown.write(line)
