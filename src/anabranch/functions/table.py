@@ -1,0 +1,195 @@
+"""Which functions there are, how they are written, and the binding of calls, casts and aggregates to types."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from anabranch.expr import AggregateCall, Call, Cast, Column, Expr, Literal
+from anabranch.functions.arguments import Arguments, Rule, fixed
+from anabranch.functions.conditions import (
+    case,
+    comparison,
+    connective,
+    if_else,
+    membership,
+    null_test,
+    nullif,
+    of_one_type,
+)
+from anabranch.functions.numbers import additive, multiplicative, rounded, sign
+from anabranch.functions.texts import concat, date_part, pattern, replacement, substring
+from anabranch.functions.types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    MAX_DIGITS,
+    NULL,
+    OTHER,
+    STRING,
+    canonical,
+    coerce,
+    kind_of,
+    not_computable,
+)
+from anabranch.schema import TIMESTAMP, type_name
+
+
+def bind_call(name: str, arguments: Arguments) -> Expr:
+    """The typed call of a function, by canonical name or by any spelling of it."""
+    lowered = name.lower()
+    canonical = lowered if lowered in FUNCTIONS else SPELLINGS.get(lowered, "")
+    rule = FUNCTIONS.get(canonical) or _SUGAR.get(canonical)
+    if rule is None:
+        raise ValueError(f"unknown function '{name}'")
+    return rule(canonical, arguments)
+
+
+def bind_cast(expr: Expr, type_: pa.DataType) -> Expr:
+    """The expression as another type, for the pairs of types that Spark's ANSI mode converts."""
+    if expr.type == type_:
+        return expr
+    if isinstance(expr, Literal) and expr.value is None:
+        return Literal(None, type_)
+    source, target = kind_of(expr.type), kind_of(type_)
+    if target != source and target not in _CASTS.get(source, frozenset()):
+        raise ValueError(f"{type_name(expr.type)} cannot be cast to {type_name(type_)}")
+    return Cast(expr, type_)
+
+
+def bind_aggregate(name: str, argument: Expr | None) -> AggregateCall:
+    """COUNT, SUM, MIN, MAX or AVG with its argument coerced and its result typed."""
+    function = name.lower()
+    if function == "count":
+        return AggregateCall("count", argument, BIGINT)
+    if argument is None:
+        raise ValueError(f"'{name.upper()}' needs an argument", "only COUNT takes *")
+    kind = kind_of(argument.type)
+    if function in {"min", "max"}:
+        if kind in {OTHER, NULL}:
+            raise not_computable(argument.type)
+        return AggregateCall(function, argument, argument.type)
+    if kind not in {"integer", "float", "decimal"}:
+        raise ValueError(f"'{name.upper()}' expects a number, found {type_name(argument.type)}")
+    if function == "avg":
+        return AggregateCall("avg", coerce(argument, DOUBLE), DOUBLE)
+    argument = coerce(argument, canonical(argument.type))
+    if kind == "decimal":
+        digits = min(MAX_DIGITS, argument.type.precision + 10)
+        return AggregateCall("sum", argument, pa.decimal128(digits, argument.type.scale))
+    return AggregateCall("sum", argument, argument.type)
+
+
+def is_nullable(expr: Expr) -> bool:
+    """False only when the expression cannot be NULL, whatever the row."""
+    match expr:
+        case Column():
+            return expr.nullable
+        case Literal():
+            return expr.value is None
+        case Cast():
+            return is_nullable(expr.argument)
+        case Call(function="is_null" | "is_not_null"):
+            return False
+        case Call(function="coalesce" | "greatest" | "least"):
+            return all(is_nullable(argument) for argument in expr.arguments)
+        case Call(function="case"):
+            return any(is_nullable(value) for value in (*expr.arguments[1::2], expr.arguments[-1]))
+        case Call(function=function):
+            return function in _NULL_FROM_VALUES or any(is_nullable(argument) for argument in expr.arguments)
+
+
+FUNCTIONS: dict[str, Rule] = {
+    "add": additive,
+    "subtract": additive,
+    "multiply": multiplicative,
+    "divide": multiplicative,
+    "modulo": multiplicative,
+    "negate": sign,
+    "abs": sign,
+    "equal": comparison,
+    "not_equal": comparison,
+    "less": comparison,
+    "less_equal": comparison,
+    "greater": comparison,
+    "greater_equal": comparison,
+    "and": connective,
+    "or": connective,
+    "not": fixed(BOOLEAN, BOOLEAN),
+    "is_null": null_test,
+    "is_not_null": null_test,
+    "in": membership,
+    "like": pattern,
+    "case": case,
+    "coalesce": of_one_type,
+    "greatest": of_one_type,
+    "least": of_one_type,
+    "floor": fixed(DOUBLE, DOUBLE),
+    "ceil": fixed(DOUBLE, DOUBLE),
+    "round": rounded,
+    "sqrt": fixed(DOUBLE, DOUBLE),
+    "exp": fixed(DOUBLE, DOUBLE),
+    "ln": fixed(DOUBLE, DOUBLE),
+    "power": fixed(DOUBLE, DOUBLE, DOUBLE),
+    "lower": fixed(STRING, STRING),
+    "upper": fixed(STRING, STRING),
+    "trim": fixed(STRING, STRING),
+    "ltrim": fixed(STRING, STRING),
+    "rtrim": fixed(STRING, STRING),
+    "length": fixed(BIGINT, STRING),
+    "substring": substring,
+    "concat": concat,
+    "starts_with": fixed(BOOLEAN, STRING, STRING),
+    "ends_with": fixed(BOOLEAN, STRING, STRING),
+    "contains": fixed(BOOLEAN, STRING, STRING),
+    "replace": replacement,
+    "year": date_part,
+    "month": date_part,
+    "day": date_part,
+    "hour": fixed(BIGINT, TIMESTAMP),
+    "minute": fixed(BIGINT, TIMESTAMP),
+    "second": fixed(BIGINT, TIMESTAMP),
+    "unix_micros": fixed(BIGINT, TIMESTAMP),
+    "date": fixed(DATE, TIMESTAMP),
+}
+_SUGAR: dict[str, Rule] = {"nullif": nullif, "if": if_else}
+
+AGGREGATES = frozenset({"count", "sum", "min", "max", "avg"})
+
+SPELLINGS: dict[str, str] = {
+    **{
+        name: name
+        for name in (
+            "abs", "ceil", "coalesce", "concat", "contains", "date", "day", "ends_with", "exp", "floor", "greatest",
+            "hour", "if", "least", "length", "ln", "lower", "ltrim", "minute", "month", "nullif", "power", "replace",
+            "round", "rtrim", "second", "sqrt", "starts_with", "substring", "trim", "unix_micros", "upper", "year",
+        )
+    },
+    "ceiling": "ceil",
+    "char_length": "length",
+    "character_length": "length",
+    "len": "length",
+    "substr": "substring",
+    "pow": "power",
+    "log": "ln",
+    "lcase": "lower",
+    "ucase": "upper",
+    "startswith": "starts_with",
+    "endswith": "ends_with",
+    "ifnull": "coalesce",
+    "nvl": "coalesce",
+    "mod": "modulo",
+    "dayofmonth": "day",
+}  # fmt: skip
+"""What may be written in call syntax, in lower case, and the canonical function (or sugar) it means."""
+
+_CASTS: dict[str, frozenset[str]] = {
+    "integer": frozenset({"float", "decimal", "text", "boolean", "timestamp"}),
+    "float": frozenset({"integer", "decimal", "text", "boolean", "timestamp"}),
+    "decimal": frozenset({"integer", "float", "text", "boolean", "timestamp"}),
+    "text": frozenset({"integer", "float", "decimal", "boolean", "date", "timestamp"}),
+    "boolean": frozenset({"integer", "float", "decimal", "text"}),
+    "date": frozenset({"text", "timestamp"}),
+    "timestamp": frozenset({"integer", "float", "decimal", "text", "date"}),
+}
+_NULL_FROM_VALUES = frozenset({"divide", "modulo", "sqrt", "ln"})

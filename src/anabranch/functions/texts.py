@@ -1,0 +1,47 @@
+"""The rules of texts and dates."""
+
+from __future__ import annotations
+
+from anabranch.expr import Call, Expr, Literal
+from anabranch.functions.arguments import Arguments, widened, wrong
+from anabranch.functions.types import BIGINT, BOOLEAN, DATE, NULL, STRING, coerce, kind_of
+from anabranch.schema import TIMESTAMP
+
+WHOLE_TEXT = 2**31 - 1
+"""The length SUBSTRING takes when none is given."""
+
+
+def pattern(name: str, arguments: Arguments) -> Expr:
+    expected = "(string, a string literal)"
+    if len(arguments) != 2 or not isinstance(arguments[1], Literal):
+        raise wrong(name, expected, arguments)
+    return Call(name, widened(name, expected, arguments, (STRING, STRING)), BOOLEAN)
+
+
+def replacement(name: str, arguments: Arguments) -> Expr:
+    expected = "(string, a string literal, a string literal)"
+    if len(arguments) != 3 or not all(isinstance(argument, Literal) for argument in arguments[1:]):
+        raise wrong(name, expected, arguments)
+    return Call(name, widened(name, expected, arguments, (STRING,) * 3), STRING)
+
+
+def concat(name: str, arguments: Arguments) -> Expr:
+    if not arguments:
+        raise wrong(name, "at least one string", arguments)
+    return Call(name, widened(name, "strings", arguments, (STRING,) * len(arguments)), STRING)
+
+
+def substring(name: str, arguments: Arguments) -> Expr:
+    expected = "(string, bigint start) or (string, bigint start, bigint length)"
+    if len(arguments) == 2:
+        arguments = (*arguments, Literal(WHOLE_TEXT, BIGINT))
+    if len(arguments) != 3:
+        raise wrong(name, expected, arguments)
+    return Call(name, widened(name, expected, arguments, (STRING, BIGINT, BIGINT)), STRING)
+
+
+def date_part(name: str, arguments: Arguments) -> Expr:
+    if len(arguments) != 1 or kind_of(arguments[0].type) not in {"timestamp", "date", NULL}:
+        raise wrong(name, "(timestamp) or (date)", arguments)
+    type_ = DATE if kind_of(arguments[0].type) == "date" else TIMESTAMP
+    return Call(name, (coerce(arguments[0], type_),), BIGINT)
