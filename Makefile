@@ -28,6 +28,8 @@ $(READY): pyproject.toml
 	@echo "== installing the package and its tools into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python -m pip install -qq --editable '.[dev]'
 	@$(BIN)/anabranch doctor
+	@echo "== compiling the kernels and archiving Spark's classes (about a minute, once)"
+	@$(BIN)/anabranch prepare || echo "hint: everything works without; only every start of Spark takes longer"
 	@touch $@
 
 doctor: setup ## Python, Java, Spark and memory of this machine

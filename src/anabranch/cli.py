@@ -29,6 +29,7 @@ from anabranch.errors import AnabranchError, HostError, InvariantBroken, SpecErr
 from anabranch.explain import choice_svg
 from anabranch.host.spark.quiet import VERBOSE, is_verbose
 from anabranch.optimize import Choice
+from anabranch.sizes import size_text
 
 USER_ERROR = 2
 
@@ -123,6 +124,19 @@ def _choice_on_spark(chosen: spec.Spec) -> Choice:
 def _log_level() -> dict[str, str]:
     """Spark logs the stack of a failed query in three languages; what it means to the user is told once, at the end."""
     return {} if is_verbose() else {"spark.log.level": "OFF"}
+
+
+def prepare_machine(arguments: argparse.Namespace) -> int:
+    """Does once what every start would otherwise do again."""
+    # Here, because it needs pyspark and loads every kernel.
+    from anabranch.prepare import compile_kernels, make_archive
+
+    with Console(stderr=True).status("compiling the kernels"):
+        compile_kernels()
+    with Console(stderr=True).status("archiving Spark's classes, by running two small queries; about half a minute"):
+        file = make_archive()
+    print(f"Spark's classes are in {file} ({size_text(file.stat().st_size)})")
+    return 0
 
 
 def calibrate(arguments: argparse.Namespace) -> int:
@@ -317,6 +331,16 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     )
     command.add_argument("--seed", type=int, default=1, metavar="N", help="which data to measure with (default: 1)")
     command.set_defaults(run=calibrate)
+
+    command = _command(
+        commands,
+        "prepare",
+        "make later starts quicker: compile the kernels, archive Spark's classes",
+        """
+        anabranch prepare
+        """,
+    )
+    command.set_defaults(run=prepare_machine)
 
     command = _command(commands, "doctor", "check Python, Java, Spark and memory of this machine", "anabranch doctor")
     command.set_defaults(run=examine)

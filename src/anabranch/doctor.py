@@ -12,6 +12,7 @@ from pathlib import Path
 
 from anabranch.cost.units import calibration_file, load_units
 from anabranch.errors import HostError, StatisticsError
+from anabranch.host.spark.archive import archive_file
 from anabranch.sizes import size_text
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -33,7 +34,7 @@ class Finding:
 def examine() -> list[Finding]:
     """Python, Java, Spark, the memory that hot state lives in, and what plans are priced by."""
     processors = Finding("processors", f"{os.cpu_count()}")
-    return [_python(), _spark(), _java(), _shared_memory(), processors, _calibration()]
+    return [_python(), _spark(), _java(), _archive(), _shared_memory(), processors, _calibration()]
 
 
 def _python() -> Finding:
@@ -55,6 +56,14 @@ def _java() -> Finding:
         return Finding("java", f"version {require_java()}")
     except HostError as error:
         return Finding("java", "; ".join(filter(None, (error.message, error.detail))), error.hint)
+
+
+def _archive() -> Finding:
+    try:
+        size = archive_file().stat().st_size
+    except (ModuleNotFoundError, OSError):
+        return Finding("class archive", "none; 'anabranch prepare' makes one, and Spark starts quicker")
+    return Finding("class archive", size_text(size))
 
 
 def _shared_memory() -> Finding:

@@ -14,14 +14,14 @@ import shutil
 import sys
 from pathlib import Path
 
-import pyspark
-
 OFF = "ANABRANCH_NO_ARCHIVE"
 """An environment variable that, set to anything, makes every start a cold one."""
 
 
 def archive_file() -> Path:
     """Where the archive is for the Java and the pyspark that a session would start now."""
+    import pyspark  # here, so that a missing one is told by the session
+
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java") or "java"
     of = "\n".join((os.path.realpath(java), pyspark.__version__, os.path.dirname(pyspark.__file__)))

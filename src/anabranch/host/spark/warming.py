@@ -13,7 +13,7 @@ from anabranch.host.spark.worker import warm
 SHORT_TRACEBACK = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 
 
-def warm_workers(spark: SparkSession) -> None:
+def warm_workers(spark: SparkSession) -> Thread:
     """Starts the Python daemon, and loads the engine in it, behind the caller's back.
 
     That takes seconds, which pass while streams are registered and Spark plans the first batch. One task is enough, and
@@ -25,9 +25,11 @@ def warm_workers(spark: SparkSession) -> None:
             rows = spark.sparkContext.parallelize([0], 1).map(warm)
             with _environment_of_sql(spark):
                 rows._jrdd  # noqa: B018 - made here, because it remembers the environment
-            rows.count()
+            rows.collect()
 
-    Thread(target=run, daemon=True).start()
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    return thread
 
 
 @contextmanager

@@ -1,0 +1,60 @@
+"""What makes a start quick: the archive of Spark's classes, and workers that are ready early."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from anabranch.host.spark import archive, session
+from anabranch.host.spark.warming import warm_workers
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    monkeypatch.delenv(archive.OFF, raising=False)
+    return tmp_path
+
+
+def test_an_archive_that_is_there_is_mapped(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "spark.driver.extraJavaOptions"
+    assert "SharedArchiveFile" not in session.recommended_configuration()[key]
+    file = archive.archive_file()
+    file.parent.mkdir(parents=True)
+    file.touch()
+    options = session.recommended_configuration()[key]
+    assert options.startswith(session.LAZY_COMPILER)
+    assert f"-XX:SharedArchiveFile={file}" in options.split()
+    monkeypatch.setenv(archive.OFF, "1")
+    assert session.recommended_configuration()[key] == session.LAZY_COMPILER
+
+
+def test_another_java_has_another_archive(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = archive.archive_file()
+    monkeypatch.setenv("JAVA_HOME", str(environment / "another"))
+    assert archive.archive_file() != file
+
+
+def test_the_workers_that_were_warmed_are_those_that_sql_uses(spark: SparkSession) -> None:
+    """Spark keeps a daemon for each environment; one with another environment would be warmed for nothing."""
+
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+
+    def daemons() -> int:
+        found = 0
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended meanwhile
+                parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+                found += parent == gateway.proc.pid and b"daemon" in (process / "cmdline").read_bytes()
+        return found
+
+    spark.range(0, 1, 1, 1).mapInArrow(lambda batches: batches, "id bigint").collect()
+    before = daemons()
+    assert before
+    warm_workers(spark).join()
+    assert daemons() == before
+    assert "SPARK_SIMPLIFIED_TRACEBACK" not in spark.sparkContext.environment
