@@ -1,8 +1,8 @@
 """The process of one measured run: `python -m benchmarks.child job.pickle outcome.json`.
 
 All systems get the same session, so that none is slowed by a default the other was spared: two cores, two shuffle
-partitions, no micro-batches without data, and the checkpoint file manager that does not fork a `chmod` per file. On top
-of it each system has the few settings it asks for.
+partitions, no micro-batches without data, the checkpoint file manager that does not fork a `chmod` per file, and Spark's
+classes mapped from an archive where there is one. On top of it each system has the few settings it asks for.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
+from anabranch.host.spark.archive import mapping_options
 from benchmarks.job import Job, System
 
 CORES = 2
@@ -25,6 +26,7 @@ DRIVER_MEMORY = "4g"
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 SETTINGS = {
     "spark.driver.memory": DRIVER_MEMORY,
+    "spark.driver.extraJavaOptions": " ".join(mapping_options()),
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",

@@ -89,8 +89,8 @@ class Run:
 
     @property
     def stream_cpu(self) -> float:
-        """CPU seconds of all processes while the workload ran."""
-        return self.cost.cpu_between(self.outcome.first_batch, self.outcome.last_result)
+        """CPU seconds of all processes while the workload ran, with what was done for it before its first batch."""
+        return self.cost.cpu_between(self.outcome.started, self.outcome.last_result)
 
     @property
     def summary(self) -> dict[str, float | str]:

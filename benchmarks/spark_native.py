@@ -32,9 +32,11 @@ def settings(job: Job) -> dict[str, str]:
         case "native-rocksdb":
             return ROCKSDB
         case "native-lazy-compiler":
-            from anabranch.host.spark.session import LAZY_COMPILER  # else its libraries weigh on every run's memory
+            # Here, else its libraries weigh on every run's memory.
+            from anabranch.host.spark.session import recommended_configuration
 
-            return {"spark.driver.extraJavaOptions": LAZY_COMPILER}
+            options = "spark.driver.extraJavaOptions"
+            return {options: recommended_configuration()[options]}
         case _:
             return {}
 
