@@ -1,8 +1,8 @@
 """The process of one measured run: `python -m benchmarks.child job.pickle outcome.json`.
 
 All systems get the same session, so that none is slowed by a default the other was spared: two cores, two shuffle
-partitions, no micro-batches without data, the checkpoint file manager that does not fork a `chmod` per file, and Spark's
-classes mapped from an archive where there is one. On top of it each system has the few settings it asks for.
+partitions, no micro-batches without data, the checkpoint file manager that does not fork a `chmod` per file, and
+Spark's classes mapped from an archive where there is one. On top of it each system has the few settings it asks for.
 """
 
 from __future__ import annotations
