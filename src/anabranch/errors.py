@@ -106,6 +106,10 @@ class UnknownAttribute(PlanError):
     """A classifier tests a column that the rows it is for do not have."""
 
 
+class BundleError(PlanError):
+    """Queries cannot run together as they are written."""
+
+
 class SpecError(AnabranchError):
     """A spec file has a missing, unknown or contradictory entry."""
 

@@ -8,6 +8,7 @@ that, the index `all` links every row under one code and the probe is a nested l
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from anabranch.plan.join_graph import Band, JoinGraph, KeyClass, Theta
@@ -75,16 +76,16 @@ def index_name(index: tuple[str, ...]) -> str:
     return "+".join(index) or ALL
 
 
-def band_name(position: int) -> str:
-    """The code name of the band that the graph's theta at that position carries."""
-    return f"band{position}"
+def band_name(theta: Theta) -> str:
+    """The code name of the band that a theta carries; the same in every query that has it."""
+    return f"band{hashlib.sha256(str(theta).encode()).hexdigest()[:16]}"
 
 
 def bands_of(graph: JoinGraph, relation: str) -> tuple[tuple[str, Band], ...]:
     """The bands that one relation has a side of, with their code names."""
     return tuple(
-        (band_name(position), theta.band)
-        for position, theta in enumerate(graph.thetas)
+        (band_name(theta), theta.band)
+        for theta in graph.thetas
         if theta.band is not None and relation in (theta.band.left_relation, theta.band.right_relation)
     )
 
@@ -115,14 +116,14 @@ def compile_probe(target: int, bound: frozenset[str], others: frozenset[str], gr
     if keys:
         sources = tuple(_member(key, bound) for key in keys)
         return Probe(target, tuple(key.name for key in keys), sources, (0,), checks, thetas)
-    for position, theta in enumerate(graph.thetas):
+    for theta in graph.thetas:
         band = theta.band
         if band is None:
             continue
         if band.left_relation in bound and band.right_relation in others:
-            return Probe(target, (band_name(position),), (band.left_relation,), (0, -1), (), thetas)
+            return Probe(target, (band_name(theta),), (band.left_relation,), (0, -1), (), thetas)
         if band.right_relation in bound and band.left_relation in others:
-            return Probe(target, (band_name(position),), (band.right_relation,), (0, 1), (), thetas)
+            return Probe(target, (band_name(theta),), (band.right_relation,), (0, 1), (), thetas)
     return Probe(target, (), (), (0,), (), thetas)
 
 

@@ -39,6 +39,7 @@ from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.track import PlanTrack
 from anabranch.errors import InvariantBroken, MigrationError
+from anabranch.plan.bundle import Bundle
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, rows_wait
 from anabranch.plan.mesh import Mesh, Plan, check_mesh, parse_mesh
 from anabranch.plan.migration import Content, Strategy, check_migration, match_states
@@ -50,7 +51,7 @@ from anabranch.window import FOREVER
 
 
 class Engine:
-    """One plan of one query over its states."""
+    """One plan of one query over its states; base states that it is given it shares with others."""
 
     def __init__(
         self,
@@ -61,13 +62,14 @@ class Engine:
         codes: Mapping[str, tuple[str, ...]] | None = None,
         owns: Ownership | None = None,
         execution: ExecutionModel = DEFAULT_EXECUTION,
+        bases: Mapping[str, BaseState] | None = None,
     ) -> None:
         self.query = query
         self.owns = owns
         self.execution = execution
         self.meter = Meter()
         self.arena = arena or ProcessArena()
-        self.bases = {
+        self.bases = bases or {
             name: BaseState(self.arena, query.graph, name, (codes or key_codes_of(query))[name])
             for name in query.graph.names
         }
@@ -91,8 +93,11 @@ class Engine:
 
     def layout(self) -> dict[str, Any]:
         """What is needed, beside the arena's contents, to find the states again."""
+        return {"bases": {name: state.layout() for name, state in self.bases.items()}, **self.layout_above()}
+
+    def layout_above(self) -> dict[str, Any]:
+        """The same for what stands on the base states."""
         return {
-            "bases": {name: state.layout() for name, state in self.bases.items()},
             "track": self.track.layout(),
             "tracks_made": self._tracks_made,
             "floors": self._floors,
@@ -104,6 +109,10 @@ class Engine:
         """Goes on where the layout was taken, with the plan or the migration that was under way there."""
         for name, state in self.bases.items():
             state.reopen(layout["bases"][name])
+        self.reopen_above(layout)
+
+    def reopen_above(self, layout: Mapping[str, Any]) -> None:
+        """The same once the base states have been reopened."""
         self._tracks_made, self._floors = layout["tracks_made"], dict(layout["floors"])
         self.track = self._reopened(layout["track"])
         if self.groups is not None:
@@ -175,7 +184,7 @@ class Engine:
                 if self.groups is not None:
                     self._group(found)
                 else:
-                    yield found.newest, self._project(found)
+                    yield found.newest, self.project(found)
             if not part.is_last:
                 self._drop(floors_after(part, ordered, floors, self.query))
 
@@ -353,17 +362,18 @@ class Engine:
             rows = np.arange(first, first + len(batch), dtype=np.int64)
             news = Combinations({name: rows}, times, times + state.range)
             self.meter.spent("append", perf_counter() - started)
-            for found in self.track.take(name, news, wanted=wanted):
-                yield self._owned(found)
+            yield from self.take(name, news, wanted=wanted)
             started = perf_counter()
             state.link(rows, news.newest, news.deadline)
             self.meter.spent("insert", perf_counter() - started)
             self.meter.inserted(name, len(batch))
 
-    def _owned(self, found: Combinations) -> Combinations:
-        return found if self.owns is None else keep(found, self.owns.holds(found, self.bases))
+    def take(self, relation: str, news: Combinations, *, wanted: bool) -> Iterator[Combinations]:
+        """Rows that stand in their base state, not linked yet, pass through the plan; yields what they finish."""
+        for found in self.track.take(relation, news, wanted=wanted):
+            yield found if self.owns is None else keep(found, self.owns.holds(found, self.bases))
 
-    def _project(self, found: Combinations) -> pa.RecordBatch:
+    def project(self, found: Combinations) -> pa.RecordBatch:
         started = perf_counter()
         arrays = [
             evaluate(output.expression, lambda column: read_column(self.bases, column, found), len(found))
@@ -388,12 +398,16 @@ class Engine:
         lows = expiry(self.query, floors, self.execution)
         for name, state in self.bases.items():
             self.meter.dropped(name, state.drop(lows[name]))
+        self.drop_above(floors)
+        self.meter.spent("drop", perf_counter() - started)
+
+    def drop_above(self, floors: Mapping[str, int]) -> None:
+        """The same for what stands on the base states, once these have dropped their rows."""
         self.track.drop(floors, self.meter)
         self._floors = dict(floors)
         self._end_if_over()
         if isinstance(self.track, PlanTrack):
             self.track.compact(floors)
-        self.meter.spent("drop", perf_counter() - started)
 
     def _longest_range(self) -> int:
         return max(state.range for state in self.bases.values())
@@ -409,6 +423,10 @@ def expiry(query: Query, floors: Mapping[str, int], execution: ExecutionModel = 
 
     Where rows wait for the watermark, so does what they may meet, and they themselves.
     """
+    if isinstance(query, Bundle):
+        # A row stays as long as the query that needs it longest.
+        alone = [expiry(each.query, {name: floors[name] for name in each.query.graph.names}) for each in query.members]
+        return {name: min(lows[name] for lows in alone if name in lows) for name in query.graph.names}
     if query.grouping is not None or rows_wait(execution):
         return dict.fromkeys(query.graph.names, min(floors.values()))
     return {

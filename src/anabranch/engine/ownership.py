@@ -6,7 +6,7 @@ same, so that rows placed by Spark SQL and combinations tested here agree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -59,6 +59,6 @@ class Ownership:
         return group
 
 
-def owner_test(partitioning: Partitioning, slot: int) -> Ownership | None:
-    """The test that keeps the combinations of one slot; None when no other slot can find them."""
-    return None if partitioning.finds_once else Ownership(partitioning, slot)
+def owner_test(partitioning: Partitioning, slot: int, relations: Iterable[str]) -> Ownership | None:
+    """The test that keeps the combinations of the relations in one slot; None when no other slot can find them."""
+    return None if partitioning.finds_once(relations) else Ownership(partitioning, slot)

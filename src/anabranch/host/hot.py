@@ -23,12 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anabranch.engine.engine import Engine
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import PlanError
-from anabranch.host.slot import SlotTask, bring_to, can_reach, make_engine, rebuild
+from anabranch.host.slot import SlotEngine, SlotTask, bring_to, can_reach, make_engine, rebuild
 from anabranch.host.store import Store
-from anabranch.plan.mesh import parse_plan
 
 
 def hot_root() -> Path:
@@ -50,7 +48,7 @@ class OpenEngine:
     It has the task's plan, or is on its way to it; `notes` say what was done for that just now.
     """
 
-    engine: Engine
+    engine: SlotEngine
     arrays: str
     was_hot: bool
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -65,13 +63,13 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
     if stamp is not None and stamp.get("of") == _identity(task, task.after):
         arena = MappedArena(folder / stamp["arrays"])
         try:
-            engine = make_engine(task, slot, arena, parse_plan(stamp["plan"]))
+            engine = make_engine(task, slot, arena)
             engine.reopen(stamp["layout"])
         except (OSError, ValueError, KeyError, PlanError):  # files gone or cut short, a layout without a state
             pass
         else:
-            if can_reach(engine, task.plans[slot]):
-                return OpenEngine(engine, stamp["arrays"], was_hot=True, notes=bring_to(engine, task.plans[slot]))
+            if can_reach(engine, task, slot):
+                return OpenEngine(engine, stamp["arrays"], was_hot=True, notes=bring_to(engine, task, slot))
     # The driver made the folder on its own machine only, and takes it away when it thinks the query has ended.
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob(f"slot-{slot}-*"):
@@ -89,7 +87,6 @@ def keep_engine(opened: OpenEngine, task: SlotTask, slot: int, identity: str) ->
     stamp = {
         "of": _identity(task, task.attempt),
         "arrays": opened.arrays,
-        "plan": str(opened.engine.plan),
         "layout": opened.engine.layout(),
     }
     partial.write_text(json.dumps(stamp))

@@ -20,30 +20,31 @@ from anabranch.adapt.loop import Means
 from anabranch.adapt.settings import Settings
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.codes import combine_codes, key_codes
-from anabranch.engine.engine import Engine
 from anabranch.engine.evaluate import evaluate, evaluate_mask
 from anabranch.engine.operators.group_by import finish
 from anabranch.engine.ownership import needed_in
 from anabranch.errors import BatchError, HostError
 from anabranch.expr import Column, columns
+from anabranch.host.bundling import Course, make_steering
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import counts_by_stream, merged_statistics, next_manifest, next_task
 from anabranch.host.meshing import Staging
-from anabranch.host.slot import SlotPlan, SlotTask, advance, bring_to, drain, make_engine, rebuild
-from anabranch.host.steering import Record, Steering, Switch, event_seconds
+from anabranch.host.slot import SlotEngine, SlotPlan, SlotTask, advance, bring_to, drain, make_engine, rebuild
+from anabranch.host.steering import Record, Switch, event_seconds
 from anabranch.host.store import Manifest, Store
 from anabranch.host.wire import WireLayout, wire_layout
+from anabranch.plan.bundle import BundlePlan, partitioning_of
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.mesh import Plan
-from anabranch.plan.partitioning import choose_partitioning, row_code
+from anabranch.plan.partitioning import row_code
 from anabranch.plan.query import Query
 from anabranch.schema import is_fixed_width, is_text
 from anabranch.stats.step import StepStatistics
 
 
 class LocalHost:
-    """A running query; feed it one micro-batch at a time.
+    """A running query, or a bundle of them; feed it one micro-batch at a time.
 
     >>> host = LocalHost(query, plan, slots=2)                        # doctest: +SKIP
     >>> results = host.step({"orders": orders, "payments": payments})  # doctest: +SKIP
@@ -52,7 +53,7 @@ class LocalHost:
     def __init__(
         self,
         query: Query,
-        plan: Plan,
+        plan: Plan | BundlePlan,
         *,
         slots: int = 1,
         checkpoint: str | None = None,
@@ -66,7 +67,7 @@ class LocalHost:
     ) -> None:
         self.query = query
         self.execution = execution
-        self.partitioning = choose_partitioning(query.graph, slots)
+        self.partitioning = partitioning_of(query, slots)
         self.idle_timeouts = idle_timeouts or {}
         self.now = now
         self.statistics = StepStatistics()
@@ -79,9 +80,8 @@ class LocalHost:
         manifest = self._manifest
         self.batch = manifest.batch + 1 if manifest else 0
         self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self.query.graph.streams, now())
-        self.steering = Steering(
-            query, plan, self.partitioning, adapt=adapt, means=means, switches=switches, staging=staging
-        )
+        course = Course(adapt, means, tuple(switches), staging)
+        self.steering = make_steering(query, plan, self.partitioning, course)
         self.records: list[Record] = []
         self.seconds_adapting = 0.0
         self._plans = self.steering.plans
@@ -111,8 +111,7 @@ class LocalHost:
 
         def step_slot(slot: int) -> tuple[list[pa.RecordBatch], dict[str, Any]]:
             mine = {name: by_slot[slot] for name, by_slot in spread.items()}
-            wanted = self._plans[slot]
-            notes = bring_to(self._engines[slot], wanted) if wanted != before[slot] else None
+            notes = bring_to(self._engines[slot], task, slot) if self._plans != before else None
             return drain(advance(self._engines[slot], task, slot, mine, self._store, notes))
 
         self._is_broken = True
@@ -133,15 +132,24 @@ class LocalHost:
         return answer
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> Plan | BundlePlan:
         """The plan of the latest batch, or the one that most slots had."""
         return self.steering.plan
 
     def migrate(
-        self, plan: Plan, strategy: str = "auto", slots: Iterable[int] | None = None, *, box_by_box: bool = False
+        self,
+        plan: Plan,
+        strategy: str = "auto",
+        slots: Iterable[int] | None = None,
+        *,
+        box_by_box: bool = False,
+        query: str | None = None,
     ) -> None:
-        """Changes the plan of all slots, or of some, with the next batch; refused without any effect."""
-        self.steering.migrate(plan, strategy, slots, box_by_box=box_by_box)
+        """Changes the plan of all slots, or of some, with the next batch; refused without any effect.
+
+        Of queries that run together, `query` names the one whose plan is to change.
+        """
+        self.steering.of_query(query).migrate(plan, strategy, slots, box_by_box=box_by_box)
 
     def _next_plans(self) -> tuple[SlotPlan, ...]:
         plans, refused = self.steering.next(self.batch)
@@ -183,7 +191,7 @@ class LocalHost:
         needed = needed_in(self.partitioning, relation.name, batch.codes, len(batch))
         return [batch.take(np.flatnonzero(needed[:, slot])) for slot in range(self.partitioning.slots)]
 
-    def _finished(self, engine: Engine, results: list[pa.RecordBatch]) -> pa.Table:
+    def _finished(self, engine: SlotEngine, results: list[pa.RecordBatch]) -> pa.Table:
         table = pa.Table.from_batches(results, engine.result_schema())
         return table if self.query.grouping is None else finish(self.query, table)
 

@@ -12,10 +12,10 @@ migration needs nothing durable: whatever crashes, the restart has a plan and th
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,16 +24,19 @@ from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.engine import Engine, expiry
 from anabranch.engine.ownership import needed_in, owner_test
 from anabranch.engine.parallel_track import ParallelTrack
+from anabranch.engine.shared import SharedEngine
 from anabranch.engine.state.arena import Arena
 from anabranch.errors import MigrationError
 from anabranch.host.profiles import take_profiles
 from anabranch.host.store import RowFile, Store, rows_name
 from anabranch.host.wire import wire_layout
+from anabranch.plan.bundle import Bundle, BundlePlan
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.mesh import Plan
 from anabranch.plan.migration import Strategy
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
+from anabranch.stats.step import StepStatistics
 from anabranch.window import FOREVER
 
 
@@ -53,7 +56,7 @@ class SlotTask:
 
     query: Query
     plans: tuple[SlotPlan, ...]
-    """By slot."""
+    """By slot; of a bundle, those of one query after those of another."""
     partitioning: Partitioning
     batch: int
     attempt: str
@@ -73,35 +76,68 @@ class SlotTask:
     """The slots that write all their live rows this time, so that older files can go."""
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> Plan | BundlePlan:
         """The plan that most slots have."""
-        plans = [each.plan for each in self.plans]
-        return max(plans, key=plans.count)
+        slots = self.partitioning.slots
+        most = [most_frequent(self.plans[start : start + slots]) for start in range(0, len(self.plans), slots)]
+        if isinstance(self.query, Bundle):
+            return BundlePlan({m.name: plan for m, plan in zip(self.query.members, most, strict=True)})
+        return most[0]
+
+    def by_query(self, slot: int) -> dict[str, SlotPlan]:
+        """The plans of a slot of a bundle."""
+        assert isinstance(self.query, Bundle)
+        mine = self.plans[slot :: self.partitioning.slots]
+        return {member.name: plan for member, plan in zip(self.query.members, mine, strict=True)}
 
     def rows_name(self, slot: int) -> str:
         """The file that the slot leaves."""
         return rows_name(self.batch, slot, self.attempt)
 
 
-def make_engine(task: SlotTask, slot: int, arena: Arena | None = None, plan: Plan | None = None) -> Engine:
-    """A fresh engine of the slot, with the task's plan unless another is named."""
-    layout = wire_layout(task.query, task.partitioning)
-    owns = owner_test(task.partitioning, slot)
-    plan = plan or task.plans[slot].plan
-    return Engine(task.query, plan, arena=arena, codes=layout.codes, owns=owns, execution=task.execution)
+def most_frequent(plans: Sequence[SlotPlan]) -> Plan:
+    """The plan that most of the slots have."""
+    several = [each.plan for each in plans]
+    return max(several, key=several.count)
 
 
-def can_reach(engine: Engine, wanted: SlotPlan) -> bool:
-    """True when the engine has the plan, or can change to it without being rebuilt."""
+SlotEngine: TypeAlias = Engine | SharedEngine
+
+
+def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> SlotEngine:
+    """A fresh engine of the slot, with the task's plan."""
+    query, codes = task.query, wire_layout(task.query, task.partitioning).codes
+    if isinstance(query, Bundle):
+        owners = {each.name: owner_test(task.partitioning, slot, each.query.graph.names) for each in query.members}
+        plan = BundlePlan({name: wanted.plan for name, wanted in task.by_query(slot).items()})
+        return SharedEngine(query, plan, arena=arena, codes=codes, owns=owners)
+    owns = owner_test(task.partitioning, slot, query.graph.names)
+    return Engine(query, task.plans[slot].plan, arena=arena, codes=codes, owns=owns, execution=task.execution)
+
+
+def can_reach(engine: SlotEngine, task: SlotTask, slot: int) -> bool:
+    """True when the engine has the task's plan, or can change to it without being rebuilt."""
+    if isinstance(engine, SharedEngine):
+        return all(_can_reach(engine.engines[name], wanted) for name, wanted in task.by_query(slot).items())
+    return _can_reach(engine, task.plans[slot])
+
+
+def _can_reach(engine: Engine, wanted: SlotPlan) -> bool:
     track = engine.track
     return engine.plan == wanted.plan or not isinstance(track, ParallelTrack) or track.leaving == wanted.plan
 
 
-def bring_to(engine: Engine, wanted: SlotPlan) -> dict[str, Any]:
-    """The engine has, or is on its way to, the wanted plan; what was done for it is for the slot's report.
+def bring_to(engine: SlotEngine, task: SlotTask, slot: int) -> dict[str, Any]:
+    """The engine has, or is on its way to, the task's plan; what was done for it is for the slot's report.
 
     A plan that the engine refuses is reported as well, and it goes on with the one it has.
     """
+    if isinstance(engine, SharedEngine):
+        return {"queries": {n: _bring_to(engine.engines[n], wanted) for n, wanted in task.by_query(slot).items()}}
+    return _bring_to(engine, task.plans[slot])
+
+
+def _bring_to(engine: Engine, wanted: SlotPlan) -> dict[str, Any]:
     if engine.plan == wanted.plan:
         return {}
     if engine.is_migrating:
@@ -113,7 +149,7 @@ def bring_to(engine: Engine, wanted: SlotPlan) -> dict[str, Any]:
         return {"refused": error.message}
 
 
-def rebuild(engine: Engine, task: SlotTask, slot: int, store: Store) -> None:
+def rebuild(engine: SlotEngine, task: SlotTask, slot: int, store: Store) -> None:
     """Brings a fresh engine to the state after the batch before the task's, from durable base rows."""
     layout = wire_layout(task.query, task.partitioning)
     parts: dict[str, list[RelationBatch]] = {name: [] for name in task.query.graph.names}
@@ -133,7 +169,7 @@ def rebuild(engine: Engine, task: SlotTask, slot: int, store: Store) -> None:
 
 
 def advance(
-    engine: Engine,
+    engine: SlotEngine,
     task: SlotTask,
     slot: int,
     arrived: Mapping[str, RelationBatch],
@@ -158,11 +194,17 @@ def advance(
             counts["newest"][name] = int(admitted[name].times.max())
     admitting = perf_counter() - started
     yield from (batch for batch in engine.step(admitted, task.floors, task.watermark) if batch.num_rows)
-    statistics = engine.statistics()
-    report: dict[str, Any] = {**(notes or {}), **counts, "statistics": statistics.to_json()}
-    if task.plans[slot].learns and not engine.is_migrating:
-        report["profiles"] = [seen.to_json() for seen in take_profiles(engine)]
-    report["plan"], report["migrating"] = str(engine.plan), engine.is_migrating
+    report: dict[str, Any] = {**(notes or {}), **counts}
+    if isinstance(engine, SharedEngine):
+        statistics, of_queries = engine.statistics()
+        noted = report.pop("queries", {})
+        report["queries"] = {
+            name: {**noted.get(name, {}), **_account(engine.engines[name], wanted, of_queries[name])}
+            for name, wanted in task.by_query(slot).items()
+        }
+        report |= {"statistics": statistics.to_json(), "plan": str(engine.plan), "migrating": engine.is_migrating}
+    else:
+        report |= _account(engine, task.plans[slot], engine.statistics())
     report["seconds"] = {**report.get("seconds", {}), "admit": admitting}
     if store is not None:
         kept = engine.export() if slot in task.compacting else admitted
@@ -173,6 +215,14 @@ def advance(
         table = wire_layout(task.query, task.partitioning).join(kept)
         store.write_rows(task.rows_name(slot), table, report)
     return report
+
+
+def _account(engine: Engine, wanted: SlotPlan, statistics: StepStatistics) -> dict[str, Any]:
+    """What a query's steering is told of the step of a slot."""
+    told: dict[str, Any] = {"statistics": statistics.to_json()}
+    if wanted.learns and not engine.is_migrating:
+        told["profiles"] = [seen.to_json() for seen in take_profiles(engine)]
+    return {**told, "plan": str(engine.plan), "migrating": engine.is_migrating}
 
 
 def drain(step: Generator[pa.RecordBatch, None, dict[str, Any]]) -> tuple[list[pa.RecordBatch], dict[str, Any]]:

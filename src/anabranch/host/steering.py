@@ -126,6 +126,12 @@ class Steering:
         plans = [each.plan for each in self.plans]
         return max(plans, key=plans.count)
 
+    def of_query(self, name: str | None) -> Steering:
+        """Itself: a query that runs alone needs no name."""
+        if name is not None:
+            raise MigrationError(f"there is no query '{name}' to change", hint="a query that runs alone needs no name")
+        return self
+
     def migrate(
         self, plan: Plan, strategy: str = "auto", slots: Iterable[int] | None = None, *, box_by_box: bool = False
     ) -> None:

@@ -59,10 +59,9 @@ class Partitioning:
         """True when no row is needed in two slots."""
         return self.slots == 1 or all(self._has_one_home(name) for name in self._relations)
 
-    @cached_property
-    def finds_once(self) -> bool:
-        """True when some relation's rows are needed in one slot each: no other slot can find their results."""
-        return self.slots == 1 or any(self._has_one_home(name) for name in self._relations)
+    def finds_once(self, relations: Iterable[str]) -> bool:
+        """True when rows of some of the relations are needed in one slot each: no other can find what all make."""
+        return self.slots == 1 or any(self._has_one_home(name) for name in relations)
 
     @property
     def _relations(self) -> frozenset[str]:

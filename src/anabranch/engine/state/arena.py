@@ -101,3 +101,26 @@ class MappedArena:
             detail=str(error),
             hint="free memory there, set ANABRANCH_HOT_FOLDER to a larger file system, or use shorter windows",
         )
+
+
+class PartOfArena:
+    """An arena's arrays under names of one owner's own, where several owners share it."""
+
+    def __init__(self, arena: Arena, owner: str) -> None:
+        self._arena = arena
+        self._owner = owner
+
+    def allocate(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
+        return self._arena.allocate(f"{self._owner}.{name}", shape, kind)
+
+    def open(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
+        return self._arena.open(f"{self._owner}.{name}", shape, kind)
+
+    def keep_batch(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return self._arena.keep_batch(f"{self._owner}.{name}", batch)
+
+    def open_batch(self, name: str) -> pa.RecordBatch:
+        return self._arena.open_batch(f"{self._owner}.{name}")
+
+    def release(self, name: str) -> None:
+        self._arena.release(f"{self._owner}.{name}")

@@ -1,0 +1,93 @@
+"""What queries have in common is there once; what cannot be shared is refused by name."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.cql import compile_query
+from anabranch.errors import BundleError
+from anabranch.plan.bundle import Bundle, bundle, partitioning_of
+from anabranch.schema import TIMESTAMP, Field, Schema
+
+COLUMNS = Schema((Field("ts", TIMESTAMP, False), Field("k", pa.int64()), Field("v", pa.int64())))
+PAIR = "SELECT a.v AS x, b.v AS y FROM a [RANGE {} SECONDS] AS a, b [RANGE 20 SECONDS] AS b WHERE a.k = b.k"
+
+
+def together(**texts: str) -> Bundle:
+    catalog = Catalog()
+    for stream in "abc":
+        catalog.register(StreamDeclaration(stream, COLUMNS, "ts"))
+    return bundle({name: compile_query(text, catalog) for name, text in texts.items()})
+
+
+def test_a_key_that_two_queries_compare_has_one_code() -> None:
+    chain = "SELECT b.v AS x FROM b [RANGE 20 SECONDS] AS b, c [RANGE 20 SECONDS] AS c WHERE b.k = c.k"
+    made = together(pair=PAIR.format(20), chain=chain)
+    assert made.graph.names == ("b", "c", "a")
+    assert [str(key) for key in made.graph.keys] == ["b.k = c.k = a.k"]
+    assert {key.name for member in made.members for key in member.query.graph.keys} == {"k0"}
+    assert partitioning_of(made, 4).is_partition
+
+
+def test_the_longest_window_is_kept_and_the_shorter_one_is_the_querys_own() -> None:
+    made = together(short=PAIR.format(5), long=PAIR.format(60))
+    assert str(made.graph.relation("a").window) == "[RANGE 1 MINUTE]"
+    terms = {member.name: [(own.relation, own.range) for own in member.terms] for member in made.members}
+    assert terms == {"long": [], "short": [("a", 5_000_000)]}
+
+
+def test_what_filters_have_in_common_is_tested_once_and_the_rest_by_its_query() -> None:
+    made = together(all=PAIR.format(20), some=PAIR.format(20) + " AND a.v > 3")
+    assert str(made.graph.relation("a").filter) == "a.k IS NOT NULL"
+    assert made.graph.relation("a").schema.names == ("v",)
+    (own,) = next(member for member in made.members if member.name == "some").terms
+    assert str(own.filter) == "a.v > 3"
+
+
+def test_a_column_that_only_a_filter_of_one_query_reads_is_carried() -> None:
+    other = "SELECT a.k AS x FROM a [RANGE 20 SECONDS] AS a WHERE a.v > 3"
+    made = together(pair=PAIR.format(20).replace("a.v AS x", "a.k AS x"), other=other)
+    assert set(made.graph.relation("a").schema.names) == {"k", "v"}
+
+
+def test_a_key_does_not_spread_relations_that_another_query_joins_otherwise() -> None:
+    """Rows of a and b that only `less` brings together may have any keys, so they must not be kept apart by them."""
+    less = "SELECT a.v AS x FROM a [RANGE 20 SECONDS] AS a, b [RANGE 20 SECONDS] AS b WHERE a.v < b.v"
+    partitioning = partitioning_of(together(pair=PAIR.format(20), less=less), 4)
+    assert not any({"a", "b"} <= dimension.relations for dimension in partitioning.dimensions)
+
+
+def test_two_keys_of_one_query_stay_two_where_another_query_equates_them() -> None:
+    stars = (
+        "SELECT a.v AS x FROM a [RANGE 20 SECONDS] AS a, b [RANGE 20 SECONDS] AS b, c [RANGE 20 SECONDS] AS c, "
+        "c [RANGE 20 SECONDS] AS d WHERE a.k = c.v AND b.k = d.v"
+    )
+    made = together(pair=PAIR.format(20), stars=stars)
+    keys = next(member for member in made.members if member.name == "stars").query.graph.keys
+    assert len({key.name for key in keys}) == 2
+
+
+def test_the_order_in_which_queries_are_named_does_not_matter() -> None:
+    one, other = PAIR.format(20), PAIR.format(5)
+    assert together(p=one, q=other).fingerprint == together(q=other, p=one).fingerprint
+    assert together(p=one, q=other).fingerprint != together(p=other, q=one).fingerprint
+
+
+def test_an_alias_of_two_streams_is_refused() -> None:
+    with pytest.raises(BundleError, match="relation 'a' is not the same stream in queries 'p' and 'q'") as caught:
+        together(p=PAIR.format(20), q="SELECT a.v AS x FROM c [RANGE 5 SECONDS] AS a")
+    assert "another alias" in caught.value.hint
+
+
+def test_a_grouped_query_is_refused() -> None:
+    grouped = "SELECT COUNT(*) AS n FROM a [RANGE 20 SECONDS SLIDE 5 SECONDS] AS a"
+    with pytest.raises(BundleError, match="query 'counts' is grouped"):
+        together(counts=grouped, pair=PAIR.format(20))
+
+
+def test_a_filter_of_one_query_that_guards_a_computation_is_refused() -> None:
+    guarded = PAIR.format(20) + " AND a.v < 1000 AND a.v * 1000 < b.v"
+    with pytest.raises(BundleError, match="query 'guarded' has a filter of 'a' that the other queries do not have"):
+        together(guarded=guarded, pair=PAIR.format(20))
