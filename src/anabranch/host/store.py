@@ -8,7 +8,8 @@
 Law: a batch is committed when its manifest has its final name, and not before. A manifest lists everything needed to
 rebuild every slot; nothing in it depends on a plan. Files are written under another name and renamed, so a reader sees
 whole files or none. Every attempt at a batch has names of its own: a worker that outlives its query cannot touch the
-rows of the attempt that replaced it. What neither of the last two manifests needs is removed.
+rows of the attempt that replaced it. What neither of the last two manifests needs is removed, and so is what was never
+renamed: at every start, and with the batch it belongs to.
 
 Limit: rename must be atomic on the file system (true of local disks, HDFS, and object stores' single-object puts).
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -35,6 +37,8 @@ from anabranch.plan.query import Query
 
 FORMAT_VERSION = 1
 _REPORT = b"anabranch.report"
+_UNFINISHED = re.compile(r"(metadata\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
+"""Files of ours that were never renamed; whatever else lies in the folder is left alone."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ class Store:
             for folder in ("rows", "manifests"):
                 self.files.create_dir(f"{self.root}/{folder}", recursive=True)
             self._write_json(path, metadata)
+            self._drop_unfinished()
             return identity
         if not {"version", "identity", "fingerprint", "query"} <= found.keys():
             raise CorruptCheckpoint(
@@ -118,6 +123,7 @@ class Store:
                 detail="in one of them rows wait for the watermark, so the other would repeat or miss their results",
                 hint=f"use '{written}', or start with an empty checkpoint folder",
             )
+        self._drop_unfinished()
         return str(found["identity"])
 
     def _refuse_leftovers(self) -> None:
@@ -164,7 +170,7 @@ class Store:
                 self.files.delete_file(f"{self.root}/rows/{name}")
         manifests = {f"{manifest.batch:09d}.json" for manifest in keep}
         for name in self._names("manifests"):
-            if name not in manifests and name.endswith(".json") and int(name[:9]) < newest:
+            if name not in manifests and int(name[:9]) <= newest:
                 self.files.delete_file(f"{self.root}/manifests/{name}")
 
     # --- rows ---------------------------------------------------------------------------------------------------------
@@ -226,9 +232,20 @@ class Store:
 
     def _names(self, folder: str) -> list[str]:
         """Our files in a folder: those that begin with a batch number."""
+        return [info.base_name for info in self._files_in(folder) if info.base_name[:9].isdigit()]
+
+    def _files_in(self, folder: str) -> list[pafs.FileInfo]:
         selector = pafs.FileSelector(f"{self.root}/{folder}", allow_not_found=True)
-        names = [info.base_name for info in self.files.get_file_info(selector) if info.is_file]
-        return [name for name in names if name[:9].isdigit()]
+        return [info for info in self.files.get_file_info(selector) if info.is_file]
+
+    def _drop_unfinished(self) -> None:
+        """Removes what a driver or a worker was writing when it died."""
+        for folder in ("", "rows", "manifests"):
+            for info in self._files_in(folder):
+                if _UNFINISHED.fullmatch(info.base_name):
+                    # A worker that outlived its driver may finish just now.
+                    with suppress(FileNotFoundError):
+                        self.files.delete_file(info.path)
 
     def _read_json(self, path: str) -> dict[str, Any] | None:
         if self.files.get_file_info(path).type == pafs.FileType.NotFound:

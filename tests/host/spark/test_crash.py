@@ -72,6 +72,7 @@ def check_recovery(
         assert describe_difference(story.expected(tables), written(folder))
     handle = run(register(spark, story, folder).sql(story.cql), folder, plan, slots)
     assert handle.report()["late_rows"] == 0
+    assert not [*(folder / "checkpoint" / "anabranch").rglob("*.partial")]
     assert not describe_difference(story.expected(tables), written(folder))
 
 

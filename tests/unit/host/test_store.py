@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +132,7 @@ def test_collecting_keeps_what_two_manifests_need(tmp_path: Path) -> None:
     store.write_rows(name_of(9), TABLE, {})
     rows, manifests = tmp_path / "anabranch" / "rows", tmp_path / "anabranch" / "manifests"
     (rows / f"{name_of(2)}.0123.partial").write_text("half a file")
+    (manifests / "000000003.json.0123.partial").write_text("half a manifest")
     (rows / "notes.txt").write_text("not ours")
     (manifests / "notes.json").write_text("{}")
     before, after = manifest(2, 0, 2), manifest(3, 2, 3)
@@ -138,6 +142,54 @@ def test_collecting_keeps_what_two_manifests_need(tmp_path: Path) -> None:
     assert {p.name for p in rows.iterdir()} == {*(name_of(batch) for batch in (0, 2, 3, 9)), "notes.txt"}
     assert {p.name for p in manifests.iterdir()} == {"000000002.json", "000000003.json", "notes.json"}
     assert store.latest() == after
+
+
+KILLED = """
+import os, sys
+import pyarrow as pa
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.cql import compile_query
+from anabranch.ddl import parse_schema
+from anabranch.host.clock import Clocks
+from anabranch.host.store import Manifest, Store, rows_name
+from anabranch.testing.faults import MortalFiles, die_at
+
+os.setsid()
+location, text, moment = sys.argv[1:]
+catalog = Catalog()
+for name in ("a", "b"):
+    catalog.register(StreamDeclaration(name, parse_schema("ts timestamp, k bigint, v string"), "ts"))
+query = compile_query(text, catalog)
+store = Store(location)
+
+def die_at_the_next_rename():
+    store.files = MortalFiles()
+    die_at(store.files, "move", after=False)
+
+if moment == "metadata":
+    die_at_the_next_rename()
+store.open(query)
+if moment == "rows":
+    die_at_the_next_rename()
+store.write_rows(rows_name(0, 0, "attempt"), pa.table({"_time": [5]}), {})
+die_at_the_next_rename()
+store.commit(Manifest(0, "attempt", Clocks.at_start(["a", "b"], 0), (), ()))
+"""
+"""A driver that is killed before what it wrote has its name: the metadata, the rows of a slot, or a manifest."""
+
+
+def test_what_a_killed_driver_left_half_written_goes_at_the_next_start(tmp_path: Path) -> None:
+    for moment, left in (("metadata", ""), ("rows", "rows"), ("manifest", "manifests")):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), QUERY.text, moment], check=False)
+        assert done.returncode == -signal.SIGKILL
+        (half,) = (tmp_path / "anabranch" / left).glob("*.partial")
+        kept = half.with_name("notes.partial")
+        kept.write_text("not ours")
+        opened(tmp_path)
+        assert not half.exists()
+        assert kept.exists()
+        kept.unlink()
+    assert opened(tmp_path).latest() is None
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
