@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 from pathlib import Path
 
@@ -58,3 +59,9 @@ def test_the_workers_that_were_warmed_are_those_that_sql_uses(spark: SparkSessio
     warm_workers(spark).join()
     assert daemons() == before
     assert "SPARK_SIMPLIFIED_TRACEBACK" not in spark.sparkContext.environment
+
+
+def test_workers_do_not_look_for_garbage_in_what_they_were_born_with(spark: SparkSession) -> None:
+    """After every task a worker collects garbage, which took as long as the task while the engine was part of it."""
+    frozen = spark.sparkContext.parallelize([0], 1).map(lambda _: gc.get_freeze_count()).collect()
+    assert frozen[0] > len(gc.get_objects()) / 10

@@ -7,6 +7,7 @@ the setting everything works, only the first batch takes longer.
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib.util import find_spec
 from typing import Any
@@ -27,4 +28,8 @@ if loaded[LINEAR_ALGEBRA] is None:
     arraymath._HAVE_BLAS = find_spec("scipy") is not None
 
 if __name__ == "__main__":
+    # A worker collects garbage after every task. What was loaded here is none, and looking through it takes longer than
+    # a small step of the engine.
+    gc.collect()
+    gc.freeze()
     manager()
