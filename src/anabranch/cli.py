@@ -92,7 +92,12 @@ def run(arguments: argparse.Namespace) -> int:
 def explain_spec(arguments: argparse.Namespace) -> int:
     """Prints one stage of the spec's query and draws its plan if asked; fails when no plan keeps the limits."""
     chosen = _spec(arguments)
-    explained = explain.Explanation(chosen.query, chosen.catalog(), allow_unbounded=chosen.allow_unbounded)
+    explained = explain.Explanation(
+        chosen.query,
+        chosen.catalog(),
+        allow_unbounded=chosen.allow_unbounded,
+        late_filters=chosen.late_filters,
+    )
 
     @cache
     def choose() -> Choice:

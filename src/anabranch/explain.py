@@ -6,17 +6,19 @@ explained is what runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 
 from anabranch import cql
 from anabranch.catalog import Catalog
 from anabranch.choosing import first_plan
+from anabranch.cost.resources import Resources
 from anabranch.errors import SpecError
-from anabranch.optimize import Choice, Considered, Infeasible, Proposal
+from anabranch.optimize import Choice, Considered, Infeasible, MeshOffer, Proposal
 from anabranch.optimize.explain import explanation
-from anabranch.picture import OUTPUT, Dot, plan_svg, plane
+from anabranch.picture import OUTPUT, Dot, RouteNote, mesh_svg, plan_svg, plane
 from anabranch.plan import logical
 from anabranch.plan.describe import describe, describe_mesh, describe_routes
 from anabranch.plan.join_graph import render
@@ -33,14 +35,19 @@ STAGES = ("logical", "rewritten", "graph", "physical", "choice")
 class Explanation:
     """A query text over a catalog, compiled as far as is asked."""
 
-    def __init__(self, text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> None:
+    def __init__(
+        self, text: str, catalog: Catalog, *, allow_unbounded: bool = False, late_filters: Sequence[str] = ()
+    ) -> None:
         self._text = text
         self._catalog = catalog
         self._allow_unbounded = allow_unbounded
+        self._late_filters = tuple(late_filters)
 
     @cached_property
     def query(self) -> Query:
-        return cql.compile_query(self._text, self._catalog, allow_unbounded=self._allow_unbounded)
+        return cql.compile_query(
+            self._text, self._catalog, allow_unbounded=self._allow_unbounded, late_filters=self._late_filters
+        )
 
     def text(self, stage: str, choose: Callable[[], Choice]) -> str:
         """One stage as text; `choose` is asked only for those that need a plan."""
@@ -85,21 +92,33 @@ class Explanation:
         return cql.bind(self._text, self._catalog, allow_unbounded=self._allow_unbounded)
 
 
-def choice_svg(query: Query, choice: Choice, notes: Mapping[str, str] = MappingProxyType({})) -> str:
+def choice_svg(
+    query: Query,
+    choice: Choice,
+    notes: Mapping[str, str] = MappingProxyType({}),
+    routes: Mapping[tuple[str, int], RouteNote] = MappingProxyType({}),
+) -> str:
     """The plan with its rates and state sizes, and below it every plan that was considered by CPU and memory.
 
-    `notes` take the place of what the model expects, for parts of which more is known.
+    `notes` take the place of what the model expects, for parts of which more is known; `routes` that of what a mesh's
+    routes did to the sample, by relation and number.
     """
-    plan = _plan(choice)
+    plan = first_plan(choice) if isinstance(choice.answer, Proposal) else choice.answer.best
     dots = [_dot(considered) for considered in choice.answer.considered]
+    if choice.mesh is not None and choice.mesh.cost is not None:
+        dots = _with_mesh(dots, choice.mesh, choice.mesh.cost)
     limits = choice.budget.total_cpu, choice.budget.total_memory
     below = plane(dots, cpu_limit=limits[0], memory_limit=limits[1], memory_text=size_text)
+    if isinstance(plan, Mesh):
+        learnt = choice.mesh.learnt if choice.mesh is not None else None
+        return mesh_svg(query, plan, routes=routes or _route_notes(learnt), notes=notes, below=[below])
     return plan_svg(query, plan, notes={**plan_notes(choice), **notes}, below=[below])
 
 
 def plan_notes(choice: Choice) -> dict[str, str]:
     """What the model expects of each part of the chosen plan: rows per second, and rows and bytes of its state."""
-    model, plan, cost = choice.model, _plan(choice), choice.answer.cost
+    plan, cost = _plan(choice), choice.answer.cost
+    model = choice.model.of_plan(plan)
     sizes = model.state_sizes(plan)
     notes = {OUTPUT: f"{_count(cost.rate)} rows/s; {cost.cpu:.2g} cores, {size_text(cost.memory)}"}
     for part in subplans(plan):
@@ -116,6 +135,25 @@ def _plan(choice: Choice) -> PhysicalPlan:
             return plan
         case Infeasible(best=best):
             return best
+
+
+def _route_notes(learnt: LearntMesh | None) -> dict[tuple[str, int], RouteNote]:
+    """What the sample tells of routes: the rows that take each, and what a row pays there."""
+    if learnt is None:
+        return {}
+    return {
+        (name, number): RouteNote(share, f"{_micros(seconds)} a row")
+        for name, seen in learnt.relations.items()
+        for number, (share, seconds) in enumerate(zip(seen.shares, seen.route_seconds, strict=True))
+    }
+
+
+def _with_mesh(dots: Sequence[Dot], offer: MeshOffer, cost: Resources) -> list[Dot]:
+    """The dots with that of a mesh, which takes the place of the chosen one when it is taken."""
+    story = f"{offer.mesh}: {cost.cpu:.3g} cores, {size_text(cost.memory)}; {offer.reason}"
+    mesh = Dot(cost.cpu, cost.memory, "mesh", "chosen" if offer.is_taken else "lost", story)
+    rivals = [replace(dot, standing="lost") if offer.is_taken and dot.standing == "chosen" else dot for dot in dots]
+    return [mesh, *rivals]
 
 
 def _dot(considered: Considered) -> Dot:

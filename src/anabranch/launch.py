@@ -36,7 +36,7 @@ def prepare(spec: Spec, spark: SparkSession) -> ContinuousQueryWriter:
             idle_timeout=stream.idle_timeout,
             sample=partial(sample, stream, spark),
         )
-    query = session.sql(spec.query, allow_unbounded=spec.allow_unbounded)
+    query = session.sql(spec.query, allow_unbounded=spec.allow_unbounded, late_filters=spec.late_filters)
     writer = query.writeStream.format(spec.sink.format).outputMode(spec.sink.mode).options(**dict(spec.sink.options))
     writer = writer.option("checkpointLocation", spec.checkpoint).wishes(spec.wishes)
     if spec.sink.path is not None:

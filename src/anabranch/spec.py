@@ -131,6 +131,8 @@ class Spec:
     slots: int | None = None
     wishes: Wishes = AUTO
     allow_unbounded: bool = False
+    late_filters: tuple[str, ...] = ()
+    """Filters that joins check: relations, or texts of single conditions."""
     name: str | None = None
     idle_timeout: str | None = None
     execution: ExecutionModel = DEFAULT_EXECUTION
@@ -178,7 +180,7 @@ def parse(text: str, *, folder: Path) -> Spec:
     written = document(text)
     root = Entry("", written)
     known = "streams query sink checkpoint trigger slots plan limits objective hints stats allow_unbounded name"
-    entries = root.mapping(f"{known} idle_timeout execution adapt switch spark", _REQUIRED)
+    entries = root.mapping(f"{known} late_filters idle_timeout execution adapt switch spark", _REQUIRED)
     streams = entries["streams"]
     named = streams.named()
     if not named:
@@ -196,6 +198,8 @@ def parse(text: str, *, folder: Path) -> Spec:
         spec = replace(spec, slots=entry.count())
     if entry := entries.get("allow_unbounded"):
         spec = replace(spec, allow_unbounded=entry.flag())
+    if entry := entries.get("late_filters"):
+        spec = replace(spec, late_filters=tuple(entry.texts()))
     if entry := entries.get("name"):
         spec = replace(spec, name=entry.text())
     if entry := entries.get("idle_timeout"):

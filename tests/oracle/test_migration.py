@@ -1,6 +1,7 @@
 """Whatever the schedule of plan changes, the strategies, the aborts and the restarts, the answer is the batch answer.
 
-Every slot changes its plan on its own, so that different slots run different plans. Between two batches an engine may
+Every slot changes its plan on its own, so that different slots run different plans; plans check predicates over several
+relations, and filters of one that are late, at any join that can. Between two batches an engine may
 also be found again from its layout, as another worker of the machine would find it, in mid-migration or not.
 """
 
@@ -29,6 +30,7 @@ from anabranch.testing.strategies import (
     batch_cuts,
     grouped_queries,
     join_queries,
+    late_filters,
     plans,
 )
 
@@ -58,7 +60,8 @@ def test_a_migrated_grouped_query_gives_the_batch_answer(data: st.DataObject, re
 
 def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
     """The query in-process, its slots changing plans; in some runs it is restarted or its engines are found again."""
-    query = compile_query(drawn.cql, rows.catalog)
+    late = data.draw(late_filters(drawn, rows), "late filters")
+    query = compile_query(drawn.cql, rows.catalog, late_filters=late)
     batches = data.draw(batch_cuts(rows, least=3), "batches")
     interruption = data.draw(st.sampled_from(["none", "none", "restart", "found again"]), "interruption")
     restart = data.draw(st.integers(1, len(batches) - 1), "restart") if interruption == "restart" else -1
@@ -67,7 +70,8 @@ def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
         checkpoint = f"{folder}/kept" if interruption == "restart" else None
 
         def make(slots: int) -> LocalHost:
-            return LocalHost(query, data.draw(plans(drawn.relations), "plan"), slots=slots, checkpoint=checkpoint)
+            plan = data.draw(plans(drawn.relations, query.graph.thetas), "plan")
+            return LocalHost(query, plan, slots=slots, checkpoint=checkpoint)
 
         host = make(data.draw(st.sampled_from([1, 1, 2]), "slots"))
         if interruption == "found again":
@@ -90,7 +94,7 @@ def _change(data: st.DataObject, engine: Engine, drawn: DrawnQuery) -> None:
         event("aborted")
     if engine.is_migrating or not data.draw(st.integers(0, 1), "switch"):
         return
-    before, plan = engine.plan, data.draw(plans(drawn.relations), "new plan")
+    before, plan = engine.plan, data.draw(plans(drawn.relations, engine.query.graph.thetas), "new plan")
     strategies = [*STRATEGIES, "moving-state", "moving-state", "parallel-track", "parallel-track", "parallel-track"]
     strategy = data.draw(st.sampled_from(strategies), "strategy")
     try:
@@ -101,6 +105,8 @@ def _change(data: st.DataObject, engine: Engine, drawn: DrawnQuery) -> None:
         event(f"refused: {strategy}")
     else:
         assert engine.plan == plan
+        if "#" in f"{before} {plan}":
+            event("predicates are put off")
         event(f"{strategy}, {'under way' if engine.is_migrating else 'done'}")
 
 

@@ -27,6 +27,7 @@ from anabranch.testing.strategies import (
     batch_cuts,
     grouped_queries,
     join_queries,
+    late_filters,
     plans,
 )
 
@@ -55,7 +56,8 @@ def test_a_grouped_query_with_a_schedule_of_switches_gives_the_batch_answer(
 
 
 def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
-    query = compile_query(drawn.cql, rows.catalog)
+    late = data.draw(late_filters(drawn, rows), "late filters")
+    query = compile_query(drawn.cql, rows.catalog, late_filters=late)
     batches = data.draw(batch_cuts(rows), "batches")
     crash = data.draw(st.sampled_from([None, *range(1, len(batches))]), "crash")
     results: list[pa.Table] = []
@@ -75,9 +77,10 @@ def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
 
 def _host(data: st.DataObject, drawn: DrawnQuery, query: Query, folder: str, batches: int) -> LocalHost:
     at = data.draw(st.sets(st.integers(0, batches), max_size=3), "switches")
-    switches = [Switch(batch, data.draw(plans(drawn.relations)), data.draw(HOW)) for batch in sorted(at)]
+    thetas = query.graph.thetas
+    switches = [Switch(batch, data.draw(plans(drawn.relations, thetas)), data.draw(HOW)) for batch in sorted(at)]
     slots = data.draw(st.sampled_from([1, 2, 3]), "slots")
-    plan = data.draw(plans(drawn.relations), "plan")
+    plan = data.draw(plans(drawn.relations, thetas), "plan")
     return LocalHost(query, plan, slots=slots, checkpoint=folder, switches=switches)
 
 
@@ -86,9 +89,9 @@ def _ask(data: st.DataObject, host: LocalHost, drawn: DrawnQuery) -> None:
     match data.draw(st.sampled_from(["", "change", "abort"] if _is_changing(host) else ["", "change"]), "ask"):
         case "change":
             slots = data.draw(st.one_of(st.none(), st.just([0])), "slots")
-            before = host.steering.plans
+            before, thetas = host.steering.plans, host.query.graph.thetas
             try:
-                plan, how = data.draw(plans(drawn.relations)), data.draw(HOW)
+                plan, how = data.draw(plans(drawn.relations, thetas)), data.draw(HOW)
                 host.migrate(plan, how, slots, box_by_box=data.draw(st.booleans()))
             except MigrationError as error:
                 event(f"refused: {error.message.split(chr(39))[0]}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -38,11 +38,13 @@ class RegisteredStream:
 class ContinuousQuery:
     """A compiled query: it can be looked at, planned and started, any number of times."""
 
-    def __init__(self, session: Session, text: str, allow_unbounded: bool = False) -> None:
+    def __init__(
+        self, session: Session, text: str, allow_unbounded: bool = False, late_filters: Sequence[str] = ()
+    ) -> None:
         self._session = session
         # A copy: what is registered later does not reach into a compiled query.
         catalog = Catalog(dict(session.catalog.streams))
-        self._explanation = Explanation(text, catalog, allow_unbounded=allow_unbounded)
+        self._explanation = Explanation(text, catalog, allow_unbounded=allow_unbounded, late_filters=late_filters)
         self._query = self._explanation.query
         self._streams = {
             relation.stream: session._streams[relation.stream.lower()] for relation in self._query.graph.relations

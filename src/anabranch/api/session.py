@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from anabranch.api.durations import read_duration, read_timeout
@@ -103,7 +103,7 @@ class Session:
         self.catalog.register(declaration)
         self._streams[name.lower()] = RegisteredStream(declaration, frame, idle_timeout, sample)
 
-    def sql(self, text: str, allow_unbounded: bool = False) -> ContinuousQuery:
+    def sql(self, text: str, allow_unbounded: bool = False, late_filters: Sequence[str] = ()) -> ContinuousQuery:
         """The continuous query of a CQL text, compiled.
 
         Parameters
@@ -112,6 +112,9 @@ class Session:
             A CQL query over registered streams.
         allow_unbounded
             Consent to a join over `[UNBOUNDED]` windows, whose state grows for ever.
+        late_filters
+            Filters that joins check instead of the source: relations, or texts of single conditions. A checkpoint
+            keeps to the filters it was written with.
 
         Raises
         ------

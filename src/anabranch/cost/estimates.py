@@ -187,5 +187,8 @@ def _theta(theta: Theta, graph: JoinGraph, seen: StatisticsView, use: _Use) -> T
     alone = len(names) == 2 and not graph.keys_between(left, right) and len(graph.thetas_between(left, right)) == 1
     if known is None and alone:
         known = seen.pair_selectivity(*names)
-    value = use(f"selectivity of {theta}", known, ASSUMED_BAND if theta.band is not None else ASSUMED_COMPARISON)
+    assumed = ASSUMED_BAND if theta.band is not None else ASSUMED_COMPARISON
+    if len(names) == 1:
+        assumed = _passing(theta.predicate)
+    value = use(f"selectivity of {theta}", known, assumed)
     return ThetaEstimate(sum(1 << graph.names.index(name) for name in names), value, theta.band is not None)

@@ -14,7 +14,8 @@ per second, where partners are the rows of B that agree in keys and time and can
 them; an intermediate state pays insert and delete for each of its births. Summed over an mjoin and a binary tree of
 three streams this is Eq. 2-5 of Zhu, Raghavan and Rundensteiner 2010 (Eq. 4.2-4.5 of Zhu 2006) to the letter. An
 engine adds what the papers leave out: a fixed cost per batch and lookup, the checking of further predicates, indexes,
-and joined rows that linger because a state drops only its oldest.
+and joined rows that linger because a state drops only its oldest. A theta that a plan puts off rejects nothing below
+the join that checks it, and is checked on what arrives there.
 
 The papers disagree with themselves in two places, and this is the reading used here. (1) The rate of a merged vertex is
 printed as λλσ in one section and λλσW in another; Eq. 4 only adds up with 2λλσW, the true birth rate, so that is used.
@@ -34,6 +35,7 @@ from anabranch.cost.estimates import Estimates, ThetaEstimate
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes, pre_groups, probe_order
+from anabranch.plan.selections import put_off
 from anabranch.stats.view import UnitCosts
 
 HASHED = UnitCosts(insert=2e-7, delete=2e-7, probe=0.0, compare=0.0, match=2.2e-6)
@@ -61,6 +63,8 @@ class ResourceModel:
     """Seconds between batches; 0 where rows are taken one by one."""
     shares: tuple[tuple[int, float], ...] = ()
     """For each set of relations that a plan merges, the share of its rows that is left; see `merging`."""
+    late: tuple[tuple[int, int], ...] = ()
+    """The thetas that a plan puts off, by position, with the set of relations of the join that checks them."""
 
     @cached_property
     def _rows(self) -> dict[int, float]:
@@ -80,13 +84,30 @@ class ResourceModel:
     def rows(self, mask: int) -> float:
         """Combinations of the set that are alive at any moment."""
         found = self._rows.get(mask)
-        if found is None:
+        if found is None and self.late:
+            found = self._rows[mask] = self._without_waiting(mask).rows(mask)
+        elif found is None:
             single = mask & -mask
             rest = mask ^ single
             position = single.bit_length() - 1
             base = self.estimates.rates[position] * self.estimates.windows[position]
             found = self._rows[mask] = base * self.rows(rest) * self.selectivity(rest, single)
         return found
+
+    def _without_waiting(self, mask: int) -> ResourceModel:
+        """The model in which nothing is rejected by the thetas that combinations of a set, part of a plan, await.
+
+        Where a band is looked up by bucket, the lookup rejects most of what its check would.
+        """
+        thetas = list(self.estimates.thetas)
+        for position, above in self.late:
+            theta = thetas[position]
+            if theta.relations & mask == theta.relations and mask & above == mask and mask != above:
+                has_key = any(members & theta.relations == theta.relations for members, _ in self.key_members)
+                is_looked_up = theta.is_band and self.keyed and not has_key
+                left = min(1.0, 2 * theta.selectivity) if is_looked_up else 1.0
+                thetas[position] = replace(theta, selectivity=left)
+        return replace(self, late=(), estimates=replace(self.estimates, thetas=tuple(thetas)))
 
     def turnover(self, mask: int) -> float:
         """Births per second for each living combination."""
@@ -113,6 +134,12 @@ class ResourceModel:
     def share(self, mask: int) -> float:
         """The share of the combinations of a set that is left after its merged inputs were merged."""
         return prod(left for merged, left in self.shares if merged & mask == merged) if self.shares else 1.0
+
+    def of_plan(self, plan: PhysicalPlan) -> ResourceModel:
+        """The model with what a plan puts off and merges."""
+        late = tuple((position, self.estimates.mask(tuple(above))) for position, above in put_off(plan).items())
+        model = replace(self, late=late) if late else self
+        return model.merging(plan) if any(pre_groups(plan)) else model
 
     def merging(self, plan: PhysicalPlan) -> ResourceModel:
         """The model for a plan that merges inputs, if they differ in nothing but keys, boundaries and what is carried.
@@ -143,13 +170,27 @@ class ResourceModel:
         return share
 
     def thetas_between(self, left: int, right: int) -> list[ThetaEstimate]:
-        """The thetas that become checkable when two disjoint sets meet."""
+        """The thetas that become checkable when two disjoint sets meet; a late filter, where both are of relations."""
+        return [self.estimates.thetas[position] for position in self._checkable(left, right)]
+
+    def _checkable(self, left: int, right: int) -> list[int]:
         both = left | right
         return [
-            theta
-            for theta in self.estimates.thetas
-            if theta.relations & both == theta.relations and theta.relations & ~left and theta.relations & ~right
+            position
+            for position, theta in enumerate(self.estimates.thetas)
+            if theta.relations & both == theta.relations
+            and (
+                left and right and theta.relations in (left, right)
+                if theta.relations.bit_count() == 1
+                else theta.relations & ~left and theta.relations & ~right
+            )
         ]
+
+    def _checks(self, bound: int, block: int) -> int:
+        """How many thetas are checked when a probe of `block` succeeds."""
+        later = dict(self.late)
+        early = sum(position not in later for position in self._checkable(bound, block))
+        return early + sum(above == bound | block for above in later.values())
 
     def selectivity(self, left: int, right: int) -> float:
         """The share of pairs of two disjoint sets that pass every predicate between them."""
@@ -167,11 +208,12 @@ class ResourceModel:
         """Cost of letting each living combination of `bound` probe the state of `block` once."""
         units = self.units
         thetas = self.thetas_between(bound, block)
+        checks = self._checks(bound, block) if self.late else len(thetas)
         share = self.key_selectivity(bound, block) if self.keyed else 1.0
         if self.keyed and self.index(bound, block) < 0:
             # Two neighbouring buckets of a band's width hold twice the partners.
             share *= min(1.0, 2 * next(theta.selectivity for theta in thetas if theta.is_band))
-        match = units.match + units.match_relation * (bound | block).bit_count() + units.check * len(thetas)
+        match = units.match + units.match_relation * (bound | block).bit_count() + units.check * checks
         found = share * self.share(block)
         costs = units.probe + units.compare * found * self.held(block) + match * found * self.rows(block)
         return self.rows(bound) * self.share(bound) * costs
@@ -251,8 +293,8 @@ class ResourceModel:
 
     def price(self, plan: PhysicalPlan) -> Resources:
         """CPU, memory and output rate of a plan whose probe orders are explicit."""
-        if any(pre_groups(plan)) and not self.shares:
-            return self.merging(plan).price(plan)
+        if (any(pre_groups(plan)) and not self.shares) or (put_off(plan) and not self.late):
+            return self.of_plan(plan).price(plan)
         cpu = self.base.cpu
         if self.shares:
             # A row is merged at what it costs to group a result, and fewer results are left to group.
@@ -301,6 +343,5 @@ def with_default_orders(plan: PhysicalPlan, graph: JoinGraph) -> PhysicalPlan:
     if isinstance(plan, PreGroup):
         return PreGroup(with_default_orders(plan.input, graph))
     inputs = tuple(with_default_orders(child, graph) for child in plan.inputs)
-    if len(inputs) == 2:
-        return JoinNode(inputs)
-    return JoinNode(inputs, tuple(probe_order(plan, position, graph) for position in range(len(inputs))))
+    orders = () if len(inputs) == 2 else tuple(probe_order(plan, position, graph) for position in range(len(inputs)))
+    return replace(plan, inputs=inputs, orders=orders)

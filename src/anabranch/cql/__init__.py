@@ -6,6 +6,8 @@ below needs type rules; what cannot be bound is an error that points at its plac
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from anabranch.catalog import Catalog
 from anabranch.cql.binder import bind
 from anabranch.cql.parser import parse
@@ -16,6 +18,8 @@ from anabranch.rewrite.pipeline import rewrite
 __all__ = ["bind", "compile_query", "parse"]
 
 
-def compile_query(text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> Query:
-    """The normal form of a query text: bound, rewritten, and read off."""
-    return normal_form(text, rewrite(bind(text, catalog, allow_unbounded=allow_unbounded)))
+def compile_query(
+    text: str, catalog: Catalog, *, allow_unbounded: bool = False, late_filters: Sequence[str] = ()
+) -> Query:
+    """The normal form of a query text: bound, rewritten, and read off; `late_filters` are those that joins check."""
+    return normal_form(text, rewrite(bind(text, catalog, allow_unbounded=allow_unbounded)), late_filters)

@@ -9,10 +9,12 @@ that, the index `all` links every row under one code and the probe is a nested l
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from anabranch.plan.join_graph import Band, JoinGraph, KeyClass, Theta
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, probe_order, shape
+from anabranch.plan.selections import checked_by_probe, put_off
 
 ALL = "all"
 """The index that links every row under one code."""
@@ -60,7 +62,8 @@ class Program:
 
 
 def compile_plan(plan: PhysicalPlan, graph: JoinGraph) -> Program:
-    joins = tuple(JoinProgram(node, _probes(node, graph)) for node in nodes(plan))
+    late = put_off(plan)
+    joins = tuple(JoinProgram(node, _probes(node, graph, late)) for node in nodes(plan))
     indexes: dict[str, dict[tuple[str, ...], None]] = {}
     for join in joins:
         for probes in join.probes:
@@ -90,14 +93,15 @@ def bands_of(graph: JoinGraph, relation: str) -> tuple[tuple[str, Band], ...]:
     )
 
 
-def _probes(node: JoinNode, graph: JoinGraph) -> tuple[tuple[Probe, ...], ...]:
+def _probes(node: JoinNode, graph: JoinGraph, late: Mapping[int, frozenset[str]]) -> tuple[tuple[Probe, ...], ...]:
     programs = []
     for position, child in enumerate(node.inputs):
         bound = frozenset(child.relations)
         probes = []
         for target in probe_order(node, position, graph):
             others = frozenset(node.inputs[target].relations)
-            probes.append(compile_probe(target, bound, others, graph))
+            checked = tuple(graph.thetas[i] for i in checked_by_probe(node, bound, others, graph, late))
+            probes.append(replace(compile_probe(target, bound, others, graph), thetas=checked))
             bound |= others
         programs.append(tuple(probes))
     return tuple(programs)

@@ -42,8 +42,8 @@ from anabranch.errors import InvariantBroken, MigrationError
 from anabranch.plan.bundle import Bundle
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, rows_wait
 from anabranch.plan.mesh import Mesh, Plan, check_mesh, parse_mesh
-from anabranch.plan.migration import Content, Strategy, check_migration, match_states
-from anabranch.plan.physical import PhysicalPlan, content, kept, mjoin
+from anabranch.plan.migration import Content, Strategy, check_migration, contents, match_states
+from anabranch.plan.physical import PhysicalPlan, kept, mjoin
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.stats.step import StepStatistics, merge
@@ -252,27 +252,36 @@ class Engine:
             raise self._already_changing(old, plan)
         check_migration(old.plan, plan, self.query.graph, strategy, self.query.grouping)
         started = perf_counter()
-        matching = match_states(old.plan, plan)
+        matching = match_states(old.plan, plan, self.query.graph.thetas)
+        side_by_side = strategy == "parallel-track" and bool(matching.recomputed)
+        made = contents(plan, self.query.graph.thetas)
+        # Two plans at work must mean the same by a state; what one has filtered and the other not they cannot share.
+        moved = old.states if side_by_side else {made[to]: old.intermediates[name] for name, to in matching.moved}
+        recomputed: dict[str, int] = {}
         try:
-            new = self._make_plan_track(plan, old.states)
+            new = self._make_plan_track(plan, moved)
             try:
-                if strategy == "parallel-track" and matching.recomputed:
-                    recomputed: dict[str, int] = {}
+                if side_by_side:
                     self.track = ParallelTrack(old, new, self.meter)
                     self._end_if_over()
                 else:
-                    recomputed = fill(new, matching.recomputed, self._floors)
+                    recomputed = fill(new, matching, old, self._floors)
                     self._replace_track(new, [old.intermediates[name] for name in matching.discarded])
             except BaseException:
-                for name in matching.recomputed:
-                    new.intermediates[name].ring.release()
+                for state in new.intermediates.values():
+                    if all(state is not shared for shared in moved.values()):
+                        state.ring.release()
                 raise
         except BaseException:
             old.retain_indexes()
             raise
         seconds = perf_counter() - started
         self.meter.spent("migrate", seconds)
-        return Migrated(strategy, tuple(name for _, name in matching.moved), recomputed, seconds)
+        handed = tuple(
+            shape for shape, state in new.intermediates.items() if any(state is one for one in moved.values())
+        )
+        filtered = () if side_by_side else tuple(state.new for state in matching.filtered)
+        return Migrated(strategy, handed, recomputed, seconds, filtered)
 
     def abort_migration(self) -> None:
         """Goes back to the old plan of the migration under way, between two steps."""
@@ -330,6 +339,7 @@ class Engine:
         def reopened(part: Mapping[str, Any]) -> PlanTrack:
             plan = parse(part["plan"])
             mine: dict[Content, IntermediateState] = {}
+            made = contents(plan, self.query.graph.thetas)
             for inner in kept(plan):
                 found = part["intermediates"][inner.shape]
                 name = found["name"]
@@ -337,7 +347,7 @@ class Engine:
                     columns = carried_columns(self.query, inner)
                     states[name] = IntermediateState(self.arena, name, inner.relations, (), columns)
                     states[name].reopen(found)
-                mine[content(inner)] = states[name]
+                mine[made[inner.shape]] = states[name]
             return PlanTrack(self.query, plan, self.bases, self.arena, self.meter, states=mine, owns=self.owns)
 
         new = reopened(layout)

@@ -1,11 +1,12 @@
 """The moving state strategy: a new plan's track over the states of the old one, complete before its first step.
 
-States that both plans keep are handed over as they are; the rest is computed from what is there, inputs first: all live
-parts of the smallest input of a join look up the others, as new ones would, and where the new plan merges an input, its
-live rows are merged. So group-by moves below joins and back: what was merged is taken apart by going back to the base
-rows, which are all there (Zhu 2006, Section 14.1.1, feeds them through the join again instead). Nothing of the old
-track changes until the new one is complete, so a failure on the way leaves the old plan as it was. (Zhu 2006, Section
-12.1; its nested-loop join of two states is a lookup by index here.)
+States that both plans keep are handed over as they are, or filtered first where the new plan checks a predicate sooner
+(`plan.migration` says when which will do); the rest is computed from what is there, inputs first: all live parts of the
+smallest input of a join look up the others, as new ones would, and where the new plan merges an input, its live rows
+are merged. So group-by moves below joins and back: what was merged is taken apart by going back to the base rows, which
+are all there (Zhu 2006, Section 14.1.1, feeds them through the join again instead). Nothing of the old track changes
+until the new one is complete, so a failure on the way leaves the old plan as it was. (Zhu 2006, Section 12.1; its
+nested-loop join of two states is a lookup by index here.)
 
 Safe discarding: a combination in a state that goes is found again from base rows or useless. A base row is dropped when
 its deadline lies before the floors of all other relations, hence before those of all relations that could still
@@ -22,9 +23,9 @@ import numpy as np
 from anabranch.engine.batch import Combinations, concatenated
 from anabranch.engine.compile import JoinProgram
 from anabranch.engine.meter import Meter
-from anabranch.engine.operators.join import WindowJoin, code_reader, keep
+from anabranch.engine.operators.join import WindowJoin, code_reader, keep, passing
 from anabranch.engine.track import PlanTrack, least_outside
-from anabranch.plan.migration import Strategy
+from anabranch.plan.migration import FilteredState, StateMatching, Strategy
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, kept
 
 
@@ -39,22 +40,40 @@ class Migrated:
     """Intermediate states computed, with the rows they got."""
     seconds: float
     """Wall clock during which no step could run."""
+    filtered: tuple[str, ...] = ()
+    """Of the intermediate states computed, those that an old one was filtered for."""
 
 
-def fill(track: PlanTrack, states: tuple[str, ...], floors: Mapping[str, int]) -> dict[str, int]:
-    """Computes some intermediate states of a track, inputs first, from the live parts of their inputs.
+def fill(track: PlanTrack, matching: StateMatching, old: PlanTrack, floors: Mapping[str, int]) -> dict[str, int]:
+    """Computes what a new track lacks, inputs first: by filtering states of the old one, or from their own inputs.
 
     `floors` are those of the last drop, or none if nothing was ever dropped. Returns the rows of each state.
     """
     programs = {program.node.shape: program for program in track.program.joins}
+    filtered = {state.new: state for state in matching.filtered}
     counts = {}
     for plan in kept(track.plan):
-        if plan.shape in states:
-            low = least_outside(floors, plan.relations) if floors else int(np.iinfo(np.int64).min)
+        low = least_outside(floors, plan.relations) if floors else int(np.iinfo(np.int64).min)
+        if plan.shape in filtered:
+            found = _passing(old, filtered[plan.shape], low)
+        elif plan.shape in matching.recomputed:
             found = _everything(track, plan, programs, low)
-            track.intermediates[plan.shape].insert(found, code_reader(track.bases))
-            counts[plan.shape] = len(found)
+        else:
+            continue
+        track.intermediates[plan.shape].insert(found, code_reader(track.bases))
+        counts[plan.shape] = len(found)
     return counts
+
+
+def _passing(old: PlanTrack, state: FilteredState, low: int) -> Combinations:
+    """The combinations of an old state that pass what the new plan has checked by then."""
+    found = old.intermediates[state.old].everything()
+    # The base rows of an overdue one that stands behind a live one may be gone.
+    found = keep(found, found.deadline >= low)
+    for position in state.predicates:
+        if len(found):
+            found = passing(old.thetas[position].predicate, found, old.bases)
+    return found
 
 
 def _everything(track: PlanTrack, plan: PhysicalPlan, programs: Mapping[str, JoinProgram], low: int) -> Combinations:

@@ -30,7 +30,7 @@ from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.track import PlanTrack, Way, least_outside, rise
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.migration import Box, Content, boxes
-from anabranch.plan.physical import JoinNode, content, kept, relations_of, shape
+from anabranch.plan.physical import JoinNode, kept, relations_of, shape
 from anabranch.stats.step import StepStatistics, labelled
 
 RETIRING = "old "
@@ -64,7 +64,7 @@ class ParallelTrack:
         self.new = new
         self.mesh = mesh
         self.plan = new.plan
-        self.boxes = boxes(old.plan, new.plan)
+        self.boxes = boxes(old.plan, new.plan, new.thetas)
         self._inputs = self._inputs_of_boxes()
         self.marks = dict(
             marks
@@ -128,7 +128,7 @@ class ParallelTrack:
         found: dict[str, BaseState | IntermediateState] = {
             name: base for name, base in self.new.bases.items() if frozenset({name}) in inputs
         }
-        shapes = {content(inner): inner.shape for inner in kept(self.new.plan)}
+        shapes = {self.new.contents[inner.shape]: inner.shape for inner in kept(self.new.plan)}
         return found | {shapes[part]: state for part, state in self.new.states.items() if part in inputs}
 
     def _since(self, node: JoinNode) -> tuple[int, ...]:

@@ -24,8 +24,8 @@ from anabranch.engine.ownership import Ownership
 from anabranch.engine.state.arena import Arena
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
-from anabranch.plan.migration import Content, made_by
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, content, kept
+from anabranch.plan.migration import Content, contents
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, kept, shape
 from anabranch.plan.query import Query
 
 
@@ -82,6 +82,8 @@ class PlanTrack:
         owns: Ownership | None = None,
     ) -> None:
         self.plan = plan
+        self.thetas = query.graph.thetas
+        self.contents = contents(plan, self.thetas)
         self.program = compile_plan(plan, query.graph)
         self.bases = bases
         for name, base in bases.items():
@@ -89,7 +91,7 @@ class PlanTrack:
         self.intermediates: dict[str, IntermediateState] = {}
         for i, inner in enumerate(kept(plan)):
             indexes = self.program.indexes[inner.shape]
-            state = (states or {}).get(content(inner))
+            state = (states or {}).get(self.contents[inner.shape])
             if state is None:
                 columns = carried_columns(query, inner)
                 state = IntermediateState(arena, f"track{number}.state{i}", inner.relations, indexes, columns)
@@ -111,14 +113,14 @@ class PlanTrack:
     @property
     def states(self) -> dict[Content, IntermediateState]:
         """The intermediate states, by their content."""
-        return {content(inner): self.intermediates[inner.shape] for inner in kept(self.plan)}
+        return {self.contents[inner.shape]: self.intermediates[inner.shape] for inner in kept(self.plan)}
 
     def way_to_root(self, relation: str, joins: Mapping[str, WindowJoin]) -> Way:
         """What the rows of a relation pass through, with these joins in place of the track's own."""
         return tuple(self._way(self.plan, relation, joins))
 
     def _way(self, plan: PhysicalPlan, relation: str, joins: Mapping[str, WindowJoin]) -> Iterator[Joining | Merging]:
-        makes = made_by(plan, self.plan)
+        makes = self.contents[shape(plan)]
         match plan:
             case Leaf():
                 return

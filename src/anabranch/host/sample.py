@@ -108,7 +108,7 @@ class _Pairs:
 
 def _pairs(graph: JoinGraph, left: str, right: str, rows: Mapping[str, RelationBatch]) -> _Pairs | None:
     keys = graph.keys_between([left], [right])
-    if not keys and not graph.thetas_between([left], [right]):
+    if not keys and all(len(theta.relations) == 1 for theta in graph.thetas_between([left], [right])):
         return None
     one, other = rows[left], rows[right]
     start = min(int(one.times[0]), int(other.times[0]))

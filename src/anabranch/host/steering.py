@@ -36,6 +36,7 @@ from anabranch.migrate.machine import (
     SlotReport,
 )
 from anabranch.optimize.choice import resource_model
+from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan, check_plan, parse_plan
 from anabranch.plan.migration import STRATEGIES, Strategy, check_migration
 from anabranch.plan.partitioning import Partitioning
@@ -248,7 +249,8 @@ class Steering:
             together.setdefault((self._plans[slot].plan, wanted), []).append(slot)
         migrations = []
         for (old, wanted), slots in together.items():
-            migration = Migration(old, _itinerary(old, wanted.plan, wish.box_by_box), wanted.strategy, slots)
+            way = _itinerary(old, wanted.plan, wish.box_by_box, self._query.graph)
+            migration = Migration(old, way, wanted.strategy, slots)
             self._obey(migration.begin())
             migrations.append(migration)
         self._under_way = _UnderWay(tuple(migrations), wish.by, batch)
@@ -360,9 +362,9 @@ def _merged(several: list[Mapping[str, Any]]) -> StepStatistics:
     return merge(StepStatistics.from_json(statistics) for statistics in several)
 
 
-def _itinerary(old: Plan, new: Plan, one_by_one: bool) -> tuple[Plan, ...]:
+def _itinerary(old: Plan, new: Plan, one_by_one: bool, graph: JoinGraph) -> tuple[Plan, ...]:
     if one_by_one and not isinstance(old, Mesh) and not isinstance(new, Mesh):
-        return box_by_box(old, new)
+        return box_by_box(old, new, graph.thetas)
     return () if old == new else (new,)
 
 

@@ -92,6 +92,7 @@ class Store:
                 "identity": identity,
                 "fingerprint": query.fingerprint,
                 "query": query.text,
+                "late_filters": list(query.late_filters),
                 "execution": execution,
             }
             for folder in ("rows", "manifests"):
@@ -109,6 +110,13 @@ class Store:
             raise ForeignCheckpoint(
                 f"checkpoint '{self.location}' has format version {found['version']}; this is version {FORMAT_VERSION}",
                 hint="run it with the release that wrote it, or start with an empty checkpoint folder",
+            )
+        late, was_late = list(query.late_filters), found.get("late_filters", [])
+        if found["query"] == query.text and late != was_late:
+            raise ForeignCheckpoint(
+                f"checkpoint '{self.location}' was written with {_late_text(was_late)}, not with {_late_text(late)}",
+                detail="what a filter rejects is among its rows only where that filter is late",
+                hint=f"write late_filters: {was_late}, or start with an empty checkpoint folder",
             )
         if found["fingerprint"] != query.fingerprint:
             raise ForeignCheckpoint(
@@ -290,6 +298,10 @@ def rows_name(batch: int, slot: int, attempt: str) -> str:
 def new_attempt() -> str:
     """A name that no other attempt at a batch has."""
     return uuid.uuid4().hex[:12]
+
+
+def _late_text(filters: list[str]) -> str:
+    return f"the late filters {', '.join(repr(name) for name in filters)}" if filters else "no late filters"
 
 
 def _file_system(location: str) -> tuple[pafs.FileSystem, str]:

@@ -8,8 +8,13 @@ another may, and any sequence of plans is an itinerary. (Zhu 2006, Section 26.2,
 
 from __future__ import annotations
 
-from anabranch.plan.migration import Content, boxes
-from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, pre_groups
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from anabranch.plan.join_graph import Theta
+from anabranch.plan.migration import Content, boxes, contents
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes, pre_groups, shape
 
 
 def at_once(old: PhysicalPlan, new: PhysicalPlan) -> tuple[PhysicalPlan, ...]:
@@ -17,8 +22,10 @@ def at_once(old: PhysicalPlan, new: PhysicalPlan) -> tuple[PhysicalPlan, ...]:
     return () if old == new else (new,)
 
 
-def box_by_box(old: PhysicalPlan, new: PhysicalPlan) -> tuple[PhysicalPlan, ...]:
+def box_by_box(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) -> tuple[PhysicalPlan, ...]:
     """The plans on the way from one to the other, of which each changes one more box; the last is the new plan.
+
+    `thetas`, of the query, matter where a plan puts one off.
 
     >>> from anabranch.plan.text import parse
     >>> [str(plan) for plan in box_by_box(parse("(((a b) c) (d e f))"), parse("(((b c) a) ((d e) f))"))]
@@ -28,27 +35,27 @@ def box_by_box(old: PhysicalPlan, new: PhysicalPlan) -> tuple[PhysicalPlan, ...]
         # What is merged changes with everything above it.
         return at_once(old, new)
     reached: list[PhysicalPlan] = []
-    before, after = _joins(old), _joins(new)
+    before, after = _joins(old, thetas), _joins(new, thetas)
     changed: set[Content] = set()
-    for box in boxes(old, new):
+    for box in boxes(old, new, thetas):
         changed.add(box.output)
-        reached.append(_mixed(old, before, after, changed))
+        reached.append(_mixed(frozenset(old.relations), before, after, changed))
     return (*(plan for plan in reached if plan != new), *at_once(old, new))
 
 
-def _mixed(
-    plan: PhysicalPlan,
-    before: dict[Content, JoinNode],
-    after: dict[Content, JoinNode],
-    changed: set[Content],
-) -> PhysicalPlan:
+_Joins: TypeAlias = dict[Content, tuple[JoinNode, tuple[Content, ...]]]
+"""The joins of a plan by what they make, each with the contents of its inputs."""
+
+
+def _mixed(made: Content, before: _Joins, after: _Joins, changed: set[Content]) -> PhysicalPlan:
     """The plan with the changed boxes made as the new plan makes them, everything else as the old one does."""
-    if not isinstance(plan, JoinNode):
-        return plan
-    relations = frozenset(plan.relations)
-    node = after[relations] if relations in changed or relations not in before else before[relations]
-    return JoinNode(tuple(_mixed(child, before, after, changed) for child in node.inputs), node.orders)
+    if made not in before and made not in after:
+        (relation,) = made
+        return Leaf(relation)
+    node, inputs = after[made] if made in changed or made not in before else before[made]
+    return replace(node, inputs=tuple(_mixed(part, before, after, changed) for part in inputs))
 
 
-def _joins(plan: PhysicalPlan) -> dict[Content, JoinNode]:
-    return {frozenset(node.relations): node for node in nodes(plan)}
+def _joins(plan: PhysicalPlan, thetas: Sequence[Theta]) -> _Joins:
+    made = contents(plan, thetas)
+    return {made[node.shape]: (node, tuple(made[shape(child)] for child in node.inputs)) for node in nodes(plan)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, permutations
 from typing import Literal, TypeAlias
 
@@ -136,7 +136,7 @@ class Hints:
         if not isinstance(plan, JoinNode):
             return plan
         inputs = tuple(self.amended(child, model) for child in plan.inputs)
-        node = JoinNode(inputs, plan.orders)
+        node = replace(plan, inputs=inputs)
         forbidden: set[tuple[str, ...]] = set()
         for pattern in self.forbid:
             if isinstance(pattern, JoinNode) and _same(node, pattern):
@@ -144,7 +144,7 @@ class Hints:
         if len(inputs) == 2 or not forbidden & _given_orders(node):
             return node
         orders = tuple(_allowed_order(node, start, forbidden, model) for start in range(len(inputs)))
-        return JoinNode(inputs, orders)
+        return replace(node, orders=orders)
 
 
 def _pattern(text: str, graph: JoinGraph) -> PhysicalPlan:

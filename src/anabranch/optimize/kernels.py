@@ -151,7 +151,12 @@ def meeting(thetas: Thetas, left: int | np.int64, right: int | np.int64) -> tupl
     share, count, band, has_band = 1.0, 0, 1.0, False
     for theta in range(thetas.relations.size):
         relations = thetas.relations[theta]
-        if relations & (left | right) == relations and relations & ~left != 0 and relations & ~right != 0:
+        if relations & (relations - 1) == 0:
+            # A late filter, of one relation.
+            meets = left != 0 and right != 0 and relations in (left, right)
+        else:
+            meets = relations & (left | right) == relations and relations & ~left != 0 and relations & ~right != 0
+        if meets:
             share *= thetas.selectivity[theta]
             count += 1
             if not has_band and thetas.is_band[theta]:

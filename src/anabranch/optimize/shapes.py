@@ -7,7 +7,7 @@ removes a state. Probe orders belong to the parts of one join alone, so they are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -91,9 +91,10 @@ class Orderer:
             return PreGroup(self.complete(plan.input))
         inputs = tuple(self.complete(child) for child in plan.inputs)
         if len(inputs) == 2:
-            return JoinNode(inputs)
+            return replace(plan, inputs=inputs, orders=())
         own = self.order(tuple(self.model.estimates.mask(child.relations) for child in inputs)).orders
-        return JoinNode(inputs, tuple(given or filled for given, filled in zip(plan.orders, own, strict=True)))
+        orders = tuple(given or filled for given, filled in zip(plan.orders, own, strict=True))
+        return replace(plan, inputs=inputs, orders=orders)
 
 
 OrderBlocks: TypeAlias = Callable[[Blocks], tuple[tuple[int, ...], ...]]

@@ -52,7 +52,7 @@ def plan_svg(
 
 def draw_plan(query: Query, plan: PhysicalPlan, notes: Mapping[str, str]) -> Drawing:
     """The plan as a part of a picture."""
-    root = _place(query.graph, plan, _MARGIN, notes)
+    root = _place(query.graph, plan, _MARGIN, notes, conditions(plan, query.graph))
     top = _result_boxes(query, notes)
     levels = _levels(root)
     width = max(root.width, *(piece.width for piece in top), _TITLE.width(str(plan))) + 2 * _MARGIN
@@ -128,24 +128,32 @@ class _Placed:
         return self.piece.height + (most * _QUIET.line + 6 if most else 0)
 
 
-def _place(graph: JoinGraph, plan: PhysicalPlan, left: float, notes: Mapping[str, str], least: float = 0) -> _Placed:
-    """Places a plan from `left` on, at least so wide."""
+def _place(
+    graph: JoinGraph,
+    plan: PhysicalPlan,
+    left: float,
+    notes: Mapping[str, str],
+    added: Mapping[str, tuple[str, ...]],
+    least: float = 0,
+) -> _Placed:
+    """Places a plan from `left` on, at least so wide; `added` are the predicates of its joins."""
     if isinstance(plan, Leaf):
         piece = _source_piece(graph.relation(plan.relation), notes.get(plan.relation, ""))
         return _Placed(plan, piece, (), left, max(piece.width, least))
     if isinstance(plan, PreGroup):
-        return replace(_place(graph, plan.input, left, notes, least), merged=True)
+        return replace(_place(graph, plan.input, left, notes, added, least), merged=True)
     orders = tuple(" → ".join(probe_path(plan, position, graph)) for position in range(len(plan.inputs)))
     inputs: list[_Placed] = []
     at = left
     floor = max(_JOIN_WIDTH, least)
     share = (floor - _GAP * (len(plan.inputs) - 1)) / len(plan.inputs)
     for child, order in zip(plan.inputs, orders, strict=True):
-        inputs.append(_place(graph, child, at, notes, max(share, min(_QUIET.width(order) + 12, _WIDEST_ORDER))))
+        wide = max(share, min(_QUIET.width(order) + 12, _WIDEST_ORDER))
+        inputs.append(_place(graph, child, at, notes, added, wide))
         at = inputs[-1].left + inputs[-1].width + _GAP
     width = at - _GAP - left
     wrapped = tuple(tuple(_QUIET.wrap(order, child.width - 12, 3)) for order, child in zip(orders, inputs, strict=True))
-    piece = _join_piece(plan, graph, width, notes.get(plan.shape, ""))
+    piece = _join_piece(plan, added[plan.shape], width, notes.get(plan.shape, ""))
     return _Placed(plan, piece, wrapped, left, width, tuple(inputs))
 
 
@@ -161,8 +169,7 @@ def _source_piece(relation: Relation, note: str) -> _Piece:
     return _Piece(tuple(lines), _SOURCE, width, title)
 
 
-def _join_piece(node: JoinNode, graph: JoinGraph, width: float, note: str) -> _Piece:
-    added = conditions(node, graph)
+def _join_piece(node: JoinNode, added: tuple[str, ...], width: float, note: str) -> _Piece:
     lines = [("join" if len(node.inputs) == 2 else f"{len(node.inputs)}-way join", _TITLE)]
     if not added:
         lines.append(("every pair within the windows", _LABEL))

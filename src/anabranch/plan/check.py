@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from anabranch.errors import PlanError
-from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.physical import PhysicalPlan, PreGroup, pre_groups
+from anabranch.plan.join_graph import JoinGraph, selection_name
+from anabranch.plan.physical import Leaf, PhysicalPlan, PreGroup, nodes, pre_groups
 from anabranch.plan.pregrouping import agreement
 from anabranch.plan.query import Grouping
+from anabranch.plan.selections import put_off, still_unchecked
 from anabranch.schema import is_nested
 
 
 def validate(plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None = None) -> PhysicalPlan:
-    """The plan itself when it joins exactly the relations of the graph, and merges only what may be merged.
+    """The plan itself when it joins exactly the relations of the graph, checks each predicate once, and merges only
+    what may be merged.
 
     Joins validated their own parts at birth. `grouping` is that of the query, None when it is not grouped.
     """
@@ -23,9 +25,32 @@ def validate(plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None = N
         )
     if missing := sorted(wanted - planned):
         raise PlanError(f"plan '{plan}' leaves out '{missing[0]}'", hint=f"name each of {', '.join(graph.names)} once")
+    _require_checkable(plan, graph)
     for merged in pre_groups(plan):
         _require_mergeable(merged, plan, graph, grouping)
     return plan
+
+
+def _require_checkable(plan: PhysicalPlan, graph: JoinGraph) -> None:
+    seen: set[int] = set()
+    for node in nodes(plan):
+        for position in node.checks:
+            name = selection_name(position)
+            if position >= len(graph.thetas):
+                known = ", ".join(f"{selection_name(i)} is {theta}" for i, theta in enumerate(graph.thetas))
+                raise PlanError(
+                    f"plan '{plan}' checks '{name}', which the query does not have",
+                    hint=f"its predicates are: {known}" if known else "no predicate of the query can be put off",
+                )
+            if position in seen:
+                raise PlanError(f"plan '{plan}' checks '{name}' twice", detail=f"'{name}' is {graph.thetas[position]}")
+            if early := sorted(graph.thetas[position].relations - set(node.relations)):
+                raise PlanError(
+                    f"plan '{plan}' checks '{name}' at '{node.shape}', where '{early[0]}' is not joined yet",
+                    detail=f"'{name}' is {graph.thetas[position]}",
+                    hint="put it at a join above, or leave it out: it is then checked as early as it can be",
+                )
+            seen.add(position)
 
 
 def _require_mergeable(merged: PreGroup, plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None) -> None:
@@ -38,6 +63,17 @@ def _require_mergeable(merged: PreGroup, plan: PhysicalPlan, graph: JoinGraph, g
         raise PlanError(
             f"plan '{plan}' merges rows in '{merged.shape}', but the query is not grouped",
             hint="leave the square brackets out; only a query with GROUP BY or aggregates can merge rows",
+        )
+    if isinstance(merged.input, Leaf):
+        unchecked = frozenset[int]()  # what is checked above counts where rows are told apart
+    else:
+        unchecked = still_unchecked(merged.input, graph.thetas, put_off(plan))
+    for position in sorted(unchecked):
+        name = selection_name(position)
+        raise PlanError(
+            f"plan '{plan}' merges rows in '{merged.shape}' before '{name}' is checked",
+            detail=f"'{name}' is {graph.thetas[position]}; merged rows cannot be told apart any more",
+            hint=f"check it inside the brackets, or leave the brackets around {merged.input} out",
         )
     for value in agreement(graph, grouping, merged.relations).values:
         if is_nested(value.type):

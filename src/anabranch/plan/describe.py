@@ -8,22 +8,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anabranch.plan.classifier import attributes
-from anabranch.plan.join_graph import JoinGraph, KeyClass, render
-from anabranch.plan.mesh import Mesh, RelationRoutes, is_selection, selected
+from anabranch.plan.join_graph import JoinGraph, KeyClass, is_selection, render, selection_name
+from anabranch.plan.mesh import Mesh, RelationRoutes, selected
 from anabranch.plan.physical import JoinNode, PhysicalPlan, kept, nodes, pre_groups, probe_order, shape
+from anabranch.plan.selections import checked_in, put_off
 
 
-def conditions(node: JoinNode, graph: JoinGraph) -> tuple[str, ...]:
-    """The predicates that become checkable in this join and not in an input of it; none for a cross product."""
-    sides = [frozenset(child.relations) for child in node.inputs]
-    keys = [_key_text(key, sides) for key in graph.keys if sum(bool(key.relations & side) for side in sides) > 1]
-    here = frozenset(node.relations)
-    thetas = [
-        str(theta)
-        for theta in graph.thetas
-        if theta.relations <= here and not any(theta.relations <= side for side in sides)
-    ]
-    return (*keys, *thetas)
+def conditions(plan: PhysicalPlan, graph: JoinGraph) -> dict[str, tuple[str, ...]]:
+    """The predicates that each join of a plan checks, by its shape; none for a cross product."""
+    late = put_off(plan)
+    found = {}
+    for node in nodes(plan):
+        sides = [frozenset(child.relations) for child in node.inputs]
+        keys = [_key_text(key, sides) for key in graph.keys if sum(bool(key.relations & side) for side in sides) > 1]
+        thetas = [
+            f"{graph.thetas[position]}{f' ({selection_name(position)}, put off)' if position in late else ''}"
+            for position in checked_in(node, graph, late)
+        ]
+        found[node.shape] = (*keys, *thetas)
+    return found
 
 
 def probe_path(node: JoinNode, position: int, graph: JoinGraph) -> tuple[str, ...]:
@@ -34,19 +37,19 @@ def probe_path(node: JoinNode, position: int, graph: JoinGraph) -> tuple[str, ..
 def describe(plan: PhysicalPlan, graph: JoinGraph) -> str:
     """The plan text, then every join with its predicates and probe orders, then the relations."""
     lines = [f"plan {plan}"]
-    states = {inner.shape for inner in kept(plan)}
+    states, added = {inner.shape for inner in kept(plan)}, conditions(plan, graph)
     lines += [f"  merge {merged.shape} kept as state" for merged in pre_groups(plan)]
     for node in nodes(plan):
         lines.append(f"  join {node.shape}{' kept as state' if node.shape in states else ''}")
-        lines.append(f"    on {' AND '.join(conditions(node, graph)) or 'nothing: every pair within the windows'}")
+        lines.append(f"    on {' AND '.join(added[node.shape]) or 'nothing: every pair within the windows'}")
         lines += [f"    probe {' > '.join(probe_path(node, position, graph))}" for position in range(len(node.inputs))]
-    return "\n".join([*lines, *(f"  {line}" for line in render(graph).split("\n") if line.startswith("relation "))])
+    return "\n".join([*lines, *_named(graph)])
 
 
 def describe_mesh(mesh: Mesh, graph: JoinGraph) -> str:
     """The mesh text, then for every relation its classifier and its routes by number, then the relations."""
     lines = [f"plan {mesh}", *(line for way in mesh.ways for line in describe_routes(way, graph))]
-    return "\n".join([*lines, *(f"  {line}" for line in render(graph).split("\n") if line.startswith("relation "))])
+    return "\n".join([*lines, *_named(graph)])
 
 
 def describe_routes(way: RelationRoutes, graph: JoinGraph, notes: Sequence[str] = ()) -> list[str]:
@@ -60,6 +63,12 @@ def describe_routes(way: RelationRoutes, graph: JoinGraph, notes: Sequence[str] 
         note = f" ({notes[number]})" if notes else ""
         lines.append(f"    route {number}: {' > '.join(steps) or 'nothing to probe'}{note}")
     return lines
+
+
+def _named(graph: JoinGraph) -> list[str]:
+    """The relations, and the predicates by the names that put them off."""
+    relations = [f"  {line}" for line in render(graph).split("\n") if line.startswith("relation ")]
+    return relations + [f"  {selection_name(i)} is {theta}" for i, theta in enumerate(graph.thetas)]
 
 
 def _operator_text(operator: str, graph: JoinGraph) -> str:

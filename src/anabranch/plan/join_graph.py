@@ -3,6 +3,9 @@
 Equalities are closed transitively into *key classes*: all members of a class agree in every result, so any two of them
 may be joined directly, whatever the query text said. Every other predicate over two or more relations is a *theta*; a
 theta of the form low <= x - y <= high is also a *band* and can be looked up by bucket instead of compared pairwise.
+
+A filter of one relation is part of the relation and applied before any state, unless it is *late*: then it is a theta
+over that relation alone, which some join checks. Plans and meshes name a theta by its position: `#0` is the first.
 """
 
 from __future__ import annotations
@@ -73,7 +76,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Theta:
-    """A predicate over two or more relations that is not an equality of keys."""
+    """A predicate that joins check and that is not an equality of keys: over several relations, or a late filter."""
 
     predicate: Expr
     relations: frozenset[str]
@@ -100,7 +103,7 @@ class JoinGraph:
             if not key.relations <= known or len(key.relations) != len(key.members):
                 raise PlanError(f"key class '{key}' does not fit the relations {', '.join(names)}")
         for theta in self.thetas:
-            if not theta.relations <= known or len(theta.relations) < 2:
+            if not theta.relations <= known or not theta.relations or len(known) < 2:
                 raise PlanError(f"predicate '{theta}' does not join relations of the graph")
 
     @cached_property
@@ -130,12 +133,24 @@ class JoinGraph:
 
     def thetas_between(self, left: Iterable[str], right: Iterable[str]) -> tuple[Theta, ...]:
         """The thetas that become checkable when the two sides meet."""
+        return tuple(self.thetas[position] for position in self.checkable(left, right))
+
+    def checkable(self, left: Iterable[str], right: Iterable[str]) -> tuple[int, ...]:
+        """The positions of the thetas that become checkable when two sides meet.
+
+        A late filter does where its relation meets any other: nothing is checked before a first join.
+        """
         one, other = frozenset(left), frozenset(right)
         both = one | other
         return tuple(
-            theta
-            for theta in self.thetas
-            if theta.relations <= both and not theta.relations <= one and not theta.relations <= other
+            position
+            for position, theta in enumerate(self.thetas)
+            if theta.relations <= both
+            and (
+                theta.relations in (one, other)
+                if len(theta.relations) == 1
+                else not theta.relations <= one and not theta.relations <= other
+            )
         )
 
     def are_connected(self, left: Iterable[str], right: Iterable[str]) -> bool:
@@ -153,6 +168,21 @@ class JoinGraph:
         return len(reached) == len(self.names)
 
 
+def selection_name(position: int) -> str:
+    """What the graph's theta at that position is called in plans and meshes."""
+    return f"#{position}"
+
+
+def position_of(name: str) -> int:
+    """The position of the theta of that name."""
+    return int(name[1:])
+
+
+def is_selection(name: str) -> bool:
+    """True of the name of a theta, and of no relation."""
+    return name.startswith("#")
+
+
 def render(graph: JoinGraph) -> str:
     """The graph as text: relations, then what connects them."""
     lines = []
@@ -160,5 +190,11 @@ def render(graph: JoinGraph) -> str:
         condition = f" WHERE {relation.filter}" if relation.filter is not None else ""
         lines.append(f"relation {relation.name} = {relation.stream} {relation.window}{condition}")
     lines += [f"key {key.name}: {key}" for key in graph.keys]
-    lines += [f"{'band' if theta.band else 'theta'}: {theta}" for theta in graph.thetas]
+    lines += [f"{_kind(theta)}: {theta}" for theta in graph.thetas]
     return "\n".join(lines)
+
+
+def _kind(theta: Theta) -> str:
+    if len(theta.relations) == 1:
+        return "late filter"
+    return "theta" if theta.band is None else "band"

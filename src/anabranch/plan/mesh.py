@@ -34,7 +34,7 @@ from anabranch.expr import Column
 from anabranch.plan.check import validate
 from anabranch.plan.classifier import ONE_ROUTE, Classifier, check_attributes, parse_classifier
 from anabranch.plan.classifier import routes as routes_of
-from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta, is_selection, position_of, selection_name
 from anabranch.plan.physical import JoinNode, PhysicalPlan, mjoin, probe_order
 from anabranch.plan.query import Grouping
 from anabranch.plan.reader import TextReader
@@ -123,24 +123,14 @@ Plan: TypeAlias = PhysicalPlan | Mesh
 """Anything that can run a query."""
 
 
-def selection_name(position: int) -> str:
-    """The operator that checks the graph's theta at that position."""
-    return f"#{position}"
-
-
 def operators(graph: JoinGraph) -> tuple[str, ...]:
     """Every operator of a query: a probe for each relation, then a selection for each theta."""
     return (*graph.names, *(selection_name(position) for position in range(len(graph.thetas))))
 
 
-def is_selection(operator: str) -> bool:
-    """True for an operator that checks a predicate instead of probing a relation."""
-    return operator.startswith("#")
-
-
 def selected(operator: str, graph: JoinGraph) -> Theta:
     """The predicate that a selection checks."""
-    return graph.thetas[int(operator[1:])]
+    return graph.thetas[position_of(operator)]
 
 
 def needs(operator: str, graph: JoinGraph) -> frozenset[str]:

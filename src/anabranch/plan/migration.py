@@ -1,10 +1,18 @@
 """What changes when one plan of a query takes over from another: its states, its boxes, the strategies for it.
 
 Every inner join of a plan keeps its results as a state. The state of a set of relations holds the valid combinations of
-their rows that pass every predicate among them, whatever the shape of the joins below. So two plans of one query have
-the same state exactly where they join the same set of relations somewhere below their roots, and such a state can be
-handed over as it is. Where rows are merged before they join (grouped queries alone), it also counts which: a state is
-known by its *content*, the relations of its combinations and, in brackets, the inputs that were merged.
+their rows that pass the predicates checked so far, whatever the shape of the joins below. So a state is known by its
+*content*: the relations of its combinations, in brackets the inputs that were merged (grouped queries alone), and the
+predicates over its relations that are put off to a join above (`#0`). Two plans have the same state exactly where
+contents are equal, and such a state can be handed over as it is.
+
+States that differ in nothing but what is put off can be moved as well, by the law in `plan.selections`: a state must
+hold every combination that passes all predicates, and none that fails one checked at or below it. Where the new plan
+has checked more, the old state is *filtered* by what it lacks; that drops only what fails a predicate. Where it has
+checked less, the old state is moved as it is: what the new plan's joins would have put in addition fails a predicate
+that is checked above, so no result lacks it. Selections never have to be undone. Columns need no care at all: a state
+holds row numbers, so a projection neither takes a column out of it nor could one be missing. (Zhu 2006, Section 13.2,
+filters, projects and stuffs states of rows; of these only the first is left.)
 
 A *box* is a stretch of the plan that really differs: a content that both plans make (its output), made from contents
 that both plans have (its inputs), by joins that only one of them has. Outside the boxes nothing changes. Boxes never
@@ -15,15 +23,27 @@ boxes by hand; here they follow from the plans. The group-by above both plans is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from anabranch.errors import MigrationError
 from anabranch.plan.check import validate
-from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, content, kept, nodes, relations_of
+from anabranch.plan.join_graph import JoinGraph, Theta, position_of, selection_name
+from anabranch.plan.physical import (
+    JoinNode,
+    Leaf,
+    PhysicalPlan,
+    PreGroup,
+    content,
+    kept,
+    nodes,
+    relations_of,
+    shape,
+    subplans,
+)
 from anabranch.plan.query import Grouping
+from anabranch.plan.selections import put_off, still_unchecked
 
 Strategy: TypeAlias = Literal["none", "pause-drain-resume", "moving-state", "parallel-track"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
@@ -42,33 +62,57 @@ class Box:
 
 
 @dataclass(frozen=True)
+class FilteredState:
+    """A state of the old plan that the new one has with more predicates checked: shapes, and positions of thetas."""
+
+    old: str
+    new: str
+    predicates: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class StateMatching:
     """The intermediate states of two plans, by shape: those that both have, and those of one alone."""
 
     moved: tuple[tuple[str, str], ...]
-    """Old and new shape of a state that both plans keep."""
+    """Old and new shape of a state that is handed over as it is."""
     recomputed: tuple[str, ...]
     """States that only the new plan keeps, inputs first."""
     discarded: tuple[str, ...]
-    """States that only the old plan keeps."""
+    """States of the old plan that the new one has no use for, once others were filtered from them."""
+    filtered: tuple[FilteredState, ...] = ()
+    """States that are copied without what the new plan has rejected by then."""
+
+    @property
+    def is_trivial(self) -> bool:
+        """True when pointers are all that has to be changed."""
+        return not self.recomputed and not self.filtered
 
 
-def match_states(old: PhysicalPlan, new: PhysicalPlan) -> StateMatching:
-    """Which states of the old plan serve the new one.
+def match_states(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) -> StateMatching:
+    """Which states of the old plan serve the new one; `thetas`, of the query, matter where a plan puts one off.
 
     >>> from anabranch.plan.text import parse
     >>> match_states(parse("((a b c) d)"), parse("(((b c) a) d)"))
-    StateMatching(moved=(('(a b c)', '((b c) a)'),), recomputed=('(b c)',), discarded=())
+    StateMatching(moved=(('(a b c)', '((b c) a)'),), recomputed=('(b c)',), discarded=(), filtered=())
     """
-    before, after = _inner(old), _inner(new)
-    return StateMatching(
-        tuple((before[made].shape, plan.shape) for made, plan in after.items() if made in before),
-        tuple(plan.shape for made, plan in after.items() if made not in before),
-        tuple(plan.shape for made, plan in before.items() if made not in after),
-    )
+    in_old, in_new = contents(old, thetas), contents(new, thetas)
+    before = {content(state): state.shape for state in kept(old)}
+    moved, recomputed, filtered = [], [], []
+    for state in kept(new):
+        source = before.get(content(state))
+        if source is None:
+            recomputed.append(state.shape)
+        elif newly := tuple(sorted(map(position_of, in_old[source] - in_new[state.shape]))):
+            filtered.append(FilteredState(source, state.shape, newly))
+        else:
+            moved.append((source, state.shape))
+    useful = {source for source, _ in moved}
+    discarded = tuple(name for name in before.values() if name not in useful)
+    return StateMatching(tuple(moved), tuple(recomputed), discarded, tuple(filtered))
 
 
-def boxes(old: PhysicalPlan, new: PhysicalPlan) -> tuple[Box, ...]:
+def boxes(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) -> tuple[Box, ...]:
     """The stretches in which two plans over the same relations differ, inner ones first.
 
     >>> from anabranch.plan.text import parse
@@ -76,16 +120,17 @@ def boxes(old: PhysicalPlan, new: PhysicalPlan) -> tuple[Box, ...]:
     ...     parse("(((a b) c) (d e f))"), parse("(((b c) a) ((d e) f))"))]
     [(['a', 'b', 'c'], [['b'], ['c'], ['a']]), (['d', 'e', 'f'], [['d'], ['e'], ['f']])]
     """
-    before, after = _all(old), _all(new)
-    common = {made for made in after if made in before}
+    in_old, in_new = contents(old, thetas), contents(new, thetas)
+    before, after = _all(old, in_old), _all(new, in_new)
+    common = before.keys() & after.keys()
     found = []
     for output, other in after.items():
         if output not in common:
             continue
         one = before[output]
-        if {content(child) for child in _inputs(one)} == {content(child) for child in _inputs(other)}:
+        if {in_old[shape(child)] for child in _inputs(one)} == {in_new[shape(child)] for child in _inputs(other)}:
             continue
-        inputs = tuple(part for child in _inputs(other) for part in _highest(child, common))
+        inputs = tuple(part for child in _inputs(other) for part in _highest(child, in_new, common))
         found.append(Box(output, inputs, _between(one, inputs), _between(other, inputs)))
     return tuple(found)
 
@@ -102,10 +147,13 @@ def check_strategy(old: PhysicalPlan, new: PhysicalPlan, graph: JoinGraph, strat
     """Refuses a change between two plans of a query that the strategy cannot serve."""
     match strategy:
         case "none":
-            if lacking := match_states(old, new).recomputed:
+            matching = match_states(old, new, graph.thetas)
+            if not matching.is_trivial:
+                lacking = [f"'{name}' is not there and would have to be computed" for name in matching.recomputed]
+                lacking += [f"'{state.old}' would have to be filtered" for state in matching.filtered]
                 raise MigrationError(
                     f"strategy 'none' cannot change plan '{old}' into '{new}'",
-                    detail=f"the state '{lacking[0]}' is not there and would have to be computed",
+                    detail=f"the state {lacking[0]}",
                     hint="use 'moving-state' or 'parallel-track'",
                 )
         case "pause-drain-resume":
@@ -116,9 +164,9 @@ def check_strategy(old: PhysicalPlan, new: PhysicalPlan, graph: JoinGraph, strat
                     hint="use 'moving-state' or 'parallel-track'",
                 )
         case "parallel-track":
-            if not match_states(old, new).recomputed:
-                return  # nothing is lacking, so the change is made at once
-            for box in boxes(old, new):
+            if not match_states(old, new, graph.thetas).recomputed:
+                return  # nothing has to be joined anew, so the change is made at once
+            for box in boxes(old, new, graph.thetas):
                 for names in map(relations_of, box.inputs):
                     if all(graph.relation(name).window.range is None for name in names):
                         raise MigrationError(
@@ -132,30 +180,33 @@ def check_strategy(old: PhysicalPlan, new: PhysicalPlan, graph: JoinGraph, strat
             raise MigrationError(f"no migration strategy '{strategy}'", hint=f"one of {', '.join(STRATEGIES)}")
 
 
-def made_by(plan: PhysicalPlan, root: PhysicalPlan) -> Content:
-    """What a plan below a root makes; the root makes combinations of all relations, merged or not."""
-    return frozenset(root.relations) if plan is root else content(plan)
+def contents(plan: PhysicalPlan, thetas: Sequence[Theta] = ()) -> dict[str, Content]:
+    """What every part of a plan makes, by its shape; the root makes combinations of all relations, merged or not."""
+    late = put_off(plan)
+    made = {
+        shape(part): content(part) | {selection_name(i) for i in still_unchecked(part, thetas, late)}
+        for part in subplans(plan)
+        if not isinstance(part, Leaf)
+    }
+    leaves = {name: frozenset({name}) for name in plan.relations}
+    return leaves | made | {shape(plan): frozenset(plan.relations)}
 
 
-def _all(plan: PhysicalPlan) -> dict[Content, JoinNode | PreGroup]:
-    return _inner(plan) | ({} if isinstance(plan, Leaf) else {made_by(plan, plan): plan})
-
-
-def _inner(plan: PhysicalPlan) -> dict[Content, JoinNode | PreGroup]:
-    return {content(inner): inner for inner in kept(plan)}
+def _all(plan: PhysicalPlan, made: Mapping[str, Content]) -> dict[Content, JoinNode | PreGroup]:
+    return {made[inner.shape]: inner for inner in (*kept(plan), plan) if not isinstance(inner, Leaf)}
 
 
 def _inputs(plan: JoinNode | PreGroup) -> tuple[PhysicalPlan, ...]:
     return plan.inputs if isinstance(plan, JoinNode) else (plan.input,)
 
 
-def _highest(plan: PhysicalPlan, common: set[Content]) -> Iterator[Content]:
+def _highest(plan: PhysicalPlan, made: Mapping[str, Content], common: Set[Content]) -> Iterator[Content]:
     """The contents that two plans have in common, at a plan or as far up below it as there are some."""
-    if isinstance(plan, Leaf) or content(plan) in common:
-        yield content(plan)
+    if isinstance(plan, Leaf) or made[shape(plan)] in common:
+        yield made[shape(plan)]
     else:
         for child in _inputs(plan):
-            yield from _highest(child, common)
+            yield from _highest(child, made, common)
 
 
 def _between(plan: JoinNode | PreGroup, inputs: Iterable[Content]) -> tuple[JoinNode, ...]:

@@ -8,42 +8,82 @@ outputs, the grouping, the thetas, and key members whose matches have to be veri
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from anabranch.errors import PlanError
-from anabranch.expr import Expr, columns, conjunction, conjuncts
+from anabranch.errors import PlanError, SpecError
+from anabranch.expr import Call, Expr, columns, conjunction, conjuncts, relations
 from anabranch.functions import bind_call, coerce
 from anabranch.plan.bands import thetas_with_bands
-from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.key_classes import equal_expressions, key_sides
 from anabranch.plan.logical import Aggregate, Filter, Join, LogicalPlan, Project, Prune, Source, render
 from anabranch.plan.query import Grouping, Query
 
 
-def normal_form(text: str, plan: LogicalPlan) -> Query:
-    """The query of a rewritten plan; PlanError when the plan is not in the form that rewriting leaves."""
+def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) -> Query:
+    """The query of a rewritten plan; PlanError when the plan is not in the form that rewriting leaves.
+
+    `late_filters` name filters of relations that joins are to check, as thetas behind all others: by the relation, for
+    all of its conjuncts, or by the text of one. What keeps NULL keys out cannot be late.
+    """
     if not isinstance(plan, Project):
         raise _unexpected(plan)
     body, grouping = _grouping(plan.input)
     arms = [_arm(child) for child in body.inputs] if isinstance(body, Join) else [_arm(body)]
     predicates = body.predicates if isinstance(body, Join) else ()
     keys, filters = _keys(predicates)
+    late = _late(arms, late_filters)
     thetas = thetas_with_bands([predicate for predicate in predicates if key_sides(predicate) is None])
+    thetas += tuple(Theta(condition, relations(condition)) for condition in late)
     if grouping is None:
         readers = [output.expression for output in plan.outputs]
     else:
         readers = [*grouping.keys, *(a.argument for a in grouping.aggregates if a.argument is not None)]
     readers += [theta.predicate for theta in thetas]
     readers += [expression for key in keys if not key.is_exact for _, expression in key.members]
-    relations = tuple(_relation(arm, filters.get(arm.source.relation, []), readers) for arm in arms)
-    return Query(text, JoinGraph(relations, keys, thetas), plan.outputs, grouping)
+    arms = [replace(arm, conditions=tuple(each for each in arm.conditions if each not in late)) for arm in arms]
+    joined = tuple(_relation(arm, filters.get(arm.source.relation, []), readers) for arm in arms)
+    return Query(text, JoinGraph(joined, keys, thetas), plan.outputs, grouping)
 
 
 @dataclass(frozen=True)
 class _Arm:
     source: Source
     conditions: tuple[Expr, ...]
+
+
+def _late(arms: Sequence[_Arm], named: Sequence[str]) -> tuple[Expr, ...]:
+    """The conditions that are to be late, each once."""
+    can_be = {arm.source.relation: [each for each in arm.conditions if can_be_late(each)] for arm in arms}
+    found: dict[Expr, None] = {}
+    for name in named:
+        by_text = [each for several in can_be.values() for each in several if str(each) == name.strip()]
+        chosen = can_be.get(name.strip(), []) or by_text
+        if not chosen or len(arms) == 1:
+            raise _not_late(name, can_be)
+        found |= dict.fromkeys(chosen)
+    return tuple(found)
+
+
+def can_be_late(condition: Expr) -> bool:
+    """True of a condition that reads a row and may reject one whose keys are there."""
+    return bool(relations(condition)) and not (isinstance(condition, Call) and condition.function == "is_not_null")
+
+
+def _not_late(name: str, can_be: Mapping[str, Sequence[Expr]]) -> SpecError:
+    if len(can_be) == 1:
+        return SpecError(
+            f"filter '{name}' cannot be late",
+            detail="the query has one relation, and no join behind which to check it",
+            hint="leave 'late_filters' out",
+        )
+    known = [f"'{relation}' ({' AND '.join(map(str, several))})" for relation, several in can_be.items() if several]
+    return SpecError(
+        f"'late_filters' names '{name}', which is no filter of the query",
+        detail="a filter is named by its relation, or by the text of one of its conditions",
+        hint=f"filters that can be late: {', '.join(known)}" if known else "no filter of the query can be late",
+    )
 
 
 def _grouping(plan: LogicalPlan) -> tuple[LogicalPlan, Grouping | None]:

@@ -9,6 +9,7 @@ probe order over the other inputs; an empty order leaves the choice to `probe_or
     ((a b) c d)          a mixture
     (a b c | a>c>b)      rows of a probe c first, then b; the others take the default order
     ([a] b)              rows of a that agree in all that matters above are merged into one before they join
+    ((a b) c #0)         the first theta of the join graph is put off: checked on what the upper join makes
 
 Merging is for grouped queries: a `PreGroup` is the lower stage of a group-by in two stages, and what a merged row
 carries is said in `plan.pregrouping`.
@@ -17,12 +18,12 @@ carries is said in `plan.pregrouping`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
 from anabranch.errors import PlanError
-from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.join_graph import JoinGraph, is_selection, selection_name
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,14 @@ class Leaf:
 
 @dataclass(frozen=True)
 class JoinNode:
-    """An n-way window join; `orders[i]` lists the input positions that input i probes, or is empty for the default."""
+    """An n-way window join; `orders[i]` lists the input positions that input i probes, or is empty for the default.
+
+    `checks` are the positions of thetas that are put off to this join; see `plan.selections`.
+    """
 
     inputs: tuple[PhysicalPlan, ...]
     orders: tuple[tuple[int, ...], ...] = field(default=())
+    checks: tuple[int, ...] = field(default=())
 
     def __post_init__(self) -> None:
         if len(self.inputs) < 2:
@@ -52,6 +57,8 @@ class JoinNode:
         if len(set(self.relations)) != len(self.relations):
             twice = sorted({name for name in self.relations if self.relations.count(name) > 1})
             raise PlanError(f"relation '{twice[0]}' occurs twice in plan '{self.shape}'")
+        # The order of checks means nothing, so it is not part of the value.
+        object.__setattr__(self, "checks", tuple(sorted(self.checks)))
         if not self.orders:
             object.__setattr__(self, "orders", ((),) * len(self.inputs))
         if len(self.orders) != len(self.inputs):
@@ -71,10 +78,14 @@ class JoinNode:
     @property
     def shape(self) -> str:
         """The plan text without probe orders."""
-        return f"({' '.join(shape(child) for child in self.inputs)})"
+        return f"({' '.join([*(shape(child) for child in self.inputs), *self._checks])})"
+
+    @property
+    def _checks(self) -> tuple[str, ...]:
+        return tuple(selection_name(position) for position in self.checks)
 
     def __str__(self) -> str:
-        body = " ".join(str(child) for child in self.inputs)
+        body = " ".join([*(str(child) for child in self.inputs), *self._checks])
         orders = ", ".join(
             ">".join(shape(self.inputs[step]) for step in (position, *order))
             for position, order in enumerate(self.orders)
@@ -148,10 +159,10 @@ def content(plan: PhysicalPlan) -> frozenset[str]:
 def relations_of(parts: Iterable[str]) -> frozenset[str]:
     """The relations of some content.
 
-    >>> sorted(relations_of(["[a b]", "c"]))
+    >>> sorted(relations_of(["[a b]", "c", "#0"]))
     ['a', 'b', 'c']
     """
-    return frozenset(name for part in parts for name in part.strip("[]").split())
+    return frozenset(name for part in parts if not is_selection(part) for name in part.strip("[]").split())
 
 
 def nodes(plan: PhysicalPlan) -> Iterator[JoinNode]:
@@ -171,8 +182,8 @@ def ungrouped(plan: PhysicalPlan) -> PhysicalPlan:
             return plan
         case PreGroup(input=below):
             return ungrouped(below)
-        case JoinNode(inputs=several, orders=orders):
-            return JoinNode(tuple(ungrouped(child) for child in several), orders)
+        case JoinNode(inputs=several):
+            return replace(plan, inputs=tuple(ungrouped(child) for child in several))
 
 
 def height(plan: PhysicalPlan) -> int:

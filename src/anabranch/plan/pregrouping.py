@@ -92,7 +92,8 @@ def agreement(graph: JoinGraph, grouping: Grouping, merged: Iterable[str]) -> Ag
     for expression in grouping.keys:
         values |= dict.fromkeys([expression] if _is_safe(expression, inside) else _columns_in(expression, inside))
     for theta in graph.thetas:
-        if not theta.relations <= inside:
+        # A late filter of a relation that is merged as it stands is checked above, like what reaches outside.
+        if not theta.relations <= inside or len(inside) == 1:
             values |= dict.fromkeys(_columns_in(theta.predicate, inside))
     carried: list[Part] = []
     for position, aggregate in enumerate(grouping.aggregates):

@@ -54,6 +54,11 @@ class Query:
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     @property
+    def late_filters(self) -> tuple[str, ...]:
+        """The filters of one relation that joins check, as texts; part of the fingerprint."""
+        return tuple(str(theta) for theta in self.graph.thetas if len(theta.relations) == 1)
+
+    @property
     def seconds_between_boundaries(self) -> float:
         """The slide of a grouped query; 0 for any other."""
         return self.grouping.slide / 1e6 if self.grouping is not None else 0.0

@@ -3,8 +3,9 @@
 The grammar, in which a name is that of a relation and a shape is a plan without orders:
 
     plan   := join | name
-    join   := '(' input input+ ['|' order (',' order)*] ')'
+    join   := '(' input input+ check* ['|' order (',' order)*] ')'
     input  := plan | '[' plan ']'
+    check  := '#' number
     order  := shape ('>' shape)+
     shape  := an input without orders
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import re
 
+from anabranch.plan.join_graph import is_selection, position_of
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, shape
 from anabranch.plan.reader import TextReader
 
@@ -26,9 +28,9 @@ def parse(text: str) -> PhysicalPlan:
 
 
 class _Reader(TextReader):
-    token = re.compile(r"\s*([()\[\]|,>]|[A-Za-z_][A-Za-z_0-9]*|\S)")
+    token = re.compile(r"\s*([()\[\]|,>]|#[0-9]+|[A-Za-z_][A-Za-z_0-9]*|\S)")
     kind = "plan"
-    hint = "plans look like (a b c), ((a b) c), ([a] b) or ((a b) c d | c>(a b)>d)"
+    hint = "plans look like (a b c), ((a b) c), ([a] b), ((a b) c #0) or ((a b) c d | c>(a b)>d)"
 
     def input(self, at: int) -> tuple[PhysicalPlan, int]:
         if self.peek(at) != "[":
@@ -42,9 +44,13 @@ class _Reader(TextReader):
             return Leaf(token), at + 1
         at = self.expect(at, "(", "a relation name or '('")
         inputs: list[PhysicalPlan] = []
-        while self.peek(at) not in (")", "|"):
+        while self.peek(at) not in (")", "|") and not _is_check(self.peek(at)):
             child, at = self.input(at)
             inputs.append(child)
+        checks: list[int] = []
+        while _is_check(self.peek(at)):
+            checks.append(position_of(self.peek(at)))
+            at += 1
         orders: dict[int, tuple[int, ...]] = {}
         if self.peek(at) == "|":
             while not orders or self.peek(at) == ",":
@@ -53,8 +59,8 @@ class _Reader(TextReader):
                 if first in orders:
                     raise self.unexpected(start, "one order for each input")
                 orders[first] = tuple(others)
-        at = self.expect(at, ")", "'>', ',' or ')'")
-        return JoinNode(tuple(inputs), tuple(orders.get(i, ()) for i in range(len(inputs)))), at
+        at = self.expect(at, ")", "'>', ',' or ')'" if orders else "'|' or ')'" if checks else "')'")
+        return JoinNode(tuple(inputs), tuple(orders.get(i, ()) for i in range(len(inputs))), tuple(checks)), at
 
     def order(self, at: int, inputs: list[PhysicalPlan]) -> tuple[list[int], int]:
         shapes = [shape(child) for child in inputs]
@@ -75,3 +81,7 @@ class _Reader(TextReader):
 
 def _is_name(token: str) -> bool:
     return token[:1].isalpha() or token[:1] == "_"
+
+
+def _is_check(token: str) -> bool:
+    return is_selection(token) and len(token) > 1

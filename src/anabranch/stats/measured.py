@@ -15,6 +15,7 @@ from anabranch.plan.join_graph import JoinGraph, KeyClass
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, probe_order, shape
 from anabranch.plan.query import Query
+from anabranch.plan.selections import checked_by_probe, put_off
 from anabranch.plan.text import parse
 from anabranch.stats.step import StepStatistics, merge
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
@@ -57,7 +58,7 @@ def measured(
 
     alive = _alive(step, batches, seconds, graph)
     found: dict[str, list[tuple[float, float]]] = {}
-    joins = {node.shape: node for node in nodes(plan)}
+    joins, late = {node.shape: node for node in nodes(plan)}, put_off(plan)
     for probe in step.probes:
         bound, target, is_ahead = _looked_up(joins[probe.join], probe.origin, probe.target, graph)
         living = alive(probe.target, target, seconds / batches / (2 if is_ahead else -2))
@@ -69,9 +70,9 @@ def measured(
         pairs = {_pair(key, bound, target, graph) for key in graph.keys_between(bound, target)}
         if len(pairs) == 1 and chances > 0:
             found.setdefault(pairs.pop(), []).append((probe.matches, chances))
-        thetas = graph.thetas_between(bound, target)
+        thetas = checked_by_probe(joins[probe.join], bound, target, graph, late)
         if len(thetas) == 1 and probe.matches > 0:
-            found.setdefault(str(thetas[0]), []).append((probe.kept, probe.matches))
+            found.setdefault(str(graph.thetas[thetas[0]]), []).append((probe.kept, probe.matches))
     return FixedStatistics(
         rates={name: count / seconds / copies([name]) for name, count in step.rows_in.items()},
         filters={relation.name: 1.0 for relation in graph.relations if relation.filter is not None},

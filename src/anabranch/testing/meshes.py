@@ -7,8 +7,8 @@ import itertools
 from hypothesis import strategies as st
 
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, is_classifiable
-from anabranch.plan.join_graph import JoinGraph, Relation
-from anabranch.plan.mesh import Mesh, RelationRoutes, Route, Step, attributes_of, needs, selection_name
+from anabranch.plan.join_graph import JoinGraph, Relation, selection_name
+from anabranch.plan.mesh import Mesh, RelationRoutes, Route, Step, attributes_of, needs
 from anabranch.schema import is_text
 
 

@@ -8,15 +8,19 @@ arrive out of order within their allowed disorder.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup
+from anabranch.cql import compile_query
+from anabranch.expr import conjuncts
+from anabranch.plan.join_graph import Theta
+from anabranch.plan.normal_form import can_be_late
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes
 from anabranch.schema import TIMESTAMP, Schema
 
 SECOND = 1_000_000
@@ -210,10 +214,13 @@ class _Parts:
 
 
 @st.composite
-def plans(draw: st.DrawFn, relations: tuple[str, ...], *, merging: bool = False) -> PhysicalPlan:
+def plans(
+    draw: st.DrawFn, relations: tuple[str, ...], thetas: Sequence[Theta] = (), *, merging: bool = False
+) -> PhysicalPlan:
     """Any plan over the relations: mjoin, tree, or between; with default or drawn probe orders.
 
-    With `merging`, which grouped queries allow, inputs of joins may be merged before they join.
+    Thetas are put off to any join that has their relations. With `merging`, which grouped queries allow, inputs of
+    joins may be merged before they join, and no theta is put off.
     """
     names = draw(st.permutations(relations))
     pieces: list[PhysicalPlan] = [Leaf(name) for name in names]
@@ -228,7 +235,32 @@ def plans(draw: st.DrawFn, relations: tuple[str, ...], *, merging: bool = False)
                 tuple(draw(st.permutations([i for i in range(arity) if i != position]))) for position in range(arity)
             )
         pieces.insert(draw(st.integers(0, len(pieces))), JoinNode(tuple(inputs), orders))
-    return pieces[0]
+    plan = pieces[0]
+    for position, theta in enumerate(thetas):
+        joins = [node for node in nodes(plan) if theta.relations <= {*node.relations}]
+        chosen = draw(st.sampled_from([None, None, *joins])) if not merging else None
+        if chosen is not None:
+            plan = _checking(plan, chosen, position)
+    return plan
+
+
+def _checking(plan: PhysicalPlan, node: JoinNode, position: int) -> PhysicalPlan:
+    """The plan in which one of its joins checks a theta."""
+    if not isinstance(plan, JoinNode):
+        return plan
+    checks = (*plan.checks, position) if plan is node else plan.checks
+    return replace(plan, inputs=tuple(_checking(child, node, position) for child in plan.inputs), checks=checks)
+
+
+@st.composite
+def late_filters(draw: st.DrawFn, drawn: DrawnQuery, given: Arrivals) -> list[str]:
+    """Some of the filters of a query, by relation or by text, to be checked by joins."""
+    graph = compile_query(drawn.cql, given.catalog).graph
+    if len(graph.names) == 1:
+        return []
+    parts = [(r.name, part) for r in graph.relations if r.filter is not None for part in conjuncts(r.filter)]
+    named = [name for owner, part in parts if can_be_late(part) for name in (owner, str(part))]
+    return draw(st.lists(st.sampled_from(named), max_size=3)) if named else []
 
 
 @st.composite

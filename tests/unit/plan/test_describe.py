@@ -5,7 +5,6 @@ import pyarrow as pa
 from anabranch.expr import Call, Column
 from anabranch.plan.describe import conditions, describe
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
-from anabranch.plan.physical import JoinNode, nodes
 from anabranch.plan.text import parse
 from anabranch.schema import Field, Schema
 from anabranch.window import Window
@@ -25,15 +24,18 @@ GRAPH = JoinGraph(
 
 
 def test_each_predicate_is_added_by_exactly_one_join_of_a_tree() -> None:
-    inner, outer = nodes(parse("((a b) c)"))
-    assert conditions(inner, GRAPH) == ("a.k = b.k",)
-    assert conditions(outer, GRAPH) == ("a.k = c.k", "a.p < c.p")
+    assert conditions(parse("((a b) c)"), GRAPH) == {"(a b)": ("a.k = b.k",), "((a b) c)": ("a.k = c.k", "a.p < c.p")}
+
+
+def test_a_predicate_that_is_put_off_is_told_where_it_is_checked() -> None:
+    assert conditions(parse("((a c) b #0)"), GRAPH) == {
+        "(a c)": ("a.k = c.k",),
+        "((a c) b #0)": ("a.k = b.k", "a.p < c.p (#0, put off)"),
+    }
 
 
 def test_an_mjoin_adds_all_predicates_at_once() -> None:
-    root = parse("(a b c)")
-    assert isinstance(root, JoinNode)
-    assert conditions(root, GRAPH) == ("a.k = b.k = c.k", "a.p < c.p")
+    assert conditions(parse("(a b c)"), GRAPH) == {"(a b c)": ("a.k = b.k = c.k", "a.p < c.p")}
 
 
 def test_the_description_names_joins_orders_states_and_relations() -> None:
@@ -50,6 +52,7 @@ def test_the_description_names_joins_orders_states_and_relations() -> None:
         "  relation a = sa [RANGE 10 SECONDS]",
         "  relation b = sb [RANGE 10 SECONDS]",
         "  relation c = sc [RANGE 10 SECONDS]",
+        "  #0 is a.p < c.p",
     ]
 
 

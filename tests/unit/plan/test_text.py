@@ -63,7 +63,7 @@ def test_the_extremes_have_their_texts() -> None:
     assert str(mixed) == "((a b) c d | c>(a b)>d)"
 
 
-HINT = "plans look like (a b c), ((a b) c), ([a] b) or ((a b) c d | c>(a b)>d)"
+HINT = "plans look like (a b c), ((a b) c), ([a] b), ((a b) c #0) or ((a b) c d | c>(a b)>d)"
 MISPLACED = {
     "": (1, "a relation name or '('", "the end"),
     "(a b": (5, "a relation name or '('", "the end"),

@@ -20,8 +20,7 @@ from anabranch.engine.fabric.ruster import CompiledRoute, Ruster
 from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import look_up, passing
 from anabranch.engine.state.base import BaseState
-from anabranch.plan.join_graph import JoinGraph, Theta
-from anabranch.plan.mesh import selection_name
+from anabranch.plan.join_graph import JoinGraph, Theta, selection_name
 from anabranch.plan.token import Token
 
 MESH = "mesh"

@@ -27,8 +27,8 @@ from anabranch.engine.fabric.track import read_attributes
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState
-from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.mesh import Route, attributes_of, is_selection, needs, selected
+from anabranch.plan.join_graph import JoinGraph, is_selection
+from anabranch.plan.mesh import Route, attributes_of, needs, selected
 from anabranch.plan.token import Token
 from anabranch.stats.operators import OperatorMatrix
 from anabranch.stats.profiles import OperatorProfile

@@ -10,8 +10,8 @@ import numpy as np
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.compile import Probe, compile_probe
-from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.mesh import RelationRoutes, Route, is_selection, selected
+from anabranch.plan.join_graph import JoinGraph, is_selection
+from anabranch.plan.mesh import RelationRoutes, Route, selected
 from anabranch.plan.token import Token
 
 GATHERED = 1 << 13
