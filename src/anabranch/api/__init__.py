@@ -7,7 +7,8 @@ said before anything runs, and a stream registered anew does not change a query 
 
 from anabranch.api.query import ContinuousQuery
 from anabranch.api.session import Session
+from anabranch.api.together import Together
 from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.host.spark.handle import ContinuousQueries, QueryHandle
 
-__all__ = ["ContinuousQueries", "ContinuousQuery", "ContinuousQueryWriter", "QueryHandle", "Session"]
+__all__ = ["ContinuousQueries", "ContinuousQuery", "ContinuousQueryWriter", "QueryHandle", "Session", "Together"]

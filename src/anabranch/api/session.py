@@ -8,6 +8,8 @@ from functools import partial
 
 from anabranch.api.durations import read_duration, read_timeout
 from anabranch.api.query import ContinuousQuery, RegisteredStream
+from anabranch.api.together import Together
+from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.errors import CatalogError
 from anabranch.host.spark import session as spark_host
@@ -121,4 +123,20 @@ class Session:
         CqlError
             With the place in the text and what was expected there, or which names exist.
         """
-        return ContinuousQuery(self, text, allow_unbounded)
+        return ContinuousQuery(self, text, allow_unbounded, late_filters)
+
+    def together(self, **queries: ContinuousQueryWriter) -> Together:
+        """Several queries to be started as one: their streams are read, spread and kept once.
+
+        Parameters
+        ----------
+        queries
+            Where the results of each query go and how it is planned, under the name that tells it apart. A relation
+            of the same alias in several queries is shared; its windows and filters may differ.
+
+        Raises
+        ------
+        BundleError
+            When queries cannot share their rows, with the reason and what to do.
+        """
+        return Together(self, queries)

@@ -167,7 +167,7 @@ class SharedEngine:
 
     def _in_column(self, share: _Share, results: pa.RecordBatch) -> pa.RecordBatch:
         schema = self.result_schema()
-        value = pa.StructArray.from_arrays(results.columns, fields=list(results.schema))
+        value = pa.StructArray.from_arrays(results.columns, fields=list(schema.field(share.name).type))
         columns = [value if f.name == share.name else pa.nulls(len(value), f.type) for f in schema]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -16,7 +16,7 @@ from anabranch.host.meshing import Staging
 from anabranch.host.slot import SlotPlan
 from anabranch.host.steering import Record, Steering, Switch
 from anabranch.plan.bundle import Bundle, BundlePlan
-from anabranch.plan.mesh import Plan
+from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
 
@@ -30,6 +30,8 @@ class Course:
     switches: tuple[Switch, ...] = ()
     staging: Staging | None = None
     """When slots look for a mesh; never when None."""
+    goes_on: bool = False
+    """Whether a restart begins with the plan that the last batch had, and not with the one it is given."""
 
 
 class BundleSteering:
@@ -60,6 +62,11 @@ class BundleSteering:
                 hint=f"queries that run together are told apart by name: {', '.join(self.each)}",
             )
         return self.each[name]
+
+    def freeze(self, frozen: bool = True) -> None:
+        """Keeps all queries from changing their plans by themselves, or lets them again."""
+        for steering in self.each.values():
+            steering.freeze(frozen)
 
     def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[Record]]:
         """The plans for a batch, and records of what could not be done."""
@@ -100,6 +107,18 @@ def make_steering(
 def _steering(query: Query, plan: Plan, partitioning: Partitioning, course: Course) -> Steering:
     adapt, means, switches, staging = course.adapt, course.means, course.switches, course.staging
     return Steering(query, plan, partitioning, adapt=adapt, means=means, switches=switches, staging=staging)
+
+
+def resumed(
+    plan: Plan | BundlePlan, course: Course | Mapping[str, Course], report: Mapping[str, Any]
+) -> Plan | BundlePlan:
+    """The plan to begin with after a batch that left the report: those that go on are as they were in it."""
+    if not isinstance(plan, BundlePlan):
+        assert isinstance(course, Course)
+        return parse_plan(report["plan"]) if course.goes_on and "plan" in report else plan
+    assert not isinstance(course, Course)
+    left = {name: parse_plan(text) for name, text in report.get("plans", {}).items() if course[name].goes_on}
+    return BundlePlan({**plan.plans, **left})
 
 
 def by_query(results: pa.Table) -> dict[str, pa.Table]:

@@ -9,7 +9,9 @@ from anabranch.engine.engine import expiry
 from anabranch.host.clock import Clocks
 from anabranch.host.slot import SlotPlan, SlotTask
 from anabranch.host.store import Manifest, RowFile, new_attempt
+from anabranch.plan.bundle import BundlePlan
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
+from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics, merge
@@ -104,7 +106,13 @@ def next_manifest(task: SlotTask, reports: Mapping[int, Mapping[str, Any]], cloc
         RowFile(f.name, f.batch, f.slot, f.rows, f.newest, partitionings.index(partitioning))
         for f, partitioning in kept
     )
-    return Manifest(task.batch, task.attempt, clocks, files, partitionings, {"plan": str(task.plan)})
+    return Manifest(task.batch, task.attempt, clocks, files, partitionings, _told(task.plan))
+
+
+def _told(plan: Plan | BundlePlan) -> dict[str, Any]:
+    if isinstance(plan, BundlePlan):
+        return {"plans": {name: str(each) for name, each in plan.plans.items()}}
+    return {"plan": str(plan)}
 
 
 def is_alive(query: Query, file: RowFile, lows: Mapping[str, int]) -> bool:

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from anabranch.errors import BundleError
 from anabranch.expr import Call, Expr, can_fail, columns, conjunction, conjuncts
-from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, render
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.query import Query
@@ -61,8 +61,7 @@ class Bundle(Query):
     @cached_property
     def schema(self) -> Schema:
         """One column for each query: a row has a value in that of the query whose result it is, and in no other."""
-        results = {member.name: pa.struct(list(member.query.schema.to_arrow())) for member in self.members}
-        return Schema(tuple(Field(name, kind, True) for name, kind in results.items()))
+        return Schema(tuple(Field(member.name, _struct(member.query.schema), True) for member in self.members))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -78,6 +77,11 @@ class BundlePlan:
 
     def __str__(self) -> str:
         return "; ".join(f"{name}: {plan}" for name, plan in sorted(self.plans.items()))
+
+
+def _struct(schema: Schema) -> pa.DataType:
+    """Rows as values; a row that is not there has no value in any field."""
+    return pa.struct([pa.field(field.name, field.type) for field in schema])
 
 
 def bundle(queries: Mapping[str, Query]) -> Bundle:
@@ -101,6 +105,20 @@ def bundle(queries: Mapping[str, Query]) -> Bundle:
     text = "\n".join(f"{name}: {query.text}" for name, query in named.items())
     graph = JoinGraph(tuple(relations.values()), keys, tuple(bands))
     return Bundle(text, graph, (), None, members)
+
+
+def describe(bundle: Bundle) -> str:
+    """What the queries share, who reads it, and what each asks beyond it."""
+    lines = render(bundle.graph).splitlines()
+    for number, relation in enumerate(bundle.graph.relations):
+        readers = [member.name for member in bundle.members if relation.name in member.query.graph.names]
+        lines[number] += f"  read by {', '.join(readers)}"
+    for member in bundle.members:
+        for terms in member.terms:
+            window = [str(Window(terms.range))] if terms.is_shorter else []
+            asked = [*window, *([str(terms.filter)] if terms.filter is not None else [])]
+            lines.append(f"{member.name} asks of {terms.relation}: {', '.join(asked)}")
+    return "\n".join(lines)
 
 
 def partitioning_of(query: Query, slots: int) -> Partitioning:

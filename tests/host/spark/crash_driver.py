@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from anabranch.choosing import Wishes, decide, proposal
 from anabranch.cql import compile_query
+from anabranch.host.bundling import Course
 from anabranch.host.spark import worker
 from anabranch.host.spark.parquet_sink import ParquetSink
 from anabranch.host.spark.runner import Changes, SparkRunner, start_query
@@ -72,7 +73,7 @@ def start(spark: SparkSession, folder: Path, moment: str, batch: int, plan: str,
         name=None,
         idle_timeouts={},
         announce=announce,
-        changes=Changes(switches=tuple(Switch(at, parse_plan(plan), how) for at, plan, how in story.switches)),
+        changes=Changes(Course(switches=tuple(Switch(at, parse_plan(plan), how) for at, plan, how in story.switches))),
     )
     return running
 

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.errors import AnabranchError
+from anabranch.plan.bundle import BundlePlan
 from anabranch.plan.mesh import Plan
 
 _SPARK_STEP = "addBatch"
@@ -33,13 +34,15 @@ class Runner(Protocol):
         """What ended the query from within a batch, if anything did."""
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> Plan | BundlePlan:
         """The plan of the latest batch, or the one that most slots had."""
 
-    def migrate(self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool) -> None:
+    def migrate(
+        self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool, query: str | None = None
+    ) -> None:
         """Asks for another plan, which the next batch has."""
 
-    def abort_migration(self) -> None:
+    def abort_migration(self, query: str | None = None) -> None:
         """Goes back to the plans from before the change under way, with the next batch."""
 
     def freeze(self, frozen: bool) -> None:
@@ -112,12 +115,17 @@ class QueryHandle:
         return dict(self._query.status)
 
     @property
-    def plan(self) -> Plan:
-        """The plan in force; the one that most slots have, where they differ."""
+    def plan(self) -> Plan | BundlePlan:
+        """The plan in force; the one that most slots have, where they differ. Of a bundle, that of each query."""
         return self._runner.plan
 
     def migrate(
-        self, plan: str, strategy: str = "auto", slots: Iterable[int] | None = None, box_by_box: bool = False
+        self,
+        plan: str,
+        strategy: str = "auto",
+        slots: Iterable[int] | None = None,
+        box_by_box: bool = False,
+        query: str | None = None,
     ) -> None:
         """Changes the plan while the query runs, from the next batch on; no result is lost, repeated or wrong.
 
@@ -132,6 +140,8 @@ class QueryHandle:
             The slots to change, when not all.
         box_by_box
             Change the parts in which the plans differ one after another, not all at once.
+        query
+            Of queries that run together, the name of the one whose plan is to change.
 
         Raises
         ------
@@ -144,11 +154,11 @@ class QueryHandle:
         --------
         >>> handle.migrate("(a (b c))", strategy="parallel-track")  # doctest: +SKIP
         """
-        self._runner.migrate(plan, strategy, slots, box_by_box)
+        self._runner.migrate(plan, strategy, slots, box_by_box, query)
 
-    def abort_migration(self) -> None:
+    def abort_migration(self, query: str | None = None) -> None:
         """Goes back, with the next batch, to the plan from before the change that is under way."""
-        self._runner.abort_migration()
+        self._runner.abort_migration(query)
 
     def freeze(self, frozen: bool = True) -> None:
         """Keeps the query from changing its plan by itself; it goes on watching and says what it would do."""

@@ -10,7 +10,6 @@ Spark's own writer still serves Parquet with partition columns or with options t
 
 from __future__ import annotations
 
-import itertools
 import posixpath
 import uuid
 from collections.abc import Callable, Iterator
@@ -44,38 +43,82 @@ class ParquetSink:
         self, frame: DataFrame, batch_id: int
     ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
         """The function that takes a worker's results into a staged file."""
-        with named_failure("parquet", self.path, batch_id):
-            return write_function(self._folder.stage(batch_id, query_id(frame)), self.compression)
+        return write_function(self.staged(frame, batch_id))
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
         """Runs the step, whose last function is `in_workers`, and publishes what it staged."""
         with named_failure("parquet", self.path, batch_id), evaluating(batch_id):
             frame.collect()
+            self.publish(frame, batch_id)
+
+    def staged(self, frame: DataFrame, batch_id: int) -> StagedFile:
+        """What a worker writes its results of the batch to."""
+        with named_failure("parquet", self.path, batch_id):
+            return StagedFile(self._folder.stage(batch_id, query_id(frame)), self.compression)
+
+    def publish(self, frame: DataFrame, batch_id: int) -> None:
+        """What workers staged of the batch is there for everyone."""
+        with named_failure("parquet", self.path, batch_id):
             self._folder.publish(batch_id, query_id(frame))
 
 
-def write_function(staging: str, compression: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def write_function(file: StagedFile) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        files, folder, _ = locate(staging)
-        target = posixpath.join(folder, f"part-{context.partitionId():05d}.parquet")
-        partial = posixpath.join(folder, f".part-{uuid.uuid4().hex}")
-        first = next(batches, None)
-        if first is None:
-            return
-        with _sink_errors(staging):
-            files.create_dir(folder, recursive=True)
-            writer = _writer(files, partial, first.schema, compression)
-        with writer:
-            for batch in itertools.chain([first], batches):
-                with _sink_errors(staging):
-                    writer.write_batch(batch)
-        with _sink_errors(staging):
-            files.move(partial, target)
+        with file.open() as results:
+            for batch in batches:
+                results.write(batch)
         yield from ()
 
     return write
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """Where a worker puts its results of a batch: one file of the staging folder, there once it is whole."""
+
+    staging: str
+    compression: str
+
+    @contextmanager
+    def open(self) -> Iterator[OpenFile]:
+        context = TaskContext.get()
+        assert context is not None
+        results = OpenFile(self, context.partitionId())
+        try:
+            yield results
+        except BaseException:
+            results.abandon()
+            raise
+        results.finish()
+
+
+class OpenFile:
+    """A staged file being written; without any batch there is none."""
+
+    def __init__(self, file: StagedFile, partition: int) -> None:
+        self._file = file
+        self._files, folder, _ = locate(file.staging)
+        self._folder = folder
+        self._target = posixpath.join(folder, f"part-{partition:05d}.parquet")
+        self._partial = posixpath.join(folder, f".part-{uuid.uuid4().hex}")
+        self._writer: parquet.ParquetWriter | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        with _sink_errors(self._file.staging):
+            if self._writer is None:
+                self._files.create_dir(self._folder, recursive=True)
+                self._writer = _writer(self._files, self._partial, batch.schema, self._file.compression)
+            self._writer.write_batch(batch)
+
+    def finish(self) -> None:
+        if self._writer is not None:
+            with _sink_errors(self._file.staging):
+                self._writer.close()
+                self._files.move(self._partial, self._target)
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
 
 
 @contextmanager

@@ -14,19 +14,18 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.adapt.loop import Means
-from anabranch.adapt.settings import Settings
 from anabranch.catalog import StreamDeclaration
 from anabranch.engine.operators.group_by import parts_schema
 from anabranch.errors import CorruptCheckpoint
 from anabranch.host import hot
+from anabranch.host.bundling import Course, make_steering, resumed
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import (
     counts_by_stream,
@@ -35,24 +34,25 @@ from anabranch.host.commit import (
     next_manifest,
     next_task,
 )
-from anabranch.host.meshing import Staging
 from anabranch.host.slot import SlotTask
-from anabranch.host.spark.anchor import is_on_several_machines, make_anchor
+from anabranch.host.spark.anchor import forget_at_slots, is_on_several_machines, make_anchor
 from anabranch.host.spark.arrow_schema import to_spark
+from anabranch.host.spark.bundle_sink import BundleSink
 from anabranch.host.spark.failure import evaluating
 from anabranch.host.spark.parquet_sink import ParquetSink
 from anabranch.host.spark.session import refuse_speculation
 from anabranch.host.spark.sink import Sink
 from anabranch.host.spark.source import PASSES, has_observed_filters, tagged_union, to_slots
 from anabranch.host.spark.worker import finish_function, step_function, then
-from anabranch.host.steering import Record, Steering, Switch, event_seconds
+from anabranch.host.steering import Record, event_seconds
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, TIME, wire_layout
+from anabranch.plan.bundle import Bundle, BundlePlan, partitioning_of
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, rows_wait
 from anabranch.plan.mesh import Plan, parse_plan
-from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query import Query
 from anabranch.schema import Schema
+from anabranch.stats.step import StepStatistics, merge
 
 REMEMBERED_BATCHES = 1000
 BATCH_SETTINGS = {
@@ -68,16 +68,10 @@ Listener = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class Changes:
-    """What may change the plan of a query while it runs, and who is told."""
+    """What may change the plan of a query, or of each query of a bundle, while it runs, and who is told."""
 
-    adapt: Settings | None = None
-    means: Means | None = None
-    switches: tuple[Switch, ...] = ()
+    course: Course | Mapping[str, Course] = field(default_factory=Course)
     listeners: tuple[Listener, ...] = ()
-    goes_on: bool = False
-    """Whether a restart begins with the plan that the last batch had, and not with the one it is given."""
-    staging: Staging | None = None
-    """When slots look for a mesh; never when None."""
 
 
 class SparkRunner:
@@ -86,7 +80,7 @@ class SparkRunner:
     def __init__(
         self,
         query: Query,
-        plan: Plan,
+        plan: Plan | BundlePlan,
         sink: Sink,
         checkpoint: str,
         slots: int,
@@ -103,21 +97,13 @@ class SparkRunner:
         self.failure: BaseException | None = None
         self.store = Store(checkpoint)
         self.identity = self.store.open(query, execution)
-        self.partitioning = choose_partitioning(query.graph, slots)
+        self.partitioning = partitioning_of(query, slots)
         self.layout = wire_layout(query, self.partitioning)
         self.manifest = self.store.latest()
         self.changes = changes or Changes()
-        if self.changes.goes_on and self.manifest is not None and "plan" in self.manifest.report:
-            plan = parse_plan(self.manifest.report["plan"])
-        self.steering = Steering(
-            query,
-            plan,
-            self.partitioning,
-            adapt=self.changes.adapt,
-            means=self.changes.means,
-            switches=self.changes.switches,
-            staging=self.changes.staging,
-        )
+        if self.manifest is not None:
+            plan = resumed(plan, self.changes.course, self.manifest.report)
+        self.steering = make_steering(query, plan, self.partitioning, self.changes.course)
         hot.claim(self.identity, self.store.location)
         self._clocks = (
             self.manifest.clocks.resumed(_now()) if self.manifest else Clocks.at_start(query.graph.streams, _now())
@@ -129,15 +115,17 @@ class SparkRunner:
         self._adaptive: OrderedDict[int, dict[str, Any]] = OrderedDict()
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> Plan | BundlePlan:
         """The plan of the latest batch, or the one that most slots had."""
         return self.steering.plan
 
-    def migrate(self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool) -> None:
-        self.steering.migrate(parse_plan(plan), strategy, slots, box_by_box=box_by_box)
+    def migrate(
+        self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool, query: str | None = None
+    ) -> None:
+        self.steering.of_query(query).migrate(parse_plan(plan), strategy, slots, box_by_box=box_by_box)
 
-    def abort_migration(self) -> None:
-        self.steering.abort()
+    def abort_migration(self, query: str | None = None) -> None:
+        self.steering.of_query(query).abort()
 
     def freeze(self, frozen: bool) -> None:
         self.steering.freeze(frozen)
@@ -150,12 +138,13 @@ class SparkRunner:
         return self._adaptive.get(batch_id)
 
     def release(self) -> None:
-        """Gives back the memory that hot state takes on this machine; once, for a later run may have it by then."""
+        """Gives back the memory that hot state takes; once, for a later run may have it by then."""
         if not self._is_released:
             self._is_released = True
             hot.forget(self.identity)
             if self._anchor is not None:
                 with suppress(Exception):  # Spark may have ended before
+                    forget_at_slots(self._anchor, self.identity)
                     self._anchor.unpersist()
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
@@ -231,7 +220,8 @@ class SparkRunner:
             self._anchor = make_anchor(frame.sparkSession, self.partitioning.slots)
         rows = to_slots(frame, self.partitioning, self._anchor)
         step = step_function(task, self.identity, self.store.location)
-        into_sink = self.sink.in_workers(frame, task.batch) if isinstance(self.sink, ParquetSink) else None
+        sink = self.sink if isinstance(self.sink, ParquetSink | BundleSink) else None
+        into_sink = sink.in_workers(frame, task.batch) if sink is not None else None
         if self.query.grouping is None:
             return rows.mapInArrow(then(step, into_sink), to_spark(self.query.schema))
         parts = rows.mapInArrow(step, to_spark(Schema.from_arrow(parts_schema(self.query.grouping))))
@@ -314,15 +304,31 @@ class SparkRunner:
             ],
             "statistics": statistics.to_json(),
         }
+        if isinstance(self.query, Bundle):
+            self._adaptive[batch_id]["queries"] = {
+                each.name: _of_query(each.name, reports) for each in self.query.members
+            }
         while len(self._adaptive) > REMEMBERED_BATCHES:
             self._adaptive.popitem(last=False)
+
+
+def _of_query(name: str, reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the slots report of one query of a bundle."""
+    own = [report["queries"][name] for _, report in sorted(reports.items())]
+    statistics = merge(StepStatistics.from_json(report["statistics"]) for report in own)
+    return {
+        "plans": [report["plan"] for report in own],
+        "migrating": [slot for slot, report in enumerate(own) if report["migrating"]],
+        "rowsOut": statistics.rows_out,
+        "statistics": statistics.to_json(),
+    }
 
 
 def start_query(
     *,
     spark: SparkSession,
     query: Query,
-    plan: Plan,
+    plan: Plan | BundlePlan,
     frames: Mapping[str, DataFrame],
     declarations: Mapping[str, StreamDeclaration],
     sink: Sink,

@@ -243,7 +243,7 @@ class ForeachBatchSink:
     function: Callable[[DataFrame, int], None]
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
-        with _evaluated(frame, "foreachBatch", batch_id), named_failure("foreachBatch", None, batch_id):
+        with evaluated(frame, "foreachBatch", batch_id), named_failure("foreachBatch", None, batch_id):
             self.function(frame, batch_id)
 
 
@@ -255,13 +255,13 @@ class ConsoleSink:
     truncate: bool = True
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
-        with _evaluated(frame, "console", batch_id), named_failure("console", None, batch_id):
+        with evaluated(frame, "console", batch_id), named_failure("console", None, batch_id):
             print(f"-------- batch {batch_id} --------")  # noqa: T201
             frame.show(self.rows, self.truncate)
 
 
 @contextmanager
-def _evaluated(frame: DataFrame, format: str, batch_id: int) -> Iterator[None]:
+def evaluated(frame: DataFrame, format: str, batch_id: int) -> Iterator[None]:
     """The frame computed once and kept: what follows may read all, part or nothing of it, and the step still runs."""
     frame.persist()
     try:

@@ -21,6 +21,7 @@ from anabranch.expr import Call, Column, Expr, conjuncts
 from anabranch.host.spark.anchor import SLOT, anchored, slot_keys
 from anabranch.host.spark.expressions import key_code_sql, quote, spark_type, to_spark_sql
 from anabranch.host.wire import RELATION, TIME, WireLayout
+from anabranch.plan.bundle import Bundle
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Partitioning, row_code
 
@@ -76,6 +77,9 @@ def relation_frame(position: int, relation: Relation, layout: WireLayout, frame:
         else:
             key = keys[code]
             selected[wire] = key_code_sql(to_spark_sql(key.expression(relation.name), column), key.type)
+            if isinstance(layout.query, Bundle):
+                # Rows without this key are of use to the queries that do not compare it; the others filter them.
+                selected[wire] = f"coalesce({selected[wire]}, 0L)"
     placed = {wire: name for name, wire in layout.payload[relation.name].items()}
     expressions = []
     for field in [*layout.schema.names, PASSES]:

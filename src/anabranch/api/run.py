@@ -1,0 +1,116 @@
+"""How something is run, whatever it is: the settings that a query alone and queries together have in common."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from typing import Any, Self
+
+from anabranch.api.durations import read_duration, read_timeout
+from anabranch.errors import SpecError
+from anabranch.host.clock import IDLE_TIMEOUT
+from anabranch.host.spark import session as spark_host
+from anabranch.host.spark.runner import Listener
+
+
+class RunSettings:
+    """Name, trigger, slots, idle timeout, listeners and options, said one by one as in PySpark."""
+
+    def __init__(self, spark: spark_host.SparkSession) -> None:
+        self._spark = spark
+        self._options: dict[str, str] = {}
+        self._name: str | None = None
+        self._trigger: dict[str, Any] = {"processingTime": "0 seconds"}
+        self._slots: int | None = None
+        self._idle_timeout = IDLE_TIMEOUT
+        self._listeners: tuple[Listener, ...] = ()
+
+    def option(self, key: str, value: object) -> Self:
+        """One option of the sink; `checkpointLocation` is where the state is kept."""
+        self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        return self
+
+    def options(self, **options: object) -> Self:
+        """Several options at once."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def queryName(self, queryName: str) -> Self:
+        """The name of the query, and of the table of a memory sink."""
+        if not queryName.strip():
+            raise SpecError("the name of a query is empty", hint="give it a name, or leave it out")
+        self._name = queryName
+        return self
+
+    def trigger(self, *, processingTime: str | None = None, availableNow: bool | None = None) -> Self:
+        """Either a micro-batch every `processingTime`, or all data there is now and then the end."""
+        match processingTime, availableNow:
+            case str(), None | False:
+                read_duration(processingTime, "the trigger's processing time", SpecError)
+                self._trigger = {"processingTime": processingTime}
+            case None, True:
+                self._trigger = {"availableNow": True}
+            case _:
+                raise SpecError(
+                    "a trigger needs exactly one of processingTime and availableNow",
+                    hint="write trigger(processingTime='2 seconds') or trigger(availableNow=True)",
+                )
+        return self
+
+    def slots(self, count: int) -> Self:
+        """How many tasks share the work; a restart from a checkpoint may name another number."""
+        if count < 1:
+            raise SpecError(f"{count} slots cannot run a query", hint="use one slot or more")
+        self._slots = count
+        return self
+
+    def idleTimeout(self, timeout: str) -> Self:
+        """The idle timeout of the streams that were registered without one; `none` to wait for ever."""
+        read_timeout(timeout, "of the query", SpecError)
+        self._idle_timeout = timeout
+        return self
+
+    def onChange(self, listener: Listener) -> Self:
+        """Calls a function in the driver with every decision and every migration, as a mapping that JSON can hold."""
+        self._listeners = (*self._listeners, listener)
+        return self
+
+    def _said(self) -> list[str]:
+        """The settings that are not as they were at first."""
+        fresh = RunSettings(self._spark)
+        said = {
+            "a name": self._name,
+            "a trigger": self._trigger != fresh._trigger,
+            "a number of slots": self._slots,
+            "an idle timeout": self._idle_timeout != fresh._idle_timeout,
+            "a listener": self._listeners,
+            "a checkpoint": len(self._sink_options) < len(self._options),
+        }
+        return [what for what, is_said in said.items() if is_said]
+
+    @property
+    def _slot_count(self) -> int:
+        return self._slots or int(self._spark.sparkContext.defaultParallelism)
+
+    @property
+    def _sink_options(self) -> dict[str, str]:
+        return {key: value for key, value in self._options.items() if key.lower() != "checkpointlocation"}
+
+    def _checkpoint(self, what: str, *, must_last: bool) -> str:
+        """The given place, else one below the session's, else a temporary one for sinks that do not last either."""
+        for key, value in self._options.items():
+            if key.lower() == "checkpointlocation":
+                return value
+        common = self._spark.conf.get("spark.sql.streaming.checkpointLocation", None)
+        if common and self._name:
+            return f"{common.rstrip('/')}/{self._name}"
+        if not must_last:
+            folder = tempfile.mkdtemp(prefix="anabranch-checkpoint-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            return folder
+        raise SpecError(
+            f"{what} has no checkpoint",
+            hint="give option('checkpointLocation', …): a folder of this query's own, kept between restarts",
+        )

@@ -1,0 +1,128 @@
+"""Several queries started as one: their streams are read, spread and kept once, and each has its own plan and sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from typing import TYPE_CHECKING
+
+from anabranch.api.durations import read_timeout
+from anabranch.api.run import RunSettings
+from anabranch.api.writer import ContinuousQueryWriter
+from anabranch.choosing import first_plan
+from anabranch.errors import BundleError, SpecError
+from anabranch.host.spark.bundle_sink import BundleSink
+from anabranch.host.spark.handle import QueryHandle
+from anabranch.host.spark.runner import Changes, start_query
+from anabranch.host.spark.sink import Sink
+from anabranch.plan.bundle import Bundle, BundlePlan, bundle, describe
+from anabranch.plan.execution import DEFAULT_EXECUTION
+
+if TYPE_CHECKING:
+    from anabranch.api.query import RegisteredStream
+    from anabranch.api.session import Session
+
+
+class Together(RunSettings):
+    """Queries to start as one, each with its own writer; how they run is said here, for all of them.
+
+    Examples
+    --------
+    >>> together = session.together(
+    ...     alerts=alerts.writeStream.option("path", "out/alerts").plan("mesh"),
+    ...     audits=audits.writeStream.option("path", "out/audits"),
+    ... )  # doctest: +SKIP
+    >>> handle = together.option("checkpointLocation", "checkpoint").start()  # doctest: +SKIP
+    """
+
+    def __init__(self, session: Session, writers: Mapping[str, ContinuousQueryWriter]) -> None:
+        super().__init__(session.spark)
+        self._session = session
+        self._writers = dict(sorted(writers.items()))
+        for name, writer in self._writers.items():
+            said = [*writer._said(), *(["an execution model"] if writer._execution != DEFAULT_EXECUTION else [])]
+            if said:
+                raise SpecError(
+                    f"query '{name}' has {said[0]} of its own",
+                    detail="queries that run together have one trigger, one checkpoint, one number of slots",
+                    hint="say it of what together() returns" if said[0] != "an execution model" else "leave it out",
+                )
+        self._bundle: Bundle = bundle({name: writer.query._query for name, writer in self._writers.items()})
+        self._streams: dict[str, RegisteredStream] = {}
+        for name, writer in self._writers.items():
+            for stream, registered in writer.query._streams.items():
+                if self._streams.setdefault(stream, registered) != registered:
+                    raise BundleError(
+                        f"stream '{stream}' was registered anew before query '{name}' was compiled",
+                        hint="compile all queries after the last registration",
+                    )
+
+    def explain(self) -> None:
+        """Prints what the queries share, and how each would run."""
+        print(self.explanation())  # noqa: T201
+
+    def explanation(self) -> str:
+        """What the queries share, what each asks beyond that, and the choice of its plan."""
+        parts = [describe(self._bundle)]
+        parts += [f"== {name} ==\n{writer.explanation()}" for name, writer in self._as_they_run.items()]
+        return "\n\n".join(parts)
+
+    def start(self) -> QueryHandle:
+        """Starts the queries as one streaming query.
+
+        Raises
+        ------
+        SpecError
+            When a setting is missing or contradicts another.
+        PlanError
+            When a plan, or a hint, does not fit its query.
+        CheckpointError
+            When the checkpoint belongs to other queries or is damaged; it is left as it is.
+        """
+        writers = self._as_they_run
+        sinks = {name: writer.sink(name) for name, writer in writers.items()}
+        _refuse_one_place(sinks)
+        checkpoint = self._checkpoint(
+            f"the run of queries {', '.join(writers)}", must_last=any(writer.is_lasting for writer in writers.values())
+        )
+        choices = {name: writer.choice() for name, writer in writers.items()}
+        running, runner = start_query(
+            spark=self._spark,
+            query=self._bundle,
+            plan=BundlePlan({name: first_plan(choice) for name, choice in choices.items()}),
+            frames={name: stream.frame for name, stream in self._streams.items()},
+            declarations={name: stream.declaration for name, stream in self._streams.items()},
+            sink=BundleSink(sinks),
+            checkpoint=checkpoint,
+            slots=self._slot_count,
+            trigger=self._trigger,
+            name=self._name,
+            idle_timeouts={
+                name: read_timeout(stream.idle_timeout or self._idle_timeout, f"of stream '{name}'", SpecError)
+                for name, stream in self._streams.items()
+            },
+            changes=Changes({name: writer.course(choices[name]) for name, writer in writers.items()}, self._listeners),
+        )
+        handle = QueryHandle(running, runner)
+        self._session.streams.add(handle)
+        return handle
+
+    @property
+    def _as_they_run(self) -> dict[str, ContinuousQueryWriter]:
+        """The writers with what was said of all."""
+        writers = {name: copy(writer) for name, writer in self._writers.items()}
+        for writer in writers.values():
+            writer._slots, writer._trigger = self._slot_count, self._trigger
+        return writers
+
+
+def _refuse_one_place(sinks: Mapping[str, Sink]) -> None:
+    """Files carry the name of the run, so two queries would replace each other's in one folder."""
+    places: dict[str, str] = {}
+    for name, sink in sinks.items():
+        path = getattr(sink, "path", None)
+        if path is not None and (other := places.setdefault(path.rstrip("/"), name)) != name:
+            raise SpecError(
+                f"queries '{other}' and '{name}' write to the same folder '{path}'",
+                hint="give each query a folder of its own",
+            )

@@ -1,0 +1,94 @@
+"""Several queries as one streaming query on Spark: shared rows, own plans, own sinks, one checkpoint."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from anabranch.api import QueryHandle, Together
+from anabranch.errors import BundleError, ForeignCheckpoint, SpecError
+from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
+from tests.host.spark.stories import Story, cut, feed, register, written
+
+pytestmark = pytest.mark.spark
+
+THREE = Story(
+    "SELECT a.p AS p0, b.p AS p1, c.p AS p2 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 6 SECONDS] AS b, "
+    "s2 [RANGE 10 SECONDS] AS c WHERE a.x = b.x AND b.x = c.x",
+    rows=80,
+)
+TWO = Story(
+    "SELECT a.p AS p0, b.s AS s, b.d AS d FROM s0 [RANGE 3 SECONDS] AS a, s1 [RANGE 20 SECONDS] AS b "
+    "WHERE a.y = b.y AND a.f > 0.5",
+    rows=80,
+)
+ONE = Story("SELECT b.p AS p FROM s1 [NOW] AS b WHERE b.x = 1", rows=80)
+
+
+def test_queries_together_survive_restart_and_migration(spark: SparkSession, tmp_path: Path) -> None:
+    tables = THREE.tables()
+    session = register(spark, THREE, tmp_path)
+    seen: dict[int, Answer] = {}
+
+    def keep(frame: DataFrame, batch: int) -> None:
+        seen[batch] = rows_as_multiset(frame.toArrow())
+
+    def start(plan: str, slots: int) -> QueryHandle:
+        together = session.together(
+            three=session.sql(THREE.cql).writeStream.option("path", str(tmp_path / "out")).plan(plan),
+            two=session.sql(TWO.cql).writeStream.foreachBatch(keep),
+            one=session.sql(ONE.cql).writeStream.format("csv").option("path", str(tmp_path / "one")),
+        )
+        return together.option("checkpointLocation", str(tmp_path / "checkpoint")).slots(slots).start()
+
+    handle = start("((a b) c)", 2)
+    for number, batch in enumerate(cut(tables, 5)):
+        if number == 3:
+            handle.stop()
+            handle = start("mesh(a: c>b; b: a|c; c: b>a)", 3)
+        feed(tmp_path, batch)
+        handle.processAllAvailable()
+        if number == 1:
+            handle.migrate("(a (b c))", query="three")
+    try:
+        assert not describe_difference(THREE.expected(tables), written(tmp_path))
+        assert not describe_difference(TWO.expected(tables), sum(seen.values(), Counter()))
+        csv = spark.read.schema("p bigint").csv(str(tmp_path / "one")).toArrow()
+        assert not describe_difference(ONE.expected(tables), rows_as_multiset(csv))
+        assert str(handle.plan).startswith("one: b; three: mesh(")
+        last = [progress["adaptive"] for progress in handle.recentProgress if progress["adaptive"]][-1]
+        assert {state["state"] for state in last["statistics"]["states"]} == {"a", "b", "c"}
+        assert set(last["queries"]) == {"one", "three", "two"}
+        assert [record["to"] for record in handle.history if record.get("phase") == "began"] == ["(a (b c))"]
+    finally:
+        handle.stop()
+    with pytest.raises(ForeignCheckpoint, match="belongs to another query"):
+        one = session.sql(ONE.cql).writeStream.format("memory")
+        session.together(one=one).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+
+def test_what_cannot_run_together_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    session = register(spark, THREE, tmp_path)
+
+    def writers(path: str) -> Together:
+        three, two = session.sql(THREE.cql).writeStream, session.sql(TWO.cql).writeStream
+        return session.together(three=three.option("path", path), two=two.option("path", str(tmp_path / "two")))
+
+    with pytest.raises(SpecError, match="the run of queries three, two has no checkpoint"):
+        writers(str(tmp_path / "three")).start()
+    with pytest.raises(SpecError, match="queries 'three' and 'two' write to the same folder"):
+        writers(str(tmp_path / "two")).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(SpecError, match="query 'two' has a trigger of its own"):
+        session.together(two=session.sql(TWO.cql).writeStream.trigger(availableNow=True))
+    with pytest.raises(BundleError, match="relation 'a' is not the same stream"):
+        session.together(
+            two=session.sql(TWO.cql).writeStream,
+            other=session.sql("SELECT a.p AS p FROM s2 [NOW] AS a").writeStream,
+        )
+    shown = writers(str(tmp_path / "three")).explanation()
+    assert "relation a = s0 [RANGE 10 SECONDS]  read by three, two" in shown
+    assert "two asks of a: [RANGE 3 SECONDS], " in shown
