@@ -23,6 +23,7 @@ from anabranch.optimize import Budget, Choice, Hints, Infeasible, MeshOffer, Obj
 from anabranch.optimize.hints import KINDS
 from anabranch.optimize.strategy import kind
 from anabranch.plan.mesh import Mesh, Plan, check_mesh, parse_mesh
+from anabranch.plan.physical import pre_groups
 from anabranch.plan.query import Query
 from anabranch.sizes import parse_size, size_text
 from anabranch.stats.meshes import LearntMesh
@@ -73,7 +74,8 @@ class Wishes:
 
     def need_statistics(self, query: Query) -> bool:
         """True when they can make a difference: plans are to be told apart, or limits are to be kept."""
-        is_open = self.plan in (*PLAN_WORDS, *KINDS) and len(query.graph.names) > 2
+        # Two relations join in one way only, but in a grouped query either may be merged first.
+        is_open = self.plan in (*PLAN_WORDS, *KINDS) and len(query.graph.names) > (2 if query.grouping is None else 1)
         return is_open or min(self.cpu, self.memory) < math.inf
 
 
@@ -97,8 +99,8 @@ def decide(
     wishes.given.check_names(query.graph)
     view = Layered((wishes.given, seen, calibrated()))
     budget = Budget(wishes.cpu, wishes.memory, slots)
-    slide = query.seconds_between_boundaries
-    choice = choose(query.graph, view, budget, wishes.objective, _hints(query, wishes), batch=batch, slide=slide)
+    hints = _hints(query, wishes)
+    choice = choose(query.graph, view, budget, wishes.objective, hints, batch=batch, grouping=query.grouping)
     return replace(choice, mesh=_mesh_offer(query, wishes, choice, learn, gate))
 
 
@@ -156,7 +158,8 @@ def _mesh_offer(query: Query, wishes: Wishes, choice: Choice, learn: Learn | Non
     if learn is None or len(graph.names) < 3 or not (wanted or is_free):
         return None
     model, best = choice.model, choice.answer.cost
-    mjoins = [each.cost for each in choice.answer.considered if kind(each.plan) == "mjoin"]
+    considered = choice.answer.considered
+    mjoins = [each.cost for each in considered if kind(each.plan) == "mjoin" and not any(pre_groups(each.plan))]
     single = min(mjoins, key=lambda cost: cost.cpu, default=best)
 
     def verdict(proposed: Resources) -> Verdict:

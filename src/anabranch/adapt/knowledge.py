@@ -17,12 +17,13 @@ from anabranch.stats.view import FixedStatistics
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Rates and selectivities of a query, and the event time between its batches in seconds."""
+    """Rates, selectivities and groups of a query, and the event time between its batches in seconds."""
 
     rates: Mapping[str, float] = field(default_factory=dict)
     selectivities: Mapping[str, float] = field(default_factory=dict)
     filters: Mapping[str, float] = field(default_factory=dict)
     batch: float = 1.0
+    groups: Mapping[str, float] = field(default_factory=dict)
 
     def renewed(self, measured: FixedStatistics, batch: float) -> Knowledge:
         """The knowledge after some batches were measured.
@@ -35,21 +36,22 @@ class Knowledge:
             {**self.selectivities, **measured.selectivities},
             {**self.filters, **measured.filters},
             batch,
+            {**self.groups, **measured.groups},
         )
 
     @property
     def view(self) -> FixedStatistics:
         """The numbers as optimizers read them."""
-        return FixedStatistics(self.rates, self.filters, self.selectivities, source="measured")
+        return FixedStatistics(self.rates, self.filters, self.selectivities, groups=self.groups, source="measured")
 
     def distance(self, other: Knowledge) -> float:
-        """The largest factor by which a rate or selectivity differs; infinite when one side does not know it.
+        """The largest factor by which a rate, selectivity or number of groups differs, infinite where one is unknown.
 
         >>> Knowledge({"a": 8.0}).distance(Knowledge({"a": 10.0}))
         1.25
         """
-        factors = [*_factors(self.rates, other.rates), *_factors(self.selectivities, other.selectivities)]
-        return max(factors, default=1.0)
+        both = ((getattr(self, what), getattr(other, what)) for what in ("rates", "selectivities", "groups"))
+        return max((factor for mine, theirs in both for factor in _factors(mine, theirs)), default=1.0)
 
     def drift(self, other: Knowledge) -> float:
         """The same over what both sides know."""
@@ -59,6 +61,7 @@ class Knowledge:
         return Knowledge(
             {name: value for name, value in self.rates.items() if name in other.rates},
             {name: value for name, value in self.selectivities.items() if name in other.selectivities},
+            groups={name: value for name, value in self.groups.items() if name in other.groups},
         )
 
     def to_json(self) -> dict[str, object]:

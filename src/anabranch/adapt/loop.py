@@ -30,9 +30,9 @@ from anabranch.optimize.hints import Hints, Objective
 from anabranch.optimize.strategy import Budget, Proposal
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, probe_order, shape
+from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
-from anabranch.stats.measured import measured
+from anabranch.stats.measured import intermediate_rows, measured
 from anabranch.stats.step import StepStatistics
 from anabranch.stats.view import NOTHING_KNOWN, Layered, StatisticsView
 
@@ -183,7 +183,7 @@ class Loop:
     def _decide(self, seen: Observation, trigger: str) -> Decision:
         known, means = self._learn(), self.means
         view = self.view
-        model = resource_model(self._query.graph, view, known.batch, self._query.seconds_between_boundaries)
+        model = resource_model(self._query.graph, view, known.batch, self._query.grouping)
         current = with_default_orders(seen.plan, self._query.graph)
         proposed, origin = self._proposed(known, view)
         decision = Decision(
@@ -218,7 +218,15 @@ class Loop:
             self.library = self.library.used(entry)
             return entry.plan, "library"
         means = self.means
-        answer = choose(self._query.graph, view, means.budget, means.objective, means.hints, batch=known.batch).answer
+        answer = choose(
+            self._query.graph,
+            view,
+            means.budget,
+            means.objective,
+            means.hints,
+            batch=known.batch,
+            grouping=self._query.grouping,
+        ).answer
         proposed = answer.plan if isinstance(answer, Proposal) else answer.best
         self.library = self.library.learn(known, proposed)
         return proposed, "optimizer"
@@ -226,18 +234,3 @@ class Loop:
 
 def _seconds(several: tuple[Observation, ...]) -> float:
     return sum(each.seconds or 0.0 for each in several)
-
-
-def intermediate_rows(step: StepStatistics, plan: PhysicalPlan, graph: JoinGraph) -> int:
-    """Combinations that were made on the way and are no results: kept by an inner join, or passed to a next probe."""
-    joins = {node.shape: node for node in nodes(plan)}
-    return sum(
-        probe.kept
-        for probe in step.probes
-        if joins[probe.join] is not plan or not _is_last(joins[probe.join], probe.origin, probe.target, graph)
-    )
-
-
-def _is_last(node: JoinNode, origin: str, target: str, graph: JoinGraph) -> bool:
-    shapes = [shape(child) for child in node.inputs]
-    return probe_order(node, shapes.index(origin), graph)[-1] == shapes.index(target)

@@ -1,10 +1,11 @@
 """What it takes to migrate from one plan to another, by this engine's own unit costs.
 
 *Moving state* computes the states that only the new plan has: all live parts of the smallest input look up the others
-once, and what they find enters the state; a state that differs only in what was checked is copied through the checks,
-and new indexes are built over states that stay. *Parallel track* runs the new joins beside the old ones until the last
-old row has left its window. Where no state is lacking there is nothing to compute and nothing to wait for. (Zhu 2006,
-section 12.3, prices both for nested loops; the shape of the formulas is kept, the operations are those of the engine.)
+once, and what they find enters the state; the rows of an input that is merged find their groups; a state that differs
+only in what was checked is copied through the checks, and new indexes are built over states that stay. *Parallel track*
+runs the new joins beside the old ones until the last old row has left its window. Where no state is lacking there is
+nothing to compute and nothing to wait for. (Zhu 2006, section 12.3, prices both for nested loops; the shape of the
+formulas is kept, the operations are those of the engine.)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from anabranch.cost.resources import ResourceModel, with_default_orders
 from anabranch.errors import MigrationError
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.migration import FilteredState, check_strategy, match_states
-from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes
+from anabranch.plan.physical import JoinNode, PhysicalPlan, PreGroup, kept, nodes
 
 
 def prices(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: ResourceModel) -> tuple[Price, ...]:
@@ -24,12 +25,12 @@ def prices(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: Resour
     if matching.is_trivial:
         return (Price("none", _indexing(graph, old, new, model), 0.0, 0.0),)
     filtered = {state.new: state for state in matching.filtered}
-    made = [node for node in nodes(new) if node.shape in matching.recomputed or node.shape in filtered]
-    memory = sum(model.state_bytes(model.estimates.mask(node.relations)) for node in made)
+    made = [state for state in kept(new) if state.shape in matching.recomputed or state.shape in filtered]
+    memory = sum(model.joined_bytes(model.estimates.mask(state.relations)) for state in made)
     computing = _indexing(graph, old, new, model)
-    for node in made:
-        from_old = filtered.get(node.shape)
-        computing += _computing(node, model) if from_old is None else _filtering(node, from_old, before)
+    for state in made:
+        from_old = filtered.get(state.shape)
+        computing += _computing(state, model) if from_old is None else _filtering(state, from_old, before)
     ways = [Price("moving-state", computing, memory, computing)]
     if not matching.recomputed:
         return tuple(ways)
@@ -39,12 +40,27 @@ def prices(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: Resour
         return tuple(ways)
     window = max(model.estimates.windows)
     joining = model.price(with_default_orders(new, graph)).cpu - model.base.cpu
+    if model.shares:
+        # What merging saves on the results is no saving while the old joins make them, too.
+        joining += model.emitting
     ways.append(Price("parallel-track", window * joining, memory, window))
     return tuple(sorted(ways, key=lambda way: way.cpu))
 
 
-def _computing(node: JoinNode, model: ResourceModel) -> float:
-    """Seconds of one core to fill the state of a join whose inputs are there."""
+def _computing(state: JoinNode | PreGroup, model: ResourceModel) -> float:
+    """Seconds of one core to fill the state of a join, or of a merged input, from what is there."""
+    units, mask = model.units, model.estimates.mask(state.relations)
+    entering = model.held(mask) * model.share(mask) * (units.insert + units.insert_joined + units.link)
+    match state:
+        case JoinNode():
+            return _joining(state, model) + entering
+        case PreGroup(input=below):
+            first = _joining(below, model) if isinstance(below, JoinNode) else 0.0
+            return first + model.held(mask) * units.group + entering
+
+
+def _joining(node: JoinNode, model: ResourceModel) -> float:
+    """Seconds of one core to find all combinations of the inputs of a join."""
     blocks = sorted((model.estimates.mask(child.relations) for child in node.inputs), key=model.held)
     bound, total = blocks[0], 0.0
     rest = blocks[1:]
@@ -53,21 +69,21 @@ def _computing(node: JoinNode, model: ResourceModel) -> float:
         total += model.step(bound, following)
         bound |= following
         rest.remove(following)
-    return total + model.held(bound) * (model.units.insert + model.units.insert_joined + model.units.link)
+    return total
 
 
-def _filtering(node: JoinNode, state: FilteredState, before: ResourceModel) -> float:
+def _filtering(state: JoinNode | PreGroup, source: FilteredState, before: ResourceModel) -> float:
     """Seconds of one core to copy what passes of a state of the old plan, whose model is given."""
-    units = before.units
-    each = units.check * len(state.predicates) + units.insert + units.insert_joined + units.link
-    return before.held(before.estimates.mask(node.relations)) * each
+    units, mask = before.units, before.estimates.mask(state.relations)
+    each = units.check * len(source.predicates) + units.insert + units.insert_joined + units.link
+    return before.held(mask) * before.share(mask) * each
 
 
 def _indexing(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: ResourceModel) -> float:
     """Seconds of one core to build the indexes that only the new plan looks into, over states that both have."""
     before, after = _indexes(graph, old, model), _indexes(graph, new, model)
-    kept = {mask for mask, _ in before} | {1 << position for position in range(len(graph.names))}
-    return sum(model.held(mask) * model.units.link for mask, index in after - before if mask in kept)
+    there = {mask for mask, _ in before} | {1 << position for position in range(len(graph.names))}
+    return sum(model.held(mask) * model.units.link for mask, index in after - before if mask in there)
 
 
 def _indexes(graph: JoinGraph, plan: PhysicalPlan, model: ResourceModel) -> set[tuple[int, int]]:

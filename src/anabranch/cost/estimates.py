@@ -11,7 +11,7 @@ Sets of relations are bit masks in the order of the query's relations; that boun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
@@ -25,6 +25,8 @@ from anabranch.schema import Schema, is_fixed_width
 from anabranch.stats.view import Known, Source, StatisticsView
 
 MOST_RELATIONS = 62
+MOST_MERGED = 8
+"""Relations up to which all sets of them are thought of as merged inputs."""
 ASSUMED_RATE = 1_000.0
 ASSUMED_EQUALITY = 0.1
 ASSUMED_COMPARISON = 1 / 3
@@ -67,6 +69,8 @@ class Estimates:
     used: tuple[Used, ...] = ()
     slide: float = 0.0
     """Seconds between the boundaries of a grouped query; 0 for any other."""
+    groups: tuple[tuple[int, float], ...] = ()
+    """For each set of relations of which it is known, how many different rows merging it leaves at a boundary."""
 
     def __post_init__(self) -> None:
         if len(self.names) > MOST_RELATIONS:
@@ -134,7 +138,21 @@ def from_statistics(
     sizes = dict(zip(graph.names, (rate * window for rate, window in zip(rates, windows, strict=True)), strict=True))
     keys = tuple(_distinct_values(key, graph, seen, sizes, use) for key in graph.keys)
     thetas = tuple(_theta(theta, graph, seen, use) for theta in graph.thetas)
-    return Estimates(graph.names, tuple(rates), tuple(windows), tuple(row_bytes), keys, thetas, tuple(used), slide)
+    groups = []
+    for mask in _mergeable(len(graph.names)) if slide else ():
+        names = [name for position, name in enumerate(graph.names) if mask >> position & 1]
+        if (count := seen.number_of_groups(names)) is not None:
+            groups.append((mask, use(f"groups of {' '.join(names)}", count, count.value)))
+    return Estimates(
+        graph.names, tuple(rates), tuple(windows), tuple(row_bytes), keys, thetas, tuple(used), slide, tuple(groups)
+    )
+
+
+def _mergeable(relations: int) -> Iterable[int]:
+    """The sets of relations that a plan may merge; of many relations only the single ones are asked about."""
+    if relations > MOST_MERGED:
+        return (1 << position for position in range(relations))
+    return range(1, (1 << relations) - 1)
 
 
 def payload_bytes(schema: Schema) -> float:

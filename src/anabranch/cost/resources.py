@@ -29,17 +29,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import expm1, inf, log1p, prod
+from math import prod
 
 from anabranch.cost.estimates import Estimates, ThetaEstimate
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes, pre_groups, probe_order
 from anabranch.plan.selections import put_off
+from anabranch.stats.groups import share_left
 from anabranch.stats.view import UnitCosts
 
 HASHED = UnitCosts(insert=2e-7, delete=2e-7, probe=0.0, compare=0.0, match=2.2e-6)
 NESTED = UnitCosts(insert=2e-7, delete=2e-7, probe=0.0, compare=2.2e-6, match=0.0)
+
+MERGING_CALLS = 15
+"""What merging the rows of a batch costs however few they are, in lookups."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,17 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Of the rows of a set of relations, the share that is left once they are merged."""
+
+    mask: int
+    arriving: float
+    """While they arrive: the rows of a batch are merged among themselves."""
+    held: float
+    """In the state, which is merged as a whole whenever it has doubled."""
+
+
+@dataclass(frozen=True)
 class ResourceModel:
     """Prices plans of one query."""
 
@@ -61,8 +76,8 @@ class ResourceModel:
     """Whether a join looks rows up by key, or looks at all of them."""
     batch: float = 0.0
     """Seconds between batches; 0 where rows are taken one by one."""
-    shares: tuple[tuple[int, float], ...] = ()
-    """For each set of relations that a plan merges, the share of its rows that is left; see `merging`."""
+    shares: tuple[Share, ...] = ()
+    """For each set of relations that a plan merges, what is left of its rows; see `merging`."""
     late: tuple[tuple[int, int], ...] = ()
     """The thetas that a plan puts off, by position, with the set of relations of the join that checks them."""
 
@@ -132,8 +147,29 @@ class ResourceModel:
         return self.births(mask) * (shortest + self.batch / 2)
 
     def share(self, mask: int) -> float:
-        """The share of the combinations of a set that is left after its merged inputs were merged."""
-        return prod(left for merged, left in self.shares if merged & mask == merged) if self.shares else 1.0
+        """The share of the combinations of a set that is left in states after its merged inputs were merged."""
+        return prod(share.held for share in self.shares if share.mask & mask == share.mask) if self.shares else 1.0
+
+    def freshness(self, block: int) -> float:
+        """How many new rows of an input there are for each one that its share says; 1 where it is not merged."""
+        return next((share.arriving / share.held for share in self.shares if share.mask == block), 1.0)
+
+    def groups(self, mask: int) -> float:
+        """How many different rows merging a set can leave at a boundary: as known, else one for each of its keys."""
+        known = next((count for merged, count in self.estimates.groups if merged == mask), None)
+        if known is not None:
+            return known
+        return prod(
+            next(values for values, member in rising if member & mask)
+            for members, rising in self.key_members
+            if members & mask and members & ~mask
+        )
+
+    def counting(self, mask: int) -> float:
+        """Rows of a set that come between two boundaries and count at the second."""
+        windows = self.estimates.windows
+        shortest = min(window for position, window in enumerate(windows) if mask >> position & 1)
+        return self.births(mask) * min(self.estimates.slide, shortest)
 
     def of_plan(self, plan: PhysicalPlan) -> ResourceModel:
         """The model with what a plan puts off and merges."""
@@ -142,22 +178,18 @@ class ResourceModel:
         return model.merging(plan) if any(pre_groups(plan)) else model
 
     def merging(self, plan: PhysicalPlan) -> ResourceModel:
-        """The model for a plan that merges inputs, if they differ in nothing but keys, boundaries and what is carried.
+        """The model for a plan that merges inputs.
 
-        Of n rows that come in one slide, each with one of d keys, d (1 - (1 - 1/d)^n) different ones are left.
+        Of n rows, each of one of d groups, d (1 - (1 - 1/d)^n) different ones are left.
         """
-        shares = {}
+        shares = []
         for merged in pre_groups(plan):
             mask = self.estimates.mask(merged.relations)
-            rows = self.births(mask) * self.estimates.slide
-            keys = prod(
-                next(values for values, member in rising if member & mask)
-                for members, rising in self.key_members
-                if members & mask and members & ~mask
-            )
-            different = keys * -expm1(rows * log1p(-1 / keys)) if 1 < keys < inf else min(keys, rows)
-            shares[mask] = min(1.0, different / rows) if rows > 1 else 1.0
-        return replace(self, shares=tuple(shares.items()))
+            groups, rows = self.groups(mask), self.counting(mask)
+            arriving = share_left(groups, min(rows, self.births(mask) * self.batch) if self.batch else 1.0)
+            # Between two rounds of merging the whole, a state holds between one and two times what these leave.
+            shares.append(Share(mask, arriving, min(arriving, 1.5 * share_left(groups, rows))))
+        return replace(self, shares=tuple(shares))
 
     def key_selectivity(self, left: int, right: int) -> float:
         """The share of pairs of two disjoint sets that agree in all keys."""
@@ -224,7 +256,7 @@ class ResourceModel:
         for block in order:
             total += self.step(bound, block)
             bound |= block
-        return total * self.turnover(start) + (len(order) + 1) * self.call
+        return total * self.turnover(start) * self.freshness(start) + (len(order) + 1) * self.call
 
     @cached_property
     def call(self) -> float:
@@ -246,8 +278,14 @@ class ResourceModel:
             codes += sum(bool(theta.relations & mask) for theta in self.estimates.thetas if theta.is_band)
             payload = self.estimates.row_bytes[mask.bit_length() - 1]
             return self.held(mask) * (payload + self.units.code_bytes * codes)
+        return self.joined_bytes(mask)
+
+    def joined_bytes(self, mask: int) -> float:
+        """Bytes of the rows of an intermediate state, joined or merged; each merged set adds its weights."""
+        numbers = mask.bit_count() + sum(share.mask & mask == share.mask for share in self.shares)
         # Without sizes of its own the model counts rows, as the papers do: a joined row weighs as much as any other.
-        return self.held(mask) * (count * self.units.joined_relation_bytes or max(self.estimates.row_bytes))
+        each = numbers * self.units.joined_relation_bytes or max(self.estimates.row_bytes)
+        return self.held(mask) * self.share(mask) * each
 
     def index(self, bound: int, block: int) -> int:
         """A number for the index through which rows of `bound` find those of `block`.
@@ -282,8 +320,17 @@ class ResourceModel:
         """What every plan needs: the rows of the base states, and the results."""
         singles = [1 << position for position in range(len(self.estimates.names))]
         rate = self.births(self.estimates.everything)
-        cpu = sum(self.upkeep(single) for single in singles) + rate * self.units.emit
+        cpu = sum(self.upkeep(single) for single in singles) + self.emitting
         return Resources(cpu, sum(self.state_bytes(single) for single in singles), rate)
+
+    @property
+    def emitting(self) -> float:
+        """CPU of handing on all results, and of grouping them where the query has boundaries."""
+        return self.births(self.estimates.everything) * (self.units.emit + self._group)
+
+    @property
+    def _group(self) -> float:
+        return self.units.group if self.estimates.slide else 0.0
 
     @cached_property
     def least_memory(self) -> float:
@@ -296,32 +343,37 @@ class ResourceModel:
         if (any(pre_groups(plan)) and not self.shares) or (put_off(plan) and not self.late):
             return self.of_plan(plan).price(plan)
         cpu = self.base.cpu
-        if self.shares:
-            # A row is merged at what it costs to group a result, and fewer results are left to group.
-            emit, rate = self.units.emit, self.base.rate
-            cpu += emit * sum(self.births(mask) for mask, _ in self.shares)
-            cpu -= emit * rate * (1 - self.share(self.estimates.everything))
-            cpu += sum(self.upkeep(mask) * self.share(mask) for mask, _ in self.shares)
+        for share in self.shares:
+            # A row is merged at what it costs to group a result; a state that is merged anew counts its rows twice.
+            rounds = 1.0 + (2.0 * share.arriving if share.arriving > share.held else 0.0)
+            cpu += self.births(share.mask) * rounds * self.units.group + MERGING_CALLS * self.call
+            cpu += self.upkeep(share.mask) * share.arriving
         for node in nodes(plan):
             blocks = [self.estimates.mask(child.relations) for child in node.inputs]
             orders = _explicit(node)
             for block, count in zip(blocks, self.index_counts(blocks, orders), strict=True):
-                cpu += self.births(block) * self.share(block) * count * self.units.link
+                cpu += self.births(block) * self.share(block) * self.freshness(block) * count * self.units.link
             for start, order in enumerate(orders):
                 cpu += self.chain(blocks[start], [blocks[position] for position in order])
             mask = self.estimates.mask(node.relations)
             if mask != self.estimates.everything:
                 cpu += self.upkeep(mask) * self.share(mask)
+            elif self.shares:
+                # Fewer results are left to group.
+                born = sum(self.turnover(block) * self.freshness(block) for block in blocks) * self.rows(mask)
+                cpu -= (self.base.rate - born * self.share(mask)) * (self.units.emit + self._group)
         return Resources(cpu, sum(self.state_sizes(plan).values()), self.base.rate)
 
     def state_sizes(self, plan: PhysicalPlan) -> dict[int, float]:
-        """Bytes of every state of a plan with its indexes, by the set of its relations; the plan's memory in parts."""
+        """Bytes of the states of a plan with their indexes, by the set of their relations; its memory in parts."""
         sizes = {1 << position: self.state_bytes(1 << position) for position in range(len(self.estimates.names))}
         for node in nodes(plan):
             blocks = [self.estimates.mask(child.relations) for child in node.inputs]
             for block, count in zip(blocks, self.index_counts(blocks, _explicit(node)), strict=True):
                 if block not in sizes:
                     sizes[block] = self.state_bytes(block)
+                elif any(share.mask == block for share in self.shares):
+                    sizes[block] += self.joined_bytes(block)
                 sizes[block] += self.held(block) * self.share(block) * count * self.units.index_bytes
         return sizes
 

@@ -39,6 +39,7 @@ ENGINE = UnitCosts(
     insert_joined=1e-7,
     check=4e-8,
     emit=2e-8,
+    group=2e-7,
     call=6e-5,
     **ENGINE_SIZES,
 )
@@ -69,7 +70,10 @@ def load_units(path: Path) -> UnitCosts | None:
     names = {item.name for item in fields(UnitCosts)}
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        return UnitCosts(**{name: value for name, value in kept.items() if name in names})
+        # Grouping is not measured, and calibrations of earlier releases do not name it.
+        return UnitCosts(
+            group=ENGINE.group, **{name: value for name, value in kept.items() if name in names - {"group"}}
+        )
     except (ValueError, TypeError, AttributeError) as error:
         raise StatisticsError(
             f"the calibration in '{path.name}' cannot be read",

@@ -17,16 +17,21 @@ from numpy.typing import NDArray
 
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.codes import combine_codes
-from anabranch.engine.evaluate import evaluate_mask
+from anabranch.engine.evaluate import evaluate, evaluate_mask
 from anabranch.expr import Column
 from anabranch.plan.join_graph import JoinGraph, Theta
+from anabranch.plan.pregrouping import Agreement, agreement
 from anabranch.plan.query import Query
+from anabranch.schema import is_nested
+from anabranch.stats.groups import groups_behind
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
 FEWEST_PAIRS = 100
 """Pairs inside the windows below which nothing is said."""
 MOSTLY_DISTINCT = 0.8
 """The share of distinct values from which on a key counts as hardly repeating."""
+FEWEST_ROWS = 100
+"""Rows below which nothing is said of the groups they fall into."""
 TRIED_PAIRS = 5_000
 """Pairs on which a predicate is tried."""
 
@@ -81,8 +86,33 @@ def sampled(query: Query, stretches: Mapping[str, Stretch], rows: Mapping[str, R
         filters=passing,
         selectivities=selectivities,
         bytes=sizes,
+        groups=_groups(query, rows),
         source="sampled",
     )
+
+
+def _groups(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, float]:
+    """For each relation of a grouped query, into how many groups its rows would fall if they were merged."""
+    found: dict[str, float] = {}
+    if query.grouping is None or len(query.graph.names) < 2:
+        return found
+    for name, batch in rows.items():
+        agreed = agreement(query.graph, query.grouping, [name])
+        if len(batch) < FEWEST_ROWS or any(is_nested(value.type) for value in agreed.values):
+            continue
+        found[name] = groups_behind(float(len(batch)), float(_different(batch, agreed)))
+    return found
+
+
+def _different(batch: RelationBatch, agreed: Agreement) -> int:
+    """How many rows there are that differ in what merged rows must agree on."""
+
+    def read(column: Column) -> pa.Array:
+        return batch.payload.column(column.name)
+
+    columns = {code: pa.array(batch.codes[code]) for code in agreed.codes}
+    columns |= {f"value{i}": evaluate(value, read, len(batch)) for i, value in enumerate(agreed.values)}
+    return pa.table(columns).group_by(list(columns)).aggregate([]).num_rows if columns else 1
 
 
 @dataclass(frozen=True)

@@ -355,7 +355,9 @@ class Steering:
             check_migration(old, new, graph, wished, self._query.grouping)
             return next(known for known in STRATEGIES if known == wished)
         known = self._loops[0][1].view if self._loops else self._means.given
-        return self._means.pricing(graph, old, new, resource_model(graph, known))[0].strategy
+        return self._means.pricing(graph, old, new, resource_model(graph, known, grouping=self._query.grouping))[
+            0
+        ].strategy
 
 
 def _merged(several: list[Mapping[str, Any]]) -> StepStatistics:

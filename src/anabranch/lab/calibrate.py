@@ -179,7 +179,7 @@ def calibrate(seed: int = 1, *, seconds: int = 5) -> UnitCosts:
         np.vstack([counts, held]), np.concatenate([np.ones(len(measured)), np.full(len(FEATURES), HOLD * speed)])
     )
     costs = dict(zip(FEATURES, (fitted * usual).tolist(), strict=True))
-    return UnitCosts(**costs, delete=0.0, **ENGINE_SIZES)
+    return UnitCosts(**costs, delete=0.0, group=ENGINE.group, **ENGINE_SIZES)
 
 
 def model_of(load: Workload, units: UnitCosts) -> ResourceModel:

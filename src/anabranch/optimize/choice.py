@@ -8,6 +8,7 @@ candidate stays in the answer with its cost and the reason it lost.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, TypeAlias
@@ -18,6 +19,7 @@ from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.cost.units import ENGINE
 from anabranch.errors import SpecError
 from anabranch.optimize.hints import Hints, Objective
+from anabranch.optimize.merging import merging_variants
 from anabranch.optimize.min_state import min_state
 from anabranch.optimize.plain import LARGEST as EXHAUSTIVE
 from anabranch.optimize.plain import Chains, exact_orderer, undominated
@@ -36,6 +38,7 @@ from anabranch.optimize.strategy import (
 from anabranch.optimize.two_layer import infeasible
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import Leaf, PhysicalPlan
+from anabranch.plan.query import Grouping
 from anabranch.stats.view import Source, StatisticsView
 
 ALIKE = 0.05
@@ -44,6 +47,10 @@ MOST_PROGRESS = 12
 """Candidates whose progress over time is worked out, the cheapest first."""
 
 Policy: TypeAlias = Literal["any", "least cpu", "least memory", "most room"]
+
+
+_Vary: TypeAlias = Callable[[list[Considered]], list[Considered]]
+"""Finds more candidates, given some."""
 
 
 @dataclass(frozen=True)
@@ -71,29 +78,39 @@ def choose(
     hints: Hints | None = None,
     *,
     batch: float = 1.0,
-    slide: float = 0.0,
+    grouping: Grouping | None = None,
 ) -> Choice:
     """The plan for a query: best by the objective among those that keep the budget and obey the hints.
 
-    `batch` is the time between batches in seconds, `slide` that between the boundaries of a grouped query.
+    `batch` is the time between batches in seconds. With the `grouping` of a grouped query, plans that merge rows before
+    they join are considered too.
     """
-    model = resource_model(graph, statistics, batch, slide)
+    model = resource_model(graph, statistics, batch, grouping)
     budget, objective, hints = budget or Budget(), objective or Objective(), hints or Hints()
+
+    def vary(found: list[Considered]) -> list[Considered]:
+        if grouping is None or not hints.may_merge:
+            return []
+        return merging_variants(found, model, graph, grouping, statistics)
+
     costs = statistics.unit_costs()
     units_from = costs.source if costs is not None else "assumed"
-    return Choice(_answer(model, budget, objective, hints), model, budget, objective, units_from)
+    return Choice(_answer(model, budget, objective, hints, vary), model, budget, objective, units_from)
 
 
 def resource_model(
-    graph: JoinGraph, statistics: StatisticsView, batch: float = 1.0, slide: float = 0.0
+    graph: JoinGraph, statistics: StatisticsView, batch: float = 1.0, grouping: Grouping | None = None
 ) -> ResourceModel:
     """What plans of a query are priced by: estimates from the statistics, and this engine's unit costs unless given."""
     costs = statistics.unit_costs()
     units = costs.units if costs is not None else ENGINE
+    slide = grouping.slide / 1e6 if grouping is not None else 0.0
     return ResourceModel(from_statistics(graph, statistics, slide=slide), units, batch=batch)
 
 
-def _answer(model: ResourceModel, budget: Budget, objective: Objective, hints: Hints) -> Proposal | Infeasible:
+def _answer(
+    model: ResourceModel, budget: Budget, objective: Objective, hints: Hints, vary: _Vary
+) -> Proposal | Infeasible:
     if len(model.estimates.names) == 1:
         candidates, hints = [_only(Leaf(model.estimates.names[0]), model, "only plan")], Hints()
     elif hints.plan is not None:
@@ -105,6 +122,7 @@ def _answer(model: ResourceModel, budget: Budget, objective: Objective, hints: H
         hints = replace(hints, plan=forced.plan)
     else:
         candidates = _candidates(model, budget, objective, hints)
+        candidates += vary([each for each in candidates if not hints.objection(each.plan)])
     allowed: list[Considered] = []
     refused: list[Considered] = []
     for candidate in candidates:

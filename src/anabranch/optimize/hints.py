@@ -20,6 +20,7 @@ from anabranch.window import parse_duration
 ObjectiveKind: TypeAlias = Literal["qualified", "cpu", "memory", "rate", "first"]
 Kind: TypeAlias = Literal["mjoin", "tree", "jtree"]
 KINDS: tuple[Kind, ...] = ("mjoin", "tree", "jtree")
+MERGING = "merging"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Hints:
     """Relations whose join must be a state."""
     forbid: tuple[PhysicalPlan, ...] = ()
     """Joins that must not be formed, or with an order written out, orders that must not be taken."""
+    may_merge: bool = True
+    """Whether rows may be merged before they join."""
 
     @classmethod
     def parse(
@@ -85,14 +88,19 @@ class Hints:
         keep: Iterable[str] = (),
         forbid: Iterable[str] = (),
     ) -> Hints:
-        """Hints from texts: force a family or a whole plan, keep joins such as 'a b', forbid families or joins."""
+        """Hints from texts: force a family or a whole plan, keep joins such as 'a b', forbid families or joins.
+
+        Forbidding 'merging' leaves out the plans that merge rows before they join.
+        """
         kinds, plan = list(KINDS), None
         if force in KINDS:
             kinds = [known for known in KINDS if known == force]
         elif force is not None:
             plan = validate(parse(force), graph, grouping)
-        forbidden = []
-        for text in forbid:
+        forbidden, texts = [], list(forbid)
+        for text in texts:
+            if text == MERGING:
+                continue
             if text in KINDS:
                 kinds = [known for known in kinds if known != text]
             else:
@@ -102,7 +110,7 @@ class Hints:
             raise SpecError("'hints' forbid every family of plans", hint="allow one of mjoin, tree, jtree")
         if len(graph.names) <= 2 and force != "jtree":
             kinds = list(KINDS)  # the only plan there is belongs to every family
-        return cls(plan, tuple(kinds), kept, tuple(forbidden))
+        return cls(plan, tuple(kinds), kept, tuple(forbidden), MERGING not in texts)
 
     def forbidden_sets(self, model: ResourceModel) -> frozenset[int]:
         """The sets of relations that may not be joined in any way."""
@@ -151,7 +159,7 @@ def _pattern(text: str, graph: JoinGraph) -> PhysicalPlan:
     try:
         pattern = parse(text)
     except PlanError as error:
-        hint = "write a family (mjoin, tree, jtree), a join such as (a b), or an order such as (a b c | a>b>c)"
+        hint = "write a family (mjoin, tree, jtree), merging, a join such as (a b), or an order such as (a b c | a>b>c)"
         raise PlanError(f"'hints.forbid': {error.message}", detail=error.detail, hint=hint) from error
     _named(pattern.relations, "forbid", text, graph)
     return pattern

@@ -13,10 +13,11 @@ from typing import Any
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph, KeyClass
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
-from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, probe_order, shape
+from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, pre_groups, probe_order, shape
 from anabranch.plan.query import Query
 from anabranch.plan.selections import checked_by_probe, put_off
 from anabranch.plan.text import parse
+from anabranch.stats.groups import groups_behind
 from anabranch.stats.step import StepStatistics, merge
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
@@ -80,8 +81,47 @@ def measured(
             name: min(1.0, (sum(hits for hits, _ in parts) or 0.5) / sum(chances for _, chances in parts))
             for name, parts in found.items()
         },
+        groups=_groups(query, plan, step, batches, seconds),
         source="measured",
     )
+
+
+def _groups(query: Query, plan: PhysicalPlan, step: StepStatistics, batches: int, seconds: float) -> dict[str, float]:
+    """Of each merged input of the plan the number of groups, by what merging the rows of a batch left of them."""
+    states, joins = {state.state: state for state in step.states}, {node.shape: node for node in nodes(plan)}
+    spans = max(1.0, seconds / batches / query.seconds_between_boundaries) if query.grouping is not None else 1.0
+    found = {}
+    for merged in pre_groups(plan):
+        below = merged.input
+        if isinstance(below, JoinNode):
+            rows = sum(
+                probe.kept
+                for probe in step.probes
+                if probe.join == below.shape and _is_last(joins[probe.join], probe.origin, probe.target, query.graph)
+            )
+        else:
+            rows = sum(step.rows_in.get(name, 0) for name in merged.relations)
+        if rows > 1 and merged.shape in states:
+            # Rows of a batch are merged among those that count from the same boundary on.
+            each = batches * spans
+            left = states[merged.shape].inserted
+            found[" ".join(sorted(merged.relations))] = groups_behind(max(2.0, rows / each), left / each)
+    return found
+
+
+def intermediate_rows(step: StepStatistics, plan: PhysicalPlan, graph: JoinGraph) -> int:
+    """Combinations that were made on the way and are no results: kept by an inner join, or passed to a next probe."""
+    joins = {node.shape: node for node in nodes(plan)}
+    return sum(
+        probe.kept
+        for probe in step.probes
+        if joins[probe.join] is not plan or not _is_last(joins[probe.join], probe.origin, probe.target, graph)
+    )
+
+
+def _is_last(node: JoinNode, origin: str, target: str, graph: JoinGraph) -> bool:
+    shapes = [shape(child) for child in node.inputs]
+    return probe_order(node, shapes.index(origin), graph)[-1] == shapes.index(target)
 
 
 def from_progress(query: Query, progress: Sequence[Mapping[str, Any]]) -> FixedStatistics:

@@ -9,7 +9,7 @@ unknown is decided in `cost.estimates`, and every number keeps the name of its s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Literal, Protocol, TypeAlias
@@ -55,6 +55,8 @@ class UnitCosts:
     """A combination is tested for one further predicate."""
     emit: float = 0.0
     """A result leaves."""
+    group: float = 0.0
+    """A result of a grouped query, or a row that is merged before it joins, finds its group."""
     call: float = 0.0
     """A batch enters one state or goes through one lookup, however many rows it has."""
     code_bytes: float = 0.0
@@ -103,6 +105,10 @@ class StatisticsView(Protocol):
         """Bytes of payload of a row kept in a base state."""
         ...
 
+    def number_of_groups(self, relations: Iterable[str]) -> Known | None:
+        """How many different rows the merged input of these relations can have at a boundary, however many go in."""
+        ...
+
     def unit_costs(self) -> KnownCosts | None:
         """What the operations of the engine cost."""
         ...
@@ -124,6 +130,8 @@ class FixedStatistics:
     selectivities: Numbers = field(default_factory=dict)
     """By a pair of relations such as 'a b', in either order, or by the text of a predicate."""
     bytes: Numbers = field(default_factory=dict)
+    groups: Numbers = field(default_factory=dict)
+    """By a relation such as 'a', or by several that are joined before they are merged, in any order."""
     costs: UnitCosts | None = None
     source: Source = "given"
 
@@ -132,6 +140,8 @@ class FixedStatistics:
             _require(value, f"rates.{name}", "rate", high=math.inf)
         for name, value in self.bytes.items():
             _require(value, f"bytes.{name}", "number of bytes", high=math.inf)
+        for name, value in self.groups.items():
+            _require(value, f"groups.{name}", "number of groups", high=math.inf)
         for name, value in self.filters.items():
             _require(value, f"filters.{name}", "selectivity", high=1.0)
         seen: dict[frozenset[str], str] = {}
@@ -149,7 +159,7 @@ class FixedStatistics:
     @classmethod
     def from_mapping(cls, entries: Mapping[str, object], *, source: Source = "given") -> FixedStatistics:
         """The statistics of a `stats:` block; a wrong entry is named with what to write instead."""
-        sections = ("rates", "filters", "selectivities", "bytes", "costs")
+        sections = ("rates", "filters", "selectivities", "bytes", "groups", "costs")
         for name in entries:
             if name not in sections:
                 raise StatisticsError(f"unknown entry 'stats.{name}'", hint=_suggestion(name, sections))
@@ -168,8 +178,9 @@ class FixedStatistics:
         return cls(**numbers, costs=units, source=source)
 
     def to_mapping(self) -> dict[str, dict[str, float]]:
-        """The rates, filters, selectivities and bytes in the form of a `stats:` block."""
-        sections = {name: dict(getattr(self, name)) for name in ("rates", "filters", "selectivities", "bytes")}
+        """The rates, filters, selectivities, bytes and groups in the form of a `stats:` block."""
+        names = ("rates", "filters", "selectivities", "bytes", "groups")
+        sections = {name: dict(getattr(self, name)) for name in names}
         return {name: entries for name, entries in sections.items() if entries}
 
     def check_names(self, graph: JoinGraph) -> None:
@@ -185,6 +196,9 @@ class FixedStatistics:
             for name in entries:
                 if name not in known:
                     raise _unknown(section, name, known)
+        for name in self.groups:
+            if not set(name.split()) <= relations:
+                raise _unknown("groups", name, relations)
         for name in self.selectivities:
             if name not in predicates:
                 words = name.split()
@@ -205,6 +219,10 @@ class FixedStatistics:
 
     def row_bytes(self, relation: str, stream: str) -> Known | None:
         return self._known(self.bytes, relation, stream)
+
+    def number_of_groups(self, relations: Iterable[str]) -> Known | None:
+        wanted = sorted(relations)
+        return self._known(self.groups, *(name for name in self.groups if sorted(name.split()) == wanted))
 
     def unit_costs(self) -> KnownCosts | None:
         return KnownCosts(self.costs, self.source) if self.costs is not None else None
@@ -236,6 +254,10 @@ class Layered:
 
     def row_bytes(self, relation: str, stream: str) -> Known | None:
         return next((k for view in self.views if (k := view.row_bytes(relation, stream)) is not None), None)
+
+    def number_of_groups(self, relations: Iterable[str]) -> Known | None:
+        wanted = tuple(relations)
+        return next((k for view in self.views if (k := view.number_of_groups(wanted)) is not None), None)
 
     def unit_costs(self) -> KnownCosts | None:
         return next((costs for view in self.views if (costs := view.unit_costs()) is not None), None)

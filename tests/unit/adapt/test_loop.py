@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.loop import Loop, Means, intermediate_rows
+from anabranch.adapt.loop import Loop, Means
 from anabranch.adapt.policy import DataDriven, Interval, MemoryDriven, Periodic, Policy, RefinedMemoryDriven, Trend
 from anabranch.adapt.settings import Settings
 from anabranch.optimize.strategy import Budget
 from anabranch.plan.text import parse
+from anabranch.stats.measured import intermediate_rows
 from anabranch.stats.view import FixedStatistics
 from tests.unit.adapt.simulated import QUERY, observed, pricing, run, steady_step, truth
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.adapt.gate import Price
 from anabranch.adapt.pricing import prices
+from anabranch.cost.units import ENGINE
+from anabranch.cql import compile_query
 from anabranch.optimize.choice import resource_model
 from anabranch.plan.text import parse
 from anabranch.stats.view import FixedStatistics
+from anabranch.testing.scripted import read_script
 from tests.unit.adapt.simulated import chain
 from tests.unit.optimize.graphs import chain_graph, key, relation
 
@@ -44,3 +48,21 @@ def test_what_can_never_end_is_no_way() -> None:
     )
     model = resource_model(endless, statistics())
     assert [way.strategy for way in prices(endless, LEFT, RIGHT, model)] == ["moving-state"]
+
+
+def test_merged_states_are_filled_from_the_rows_that_are_there() -> None:
+    streams = read_script("stream a (k bigint, v bigint)\nstream b (k bigint)").catalog
+    window = "[RANGE 20 SECONDS SLIDE 5 SECONDS]"
+    text = f"SELECT b.k AS k, SUM(a.v) AS t FROM a {window}, b {window} WHERE a.k = b.k GROUP BY b.k"
+    query = compile_query(text, streams)
+
+    def ways(rate: float, groups: float) -> dict[str, Price]:
+        seen = FixedStatistics({"a": rate, "b": rate}, {}, {"a b": 0.02}, groups={"a": groups, "b": groups})
+        model = resource_model(query.graph, seen, 1.0, query.grouping)
+        return {way.strategy: way for way in prices(query.graph, parse("(a b)"), parse("([a] [b])"), model)}
+
+    few, many = ways(1000.0, 50.0), ways(10_000.0, 50.0)
+    assert few["moving-state"].cpu > 2 * 20_000 * ENGINE.group
+    assert many["moving-state"].cpu > 9 * few["moving-state"].cpu
+    assert few["moving-state"].memory < ways(1000.0, 5_000.0)["moving-state"].memory / 5
+    assert few["parallel-track"].cpu > few["moving-state"].cpu

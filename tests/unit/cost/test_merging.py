@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from anabranch.cost.estimates import Estimates
@@ -15,14 +17,26 @@ def model(keys: float, slide: float = 4.0) -> ResourceModel:
     return ResourceModel(estimates, ENGINE, batch=2.0)
 
 
-def test_what_is_left_is_one_row_for_each_key_and_slide() -> None:
+def test_a_state_holds_about_one_row_for_each_key_and_slide() -> None:
     plan, a, b = parse("([a] b)"), 0b01, 0b10
-    assert model(50.0).merging(plan).share(a) == pytest.approx(50 / 1600, rel=1e-6)
-    assert model(50.0).merging(plan).share(a | b) == pytest.approx(50 / 1600, rel=1e-6)
+    assert model(50.0).merging(plan).share(a) == pytest.approx(1.5 * 50 / 1600, rel=1e-6)
+    assert model(50.0).merging(plan).share(a | b) == pytest.approx(1.5 * 50 / 1600, rel=1e-6)
     assert model(50.0).merging(plan).share(b) == 1.0
     assert model(1e9).merging(plan).share(a) == pytest.approx(1.0, abs=1e-4)
-    assert model(1.0).merging(plan).share(a) == 1 / 1600
+    assert model(1.0).merging(plan).share(a) == 1.5 / 1600
     assert model(50.0, slide=0.0).merging(plan).share(a) == 1.0
+
+
+def test_rows_arrive_merged_by_batch() -> None:
+    crowded = model(50.0).merging(parse("([a] b)"))
+    assert crowded.share(0b01) * crowded.freshness(0b01) == pytest.approx(50 / 800, rel=1e-6)
+    assert crowded.freshness(0b10) == 1.0
+
+
+def test_a_known_number_of_groups_counts_before_the_keys() -> None:
+    known = model(50.0)
+    known = replace(known, estimates=replace(known.estimates, groups=((0b01, 1e9),)))
+    assert known.merging(parse("([a] b)")).share(0b01) == pytest.approx(1.0, abs=1e-4)
 
 
 def test_merging_pays_where_many_rows_share_a_key_and_costs_where_none_do() -> None:
@@ -32,5 +46,7 @@ def test_merging_pays_where_many_rows_share_a_key_and_costs_where_none_do() -> N
     assert sparse.price(single).cpu < sparse.price(one).cpu < sparse.price(both).cpu
 
 
-def test_plans_that_merge_nothing_cost_what_they_did() -> None:
-    assert model(50.0).price(parse("(a b)")) == model(50.0, slide=0.0).price(parse("(a b)"))
+def test_plans_that_merge_nothing_pay_for_grouping_alone() -> None:
+    grouped, free = model(50.0).price(parse("(a b)")), model(50.0, slide=0.0).price(parse("(a b)"))
+    assert grouped.cpu - free.cpu == pytest.approx(grouped.rate * ENGINE.group)
+    assert grouped.memory == free.memory

@@ -103,3 +103,18 @@ def test_rows_years_apart_fit_beside_their_keys() -> None:
     known = sampled(query, {}, rows).pair_selectivity("a", "b")
     assert known is not None
     assert known.value == pytest.approx(0.1, rel=0.2)
+
+
+def test_a_grouped_query_learns_into_how_many_groups_rows_would_be_merged() -> None:
+    catalog = Catalog()
+    for name in "ab":
+        catalog.register(stream(name, ("x", "y", "v")))
+    windows = "a [RANGE 10 SECONDS SLIDE 5 SECONDS], b [RANGE 10 SECONDS SLIDE 5 SECONDS]"
+    text = f"SELECT b.y AS y, SUM(a.v) AS total FROM {windows} WHERE a.x = b.x GROUP BY b.y"
+    query, rng = cql.compile_query(text, catalog), np.random.default_rng(3)
+    rows = {"a": drawn(query, "a", rng, 3000, 5, k0=40), "b": drawn(query, "b", rng, 3000, 5, k0=40)}
+    seen = sampled(query, {}, rows)
+    # Rows of a need only agree in the key; those of b in the key and the group.
+    assert seen.groups["a"] == pytest.approx(40, rel=0.1)
+    assert seen.groups["b"] > 10_000
+    assert not sampled(joined("a.x = b.x"), {}, rows).groups

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from anabranch.adapt.gate import Gate
@@ -14,6 +16,8 @@ from anabranch.errors import MigrationError, PlanError
 from anabranch.host.local import LocalHost
 from anabranch.host.steering import Switch
 from anabranch.plan.text import parse
+from anabranch.schema import TIMESTAMP
+from anabranch.testing.oracle import rows_as_multiset
 from anabranch.testing.scripted import answer_lines, read_rows, read_script
 
 CATALOG = read_script("\n".join(f"stream {name} (k bigint, v string)" for name in "abc")).catalog
@@ -215,3 +219,27 @@ def test_slots_may_adapt_each_by_what_it_sees() -> None:
     assert {tuple(record["slots"]) for record in decisions} == {(0,), (1,)}
     seen = {tuple(record["slots"]): record["statistics"]["selectivities"] for record in decisions}
     assert seen[0,] != seen[1,]
+
+
+@pytest.mark.parametrize(("keys", "merges"), [(20, True), (0, False)])
+def test_the_loop_merges_rows_where_many_share_a_key_and_not_where_none_do(keys: int, merges: bool) -> None:
+    window = "[RANGE 8 SECONDS SLIDE 4 SECONDS]"
+    text = f"SELECT WINDOW_END() AS at, b.k AS k, SUM(a.v) AS total FROM a {window}, b {window} WHERE a.k = b.k"
+    streams = read_script("stream a (k bigint, v bigint)\nstream b (k bigint, v bigint)").catalog
+    query = compile_query(f"{text} GROUP BY b.k", streams)
+    gate = Gate(cores=0.0, horizon=1e9, cool_down=Interval(batches=2))
+    adapt = Settings(policy=Periodic(Interval(batches=4)), gate=gate, remember=4)
+    host, still = LocalHost(query, parse("(a b)"), adapt=adapt), LocalHost(query, parse("(a b)"))
+    rng = np.random.default_rng(1)
+    found, expected = [], []
+    for second in range(14):
+        batch = {}
+        for name in "ab":
+            times = pa.array(np.sort(rng.integers(second * 1_000_000, (second + 1) * 1_000_000, 400)))
+            key = rng.integers(0, keys, 400) if keys else np.arange(400 * second, 400 * (second + 1))
+            values = [pa.array(key), pa.array(rng.integers(0, 9, 400)), times.cast(pa.timestamp("us")).cast(TIMESTAMP)]
+            batch[name] = pa.table(dict(zip(("k", "v", "ts"), values, strict=True)))
+        found.append(host.step(batch))
+        expected.append(still.step(batch))
+    assert ("[a]" in str(host.plan)) == merges
+    assert rows_as_multiset(pa.concat_tables(found)) == rows_as_multiset(pa.concat_tables(expected))
