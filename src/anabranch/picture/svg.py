@@ -100,6 +100,22 @@ def stroke(start: tuple[float, float], end: tuple[float, float], colour: str, *,
     return f'<path d="{ends}" stroke="{colour}" stroke-width="{1.4 if dashed else 1}" fill="none"{dash}/>'
 
 
+def ribbon(start: tuple[float, float], end: tuple[float, float], colour: str, width: float) -> str:
+    """A line from left to right that leaves and arrives level."""
+    (x, y), (right, level) = start, end
+    middle = (x + right) / 2
+    curve = f"C{_n(middle)} {_n(y)} {_n(middle)} {_n(level)} {_n(right)} {_n(level)}"
+    return (
+        f'<path d="M{_n(x)} {_n(y)} {f"H{_n(right)}" if y == level else curve}" stroke="{colour}" '
+        f'stroke-width="{_n(width)}" stroke-linecap="round" fill="none"/>'
+    )
+
+
+def upright(x: float, y: float, words: str, face: Face) -> str:
+    """A text around (x, y) that is read from below."""
+    return f'<g transform="translate({_n(x)} {_n(y)}) rotate(-90)">{text(0, face.size * 0.35, words, face)}</g>'
+
+
 def circle(x: float, y: float, radius: float, colours: Colours) -> str:
     return (
         f'<circle cx="{_n(x)}" cy="{_n(y)}" r="{_n(radius)}" fill="{colours.fill}" stroke="{colours.stroke}" '

@@ -37,6 +37,11 @@ class RouteStatistics:
     def seconds(self) -> float:
         return sum(hop.seconds for hop in self.hops)
 
+    @property
+    def left(self) -> tuple[float, ...]:
+        """Combinations behind each operator for every row that took the route."""
+        return tuple(hop.kept / self.rows if self.rows else 0.0 for hop in self.hops)
+
     def plus(self, other: RouteStatistics) -> RouteStatistics:
         hops = {hop.operator: hop for hop in self.hops}
         for hop in other.hops:

@@ -1,21 +1,15 @@
-"""The demo: three live streams of files, one query on local Spark, and a check against the batch answer.
+"""The first act: three live streams of files whose nature drifts, and a query that changes its plan while it runs.
 
-A thread writes small Parquet files while the query runs, slightly out of order, as real streams are. On the way the
-streams drift: at first an order is paid at once and sent in several parcels, later it is paid in instalments and sent
-in one. The query sees it in what it measures, decides, and changes its plan while results keep coming. The data come
-from a seed, and the answer depends on the data alone, so every run of one seed and length ends with the same rows,
-whenever the plan changed. The check is a plain SQL join that DuckDB computes once over the same files, compared as a
-multiset.
+A thread writes small Parquet files while the query runs, slightly out of order, as real streams are. At first an order
+is paid at once and sent in several parcels, later it is paid in instalments and sent in one. The query sees it in what
+it measures, decides, and changes its plan while results keep coming.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,9 +22,10 @@ from rich.panel import Panel
 from rich.table import Table
 
 from anabranch.choosing import headline, proposal
-from anabranch.errors import HostError
+from anabranch.demo.check import Check, compare
+from anabranch.demo.screen import command
 from anabranch.explain import Explanation, choice_svg
-from anabranch.host.spark.session import local_session
+from anabranch.host.spark.session import SparkSession
 from anabranch.launch import prepare
 from anabranch.live import View, advance, follow
 from anabranch.optimize import Choice
@@ -53,6 +48,7 @@ DISORDER = 3_000_000
 START = 1_767_225_600_000_000
 """2026-01-01, where event time begins."""
 
+NAMES = ("orders", "payments", "shipments")
 HISTORY = Path("checkpoint", "anabranch", "history.jsonl")
 
 SPEC = """\
@@ -98,50 +94,38 @@ WHERE p.paid >= o.amount AND o.amount > 20
 """
 
 
-@dataclass(frozen=True)
-class Check:
-    """The result against the batch answer; missing and extra count rows of the multiset difference."""
-
-    results: int
-    missing: int
-    extra: int
-
-    @property
-    def has_passed(self) -> bool:
-        return self.missing == 0 and self.extra == 0
+def prepared_folder(folder: Path) -> Spec:
+    """An empty folder for streams, results and checkpoint, with the spec in it."""
+    for name in ("streams", "results", "checkpoint"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in NAMES:
+        (folder / "streams" / name).mkdir(parents=True)
+    file = folder / "spec.yaml"
+    file.write_text(SPEC, encoding="utf-8")
+    return load(file)
 
 
-def run_demo(folder: Path, *, seconds: int = 35, seed: int = 1, console: Console | None = None) -> bool:
-    """Runs the demo inside a folder; true when the result equals the batch answer."""
-    console = console or Console()
-    spec = _prepare(folder)
+def perform(folder: Path, spec: Spec, spark: SparkSession, console: Console, seconds: int, seed: int) -> bool:
+    """Runs the query over live streams and shows how it went; true when the result equals the batch answer."""
     streams = generate(max(2, round(seconds / TICK)), seed)
-    console.print(f"[bold]anabranch demo[/bold]: three live streams for {seconds} s, joined as they flow\n")
-    console.print(spec.query.strip(), style="cyan", highlight=False)
-    console.print("\nstarting Spark …", style="dim")
-    spark = local_session(2, **{"spark.driver.memory": "1g"})
-    try:
-        with _Writer(streams, folder / "streams") as writer:
-            writer.wait_for_first()
-            prepared = prepare(spec, spark)
-            choice = prepared.choice()
-            console.print(headline(choice), style="bold", highlight=False)
-            handle = prepared.onChange(lambda record: _tell(console, record)).start()
-            console.print("first batch: loading, and the first time compiling, the kernels …", style="dim")
-            follow(handle, Console(quiet=True), until=lambda: advance(View(), handle.recentProgress).batch >= 0)
-            writer.go_on()
-            follow(handle, console, until=writer.is_done)
-        handle.processAllAvailable()
-        handle.stop()
-        view = advance(View(), handle.recentProgress)
-        report = handle.report()
-    finally:
-        spark.stop()
+    with _Writer(streams, folder / "streams") as writer:
+        writer.wait_for_first()
+        prepared = prepare(spec, spark)
+        choice = prepared.choice()
+        console.print(headline(choice), style="bold", highlight=False)
+        handle = prepared.onChange(lambda record: _tell(console, record)).start()
+        console.print("first batch: loading, and the first time compiling, the kernels …", style="dim")
+        follow(handle, Console(quiet=True), until=lambda: advance(View(), handle.recentProgress).batch >= 0)
+        writer.go_on()
+        follow(handle, console, until=writer.is_done)
+    handle.processAllAvailable()
+    handle.stop()
+    view = advance(View(), handle.recentProgress)
     picture = folder / "plan.svg"
     picture.write_text(_picture(spec, choice, view, streams), encoding="utf-8")
-    check = compare(folder)
+    (check,) = compare(folder / "streams", NAMES, BATCH_ANSWER, folder / "results")
     other = "tree" if kind(proposal(choice).plan) == "mjoin" else "mjoin"
-    console.print(_closing_screen(folder, streams, view, report, check, handle.history, other))
+    console.print(_closing_screen(folder, streams, view, handle.report(), check, handle.history, other))
     return check.has_passed
 
 
@@ -185,35 +169,6 @@ def generate(ticks: int, seed: int) -> dict[str, list[pa.Table]]:
         ),
     }
     return {name: _files(times, payload, ticks, random) for name, (times, payload) in columns.items()}
-
-
-def compare(folder: Path) -> Check:
-    """The files of the result against DuckDB's answer over the files of the streams."""
-    try:
-        import duckdb
-    except ModuleNotFoundError as error:
-        raise HostError(
-            "duckdb is not installed, so the demo cannot check its answer", hint="pip install 'anabranch[demo]'"
-        ) from error
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        for name in ("orders", "payments", "shipments"):
-            connection.execute(
-                f"CREATE VIEW {name} AS FROM read_parquet('{_quoted(folder / 'streams' / name)}/*.parquet')"
-            )
-        connection.execute(f"CREATE TABLE expected AS {BATCH_ANSWER}")
-        found = folder / "results"
-        if any(found.glob("*.parquet")):
-            connection.execute(f"CREATE VIEW found AS FROM read_parquet('{_quoted(found)}/*.parquet')")
-        else:
-            connection.execute("CREATE VIEW found AS FROM expected LIMIT 0")
-
-        def count(query: str) -> int:
-            return int(connection.execute(f"SELECT count(*) FROM ({query})").fetchall()[0][0])
-
-        columns = "order_id, customer, amount, method, carrier, shipped"
-        expected, actual = f"SELECT {columns} FROM expected", f"SELECT {columns} FROM found"
-        return Check(count(actual), count(f"{expected} EXCEPT ALL {actual}"), count(f"{actual} EXCEPT ALL {expected}"))
 
 
 class _Writer:
@@ -260,17 +215,6 @@ class _Writer:
             self._started.wait()
             if self._stopped.wait(TICK):
                 return
-
-
-def _prepare(folder: Path) -> Spec:
-    """An empty folder for streams, results and checkpoint, with the spec in it."""
-    for name in ("streams", "results", "checkpoint"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    for name in ("orders", "payments", "shipments"):
-        (folder / "streams" / name).mkdir(parents=True)
-    file = folder / "spec.yaml"
-    file.write_text(SPEC, encoding="utf-8")
-    return load(file)
 
 
 def _files(
@@ -320,17 +264,12 @@ def _closing_screen(
 ) -> Panel:
     sizes = {name: sum(table.num_rows for table in tables) for name, tables in streams.items()}
     times = sorted(batch["duration_ms"] for batch in report["batches"])
-    verdict = (
-        "[green]passed[/green]: row for row the batch answer of DuckDB over the same files"
-        if check.has_passed
-        else f"[red]FAILED[/red]: {check.missing:,} rows missing, {check.extra:,} rows too many"
-    )
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", justify="right")
     table.add_column()
     table.add_row("rows in", f"{sum(sizes.values()):,}  ({', '.join(f'{n} {size:,}' for n, size in sizes.items())})")
     table.add_row("results", f"{check.results:,}")
-    table.add_row("check", verdict)
+    table.add_row("check", check.verdict)
     if times:
         table.add_row("batches", f"{len(times)}, half of them within {times[len(times) // 2] / 1000:.2f} s")
     table.add_row("state", f"{view.state_rows:,} rows, {size_text(view.state_bytes)}; late rows {view.late_rows:,}")
@@ -342,18 +281,9 @@ def _closing_screen(
     table.add_row("decisions", f"{decisions}, each with its reasons in [bold]{folder / HISTORY}[/bold]")
     table.add_row("plan", f"{report['plan']}; the choice is drawn in [bold]{folder / 'plan.svg'}[/bold]")
     table.add_row("", "")
-    table.add_row("next", f"{_command()} explain {folder / 'spec.yaml'} --sample")
-    table.add_row("", f"{_command()} run {folder / 'spec.yaml'} --plan {other_plan}")
+    table.add_row("next", f"{command()} explain {folder / 'spec.yaml'} --sample")
+    table.add_row("", f"{command()} run {folder / 'spec.yaml'} --plan {other_plan}")
     table.add_row("", "[dim]goes on from the same checkpoint with another plan, until Ctrl-C[/dim]")
-    return Panel(table, title="anabranch demo", border_style="green" if check.has_passed else "red", expand=False)
-
-
-def _command() -> str:
-    """How a user starts the command from here: by its name, or by its place in an environment that is not active."""
-    if shutil.which("anabranch"):
-        return "anabranch"
-    return os.path.relpath(Path(sys.executable).parent / "anabranch")
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
+    return Panel(
+        table, title="first act: the streams drift", border_style="green" if check.has_passed else "red", expand=False
+    )

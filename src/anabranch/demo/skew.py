@@ -1,0 +1,297 @@
+"""The second act: six skewed streams, joined once by the best single plan and once by a mesh.
+
+A company watches what happens in the sessions of its staff, and looks for those in which everything comes together and
+the risks add up. Every office has something that hardly ever happens there: the bank blocks uploads, the laboratory has
+no mail. So rows of the bank are best looked up among the uploads first, those of the laboratory among the mails; one
+order for all serves one office and leaves the others with hundreds of combinations that come to nothing. The number of
+a session begins with its office, which is all that a classifier needs. `plan: auto` finds it out from a sample.
+
+What is compared is the seconds that the engine spends in the slots, which the plan decides, and beside them the time of
+the whole run, most of which is Spark's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from textwrap import indent
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+
+from anabranch.choosing import first_plan, proposal
+from anabranch.demo.check import Check, compare
+from anabranch.demo.screen import command
+from anabranch.explain import Explanation, choice_svg
+from anabranch.host.spark.session import SparkSession
+from anabranch.launch import prepare
+from anabranch.live import follow
+from anabranch.optimize import Choice
+from anabranch.optimize.strategy import kind
+from anabranch.picture import RouteNote
+from anabranch.plan.classify import assign_routes
+from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.physical import PhysicalPlan
+from anabranch.schema import TIMESTAMP
+from anabranch.spec import Spec, load
+from anabranch.stats.routes import RouteStatistics
+from anabranch.stats.step import StepStatistics, merge
+
+NAMES = ("logins", "mails", "downloads", "uploads", "prints", "calls")
+OFFICES = ("bank", "laboratory", "call centre", "shop", "plant", "kiosk")
+LACKING = ("uploads", "mails", "downloads", "prints", "calls", "logins")
+"""What hardly ever happens in each office."""
+OFFICE = 1_000_000_000
+"""Sessions of the first office are numbered from here, those of the next from twice that."""
+USUAL = 6.0
+"""How often a thing happens in a session, on average."""
+EXCEPTIONS = 0.001
+"""The share of sessions in which it happens although it hardly ever does."""
+BATCHES = 8
+ROWS = 30_000
+"""About so many rows of each stream are in a file, and a batch takes one file of each."""
+BATCH_TIME, SPREAD = 6_000_000, 6_000_000
+"""Microseconds of event time that a file covers, and the mean time from the beginning of a session to what happens."""
+START = 1_767_225_600_000_000
+ALIASES = dict(zip("lmdupc", NAMES, strict=True))
+
+QUERY = """\
+SELECT l.session, l.risk + m.risk + d.risk + u.risk + p.risk + c.risk AS risk
+FROM logins [RANGE 20 SECONDS] AS l, mails [RANGE 20 SECONDS] AS m, downloads [RANGE 20 SECONDS] AS d,
+     uploads [RANGE 20 SECONDS] AS u, prints [RANGE 20 SECONDS] AS p, calls [RANGE 20 SECONDS] AS c
+WHERE l.session = m.session AND l.session = d.session AND l.session = u.session AND l.session = p.session
+  AND l.session = c.session AND l.risk + m.risk + d.risk + u.risk + p.risk + c.risk >= 480
+"""
+
+STREAM = """\
+  {name}:
+    {{format: parquet, path: skewed/streams/{name}, event_time: ts, options: {{maxFilesPerTrigger: 1}},
+     schema: "ts timestamp, session bigint, risk bigint"}}
+"""
+
+SPEC = f"""\
+# Sessions in which everything comes together within 20 seconds, and the risks add up.
+streams:
+{"".join(STREAM.format(name=name) for name in NAMES)}query: |
+{indent(QUERY, "  ")}sink: {{format: parquet, path: skewed/mesh}}
+checkpoint: skewed/mesh-checkpoint
+trigger: available_now
+slots: 2
+plan: auto
+name: skewed
+"""
+
+# Only a session that is in all streams can have a result; apart from that it is the plain join.
+BATCH_ANSWER = """
+SELECT l.session, l.risk + m.risk + d.risk + u.risk + p.risk + c.risk AS risk
+FROM (FROM logins WHERE session IN (
+       SELECT session FROM mails INTERSECT SELECT session FROM downloads INTERSECT SELECT session FROM uploads
+       INTERSECT SELECT session FROM prints INTERSECT SELECT session FROM calls)) l
+  JOIN mails m USING (session) JOIN downloads d USING (session) JOIN uploads u USING (session)
+  JOIN prints p USING (session) JOIN calls c USING (session)
+WHERE l.risk + m.risk + d.risk + u.risk + p.risk + c.risk >= 480
+  AND greatest(l.ts, m.ts, d.ts, u.ts, p.ts, c.ts) - least(l.ts, m.ts, d.ts, u.ts, p.ts, c.ts) <= INTERVAL 20 SECONDS
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of the query took."""
+
+    rows: int
+    seconds: float
+    """From first to last batch, with all that Spark does."""
+    engine: float
+    """In the slots, by the engine."""
+    combinations: int
+    """That probes made, results among them."""
+    routes: tuple[RouteStatistics, ...]
+
+    @property
+    def engine_per_million(self) -> float:
+        return self.engine / self.rows * 1e6
+
+
+def perform(folder: Path, spark: SparkSession, console: Console, seed: int) -> bool:
+    """Runs the query twice and shows how that went; true when both results equal the batch answer."""
+    spec = prepared_folder(folder, seed)
+    console.print("\n[bold]second act[/bold]: six skewed streams, by one plan for all rows and by a mesh\n")
+    console.print(QUERY.strip(), style="cyan", highlight=False)
+    console.print("\nlooking at the first rows of the streams, and for routes …", style="dim")
+    choice = prepare(spec, spark).choice()
+    single, mesh = _best_single_plan(choice), first_plan(choice)
+    plain = replace(
+        spec,
+        sink=replace(spec.sink, path=str(folder / "skewed" / "single")),
+        checkpoint=str(folder / "skewed" / "single-checkpoint"),
+        wishes=replace(spec.wishes, plan=str(single)),
+    )
+    console.print(f"by one plan for all rows, {single}", style="bold", highlight=False)
+    one = _run(plain, single, spark, console)
+    console.print("by what [yellow]plan: auto[/yellow] chose", style="bold", highlight=False)
+    other = _run(spec, mesh, spark, console)
+    (folder / "mesh.svg").write_text(_picture(spec, choice, other), encoding="utf-8")
+    results = folder / "skewed" / "single", folder / "skewed" / "mesh"
+    checks = compare(folder / "skewed" / "streams", NAMES, BATCH_ANSWER, *results)
+    console.print(_closing_screen(folder, one, other, mesh if isinstance(mesh, Mesh) else None, checks))
+    return all(check.has_passed for check in checks)
+
+
+def prepared_folder(folder: Path, seed: int) -> Spec:
+    """The files of the streams, an empty place for results and checkpoints, and the spec."""
+    shutil.rmtree(folder / "skewed", ignore_errors=True)
+    for name, tables in generate(BATCHES, ROWS, seed).items():
+        place = folder / "skewed" / "streams" / name
+        place.mkdir(parents=True)
+        for number, table in enumerate(tables):
+            file = place / f"{number:05}.parquet"
+            pq.write_table(table, file)
+            # Spark takes files by age, and these are written too quickly to differ in it.
+            os.utime(file, (START // 1_000_000 + number,) * 2)
+    file = folder / "skewed.yaml"
+    file.write_text(SPEC, encoding="utf-8")
+    return load(file)
+
+
+def generate(batches: int, rows: int, seed: int) -> dict[str, list[pa.Table]]:
+    """Per stream its files in order of event time, with about so many rows in each."""
+    random = np.random.default_rng(seed)
+    horizon = batches * BATCH_TIME
+    count = round(batches * rows / USUAL * len(OFFICES) / (len(OFFICES) - 1))
+    begun = np.sort(random.integers(0, horizon, count))
+    office = random.integers(0, len(OFFICES), count)
+    session = (office + 1) * OFFICE + np.arange(count)
+    streams = {}
+    for name in NAMES:
+        times = random.poisson(USUAL, count)
+        times[(office == LACKING.index(name)) & (random.random(count) >= EXCEPTIONS)] = 0
+        whose = np.repeat(np.arange(count), times)
+        happened = begun[whose] + random.exponential(SPREAD, len(whose)).astype(np.int64)
+        order = np.argsort(happened, kind="stable")
+        happened, whose = happened[order], whose[order]
+        table = pa.table(
+            {
+                "ts": pa.array(START + happened, pa.int64()).cast(TIMESTAMP),
+                "session": session[whose],
+                "risk": random.integers(0, 100, len(whose)),
+            }
+        )
+        cuts = np.searchsorted(happened, BATCH_TIME * np.arange(batches + 1))
+        streams[name] = [table.slice(begin, end - begin) for begin, end in pairwise(cuts)]
+    return streams
+
+
+def _best_single_plan(choice: Choice) -> PhysicalPlan:
+    """The mjoin of the best orders: on streams of like rates, kept intermediate results cost more than they spare."""
+    mjoins = [each for each in proposal(choice).considered if kind(each.plan) == "mjoin"]
+    return min(mjoins, key=lambda each: each.cost.cpu).plan
+
+
+def _run(spec: Spec, plan: Plan, spark: SparkSession, console: Console) -> Run:
+    """The query from its first to its last row."""
+    handle = prepare(spec, spark).start()
+    follow(handle, console)
+    ours = [each["adaptive"] for each in handle.recentProgress if each["adaptive"] is not None]
+    every = [StepStatistics.from_json(each["statistics"]) for each in ours]
+    steps, report = merge(every), handle.report()
+    # A mesh may be replaced by a better one on the way, slot by slot; routes are told of the one that came first.
+    first = [step for each, step in zip(ours, every, strict=True) if set(each["plans"]) == {str(plan)}]
+    return Run(
+        report["rows_in"],
+        report["duration_ms"] / 1000,
+        sum(steps.seconds.values()),
+        sum(probe.kept for probe in steps.probes) + sum(hop.kept for route in steps.routes for hop in route.hops),
+        merge(first).routes,
+    )
+
+
+def _closing_screen(folder: Path, one: Run, other: Run, mesh: Mesh | None, checks: Sequence[Check]) -> Panel:
+    has_passed = all(check.has_passed for check in checks)
+    figures = Table(box=None, padding=(0, 2), header_style="dim")
+    for heading, justify in (("", "left"), ("one plan", "right"), ("mesh", "right"), ("", "left")):
+        figures.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    figures.add_row("rows", f"{one.rows:,}", f"{other.rows:,}")
+    figures.add_row("results", *(f"{check.results:,}" for check in checks))
+    figures.add_row("combinations on the way", f"{one.combinations:,}", f"{other.combinations:,}")
+    factor = one.engine / other.engine
+    figures.add_row(
+        "engine, seconds per million rows",
+        f"{one.engine_per_million:.2f}",
+        f"{other.engine_per_million:.2f}",
+        f"[bold {'green' if factor > 1 else 'red'}]{factor:.1f} times {'less' if factor > 1 else 'as much'}[/]",
+    )
+    figures.add_row(
+        "whole run with all of Spark",
+        f"{one.seconds:.1f} s",
+        f"{other.seconds:.1f} s",
+        f"{one.seconds / other.seconds:.2f} times as long by one plan",
+    )
+    closing = Table.grid(padding=(0, 2))
+    closing.add_column(style="dim", justify="right")
+    closing.add_column()
+    for words, check in zip(("one plan", "mesh"), checks, strict=True):
+        closing.add_row(f"check, {words}", check.verdict)
+    closing.add_row("picture", f"[bold]{folder / 'mesh.svg'}[/bold]")
+    closing.add_row("next", f"{command()} explain {folder / 'skewed.yaml'} --sample")
+    parts = [figures, "", *_routes(mesh, other), closing]
+    title = "second act: rows of different offices take different routes"
+    return Panel(Group(*parts), title=title, border_style="green" if has_passed else "red", expand=False)
+
+
+def _routes(mesh: Mesh | None, run: Run) -> list[Table | str]:
+    """Where rows of each office look first, and one relation's routes with what became of their rows."""
+    if mesh is None:
+        return ["[red]plan: auto saw no gain in a mesh[/red]", ""]
+    first = Table(box=None, padding=(0, 2), header_style="dim", title_justify="left", title_style="")
+    first.title = "The classifier reads the office off the session's number; the streams looked up first:"
+    first.add_column("rows of")
+    for office, lacking in zip(OFFICES, LACKING, strict=True):
+        first.add_column(f"{office}\n(few {lacking})")
+    # One session of each office tells its route: the numbers of an office lie far from those of the next.
+    columns = {
+        "session": pa.array((1 + np.arange(len(OFFICES))) * OFFICE + OFFICE // 1_000),
+        "risk": pa.array(np.full(len(OFFICES), 50)),
+    }
+    for way in mesh.ways:
+        taken = assign_routes(way.classifier, columns, len(OFFICES))
+        stream = ALIASES[way.relation]
+        looked = [ALIASES[way.routes[number].operators[0]] for number in taken]
+        cells = [
+            "[dim]hardly a row[/dim]" if few == stream else f"[green]{found}[/green]" if found == few else found
+            for found, few in zip(looked, LACKING, strict=True)
+        ]
+        first.add_row(stream, *cells)
+    return [first, "", *_one_relation(mesh, run), ""]
+
+
+def _one_relation(mesh: Mesh, run: Run) -> list[Table | str]:
+    way = max(mesh.ways, key=lambda way: len(way.routes))
+    routes = [each for each in run.routes if each.relation == way.relation]
+    rows = sum(each.rows for each in routes)
+    table = Table(box=None, padding=(0, 2), header_style="dim", title_justify="left", title_style="")
+    table.title = f"Routes of {ALIASES[way.relation]}, and what is left of a hundred rows behind each lookup:"
+    table.add_column("share", justify="right")
+    table.add_column("route")
+    for each in sorted(routes, key=lambda each: each.route):
+        hops = zip(each.hops, each.left, strict=True)
+        stops = [f"{ALIASES[hop.operator]} [dim]{100 * left:,.3g}[/dim]" for hop, left in hops]
+        table.add_row(f"{each.rows / rows:.0%}", " > ".join(stops))
+    return [table]
+
+
+def _picture(spec: Spec, choice: Choice, run: Run) -> str:
+    """The mesh with what its routes did."""
+    rows = {alias: sum(each.rows for each in run.routes if each.relation == alias) for alias in ALIASES}
+    routes = {
+        (each.relation, each.route): RouteNote(each.rows / rows[each.relation], f"{each.results:,} results", each.left)
+        for each in run.routes
+    }
+    return choice_svg(Explanation(spec.query, spec.catalog()).query, choice, routes=routes)

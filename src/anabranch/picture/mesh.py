@@ -1,0 +1,358 @@
+"""A mesh as a picture, like the lines of an underground: rows enter at the left, results leave at the right.
+
+Every relation with several routes has its classifier as a tree from left to right, and a coloured line for each route
+that stops at the operators in their order; the thicker the line, the more rows are on it. Relations whose rows all take
+one route stand below on one thin line each. A stop has the colour of the relation that is looked up there, so what each
+line asks first is seen at a glance. Readable up to about eight relations with as many routes each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+
+from anabranch.picture import svg
+from anabranch.picture.svg import Colours, Drawing, Face
+from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, Test, depth, leaves, walk
+from anabranch.plan.join_graph import is_selection
+from anabranch.plan.mesh import Mesh, RelationRoutes, Route, selected
+from anabranch.plan.query import Query
+
+_PAPER, _INK, _SOFT, _LINE = "#fcfbf8", "#1f2a33", "#66737d", "#8795a1"
+_ROUTES = ("#3f73a8", "#c0562f", "#3d8a5f", "#8a5ba6", "#b5891c", "#3b8f95", "#a63d68", "#6a6f2a")
+_STOPS = (
+    Colours("#d5e4f3", "#3f73a8"),
+    Colours("#f7ddd0", "#c0562f"),
+    Colours("#d6ebdf", "#3d8a5f"),
+    Colours("#e8def0", "#8a5ba6"),
+    Colours("#f6e8c3", "#b5891c"),
+    Colours("#d3ebec", "#3b8f95"),
+    Colours("#f4d7e2", "#a63d68"),
+    Colours("#e6e7cf", "#6a6f2a"),
+)
+_SOURCE, _TEST = Colours("#ffffff", "#9aa8b4"), Colours("#ffffff", "#66737d")
+_CHECK = Colours("#ffffff", "#66737d")
+_RESULT = Colours(_INK, _INK)
+
+_TITLE = Face(13, _INK, bold=True)
+_STOP = Face(11, _INK, bold=True)
+_QUIET = Face(10.5, _SOFT, mono=True)
+_SMALL = Face(9.5, _SOFT)
+_NOTE = Face(10.5, "#9a3b1f")
+_HEAD = Face(12, _SOFT, mono=True)
+
+_MARGIN, _LANE, _PART, _GAP = 28.0, 40.0, 30.0, 22.0
+_STOP_HEIGHT, _TEST_HEIGHT, _BEND, _SHARE = 24.0, 24.0, 46.0, 126.0
+_THINNEST, _THICKEST = 1.6, 13.0
+_LISTED = 24
+"""Letters of a list of categories that are shown."""
+
+
+@dataclass(frozen=True)
+class RouteNote:
+    """What is known of a route: the share of its relation's rows, a remark, and what of a row each stop leaves."""
+
+    share: float
+    words: str = ""
+    left: tuple[float, ...] = ()
+    """Combinations for each row that entered, behind each stop; nothing where that was not measured."""
+
+
+NO_NOTES: Mapping[tuple[str, int], RouteNote] = MappingProxyType({})
+
+
+def mesh_svg(
+    query: Query,
+    mesh: Mesh,
+    *,
+    routes: Mapping[tuple[str, int], RouteNote] = NO_NOTES,
+    notes: Mapping[str, str] = MappingProxyType({}),
+    below: Sequence[Drawing] = (),
+) -> str:
+    """The mesh as an SVG document; `routes` tells of a relation's route by its number, `notes` of relations."""
+    drawings = [draw_mesh(query, mesh, routes, notes), *below]
+    return svg.stacked(drawings, title=f"plan {mesh}", background=_PAPER, arrow=_LINE)
+
+
+def draw_mesh(
+    query: Query, mesh: Mesh, routes: Mapping[tuple[str, int], RouteNote], notes: Mapping[str, str]
+) -> Drawing:
+    """The mesh as a part of a picture."""
+    frame = _Frame.of(query, mesh, notes)
+    several = [way for way in mesh.ways if len(way.routes) > 1]
+    single = [way for way in mesh.ways if len(way.routes) == 1]
+    parts = [svg.text(_MARGIN, _MARGIN + 8, _heading(several, single), _HEAD, anchor="start")]
+    top = y = _MARGIN + 34.0
+    for way in several:
+        height = len(leaves(way.classifier)) * _LANE
+        parts += _draw_way(frame, way, y, height, routes)
+        y += height + _PART
+    for way in single:
+        parts += _draw_single(frame, way, y, routes.get((way.relation, 0)))
+        y += _LANE
+    bottom = y - (0 if single else _PART)
+    outputs = ", ".join(f"{output.expression} AS {output.name}" for output in query.outputs)
+    box = [svg.box(frame.results, top, 34, bottom - top, _RESULT)]
+    box.append(svg.upright(frame.results + 17, (top + bottom) / 2, "results", Face(13, "#ffffff", bold=True)))
+    parts.append(svg.group(box, outputs))
+    if routes:
+        measured = any(note.left for note in routes.values())
+        words = "a line is as thick as the rows on it"
+        words += "; below it, what is left of a hundred rows" if measured else ""
+        parts.append(svg.text(frame.results + 34, bottom + 20, words, _SMALL, anchor="end"))
+    return Drawing(frame.results + 34 + _MARGIN, bottom + _MARGIN + 8, tuple(parts))
+
+
+def _heading(several: Sequence[RelationRoutes], single: Sequence[RelationRoutes]) -> str:
+    lines = sum(len(way.routes) for way in several)
+    told = f"mesh: rows of {', '.join(way.relation for way in several)} by {lines} routes" if several else "mesh"
+    return f"{told}, of {', '.join(way.relation for way in single)} by one each" if single else told
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Where the columns of the picture begin, the same for all relations."""
+
+    query: Query
+    notes: Mapping[str, str]
+    source: float
+    """Width of the boxes at the left."""
+    test: float
+    """Width of a test."""
+    tests: int
+    """Tests side by side."""
+    stop: float
+    """Width of a stop."""
+    stops: int
+
+    @classmethod
+    def of(cls, query: Query, mesh: Mesh, notes: Mapping[str, str]) -> _Frame:
+        graph = query.graph
+        heads = [_head(query, name) for name in mesh.relations]
+        source = max(_TITLE.width(head) for head in heads)
+        source = max(source, *(_QUIET.width(str(relation.window)) for relation in graph.relations))
+        source = max(source, *(_NOTE.width(notes.get(name, "")) for name in mesh.relations)) + 20
+        drawn = [way.classifier for way in mesh.ways if len(way.routes) > 1]
+        tests = [test for tree in drawn for test in _tests(tree)]
+        levels = max((depth(tree) for tree in drawn), default=0)
+        widest = max((_QUIET.width(_test_text(test)) for test in tests), default=0.0) + 16
+        stops = [step for way in mesh.ways for route in way.routes for step in route.steps]
+        stop = max((_STOP.width(_stop_text(step)) for step in stops), default=0.0) + 22
+        most = max((len(route.steps) for way in mesh.ways for route in way.routes), default=0)
+        return cls(query, notes, source, widest, levels, stop, most)
+
+    @property
+    def first_test(self) -> float:
+        return _MARGIN + self.source + _BEND
+
+    @property
+    def first_leaf(self) -> float:
+        return self.first_test + self.tests * (self.test + _BEND)
+
+    @property
+    def first_stop(self) -> float:
+        return self.first_leaf + _SHARE
+
+    def stop_at(self, place: int) -> float:
+        return self.first_stop + place * (self.stop + _GAP)
+
+    @property
+    def results(self) -> float:
+        return self.stop_at(self.stops) + 8
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A relation with several routes: where it begins, where its routes run, and what is known of them."""
+
+    frame: _Frame
+    way: RelationRoutes
+    top: float
+    lanes: Mapping[int, float]
+    routes: Mapping[tuple[str, int], RouteNote]
+
+    def note(self, route: int) -> RouteNote:
+        return self.routes.get((self.way.relation, route), RouteNote(1 / len(self.way.routes)))
+
+
+def _draw_way(
+    frame: _Frame, way: RelationRoutes, y: float, height: float, routes: Mapping[tuple[str, int], RouteNote]
+) -> list[str]:
+    """The source, the classifier and the lines of a relation with several routes."""
+    order = list(dict.fromkeys(route for route, _ in leaves(way.classifier)))
+    lanes = {route: y + (place + 0.5) * height / len(order) for place, route in enumerate(order)}
+    part = _Part(frame, way, y, lanes, routes)
+    lines, boxes = _branch(part, way.classifier, 0, 0, (_MARGIN + frame.source, y + height / 2), "")
+    for route, lane in lanes.items():
+        note = part.note(route)
+        lines += _line(frame, way.routes[route], lane, _colour(route), note)
+        boxes += _stops(frame, way.routes[route], lane, note)
+        boxes.append(_share_text(frame, lane, note if (way.relation, route) in routes else None))
+    return [*lines, _source_box(frame, way.relation, y + height / 2), *boxes]
+
+
+def _branch(
+    part: _Part, tree: Classifier, level: int, first: int, start: tuple[float, float], label: str
+) -> tuple[list[str], list[str]]:
+    """Lines and boxes of a classifier's branch, whose first leaf has that number, as it comes from a point."""
+    frame = part.frame
+    x, y = frame.first_test + level * (frame.test + _BEND), _middle(tree, first, part.top)
+    if isinstance(tree, Assign):
+        ways = (start, (start[0] + _BEND, y)), ((start[0] + _BEND, y), (frame.first_leaf, part.lanes[tree.route]))
+        width = _width(part.note(tree.route).share)
+        lines = [svg.ribbon(begin, end, _colour(tree.route), width) for begin, end in ways]
+        return lines, [_label(start[0] + _BEND + 5, y, label, width)]
+    lines = [svg.ribbon(start, (x, y), _LINE, 3)]
+    boxes = [svg.box(x, y - _TEST_HEIGHT / 2, frame.test, _TEST_HEIGHT, _TEST, radius=12)]
+    boxes.append(svg.text(x + frame.test / 2, y + 4, _test_text(tree), _QUIET))
+    boxes = [svg.group(boxes, _test_story(tree)), _label(x - 5, y, label, 3, anchor="end")]
+    for child, at, words in (
+        (tree.first, first, "yes"),
+        (tree.second, first + len(leaves(tree.first)), "no"),
+    ):
+        below = _branch(part, child, level + 1, at, (x + frame.test, y), words)
+        lines, boxes = [*lines, *below[0]], [*boxes, *below[1]]
+    return lines, boxes
+
+
+def _middle(tree: Classifier, first: int, top: float) -> float:
+    """The height at which a branch stands: a leaf in its lane, a test between its branches."""
+    if isinstance(tree, Assign):
+        return top + (first + 0.5) * _LANE
+    return (_middle(tree.first, first, top) + _middle(tree.second, first + len(leaves(tree.first)), top)) / 2
+
+
+def _draw_single(frame: _Frame, way: RelationRoutes, y: float, note: RouteNote | None) -> list[str]:
+    """The source and the one line of a relation."""
+    lane, known = y + _LANE / 2, RouteNote(0.0) if note is None else RouteNote(0.0, note.words, note.left)
+    parts = [svg.ribbon((_MARGIN + frame.source, lane), (frame.first_leaf, lane), _LINE, _THINNEST)]
+    parts += _line(frame, way.routes[0], lane, _LINE, RouteNote(0.0))
+    name = _head(frame.query, way.relation)
+    box = [svg.box(_MARGIN, lane - 14, frame.source, 28, _SOURCE)]
+    box.append(svg.text(_MARGIN + frame.source / 2, lane + 4.5, name, Face(11.5, _INK, bold=True)))
+    return [*parts, svg.group(box, name), *_stops(frame, way.routes[0], lane, known)]
+
+
+def _line(frame: _Frame, route: Route, lane: float, colour: str, note: RouteNote) -> list[str]:
+    """A route from where its rows come together to the results; where it was measured, as thick as what is left."""
+    ends = [frame.first_leaf, *(frame.stop_at(place) + frame.stop / 2 for place in range(len(route.steps)))]
+    ends.append(frame.results)
+    shares = [note.share, *(note.share * left for left in note.left)] if note.left else [note.share]
+    parts = []
+    for place, (begin, end) in enumerate(pairwise(ends)):
+        share = shares[min(place, len(shares) - 1)]
+        parts.append(svg.ribbon((begin, lane), (end, lane), colour, _width(share)))
+    return parts
+
+
+def _stops(frame: _Frame, route: Route, lane: float, note: RouteNote) -> list[str]:
+    """The operators of a route, and below each what it leaves of a hundred rows, where that is known."""
+    parts = []
+    for place, step in enumerate(route.steps):
+        x = frame.stop_at(place)
+        stop = [svg.box(x, lane - _STOP_HEIGHT / 2, frame.stop, _STOP_HEIGHT, _stop_colours(frame, step), radius=12)]
+        stop.append(svg.text(x + frame.stop / 2, lane + 4, _stop_text(step), _STOP))
+        parts.append(svg.group(stop, _stop_story(frame, step)))
+        if place < len(note.left):
+            words = f"{100 * note.left[place]:,.3g}"
+            parts.append(svg.text(x + frame.stop + _GAP / 2, lane + _STOP_HEIGHT / 2 + 7, words, _SMALL))
+    return parts
+
+
+def _share_text(frame: _Frame, lane: float, note: RouteNote | None) -> str:
+    if note is None:
+        return ""
+    x = frame.first_leaf + 36
+    share = svg.text(x, lane - _width(note.share) / 2 - 4, f"{note.share:.0%}", _STOP, anchor="start")
+    return share + svg.text(x, lane + _width(note.share) / 2 + 12, note.words, _SMALL, anchor="start")
+
+
+def _source_box(frame: _Frame, name: str, centre: float) -> str:
+    note = frame.notes.get(name, "")
+    head, window = _head(frame.query, name), str(frame.query.graph.relation(name).window)
+    height = 44.0 + (_NOTE.line if note else 0)
+    middle, top = _MARGIN + frame.source / 2, centre - height / 2
+    parts = [svg.box(_MARGIN, top, frame.source, height, _SOURCE)]
+    parts.append(svg.text(middle, top + 19, head, _TITLE))
+    parts.append(svg.text(middle, top + 35, window, _QUIET))
+    if note:
+        parts.append(svg.text(middle, top + 35 + _NOTE.line, note, _NOTE))
+    return svg.group(parts, f"{head} {window}")
+
+
+def _label(x: float, y: float, words: str, width: float, *, anchor: str = "start") -> str:
+    """Which answer a branch stands for: yes above its line, no below it."""
+    if not words:
+        return ""
+    return svg.text(x, y - width / 2 - 4 if words == "yes" else y + width / 2 + 11, words, _SMALL, anchor=anchor)
+
+
+def _head(query: Query, name: str) -> str:
+    stream = query.graph.relation(name).stream
+    return name if name == stream else f"{name} = {stream}"
+
+
+def _stop_text(step: Sequence[str]) -> str:
+    return " or ".join(step)
+
+
+def _stop_story(frame: _Frame, step: Sequence[str]) -> str:
+    graph = frame.query.graph
+    stories = [
+        f"checks {selected(operator, graph)}" if is_selection(operator) else f"looks up {_head(frame.query, operator)}"
+        for operator in step
+    ]
+    return " and ".join(stories) + (", in the order that a lottery draws" if len(step) > 1 else "")
+
+
+def _stop_colours(frame: _Frame, step: Sequence[str]) -> Colours:
+    """Of the relation that is looked up; white for a predicate and for an open step."""
+    if len(step) > 1 or is_selection(step[0]):
+        return _CHECK
+    return _STOPS[frame.query.graph.names.index(step[0]) % len(_STOPS)]
+
+
+def _colour(route: int) -> str:
+    return _ROUTES[route % len(_ROUTES)]
+
+
+def _width(share: float) -> float:
+    """A line for that share of the rows: as wide as its root, so that small shares can still be seen."""
+    return min(_THICKEST, max(_THINNEST, 10 * math.sqrt(share)))
+
+
+def _tests(tree: Classifier) -> list[Test]:
+    return [node for node in walk(tree) if not isinstance(node, Assign)]
+
+
+def _test_text(test: Test) -> str:
+    """A test in few letters; the whole of it is shown when pointed at."""
+    missing = " or none" if test.null_first else ""
+    match test:
+        case NumberTest(attribute=name, threshold=value):
+            return f"{name} ≤ {_number(value)}{missing}"
+        case CategoryTest(attribute=name, values=values):
+            listed = ", ".join(values)
+            return f"{name} in {listed if len(listed) <= _LISTED else listed[: _LISTED - 1] + '…'}{missing}"
+
+
+def _test_story(test: Test) -> str:
+    missing = " or has none" if test.null_first else ""
+    if isinstance(test, NumberTest):
+        return f"{test.attribute} is at most {test.threshold!r}{missing}"
+    return f"{test.attribute} is one of {', '.join(test.values)}{missing}"
+
+
+def _number(value: float) -> str:
+    """A threshold as people read it.
+
+    >>> _number(0.3512345), _number(1_500_012_345.5)
+    ('0.3512', '1.5 billion')
+    """
+    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if size <= abs(value) < 1000 * size:
+            return f"{value / size:.4g} {word}"
+    return f"{value:.4g}" if abs(value) < 1e4 or math.isinf(value) else f"{value:,.0f}"
