@@ -271,7 +271,7 @@ class ResourceModel:
     # --- memory -------------------------------------------------------------------------------------------------------
 
     def state_bytes(self, mask: int) -> float:
-        """Bytes of the rows of a state: payload and codes for a base state, row numbers for a joined one."""
+        """Bytes of the rows of a state: payload and codes of a base state, row numbers and deadline of a joined one."""
         count = mask.bit_count()
         if count == 1:
             codes = sum(bool(members & mask) for members, _ in self.key_members)

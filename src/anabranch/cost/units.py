@@ -27,7 +27,7 @@ class Sizes(TypedDict):
     lingers: bool
 
 
-ENGINE_SIZES = Sizes(code_bytes=8.0, index_bytes=48.0, joined_relation_bytes=8.0, lingers=True)
+ENGINE_SIZES = Sizes(code_bytes=8.0, index_bytes=28.0, joined_relation_bytes=8.0, lingers=True)
 ENGINE = UnitCosts(
     insert=5e-8,
     delete=0.0,

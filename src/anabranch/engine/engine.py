@@ -374,7 +374,7 @@ class Engine:
             self.meter.spent("append", perf_counter() - started)
             yield from self.take(name, news, wanted=wanted)
             started = perf_counter()
-            state.link(rows, news.newest, news.deadline)
+            state.link(rows, news.newest)
             self.meter.spent("insert", perf_counter() - started)
             self.meter.inserted(name, len(batch))
 

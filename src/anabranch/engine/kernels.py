@@ -1,12 +1,17 @@
 """The loops of the engine, compiled by numba: linking rows into hash chains and probing them.
 
-An index is two arrays. `entries` is a ring of records (code, newest, deadline, previous), addressed by row number
-modulo its capacity (a power of two); `heads` maps a hashed code to the newest row number linked under it. Chains run
-from new rows to old ones, so a chain ends at the first row number below the oldest live one: dropping a prefix of
-rows costs nothing here, and stale heads need no cleaning.
+An index is three arrays. `entries` is a ring of records (code, newest) and `previous` a ring of links, both addressed
+by row number modulo their capacity (a power of two); `heads` maps a hashed code to the newest row number linked under
+it. Chains run from new rows to old ones, so a chain ends at the first row number below the oldest live one: dropping a
+prefix of rows costs nothing here, and stale heads need no cleaning.
+
+Of a linked row number only the low 32 bits are kept. It is completed to the nearest number below the row that leads to
+it, so a chain descends and ends whatever it holds. A link that has gone stale by 2**32 rows may be completed to a live
+row of another chain, where no code is equal: that costs a visit, never an answer.
 
 The window test is fused into the probe: two partial combinations fit together iff max(newest) <= min(deadline). All
-times are int64 microseconds.
+times are int64 microseconds. The deadline of a row is `span` after its newest time where all rows of a state have the
+same; else `deadlines` holds it, a ring as well, which is empty in the former case.
 
 Every loop takes `WAITING` rows at a time and first loads, without branches, the memory that the work on them will need,
 so that the waits overlap; walking chain after chain would wait at every step. What survives a step is kept by writing
@@ -24,10 +29,16 @@ import numpy.typing as npt
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
-CODE, NEWEST, DEADLINE, PREVIOUS = 0, 1, 2, 3
+LinkArray: TypeAlias = npt.NDArray[np.uint32]
+
+CODE, NEWEST = 0, 1
+NO_ROW = np.uint32(0xFFFFFFFF)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_LOW = np.int64(0xFFFFFFFF)
 WAITING = 256
 """Lookups under way at once: many enough to hide the memory's latency, few enough for the nearest cache."""
+_OVERDUE = 4 * WAITING
+"""How many overdue rows are passed over before each `WAITING` lookups; more would cost the window."""
 
 
 @numba.njit("uint64(int64, int64)", inline="always", cache=True)
@@ -35,23 +46,29 @@ def _slot_of(code: Any, shift: Any) -> Any:
     return (np.uint64(code) * _GOLDEN) >> np.uint64(shift)
 
 
+@numba.njit("int64(uint32, int64)", inline="always", cache=True)
+def _below(link: Any, row: Any) -> Any:
+    """The greatest number below `row` with these low bits."""
+    return row - 1 - ((row - 1 - np.int64(link)) & _LOW)
+
+
 @numba.njit(
-    "void(int64[:, ::1], int64[::1], int64, int64, int64[::1], int64[::1], int64[::1])",
+    "void(int64[:, ::1], uint32[::1], uint32[::1], int64, int64, int64[::1], int64[::1])",
     cache=True,
     nogil=True,
 )
 def link(
     entries: Int64Array,
-    heads: Int64Array,
+    previous: LinkArray,
+    heads: LinkArray,
     shift: int,
     first: int,
     codes: Int64Array,
     newest: Int64Array,
-    deadline: Int64Array,
 ) -> None:
     """Rows numbered from `first` enter the ring and their chains."""
     mask = np.uint64(entries.shape[0] - 1)
-    touched = np.empty(WAITING, dtype=np.int64)
+    touched = np.empty(WAITING, dtype=np.uint32)
     for start in range(0, codes.shape[0], WAITING):
         stop = min(start + WAITING, codes.shape[0])
         for i in range(start, stop):
@@ -62,17 +79,16 @@ def link(
             slot = _slot_of(codes[i], shift)
             entries[place, 0] = codes[i]
             entries[place, 1] = newest[i]
-            entries[place, 2] = deadline[i]
-            entries[place, 3] = heads[slot]
-            heads[slot] = row
+            previous[place] = heads[slot]
+            heads[slot] = np.uint32(row)
 
 
-@numba.njit("void(int64[:, ::1], int64[::1], int64, int64, int64)", cache=True, nogil=True)
-def relink(entries: Int64Array, heads: Int64Array, shift: int, first: int, stop: int) -> None:
+@numba.njit("void(int64[:, ::1], uint32[::1], uint32[::1], int64, int64, int64)", cache=True, nogil=True)
+def relink(entries: Int64Array, previous: LinkArray, heads: LinkArray, shift: int, first: int, stop: int) -> None:
     """Rebuilds all chains of the rows [first, stop) after the ring has moved."""
     mask = np.uint64(entries.shape[0] - 1)
-    touched = np.empty(WAITING, dtype=np.int64)
-    heads[:] = -1
+    touched = np.empty(WAITING, dtype=np.uint32)
+    heads[:] = NO_ROW
     for start in range(first, stop, WAITING):
         end = min(start + WAITING, stop)
         for row in range(start, end):
@@ -80,21 +96,39 @@ def relink(entries: Int64Array, heads: Int64Array, shift: int, first: int, stop:
         for row in range(start, end):
             place = np.uint64(row) & mask
             slot = _slot_of(entries[place, 0], shift)
-            entries[place, 3] = heads[slot]
-            heads[slot] = row
+            previous[place] = heads[slot]
+            heads[slot] = np.uint32(row)
+
+
+@numba.njit("int64(int64[:, ::1], int64[::1], int64, int64, int64, int64)", cache=True, nogil=True)
+def first_alive(entries: Int64Array, deadlines: Int64Array, span: int, first: int, stop: int, low: int) -> int:
+    """The first row number in [first, stop) whose deadline is not before `low`."""
+    mask = np.uint64(entries.shape[0] - 1)
+    row = first
+    if deadlines.shape[0]:
+        while row < stop and deadlines[np.uint64(row) & mask] < low:
+            row += 1
+    else:
+        while row < stop and entries[np.uint64(row) & mask, 1] + span < low:
+            row += 1
+    return row
 
 
 @numba.njit(
-    "UniTuple(int64, 4)(int64[:, ::1], int64[::1], int64, int64, int64[::1], int64[::1], int64[::1], int64, int64,"
-    " int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1])",
+    "UniTuple(int64, 4)(int64[:, ::1], uint32[::1], uint32[::1], int64[::1], int64, int64, int64, int64, int64[::1],"
+    " int64[::1], int64[::1], int64, int64, int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1])",
     cache=True,
     nogil=True,
 )
 def probe(
     entries: Int64Array,
-    heads: Int64Array,
+    previous: LinkArray,
+    heads: LinkArray,
+    deadlines: Int64Array,
+    span: int,
     shift: int,
     first: int,
+    stop: int,
     codes: Int64Array,
     newest: Int64Array,
     deadline: Int64Array,
@@ -106,17 +140,23 @@ def probe(
     out_newest: Int64Array,
     out_deadline: Int64Array,
 ) -> tuple[int, int, int, int]:
-    """Pairs of probing rows and live rows of equal code that fit in time.
+    """Pairs of probing rows and rows [first, stop) of equal code that fit in time.
 
     Fills the outputs and returns (pairs, next probe, pending, rows visited). The first `pending` columns of `waiting`
     are the lookups under way: the probing row, and the row it visits next. When the outputs are full they and the next
     probe say where to go on; the probe is complete when nothing is pending and the next probe equals the number of
-    codes. Rows below `first` are not found.
+    codes. Old rows that are overdue for all lookups under way are not visited.
     """
     mask = np.uint64(entries.shape[0] - 1)
     room = out_probe.shape[0]
     probes = codes.shape[0]
+    varies = deadlines.shape[0] > 0
     met = np.empty(WAITING, dtype=np.int64)
+    times = np.empty(WAITING, dtype=np.int64)
+    ends = np.empty(WAITING, dtype=np.int64)
+    links = np.empty(WAITING, dtype=np.uint32)
+    alive = first
+    reached = newest[0]
     count = 0
     visited = 0
     i = start
@@ -125,35 +165,51 @@ def probe(
             if i == probes:
                 break
             ahead = min(i + WAITING, probes)
+            least = newest[i]
             for k in range(i, ahead):
-                met[k - i] = heads[_slot_of(codes[k], shift)]
+                least = min(least, newest[k])
+            if least < reached:
+                alive = first
+            reached = least
+            alive = first_alive(entries, deadlines, span, alive, min(alive + _OVERDUE, stop), least)
             for k in range(i, ahead):
+                links[k - i] = heads[_slot_of(codes[k], shift)]
+            for k in range(i, ahead):
+                row = _below(links[k - i], stop)
                 waiting[0, pending] = k
-                waiting[1, pending] = met[k - i]
-                pending += int(met[k - i] >= first)
+                waiting[1, pending] = row
+                pending += int(row >= alive)
             i = ahead
             continue
         going = min(pending, room - count)
         if going == 0:
             break
         for j in range(going):
-            met[j] = entries[np.uint64(waiting[1, j]) & mask, 0]
+            place = np.uint64(waiting[1, j]) & mask
+            met[j] = entries[place, 0]
+            times[j] = entries[place, 1]
+            links[j] = previous[place]
+        if varies:
+            for j in range(going):
+                ends[j] = deadlines[np.uint64(waiting[1, j]) & mask]
+        else:
+            for j in range(going):
+                ends[j] = times[j] + span
         left = 0
         for j in range(going):
             k = waiting[0, j]
             row = waiting[1, j]
-            place = np.uint64(row) & mask
-            newer = max(newest[k], entries[place, 1])
-            sooner = min(deadline[k], entries[place, 2])
+            newer = max(newest[k], times[j])
+            sooner = min(deadline[k], ends[j])
             out_probe[count] = k
             out_row[count] = row
             out_newest[count] = newer
             out_deadline[count] = sooner
             count += int((met[j] == codes[k]) & (newer <= sooner))
-            older = entries[place, 3]
+            older = _below(links[j], row)
             waiting[0, left] = k
             waiting[1, left] = older
-            left += int(older >= first)
+            left += int(older >= alive)
         for j in range(going, pending):
             waiting[0, left] = waiting[0, j]
             waiting[1, left] = waiting[1, j]
@@ -171,13 +227,3 @@ def gather(column: Int64Array, rows: Int64Array) -> Int64Array:
     for i in range(rows.shape[0]):
         values[i] = column[np.uint64(rows[i]) & mask]
     return values
-
-
-@numba.njit("int64(int64[:, ::1], int64, int64, int64)", cache=True, nogil=True)
-def first_alive(entries: Int64Array, first: int, stop: int, low: int) -> int:
-    """The first row number in [first, stop) whose deadline is not before `low`."""
-    mask = entries.shape[0] - 1
-    row = first
-    while row < stop and entries[row & mask, 2] < low:
-        row += 1
-    return row

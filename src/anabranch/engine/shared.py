@@ -144,7 +144,7 @@ class SharedEngine:
                 if name in share.engine.bases:
                     yield from ((share, found) for found in share.take(name, news, wanted=wanted))
             started = perf_counter()
-            state.link(rows, news.newest, news.deadline)
+            state.link(rows, news.newest)
             self.meter.spent("insert", perf_counter() - started)
             for meter in self._meters([name]):
                 meter.inserted(name, len(batch))

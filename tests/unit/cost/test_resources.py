@@ -69,7 +69,7 @@ SIZED = from_edges({"a": A, "b": B, "c": C}, W, {("a", "b"): AB, ("b", "c"): BC}
 def test_bytes_count_payload_codes_and_indexes() -> None:
     base = ((A + B + C) * 100 + (A + 2 * B + C) * 8) * W
     tree = ResourceModel(SIZED, SIZES).price(TREE)
-    assert tree.memory == pytest.approx(base + (A + B + C) * W * 48 + A * B * AB * W**2 * (2 * 8 + 48))
+    assert tree.memory == pytest.approx(base + (A + B + C) * W * 48 + A * B * AB * W**2 * (3 * 8 + 48))
     # In the mjoin, b is looked up by rows of a and by rows of c, through different keys.
     mjoin = ResourceModel(SIZED, SIZES).price(MJOIN)
     assert mjoin.memory == pytest.approx(base + (A + 2 * B + C) * W * 48)

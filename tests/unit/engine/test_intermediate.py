@@ -32,7 +32,7 @@ FOUND = Combinations({"a": numbers(0, 1, 2), "b": numbers(5, 6, 7)}, numbers(1, 
 
 def rows_at(state: IntermediateState, newest: int) -> list[tuple[int, int]]:
     """The combinations that a probe of that time finds among all."""
-    found = list(state.ring.probe("all", numbers(0), numbers(newest), numbers(newest)))
+    found = list(state.ring.probe((), numbers(0), numbers(newest), numbers(newest)))
     pairs = [(state.rows("a", block.rows), state.rows("b", block.rows)) for block in found]
     return sorted((int(a), int(b)) for one, other in pairs for a, b in zip(one, other, strict=True))
 
@@ -52,7 +52,7 @@ def test_combinations_leave_in_order_of_deadline() -> None:
 def test_a_combination_is_found_by_one_code_or_several() -> None:
     state = state_of(ProcessArena())
     state.insert(FOUND, code)
-    (even,) = state.ring.probe("x", numbers(0), numbers(5), numbers(9))
+    (even,) = state.ring.probe(("x",), numbers(0), numbers(5), numbers(9))
     assert sorted(state.rows("b", even.rows).tolist()) == [5, 7]
     assert sorted(zip(even.newest.tolist(), even.deadline.tolist(), strict=True)) == [(5, 9), (5, 9)]
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.codes import equal_values
-from anabranch.engine.compile import JoinProgram, KeyCheck, Probe, index_name
+from anabranch.engine.compile import JoinProgram, KeyCheck, Probe
 from anabranch.engine.evaluate import evaluate, evaluate_mask
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.meter import Meter
@@ -103,7 +103,7 @@ def look_up(
     meter.probed(*names, len(found), len(found) * target.ring.live_since(since))
     for offset in probe.offsets:
         shifted = codes + offset if offset else codes
-        for matches in target.ring.probe(index_name(probe.index), shifted, found.newest, found.deadline, since=since):
+        for matches in target.ring.probe(probe.index, shifted, found.newest, found.deadline, since=since):
             combinations = _extend(found, matches, target)
             probed = perf_counter()
             meter.spent("probe", probed - started)

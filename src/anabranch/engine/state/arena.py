@@ -1,6 +1,7 @@
 """Where the arrays of a state live: in this process, or in memory-mapped files that all workers of a host share.
 
-A state asks its arena for named arrays and gives them back when it has outgrown them; it never knows which kind it has.
+A state asks its arena for named arrays, has them lengthened (what they hold stays where it stands, the rest is
+unspecified) and gives them back; it never knows which kind it has.
 Spark's Python workers are interchangeable, so between two steps a state must be found by whoever runs the next one: a
 `MappedArena` keeps every array in a file (on tmpfs where there is one) and can be reopened by name.
 """
@@ -8,6 +9,7 @@ Spark's Python workers are interchangeable, so between two steps a state must be
 from __future__ import annotations
 
 import os
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -19,14 +21,12 @@ from anabranch.errors import StorageFull
 
 Array: TypeAlias = npt.NDArray[Any]
 
-CACHE_LINE = 64
-"""Bytes; arrays begin at a multiple of it, so that no record of an index lies in two lines."""
-
 
 class Arena(Protocol):
     """A source of named arrays, and of named record batches for the columns that numpy cannot hold."""
 
     def allocate(self, name: str, shape: tuple[int, ...], kind: str) -> Array: ...
+    def extend(self, name: str, shape: tuple[int, ...], kind: str) -> Array: ...
     def open(self, name: str, shape: tuple[int, ...], kind: str) -> Array: ...
     def keep_batch(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch: ...
     def open_batch(self, name: str) -> pa.RecordBatch: ...
@@ -34,13 +34,24 @@ class Arena(Protocol):
 
 
 class ProcessArena:
-    """Arrays in this process's own memory."""
+    """Arrays in this process's own memory, mapped so that they can be lengthened without being copied."""
+
+    def __init__(self) -> None:
+        self._maps: dict[str, mmap] = {}
 
     def allocate(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
-        size = int(np.prod(shape)) * np.dtype(kind).itemsize
-        memory = np.empty(size + CACHE_LINE, dtype=np.uint8)
-        start = -memory.ctypes.data % CACHE_LINE
-        return memory[start : start + size].view(kind).reshape(shape)
+        self._maps[name] = mmap(-1, max(_size(shape, kind), 1), flags=MAP_PRIVATE | MAP_ANONYMOUS)
+        return np.frombuffer(self._maps[name], dtype=kind).reshape(shape)
+
+    def extend(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
+        before = self._maps[name]
+        try:
+            before.resize(_size(shape, kind))
+        except (BufferError, SystemError):  # somebody reads the array, or the system cannot move a mapping
+            array = self.allocate(name, shape, kind)
+            array.reshape(-1).view(np.uint8)[: len(before)] = np.frombuffer(before, dtype=np.uint8)
+            return array
+        return np.frombuffer(before, dtype=kind).reshape(shape)
 
     def open(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
         raise KeyError(f"array '{name}' was not kept: this arena ends with its process")
@@ -52,7 +63,7 @@ class ProcessArena:
         raise KeyError(f"batch '{name}' was not kept: this arena ends with its process")
 
     def release(self, name: str) -> None:
-        pass
+        self._maps.pop(name, None)
 
 
 class MappedArena:
@@ -64,9 +75,13 @@ class MappedArena:
     def allocate(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
         path = self.folder / name
         path.unlink(missing_ok=True)
-        size = int(np.prod(shape)) * np.dtype(kind).itemsize
+        path.touch()
+        return self.extend(name, shape, kind)
+
+    def extend(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
+        size = _size(shape, kind)
         try:
-            with open(path, "wb") as file:
+            with open(self.folder / name, "r+b") as file:
                 # Without this a full tmpfs shows itself as SIGBUS in the middle of a kernel.
                 os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
@@ -75,7 +90,7 @@ class MappedArena:
 
     def open(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
         path = self.folder / name
-        size, found = int(np.prod(shape)) * np.dtype(kind).itemsize, path.stat().st_size
+        size, found = _size(shape, kind), path.stat().st_size
         if found != size:
             # A writable mapping would silently lengthen the file with zeros.
             raise OSError(f"array '{path}' has {found} bytes instead of {size}")
@@ -103,6 +118,10 @@ class MappedArena:
         )
 
 
+def _size(shape: tuple[int, ...], kind: str) -> int:
+    return int(np.prod(shape)) * np.dtype(kind).itemsize
+
+
 class PartOfArena:
     """An arena's arrays under names of one owner's own, where several owners share it."""
 
@@ -112,6 +131,9 @@ class PartOfArena:
 
     def allocate(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
         return self._arena.allocate(f"{self._owner}.{name}", shape, kind)
+
+    def extend(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
+        return self._arena.extend(f"{self._owner}.{name}", shape, kind)
 
     def open(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
         return self._arena.open(f"{self._owner}.{name}", shape, kind)

@@ -8,6 +8,7 @@ saves is what a migration carries.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,20 @@ import pyarrow as pa
 
 from anabranch.engine.batch import Combinations, RelationBatch, empty_batch
 from anabranch.engine.codes import band_codes, combine_codes
-from anabranch.engine.compile import bands_of, index_name
+from anabranch.engine.compile import bands_of
 from anabranch.engine.evaluate import evaluate
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena, Array
 from anabranch.engine.state.chunks import ChunkStore
 from anabranch.engine.state.columns import numpy_form, to_arrow, to_numpy, validity
-from anabranch.engine.state.ring import Ring
+from anabranch.engine.state.indexed import Indexed
+from anabranch.engine.state.ring import Index, Ring
 from anabranch.plan.join_graph import Band, JoinGraph
 from anabranch.schema import is_fixed_width
 from anabranch.window import FOREVER
 
 
-class BaseState:
+class BaseState(Indexed):
     """Live rows of a relation in a ring, with one hash index per combination of codes that some probe uses."""
 
     def __init__(
@@ -43,7 +45,6 @@ class BaseState:
         self.range = FOREVER if declared.window.range is None else declared.window.range
         self.codes = codes
         self.bands = bands_of(graph, relation)
-        self.indexes: tuple[tuple[str, ...], ...] = ()
         self._fixed = {field.name: field for field in declared.schema if is_fixed_width(field.type)}
         columns: dict[str, tuple[str, int]] = {f"code.{name}": ("<i8", 1) for name in codes}
         columns |= {f"code.{name}": ("<i8", 1) for name, _ in self.bands}
@@ -53,20 +54,18 @@ class BaseState:
                 columns[f"valid.{field.name}"] = ("|u1", 1)
         self._with_null: set[str] = set()
         """Columns that have had a NULL; of the others, whether a value is there need not be read."""
-        self.ring = Ring(arena, relation, columns, ())
+        super().__init__(Ring(arena, relation, columns, span=self.range))
         variable = [pa.field(f.name, f.type) for f in declared.schema if not is_fixed_width(f.type)]
         self.chunks = ChunkStore(arena, relation, pa.schema(variable)) if variable else None
 
     def layout(self) -> dict[str, Any]:
         return {
-            "indexes": self.indexes,
             "with_null": sorted(self._with_null),
             "ring": self.ring.layout(),
             "chunks": self.chunks.layout() if self.chunks else None,
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
-        self.indexes = tuple(tuple(index) for index in layout["indexes"])
         self._with_null = set(layout["with_null"])
         self.ring.reopen(layout["ring"])
         if self.chunks is not None:
@@ -93,36 +92,21 @@ class BaseState:
             self.chunks.append(first, batch.payload.select(self.chunks.schema.names))
         return first
 
-    def link(self, rows: Int64Array, newest: Int64Array, deadline: Int64Array) -> None:
+    def link(self, rows: Int64Array, newest: Int64Array) -> None:
         """Makes appended rows, numbered without gaps, findable through every index."""
-        if not len(rows):
-            return
-        for index in self.indexes:
-            codes = combined([self.code(name, rows) for name in index], len(rows))
-            self.ring.link(index_name(index), int(rows[0]), codes, newest, deadline)
+        if len(rows):
+            self.ring.link(int(rows[0]), partial(self._codes, rows), newest)
 
-    def require(self, indexes: tuple[tuple[str, ...], ...]) -> None:
+    def require(self, indexes: tuple[Index, ...]) -> None:
         """Keeps these indexes from now on; one that is new finds all live rows, which must be linked."""
-        for index in indexes:
-            if index in self.indexes:
-                continue
-            self.ring.add_index(index_name(index))
-            if self.ring.live:
-                rows = np.arange(self.ring.first, self.ring.next, dtype=np.int64)
-                codes = combined([self.code(name, rows) for name in index], len(rows))
-                self.ring.link(index_name(index), self.ring.first, codes, *self.ring.times(rows))
-            self.indexes = (*self.indexes, index)
+        self.ring.require(indexes, lambda index: self._codes(self.ring.numbers, index))
 
-    def retain(self, indexes: tuple[tuple[str, ...], ...]) -> None:
-        """Keeps only these of its indexes."""
-        for index in self.indexes:
-            if index not in indexes:
-                self.ring.remove_index(index_name(index))
-        self.indexes = tuple(index for index in self.indexes if index in indexes)
+    def _codes(self, rows: Int64Array, index: Index) -> Int64Array:
+        return combined([self.code(name, rows) for name in index], len(rows))
 
     def everything(self) -> Combinations:
         """All live rows, which must be linked."""
-        rows = np.arange(self.ring.first, self.ring.next, dtype=np.int64)
+        rows = self.ring.numbers
         return Combinations({self.relation: rows}, *(self.ring.times(rows) if len(rows) else (rows, rows)))
 
     def drop(self, low: int) -> int:
@@ -148,7 +132,7 @@ class BaseState:
 
     def export(self) -> RelationBatch:
         """All live rows, which must be linked."""
-        rows = np.arange(self.ring.first, self.ring.next, dtype=np.int64)
+        rows = self.ring.numbers
         if not len(rows):
             return empty_batch(self.schema, self.codes)
         payload = pa.RecordBatch.from_pydict({field.name: self.column(field.name, rows) for field in self.schema})

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from anabranch.engine.batch import Combinations
-from anabranch.engine.compile import index_name
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena, Array
 from anabranch.engine.state.base import combined
-from anabranch.engine.state.ring import Ring
+from anabranch.engine.state.indexed import Indexed
+from anabranch.engine.state.ring import DEADLINE, Index, Ring
 
 CodeReader: TypeAlias = Callable[[str, Combinations], Int64Array]
 """Reads a named code of some combinations."""
 
 
-class IntermediateState:
+class IntermediateState(Indexed):
     """Live combinations of several relations, with one hash index per combination of codes that some probe uses."""
 
     def __init__(
@@ -26,28 +27,25 @@ class IntermediateState:
         arena: Arena,
         name: str,
         relations: tuple[str, ...],
-        indexes: tuple[tuple[str, ...], ...],
+        indexes: tuple[Index, ...],
         carried: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
         """`carried` are the columns, as (numpy kind, values per row), of what merged rows stand for."""
         self.relations = relations
-        self.indexes = indexes
         self.compacted = 0
         """How many rows were left when merged rows were last merged anew."""
         self._carried = tuple(carried or ())
         columns = {f"row.{relation}": ("<i8", 1) for relation in relations} | dict(carried or {})
-        self.ring = Ring(arena, name, columns, tuple(index_name(index) for index in indexes))
+        super().__init__(Ring(arena, name, columns, indexes))
 
     def layout(self) -> dict[str, Any]:
         return {
             "name": self.ring.name,
-            "indexes": self.indexes,
             "compacted": self.compacted,
             "ring": self.ring.layout(),
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
-        self.indexes = tuple(tuple(index) for index in layout["indexes"])
         self.compacted = layout["compacted"]
         self.ring.reopen(layout["ring"])
 
@@ -55,28 +53,13 @@ class IntermediateState:
     def bytes(self) -> int:
         return self.ring.bytes
 
-    def require(self, indexes: tuple[tuple[str, ...], ...], code: CodeReader) -> None:
+    def require(self, indexes: tuple[Index, ...], code: CodeReader) -> None:
         """Keeps these indexes from now on; one that is new finds all live combinations."""
-        for index in indexes:
-            if index in self.indexes:
-                continue
-            self.ring.add_index(index_name(index))
-            if self.ring.live:
-                found = self.everything()
-                codes = combined([code(name, found) for name in index], len(found))
-                self.ring.link(index_name(index), self.ring.first, codes, found.newest, found.deadline)
-            self.indexes = (*self.indexes, index)
-
-    def retain(self, indexes: tuple[tuple[str, ...], ...]) -> None:
-        """Keeps only these of its indexes."""
-        for index in self.indexes:
-            if index not in indexes:
-                self.ring.remove_index(index_name(index))
-        self.indexes = tuple(index for index in self.indexes if index in indexes)
+        self.ring.require(indexes, lambda index: _codes(self.everything(), code, index))
 
     def everything(self) -> Combinations:
         """All live combinations. Base rows of those that can no longer be completed may be gone."""
-        numbers = np.arange(self.ring.first, self.ring.next, dtype=np.int64)
+        numbers = self.ring.numbers
         if not len(numbers):
             return Combinations(dict.fromkeys(self.relations, numbers), numbers, numbers)
         rows = {relation: self.rows(relation, numbers) for relation in self.relations}
@@ -88,11 +71,9 @@ class IntermediateState:
             return
         # In order of deadline, so that what expires together leaves together.
         found = found.take(np.argsort(found.deadline, kind="stable"))
-        columns = {f"row.{relation}": found.rows[relation] for relation in self.relations} | dict(found.carried)
-        first = self.ring.append(columns, len(found))
-        for index in self.indexes:
-            codes = combined([code(name, found) for name in index], len(found))
-            self.ring.link(index_name(index), first, codes, found.newest, found.deadline)
+        columns: dict[str, Array] = {f"row.{relation}": found.rows[relation] for relation in self.relations}
+        first = self.ring.append({**columns, **found.carried, DEADLINE: found.deadline}, len(found))
+        self.ring.link(first, partial(_codes, found, code), found.newest)
 
     def drop(self, low: int) -> int:
         return self.ring.drop(low)
@@ -104,3 +85,7 @@ class IntermediateState:
     def carried(self, numbers: Int64Array) -> dict[str, Array]:
         """What the merged rows in the combinations of those numbers stand for."""
         return {name: self.ring.get(name, numbers) for name in self._carried}
+
+
+def _codes(found: Combinations, code: CodeReader, index: Index) -> Int64Array:
+    return combined([code(name, found) for name in index], len(found))

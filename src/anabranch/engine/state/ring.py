@@ -6,22 +6,30 @@ two are apart because a new row must be readable (for residual predicates and re
 result is born exactly once). Dropping moves `first`; it costs the rows dropped, never the rows kept.
 
 Scaling: appending and linking are amortised O(1) per row, a probe costs its chain, a resize copies the live rows and
-happens when their number has doubled or shrunk to an eighth.
+happens when their number has doubled or shrunk to an eighth. A ring that grows stays where it is: half of its rows, on
+average, move into the new part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from anabranch.engine import kernels
-from anabranch.engine.kernels import DEADLINE, NEWEST, Int64Array
+from anabranch.engine.compile import index_name
+from anabranch.engine.kernels import NEWEST, NO_ROW, Int64Array, LinkArray
 from anabranch.engine.state.arena import Arena, Array
 
 SMALLEST_CAPACITY = 1 << 10
+MOST_ROWS = 1 << 31
+"""Links are 32 bits wide; a ring of so many rows would take 100 GB."""
+_NOTHING = np.empty(0, dtype=np.int64)
+INDEX_BYTES = 2 * 8 + 4 + 2 * 4
+"""What an index takes per row: code and newest time, the link to the row before, two heads."""
+DEADLINE = "deadline"
 BLOCK = 1 << 14
 """How many matches a probe hands over at once; bounds the memory of a join whatever its fan-out, and fits a cache."""
 
@@ -37,16 +45,30 @@ class Matches:
     visited: int
 
 
+Index = tuple[str, ...]
+"""The code names that an index looks up together; none for the index of all rows."""
+
+
 class Ring:
-    """The arrays of one state; `columns` are (numpy kind, values per row), `indexes` are names of hash indexes."""
+    """The arrays of one state; `columns` are (numpy kind, values per row), `indexes` the hash indexes over them.
+
+    The deadline of a row is `span` after its newest time; without a span it is the column `deadline`.
+    """
 
     def __init__(
-        self, arena: Arena, name: str, columns: Mapping[str, tuple[str, int]], indexes: tuple[str, ...]
+        self,
+        arena: Arena,
+        name: str,
+        columns: Mapping[str, tuple[str, int]],
+        indexes: tuple[Index, ...] = (),
+        *,
+        span: int | None = None,
     ) -> None:
         self.arena = arena
         self.name = name
-        self.columns = dict(columns)
+        self.columns = dict(columns) | ({} if span is not None else {DEADLINE: ("<i8", 1)})
         self.indexes = indexes
+        self.span = span
         self.first = 0
         self.next = 0
         self.capacity = 0
@@ -66,7 +88,7 @@ class Ring:
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
-        self.indexes = tuple(layout["indexes"])
+        self.indexes = tuple(tuple(index) for index in layout["indexes"])
         self.first, self.next = layout["first"], layout["next"]
         self.capacity, self.generation = layout["capacity"], layout["generation"]
         if self.capacity:
@@ -78,6 +100,11 @@ class Ring:
     def live(self) -> int:
         return self.next - self.first
 
+    @property
+    def numbers(self) -> Int64Array:
+        """Those of the live rows."""
+        return np.arange(self.first, self.next, dtype=np.int64)
+
     def live_since(self, since: int) -> int:
         """Live rows numbered from `since` on."""
         return self.next - max(self.first, since)
@@ -86,7 +113,7 @@ class Ring:
     def bytes(self) -> int:
         """Bytes that the live rows take, at the density the ring is kept at (a ring is at most half empty)."""
         per_row = sum(np.dtype(kind).itemsize * width for kind, width in self.columns.values())
-        return self.live * (per_row + len(self.indexes) * (4 * 8 + 2 * 8))
+        return self.live * (per_row + len(self.indexes) * INDEX_BYTES)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -101,29 +128,44 @@ class Ring:
         self.next += count
         return start
 
-    def link(self, index: str, first: int, codes: Int64Array, newest: Int64Array, deadline: Int64Array) -> None:
-        """Makes the rows numbered from `first` findable under their codes."""
-        entries, heads = self._arrays[f"entries.{index}"], self._arrays[f"heads.{index}"]
-        kernels.link(entries, heads, self._shift, first, codes, newest, deadline)
+    def link(self, first: int, codes: Callable[[Index], Int64Array], newest: Int64Array) -> None:
+        """Makes the rows numbered from `first` findable under the codes that each index gives them."""
+        for index in self.indexes:
+            self._link(index, first, codes(index), newest)
 
-    def add_index(self, index: str) -> None:
-        """From now on an index, in which nothing is findable yet; the first one must be there before the first row."""
-        if self.capacity:
-            parts = {
-                part: self.arena.allocate(self._file(part), shape, "<i8")
-                for part, shape in _index_parts(index, self.capacity)
-            }
-            parts[f"heads.{index}"][:] = -1
-            self._arrays |= parts
-        self.indexes = (*self.indexes, index)
+    def require(self, indexes: tuple[Index, ...], codes: Callable[[Index], Int64Array]) -> None:
+        """Keeps these indexes from now on; one that is new finds the live rows, all linked, under the codes given.
 
-    def remove_index(self, index: str) -> None:
-        """The index is gone and its space given back; one must be left while there are rows."""
-        self.indexes = tuple(kept for kept in self.indexes if kept != index)
+        The first one must be there before the first row.
+        """
+        for index in indexes:
+            if index in self.indexes:
+                continue
+            if self.capacity:
+                self._make_index(index)
+            if self.live:
+                self._link(index, self.first, codes(index), self.times(self.numbers)[0])
+            self.indexes = (*self.indexes, index)
+
+    def retain(self, indexes: tuple[Index, ...]) -> None:
+        """Keeps only these of its indexes and gives back the space of the others; one is left while there are rows."""
+        useless = [index for index in self.indexes if index not in indexes]
+        self.indexes = tuple(index for index in self.indexes if index in indexes)
         assert self.indexes or not self.live
-        for part, _ in _index_parts(index, self.capacity):
+        for part, _, _ in (part for index in useless for part in _index_parts(index, self.capacity)):
             if self._arrays.pop(part, None) is not None:
                 self.arena.release(self._file(part))
+
+    def _make_index(self, index: Index) -> None:
+        parts = {
+            part: self.arena.allocate(self._file(part), shape, kind)
+            for part, shape, kind in _index_parts(index, self.capacity)
+        }
+        parts[f"heads.{index_name(index)}"][:] = NO_ROW
+        self._arrays |= parts
+
+    def _link(self, index: Index, first: int, codes: Int64Array, newest: Int64Array) -> None:
+        kernels.link(*self._of(index), self._shift, first, codes, newest)
 
     def release(self) -> None:
         """Gives back all space; the state ends here."""
@@ -141,7 +183,8 @@ class Ring:
         if not self.live:
             return 0
         before = self.first
-        self.first = kernels.first_alive(self._arrays[f"entries.{self.indexes[0]}"], before, self.next, low)
+        entries, _, _ = self._of(self.indexes[0])
+        self.first = kernels.first_alive(entries, self._deadlines, self.span or 0, before, self.next, low)
         return self.first - before
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -156,12 +199,13 @@ class Ring:
 
     def times(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Newest time and deadline of linked rows."""
-        entries = self._arrays[f"entries.{self.indexes[0]}"].take(rows & (self.capacity - 1), axis=0)
-        return np.ascontiguousarray(entries[:, NEWEST]), np.ascontiguousarray(entries[:, DEADLINE])
+        entries, _, _ = self._of(self.indexes[0])
+        newest: Int64Array = entries[:, NEWEST].take(rows & (self.capacity - 1))
+        return newest, newest + self.span if self.span is not None else self.get(DEADLINE, rows)
 
     def probe(
         self,
-        index: str,
+        index: Index,
         codes: Int64Array,
         newest: Int64Array,
         deadline: Int64Array,
@@ -172,15 +216,16 @@ class Ring:
         first = max(self.first, since)
         if not self.live_since(since) or not len(codes):
             return
-        entries, heads = self._arrays[f"entries.{index}"], self._arrays[f"heads.{index}"]
         at, pending, waiting = 0, 0, np.empty((2, kernels.WAITING), dtype=np.int64)
         while at < len(codes) or pending:
             probes, rows, newer, sooner = (np.empty(block, dtype=np.int64) for _ in range(4))
             count, at, pending, visited = kernels.probe(
-                entries,
-                heads,
+                *self._of(index),
+                self._deadlines,
+                self.span or 0,
                 self._shift,
                 first,
+                self.next,
                 codes,
                 newest,
                 deadline,
@@ -200,6 +245,16 @@ class Ring:
     def _shift(self) -> int:
         return 64 - (2 * self.capacity).bit_length() + 1
 
+    @property
+    def _deadlines(self) -> Int64Array:
+        """The deadlines by place; empty where they follow from the newest times."""
+        return self._arrays[DEADLINE] if self.span is None else _NOTHING
+
+    def _of(self, index: Index) -> tuple[Int64Array, LinkArray, LinkArray]:
+        """The arrays of an index, as the kernels take them."""
+        name = index_name(index)
+        return self._arrays[f"entries.{name}"], self._arrays[f"previous.{name}"], self._arrays[f"heads.{name}"]
+
     def _file(self, part: str) -> str:
         return f"{self.name}.{part}.{self.generation}"
 
@@ -207,7 +262,7 @@ class Ring:
         for name, (kind, width) in self.columns.items():
             yield name, (capacity,) if width == 1 else (capacity, width), kind
         for index in self.indexes:
-            yield from ((part, shape, "<i8") for part, shape in _index_parts(index, capacity))
+            yield from _index_parts(index, capacity)
 
     def _places(self, start: int, count: int) -> Iterator[tuple[slice, slice]]:
         """Where `count` rows from `start` on stand: one run, or two around the end of the ring."""
@@ -222,32 +277,50 @@ class Ring:
         if needed <= self.capacity <= max(SMALLEST_CAPACITY, 8 * needed):
             return
         capacity = max(SMALLEST_CAPACITY, 1 << (needed - 1).bit_length() if needed > 1 else 1)
+        assert capacity <= MOST_ROWS
+        if capacity > self.capacity > 0:
+            self._lengthen(capacity)
+        else:
+            self._move(capacity)
+        for index in self.indexes:
+            kernels.relink(*self._of(index), self._shift, self.first, self.next)
+
+    def _lengthen(self, capacity: int) -> None:
+        """The same arrays with more room; rows that stand elsewhere in the longer ring are copied into the new part."""
+        old, self.capacity = self.capacity, capacity
+        moved = [run for run in _runs(self.first, self.next, old) if run[0] & (capacity - 1) >= old]
+        for part, shape, kind in self._parts(capacity):
+            del self._arrays[part]
+            array = self._arrays[part] = self.arena.extend(self._file(part), shape, kind)
+            if not part.startswith("heads."):
+                for start, stop in moved:
+                    source, target = start & (old - 1), start & (capacity - 1)
+                    array[target : target + stop - start] = array[source : source + stop - start]
+
+    def _move(self, capacity: int) -> None:
+        """New arrays, smaller than the old ones or the first."""
         old, old_capacity, old_generation = self._arrays, self.capacity, self.generation
         self._arrays, self.capacity, self.generation = {}, capacity, self.generation + 1
         runs = list(_runs(self.first, self.next, min(capacity, old_capacity)))
-        # One array after another, the widest first, so that the next may stand where the last one stood.
-        for part, shape, kind in sorted(self._parts(capacity), key=lambda each: -_size(*each[1:])):
-            self._arrays[part] = self.arena.allocate(self._file(part), shape, kind)
+        for part, shape, kind in self._parts(capacity):
+            array = self._arrays[part] = self.arena.allocate(self._file(part), shape, kind)
             if part not in old:
                 continue
             values = old.pop(part)
             if not part.startswith("heads."):
                 for start, stop in runs:
                     source, target = start & (old_capacity - 1), start & (capacity - 1)
-                    self._arrays[part][target : target + stop - start] = values[source : source + stop - start]
-            del values
+                    array[target : target + stop - start] = values[source : source + stop - start]
             self.arena.release(f"{self.name}.{part}.{old_generation}")
-        for index in self.indexes:
-            entries, heads = self._arrays[f"entries.{index}"], self._arrays[f"heads.{index}"]
-            kernels.relink(entries, heads, self._shift, self.first, self.next)
 
 
-def _size(shape: tuple[int, ...], kind: str) -> int:
-    return int(np.prod(shape)) * np.dtype(kind).itemsize
-
-
-def _index_parts(index: str, capacity: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return ((f"entries.{index}", (capacity, 4)), (f"heads.{index}", (2 * capacity,)))
+def _index_parts(index: Index, capacity: int) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+    name = index_name(index)
+    return (
+        (f"entries.{name}", (capacity, 2), "<i8"),
+        (f"previous.{name}", (capacity,), "<u4"),
+        (f"heads.{name}", (2 * capacity,), "<u4"),
+    )
 
 
 def _runs(first: int, stop: int, capacity: int) -> Iterator[tuple[int, int]]:
