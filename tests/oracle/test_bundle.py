@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 
 import pyarrow as pa
 from hypothesis import event, given, reject, settings
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
-from anabranch.errors import BundleError
+from anabranch.errors import BundleError, MigrationError
 from anabranch.host.bundling import by_query
 from anabranch.host.local import LocalHost
 from anabranch.plan.bundle import Bundle, BundlePlan, bundle
+from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.testing.meshes import meshes
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
@@ -48,10 +50,34 @@ def test_queries_that_run_together_get_their_batch_answers(data: st.DataObject, 
         assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(results[name])))
 
 
+@given(data=st.data(), sizes=st.lists(st.integers(2, 3), min_size=2, max_size=2))
+def test_changing_the_plan_of_one_query_changes_no_answer(data: st.DataObject, sizes: list[int]) -> None:
+    rows = data.draw(arrivals(3, most_rows=10), "rows")
+    texts = {f"q{i}": data.draw(join_queries(3, size), f"q{i}").cql for i, size in enumerate(sizes)}
+    queries = {name: compile_query(text, rows.catalog) for name, text in texts.items()}
+    try:
+        together = bundle(queries)
+    except BundleError:
+        reject()
+    host = _host(data, together, None)
+    results: dict[str, list[pa.Table]] = {name: [] for name in queries}
+    for batch in data.draw(batch_cuts(rows, least=3), "batches"):
+        member = data.draw(st.sampled_from(together.members), "changing")
+        strategy = data.draw(st.sampled_from(["moving-state", "parallel-track"]), "strategy")
+        with suppress(MigrationError):  # a change is under way already
+            host.migrate(data.draw(_any_plan(member.query), "plan"), strategy, query=member.name)
+        mine = {name: table for name, table in batch.items() if name in together.graph.streams}
+        for name, table in by_query(host.step(mine)).items():
+            results[name].append(table)
+    for name, query in queries.items():
+        answer = rows_as_multiset(pa.concat_tables(results[name]))
+        assert not describe_difference(batch_answer(query, rows.tables), answer)
+
+
 def _host(data: st.DataObject, together: Bundle, checkpoint: str | None) -> LocalHost:
     plan = BundlePlan({m.name: data.draw(_any_plan(m.query), f"plan of {m.name}") for m in together.members})
     return LocalHost(together, plan, slots=data.draw(st.sampled_from([1, 1, 2, 3, 4]), "slots"), checkpoint=checkpoint)
 
 
-def _any_plan(query: Query) -> st.SearchStrategy[object]:
+def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
     return meshes(query.graph) | plans(query.graph.names)

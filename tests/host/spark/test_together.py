@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -63,12 +62,13 @@ def test_queries_together_survive_restart_and_migration(spark: SparkSession, tmp
         last = [progress["adaptive"] for progress in handle.recentProgress if progress["adaptive"]][-1]
         assert {state["state"] for state in last["statistics"]["states"]} == {"a", "b", "c"}
         assert set(last["queries"]) == {"one", "three", "two"}
+        assert all(slot["hot"] for slot in last["slotStatistics"])
         assert [record["to"] for record in handle.history if record.get("phase") == "began"] == ["(a (b c))"]
     finally:
         handle.stop()
+    alone = session.together(one=session.sql(ONE.cql).writeStream.format("memory"))
     with pytest.raises(ForeignCheckpoint, match="belongs to another query"):
-        one = session.sql(ONE.cql).writeStream.format("memory")
-        session.together(one=one).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        alone.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
 
 
 def test_what_cannot_run_together_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
