@@ -281,7 +281,7 @@ class ResourceModel:
         return self.joined_bytes(mask)
 
     def joined_bytes(self, mask: int) -> float:
-        """Bytes of the rows of an intermediate state, joined or merged, with deadline; each merged set adds its weights."""
+        """Bytes of the rows of an intermediate state, with deadlines; each set that was merged adds its weights."""
         numbers = mask.bit_count() + sum(share.mask & mask == share.mask for share in self.shares)
         # Without sizes of its own the model counts rows, as the papers do: a joined row weighs as much as any other.
         each = (numbers + 1) * self.units.joined_relation_bytes or max(self.estimates.row_bytes)
