@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any, NoReturn, Protocol
 
 from pyspark.errors import StreamingQueryException
@@ -22,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from anabranch.errors import AnabranchError
 from anabranch.plan.bundle import BundlePlan
 from anabranch.plan.mesh import Plan
+from anabranch.stats.routes import RouteStatistics, merge_routes
 
 _SPARK_STEP = "addBatch"
 
@@ -228,6 +230,7 @@ class QueryHandle:
             "state_rows": latest.get("state_rows"),
             "state_bytes": latest.get("state_bytes"),
             "duration_ms": sum(batch["duration_ms"] for batch in batches),
+            "routes": _route_report([each["adaptive"] for each in self.recentProgress if each["adaptive"]]),
             "batches": batches,
             "error": None if failure is None else str(failure),
         }
@@ -317,6 +320,28 @@ def _batch_report(progress: Progress) -> dict[str, Any]:
         "spark_ms": None if own is None else round(max(0.0, whole - own), 1),
         "plan": ours.get("plan"),
     }
+
+
+def _route_report(ours: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the routes of the latest mesh did, in all batches since it came; nothing for another plan."""
+    if not ours:
+        return []
+    since = list(takewhile(lambda batch: batch["plans"] == ours[-1]["plans"], reversed(ours)))
+    routes = merge_routes(RouteStatistics.from_json(each) for batch in since for each in batch["statistics"]["routes"])
+    rows = {name: sum(each.rows for each in routes if each.relation == name) for name in {r.relation for r in routes}}
+    return [
+        {
+            "relation": each.relation,
+            "route": each.route,
+            "rows": each.rows,
+            "share": round(each.rows / rows[each.relation], 4) if each.rows else 0.0,
+            "results": each.results,
+            "operators": [hop.operator for hop in each.hops],
+            "selectivities": [hop.kept / hop.rows if hop.rows else None for hop in each.hops],
+            "seconds": round(each.seconds, 6),
+        }
+        for each in sorted(routes, key=lambda each: (each.relation, each.route))
+    ]
 
 
 def _own_ms(ours: Mapping[str, Any]) -> float:
