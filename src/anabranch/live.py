@@ -1,4 +1,4 @@
-"""One line in the terminal that follows a running query.
+"""One line in the terminal that follows a running query, and below it the routes where a mesh runs it.
 
 It reads nothing but the handle's own progress, so it cannot disagree with it; where the output is not a terminal it
 stays silent and only waits.
@@ -10,11 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from anabranch.sizes import size_text
+
+MOST_ROUTES = 12
+"""Routes that are shown, those with most rows."""
 
 
 class Followed(Protocol):
@@ -39,6 +43,8 @@ class View:
     state_rows: int = 0
     state_bytes: int = 0
     plan: str = ""
+    routes: tuple[Mapping[str, Any], ...] = ()
+    """Of a mesh in the latest batch, as its statistics tell them."""
 
 
 def follow(
@@ -50,12 +56,12 @@ def follow(
         while not handle.awaitTermination(interval) and not until():
             pass
         return advance(view, handle.recentProgress)
-    with Live(line(view), console=console, auto_refresh=False) as live:
+    with Live(shown(view), console=console, auto_refresh=False) as live:
         ended = False
         while not ended:
             ended = bool(handle.awaitTermination(interval)) or until()
             view = advance(view, handle.recentProgress)
-            live.update(line(view), refresh=True)
+            live.update(shown(view), refresh=True)
     return view
 
 
@@ -75,8 +81,15 @@ def advance(view: View, recent: Sequence[Mapping[str, Any]]) -> View:
             state_rows=ours["stateRows"],
             state_bytes=ours["stateBytes"],
             plan=ours["plan"],
+            routes=tuple(ours["statistics"]["routes"]),
         )
     return view
+
+
+def shown(view: View) -> Group | Text:
+    """The line, and the routes below it if there are several for some relation."""
+    several = _with_choice(view.routes)
+    return Group(line(view), routes_table(several)) if several else line(view)
 
 
 def line(view: View) -> Text:
@@ -90,9 +103,34 @@ def line(view: View) -> Text:
         ("out", f"{view.rows_out:,}"),
         ("late", f"{view.late_rows:,}"),
         ("state", f"{view.state_rows:,} rows, {size_text(view.state_bytes)}"),
-        ("plan", view.plan),
+        ("plan", f"mesh of {len(view.routes)} routes" if view.routes else view.plan),
     ]
     text = Text(no_wrap=True, overflow="ellipsis")
     for label, value in parts:
         text.append(f"{label} ", style="dim").append(value, style="bold").append("  ")
     return text
+
+
+def routes_table(routes: Sequence[Mapping[str, Any]]) -> Table:
+    """The routes with most rows: their shares, and the operators with what is left of a hundred rows behind each."""
+    total: dict[str, int] = {}
+    for each in routes:
+        total[each["relation"]] = total.get(each["relation"], 0) + each["rows"]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for heading, justify in (("rows of", "left"), ("route", "right"), ("share", "right"), ("rows", "right")):
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    table.add_column("operators, and what is left of a hundred rows", no_wrap=True, overflow="ellipsis")
+    largest = sorted(routes, key=lambda each: -each["rows"])[:MOST_ROUTES]
+    for each in sorted(largest, key=lambda each: (each["relation"], each["route"])):
+        share = each["rows"] / total[each["relation"]] if each["rows"] else 0.0
+        hops = [f"{hop['operator']} {100 * hop['kept'] / max(1, each['rows']):,.3g}" for hop in each["hops"]]
+        table.add_row(each["relation"], str(each["route"]), f"{share:.0%}", f"{each['rows']:,}", " > ".join(hops))
+    if len(routes) > len(largest):
+        table.add_row("", "", "", "", f"and {len(routes) - len(largest)} more", style="dim")
+    return table
+
+
+def _with_choice(routes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those of relations whose rows take several."""
+    relations = [each["relation"] for each in routes]
+    return [each for each in routes if relations.count(each["relation"]) > 1]

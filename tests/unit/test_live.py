@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from anabranch.live import View, advance, follow, line
+from anabranch.live import MOST_ROUTES, View, advance, follow, line, shown
 from anabranch.sizes import size_text
 
 
-def progress(batch: int, *, rows_out: int = 2, late: int = 1, idle: bool = False) -> dict[str, Any]:
+def progress(
+    batch: int, *, rows_out: int = 2, late: int = 1, idle: bool = False, routes: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     return {
         "batchId": batch,
         "numInputRows": 10,
@@ -25,6 +27,7 @@ def progress(batch: int, *, rows_out: int = 2, late: int = 1, idle: bool = False
             "lateRows": {"s0": late, "s1": 0},
             "stateRows": 100 + batch,
             "stateBytes": 2_345_678,
+            "statistics": {"routes": list(routes)},
         },
     }
 
@@ -60,6 +63,32 @@ def test_the_line_names_what_a_user_watches() -> None:
     shown = line(advance(View(), [progress(0)])).plain
     for part in ("batch 0 in 0.45 s", "rows/s 1,23", "state 100 rows, 2.3 MB", "plan (a b)", "late 1"):
         assert part in shown
+
+
+def route(relation: str, number: int, rows: int, **kept: int) -> dict[str, Any]:
+    hops = [{"operator": name, "rows": rows, "kept": left, "seconds": 0.0} for name, left in kept.items()]
+    return {"relation": relation, "route": number, "rows": rows, "results": 0, "hops": hops}
+
+
+def rendered(view: View) -> str:
+    out = io.StringIO()
+    Console(file=out, width=120).print(shown(view))
+    return out.getvalue()
+
+
+def test_routes_of_a_mesh_are_shown_below_the_line_with_shares_and_what_is_left() -> None:
+    routes = [route("a", 0, 750, b=15, c=30), route("a", 1, 250, c=25, b=500), route("b", 0, 900, a=9, c=9)]
+    text = rendered(advance(View(), [progress(0, routes=routes)]))
+    assert "plan mesh of 3 routes" in text
+    table = [" ".join(words.split()) for words in text.splitlines()[1:]]
+    assert table[1:] == ["a 0 75% 750 b 2 > c 4", "a 1 25% 250 c 10 > b 200"]
+
+
+def test_of_many_routes_those_with_most_rows_are_shown() -> None:
+    routes = [route("a", number, number, b=0) for number in range(MOST_ROUTES + 3)]
+    text = rendered(advance(View(), [progress(0, routes=routes)]))
+    assert "and 3 more" in text
+    assert len(text.splitlines()) == MOST_ROUTES + 3
 
 
 def test_nothing_is_written_where_there_is_no_terminal() -> None:

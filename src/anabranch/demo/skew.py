@@ -27,6 +27,7 @@ from rich.console import Console, Group
 from rich.panel import Panel
 from rich.table import Table
 
+from anabranch.api import ContinuousQueryWriter
 from anabranch.choosing import first_plan, proposal
 from anabranch.demo.check import Check, compare
 from anabranch.demo.screen import command
@@ -126,7 +127,8 @@ def perform(folder: Path, spark: SparkSession, console: Console, seed: int) -> b
     console.print("\n[bold]second act[/bold]: six skewed streams, by one plan for all rows and by a mesh\n")
     console.print(QUERY.strip(), style="cyan", highlight=False)
     console.print("\nlooking at the first rows of the streams, and for routes …", style="dim")
-    choice = prepare(spec, spark).choice()
+    writer = prepare(spec, spark)
+    choice = writer.choice()
     single, mesh = _best_single_plan(choice), first_plan(choice)
     plain = replace(
         spec,
@@ -135,9 +137,9 @@ def perform(folder: Path, spark: SparkSession, console: Console, seed: int) -> b
         wishes=replace(spec.wishes, plan=str(single)),
     )
     console.print(f"by one plan for all rows, {single}", style="bold", highlight=False)
-    one = _run(plain, single, spark, console)
+    one = _run(prepare(plain, spark), single, console)
     console.print("by what [yellow]plan: auto[/yellow] chose", style="bold", highlight=False)
-    other = _run(spec, mesh, spark, console)
+    other = _run(writer, mesh, console)
     (folder / "mesh.svg").write_text(_picture(spec, choice, other), encoding="utf-8")
     results = folder / "skewed" / "single", folder / "skewed" / "mesh"
     checks = compare(folder / "skewed" / "streams", NAMES, BATCH_ANSWER, *results)
@@ -195,9 +197,9 @@ def _best_single_plan(choice: Choice) -> PhysicalPlan:
     return min(mjoins, key=lambda each: each.cost.cpu).plan
 
 
-def _run(spec: Spec, plan: Plan, spark: SparkSession, console: Console) -> Run:
-    """The query from its first to its last row."""
-    handle = prepare(spec, spark).start()
+def _run(writer: ContinuousQueryWriter, plan: Plan, console: Console) -> Run:
+    """The query from its first to its last row, with what it began with."""
+    handle = writer.start()
     follow(handle, console)
     ours = [each["adaptive"] for each in handle.recentProgress if each["adaptive"] is not None]
     every = [StepStatistics.from_json(each["statistics"]) for each in ours]

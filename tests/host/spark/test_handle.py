@@ -56,6 +56,19 @@ class FakeRunner:
             "stateBytes": 100,
             "durationMs": {"plan": 2.0, "step": 90.0, "commit": 3.0},
             "slotStatistics": [{"seconds": {"probe": 0.001}}, {"seconds": {"probe": 0.002, "open": 0.002}}],
+            "plans": ["(a b)"],
+            "statistics": {
+                "routes": [
+                    {
+                        "relation": "a",
+                        "route": number,
+                        "rows": rows,
+                        "results": 1,
+                        "hops": [{"operator": "b", "rows": rows, "kept": 1, "seconds": 0.5}],
+                    }
+                    for number, rows in ((1, 5), (0, 15))
+                ]
+            },
         }
 
     def run(self, frame: DataFrame, batch_id: int) -> None:
@@ -113,6 +126,16 @@ def test_a_handle_mirrors_a_streaming_query(start: Start, capsys: pytest.Capture
     assert (report["error"], len(report["batches"])) == (None, 1)
     first = report["batches"][0]
     assert first["own_ms"] == 9.0
+    assert report["routes"][1] == {
+        "relation": "a",
+        "route": 1,
+        "rows": 5,
+        "share": 0.25,
+        "results": 1,
+        "operators": ["b"],
+        "selectivities": [0.2],
+        "seconds": 0.5,
+    }
     assert first["spark_ms"] == first["duration_ms"] - 9.0
     json.dumps(report)
 
