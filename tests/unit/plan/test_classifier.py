@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import PlanError, UnknownAttribute
+from anabranch.plan import classify
 from anabranch.plan.classifier import (
     Assign,
     CategoryTest,
@@ -25,8 +26,9 @@ from anabranch.plan.classifier import (
     leaves,
     parse_classifier,
     routes,
+    walk,
 )
-from anabranch.plan.classify import assign_routes
+from anabranch.plan.classify import MOST_BOXES, assign_routes, lay_out
 from anabranch.schema import Field, Schema
 
 WORDS = ("it", "food", "", "o'clock", "back\\slash", "ünï")
@@ -67,14 +69,28 @@ def route_of(tree: Classifier, row: dict[str, float | str | None]) -> int:
         st.tuples(st.none() | st.floats() | NUMBERS, st.none() | st.sampled_from((*WORDS, "unseen"))), max_size=12
     ),
     st.booleans(),
+    st.sampled_from([1, 20, MOST_BOXES]),
 )
 def test_every_row_gets_the_route_that_the_tree_says(
-    tree: Classifier, rows: list[tuple[float | None, str | None]], chunked: bool
+    tree: Classifier, rows: list[tuple[float | None, str | None]], chunked: bool, boxes: int
 ) -> None:
     price, sector = pa.array([row[0] for row in rows], pa.float64()), pa.array([row[1] for row in rows], pa.string())
     columns = {"price": price, "sector": pa.chunked_array([sector[:3], sector[3:]]) if chunked else sector}
     expected = [route_of(tree, {"price": price, "sector": sector}) for price, sector in rows]
-    assert assign_routes(tree, columns, len(rows)).tolist() == expected
+    lay_out.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        # A tree of more boxes than that is cut in two until its parts have fewer, or are one test.
+        patch.setattr(classify, "MOST_BOXES", boxes)
+        assert assign_routes(tree, columns, len(rows)).tolist() == expected
+    lay_out.cache_clear()
+
+
+@given(st.lists(st.floats() | NUMBERS), trees("price", "price"))
+def test_numbers_need_not_be_in_arrows_form(values: list[float], tree: Classifier) -> None:
+    numbers = np.array(values, np.float64)
+    if not any(isinstance(node, CategoryTest) for node in walk(tree)):
+        in_arrow = assign_routes(tree, {"price": pa.array(values, pa.float64())}, len(values))
+        assert assign_routes(tree, {"price": numbers}, len(values)).tolist() == in_arrow.tolist()
 
 
 @given(

@@ -13,7 +13,7 @@ It stands here to be compared with, in the lab; it is no plan that a query can b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from time import perf_counter
+from time import thread_time
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric.content import Buckets, Estimates, Profile, make_buckets
 from anabranch.engine.fabric.modules import ProbeModule
 from anabranch.engine.fabric.ruster import CompiledRoute, concatenated, gathered
-from anabranch.engine.fabric.track import read_attributes
+from anabranch.engine.fabric.track import Attributes
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState
@@ -95,47 +95,47 @@ class _Router:
     def take(self, found: Combinations) -> Iterator[Combinations]:
         """Profiles the first rows, learns, and sends the rest by what was learnt."""
         yield from self._route_all(_slice(found, 0, PROFILED), is_profiled=True)
-        started = perf_counter()
+        started = thread_time()
         self._estimates, self._best = self._profile.learn(), {}
-        self._meter.spent("route", perf_counter() - started)
+        self._meter.spent("route", thread_time() - started)
         if len(found) > PROFILED:
             yield from self._route_all(_slice(found, PROFILED, len(found)), is_profiled=False)
 
     def _route_all(self, found: Combinations, *, is_profiled: bool) -> Iterator[Combinations]:
-        started = perf_counter()
+        started = thread_time()
         relation, everywhere = self._base.relation, (1 << len(self._modules)) - 1
         first = int(found.rows[relation][0])
         buckets = self._bucketed(found, range(len(self._attributes)) if is_profiled else self._estimates.attributes)
         every = np.stack(list(buckets.values())) if is_profiled and buckets else None
         classes = self._estimates.classify(buckets, len(found))
         pool: dict[int, list[Combinations]] = {0: [found]}
-        self._meter.spent("route", perf_counter() - started)
+        self._meter.spent("route", thread_time() - started)
         while pool:
-            started = perf_counter()
+            started = thread_time()
             # Those that have been to most operators first: what is under way stays small.
             visited = max(pool, key=lambda mask: (mask.bit_count(), mask))
             waiting = concatenated(pool.pop(visited))
             if visited == everywhere:
-                self._meter.spent("route", perf_counter() - started)
+                self._meter.spent("route", thread_time() - started)
                 yield waiting
                 continue
             destinations = self._decide(visited, classes[waiting.rows[relation] - first], is_profiled)
             groups = list(_grouped(waiting, destinations))
-            self._meter.spent("route", perf_counter() - started)
+            self._meter.spent("route", thread_time() - started)
             for operator, group in groups:
                 out = [block for block in self._modules[operator].work(group, self._route) if len(block)]
                 if out:
                     pool.setdefault(visited | 1 << operator, []).extend(out)
                 if every is not None:
-                    started = perf_counter()
+                    started = thread_time()
                     origins = [block.rows[relation] - first for block in out] or [np.empty(0, dtype=np.int64)]
                     self._profile.note(operator, every, group.rows[relation] - first, np.concatenate(origins))
-                    self._meter.spent("route", perf_counter() - started)
+                    self._meter.spent("route", thread_time() - started)
 
     def _bucketed(self, found: Combinations, attributes: Iterable[int]) -> dict[int, Int64Array]:
         """The bucket of each row by attribute."""
         names = {number: self._attributes[number] for number in attributes}
-        columns = read_attributes(self._graph, self._base, names.values(), found)
+        columns = Attributes(self._graph, self._base, names.values()).read(found.rows[self._base.relation])
         if not self._buckets:
             self._buckets = [make_buckets(columns[name]) for name in self._attributes]
         return {number: self._buckets[number].of(columns[name]) for number, name in names.items()}

@@ -4,41 +4,52 @@ from __future__ import annotations
 
 import numba
 import numpy as np
-import numpy.typing as npt
 
 from anabranch.engine.kernels import Int64Array
+from anabranch.plan.classify import Routes
 
-Routes = npt.NDArray[np.int16]
+FEW = 8
+"""Routes that are counted one after another."""
 
 
-@numba.njit("int64[::1](int16[::1], int64)", cache=True, nogil=True)
-def count(labels: Routes, routes: int) -> Int64Array:
-    """How many rows take each route."""
+@numba.njit("int64[::1](uint16[::1], int64, int64, int64, int64[::1], int64, int64[:, ::1])", cache=True, nogil=True)
+def cut(
+    labels: Routes, routes: int, smallest: int, first: int, times: Int64Array, length: int, out: Int64Array
+) -> Int64Array:
+    """Puts rows of one route next to one another, in the order they had: their numbers, times and deadlines.
+
+    Rows are numbered from `first` on and count for `length` after their times. Returns how many take each route; those
+    of a route that fewer than `smallest` take go with the largest. Where all go together, nothing is written.
+    """
     counts = np.zeros(routes, np.int64)
-    for i in range(labels.shape[0]):
-        counts[labels[i]] += 1
+    if routes <= FEW:
+        # As many passes, but without a branch or a place in memory that the next row waits for.
+        for route in range(routes):
+            taking = 0
+            for i in range(labels.shape[0]):
+                taking += int(labels[i] == route)
+            counts[route] = taking
+    else:
+        for i in range(labels.shape[0]):
+            counts[labels[i]] += 1
+    largest = np.argmax(counts)
+    goes = np.arange(routes).astype(np.uint16)
+    for route in range(routes):
+        if route != largest and counts[route] < smallest:
+            counts[largest] += counts[route]
+            counts[route] = 0
+            goes[route] = largest
+    if counts[largest] == labels.shape[0]:
+        return counts
+    # Places are unsigned: a signed one would be tested for counting from the end, three times a row.
+    places = np.zeros(routes, np.uint64)
+    for route in range(1, routes):
+        places[route] = places[route - 1] + np.uint64(counts[route - 1])
+    for i in range(np.uint64(labels.shape[0])):
+        taken = goes[labels[i]]
+        place = places[taken]
+        places[taken] = place + np.uint64(1)
+        out[0, place] = first + np.int64(i)
+        out[1, place] = times[i]
+        out[2, place] = times[i] + length
     return counts
-
-
-@numba.njit(
-    "void(int16[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])",
-    cache=True,
-    nogil=True,
-)
-def scatter(
-    labels: Routes,
-    places: Int64Array,
-    rows: Int64Array,
-    newest: Int64Array,
-    deadline: Int64Array,
-    out_rows: Int64Array,
-    out_newest: Int64Array,
-    out_deadline: Int64Array,
-) -> None:
-    """Rows of one route next to one another, in the order they had; `places` is where each route's next row goes."""
-    for i in range(labels.shape[0]):
-        place = places[labels[i]]
-        places[labels[i]] = place + 1
-        out_rows[place] = rows[i]
-        out_newest[place] = newest[i]
-        out_deadline[place] = deadline[i]

@@ -23,7 +23,7 @@ import pyarrow as pa
 from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric.modules import ProbeModule, SelectionModule
 from anabranch.engine.fabric.ruster import CompiledRoute, concatenated
-from anabranch.engine.fabric.track import read_attributes
+from anabranch.engine.fabric.track import Attributes
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState
@@ -64,7 +64,7 @@ def profile(
     indexes = {name: base.indexes for name, base in bases.items()}
     run = _Run(graph, relation, bases, Route(((*operators,),)) if operators else Route(()))
     found = _youngest(bases[relation], rows)
-    columns = read_attributes(graph, bases[relation], attributes.names, found)
+    columns = Attributes(graph, bases[relation], attributes.names).read(found.rows[relation])
     selectivity, cost = np.ones((len(found), len(operators))), np.zeros((len(found), len(operators)))
     for number, operator in enumerate(operators):
         selectivity[:, number], cost[:, number] = run.measure(operator, found)

@@ -7,9 +7,8 @@ the routes they began on. A relation's new rows are classified once, when they a
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from time import perf_counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,15 @@ import pyarrow as pa
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric import kernels
-from anabranch.engine.fabric.kernels import Routes
 from anabranch.engine.fabric.lottery import Lottery
 from anabranch.engine.fabric.modules import OperatorIndex
 from anabranch.engine.fabric.ruster import CompiledRoute, Ruster, compile_routes, gathered
+from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
-from anabranch.plan.classifier import Assign, Classifier, attributes
-from anabranch.plan.classify import assign_routes
+from anabranch.plan.classifier import Classifier, attributes
+from anabranch.plan.classify import Column, lay_out
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, key_columns
 
@@ -68,8 +67,12 @@ class MeshTrack:
             self._indexes[name] = list(dict.fromkeys(self._indexes[name])) or [()]
             base.require(tuple(self._indexes[name]))
         self.plan = mesh
-        self._classifiers = {way.relation: way.classifier for way in mesh.ways}
         self._routes = routes
+        self._sorting = {
+            way.relation: Sorting(self._graph, self._bases[way.relation], way.classifier)
+            for way in mesh.ways
+            if len(way.routes) > 1
+        }
         self._index.lottery.forget(self._query)
 
     def retain_indexes(self) -> None:
@@ -101,54 +104,65 @@ class MeshTrack:
 
     def _rusters(self, relation: str, found: Combinations) -> list[Ruster]:
         """The rows, cut by route."""
-        classifier = self._classifiers[relation]
-        if isinstance(classifier, Assign):
-            return [_ruster(found, self._routes[relation][classifier.route])]
-        started = perf_counter()
-        rusters = self._cut(relation, found, self._labels(classifier, relation, found))
-        self._meter.spent("classify", perf_counter() - started)
+        routes, sorting = self._routes[relation], self._sorting.get(relation)
+        if sorting is None:
+            return [_ruster(found, routes[0])]
+        # Time of this thread: what comes in between on a busy machine is not routing.
+        started = thread_time()
+        rusters = sorting.cut(found, routes)
+        self._meter.spent("classify", thread_time() - started)
         return rusters
 
-    def _cut(self, relation: str, found: Combinations, labels: Routes) -> list[Ruster]:
-        routes = self._routes[relation]
-        counts = kernels.count(labels, len(routes))
-        most = int(counts.argmax())
-        # What the small ones would leave is put to the largest, which stands first among its rows and theirs.
-        taken = [n for n in range(len(routes)) if counts[n] >= SMALLEST_RUSTER and n != most]
-        if not taken:
-            return [_ruster(found, routes[most])]
-        ends = np.cumsum([len(labels) - int(counts[taken].sum()), *counts[taken]])
-        if int(counts[[most, *taken]].sum()) < len(labels):
-            order = np.full(len(routes), most, dtype=np.int16)
-            order[taken] = taken
-            labels = order[labels]
-        rows, newest, deadline = (np.empty(len(labels), dtype=np.int64) for _ in range(3))
-        starts = np.zeros(len(routes), dtype=np.int64)
-        starts[taken] = ends[:-1]
-        kernels.scatter(labels, starts, found.rows[relation], found.newest, found.deadline, rows, newest, deadline)
-        cuts = itertools.pairwise([0, *ends.tolist()])
-        return [
-            _ruster(Combinations({relation: rows[a:b]}, newest[a:b], deadline[a:b]), routes[number])
-            for number, (a, b) in zip((most, *taken), cuts, strict=True)
-        ]
 
-    def _labels(self, classifier: Classifier, relation: str, found: Combinations) -> Routes:
-        names = attributes(classifier)
-        return assign_routes(classifier, read_attributes(self._graph, self._bases[relation], names, found), len(found))
+class Sorting:
+    """How new rows of a relation, which have consecutive numbers, are told apart by a classifier."""
+
+    def __init__(self, graph: JoinGraph, base: BaseState, classifier: Classifier) -> None:
+        self._base = base
+        self._attributes = Attributes(graph, base, attributes(classifier))
+        self._table = lay_out(classifier)
+
+    def cut(self, found: Combinations, routes: Sequence[CompiledRoute]) -> list[Ruster]:
+        """The rows of each route; a route that only few take leaves its rows to the largest."""
+        relation, size = self._base.relation, len(found)
+        first = int(found.rows[relation][0])
+        labels = self._table.assign(self._attributes.glance(range(first, first + size)), size)
+        cut = np.empty((3, size), dtype=np.int64)
+        counts = kernels.cut(labels, len(routes), SMALLEST_RUSTER, first, found.newest, self._base.range, cut)
+        rusters, start = [], 0
+        for route, count in zip(routes, counts.tolist(), strict=True):
+            if count == size:
+                return [_ruster(found, route)]
+            if count:
+                rows, newest, deadline = cut[:, start : start + count]
+                rusters.append(_ruster(Combinations({relation: rows}, newest, deadline), route))
+                start += count
+        return rusters
 
 
-def read_attributes(
-    graph: JoinGraph, base: BaseState, names: Iterable[str], found: Combinations
-) -> dict[str, pa.Array]:
+class Attributes:
     """Columns of a relation's rows that a classifier may test: carried ones, and keys whose code is the value."""
-    rows, keys = found.rows[base.relation], key_columns(graph, base.relation)
-    codes = {name.lower(): key.name for name, key in keys.items()}
-    fields = {name: base.schema.find(name) for name in names}
-    # A code is a number where the column may be a date or a boolean; classifiers count those the same way.
-    return {
-        name: base.column(field.name, rows) if field is not None else pa.array(base.code(codes[name.lower()], rows))
-        for name, field in fields.items()
-    }
+
+    def __init__(self, graph: JoinGraph, base: BaseState, names: Iterable[str]) -> None:
+        self._base = base
+        codes = {name.lower(): key.name for name, key in key_columns(graph, base.relation).items()}
+        fields = {name: base.schema.find(name) for name in names}
+        self._columns = {name: field.name for name, field in fields.items() if field is not None}
+        # A code is a number where the column may be a date or a boolean; classifiers count those the same way.
+        self._codes = {name: codes[name.lower()] for name, field in fields.items() if field is None}
+
+    def read(self, rows: Int64Array) -> dict[str, pa.Array]:
+        """The columns of the rows, by the names under which they were asked for."""
+        columns = {name: self._base.column(column, rows) for name, column in self._columns.items()}
+        return columns | {name: pa.array(self._base.code(code, rows)) for name, code in self._codes.items()}
+
+    def glance(self, rows: range) -> dict[str, Column]:
+        """The same to be looked at before the next step: as they stand in the state, where they can be."""
+        found: dict[str, Column] = {name: self._base.code(code, rows) for name, code in self._codes.items()}
+        for name, column in self._columns.items():
+            numbers = self._base.plain(column, rows)
+            found[name] = self._base.column(column, rows) if numbers is None else numbers
+        return found
 
 
 def _ruster(found: Combinations, route: CompiledRoute) -> Ruster:

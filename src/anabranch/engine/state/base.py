@@ -118,17 +118,25 @@ class BaseState(Indexed):
     def has_code(self, name: str) -> bool:
         return f"code.{name}" in self.ring.columns
 
-    def code(self, name: str, rows: Int64Array) -> Int64Array:
+    def code(self, name: str, rows: Int64Array | range) -> Int64Array:
+        """The codes of the rows of those numbers."""
         return self.ring.get(f"code.{name}", rows)
 
-    def column(self, name: str, rows: Int64Array) -> pa.Array:
-        """The payload column's values of the rows of those numbers."""
+    def column(self, name: str, rows: Int64Array | range) -> pa.Array:
+        """The payload column's values of the rows of those numbers; of a range, good until the next step."""
         field = self._fixed.get(name)
         if field is None:
             assert self.chunks is not None
             return self.chunks.get(name, rows)
         valid = self.ring.get(f"valid.{name}", rows) if name in self._with_null else None
         return to_arrow(self.ring.get(f"value.{name}", rows), valid, field.type)
+
+    def plain(self, name: str, rows: Int64Array | range) -> Array | None:
+        """The same where these are numbers of eight bytes and none is NULL, as they stand in the ring."""
+        field = self._fixed.get(name)
+        if field is None or field.type not in (pa.int64(), pa.float64()) or name in self._with_null:
+            return None
+        return self.ring.get(f"value.{name}", rows)
 
     def export(self) -> RelationBatch:
         """All live rows, which must be linked."""

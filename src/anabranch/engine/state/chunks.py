@@ -70,8 +70,13 @@ class ChunkStore:
         while self.chunks and self.chunks[0].stop <= first:
             self.arena.release(self.chunks.pop(0).file)
 
-    def get(self, column: str, rows: Int64Array) -> pa.Array:
-        """The column's values of the rows of those numbers."""
+    def get(self, column: str, rows: Int64Array | range) -> pa.Array:
+        """The column's values of the rows of those numbers; of a range, the chunk's own memory where it is one run."""
+        if isinstance(rows, range):
+            youngest = self.chunks[-1]
+            if youngest.first <= rows.start:
+                return youngest.batch.column(column).slice(rows.start - youngest.first, len(rows))
+            rows = np.arange(rows.start, rows.stop, dtype=np.int64)
         if not len(rows):
             return pa.array([], self.schema.field(column).type)
         starts = np.array([chunk.first for chunk in self.chunks], dtype=np.int64)

@@ -189,9 +189,12 @@ class Ring:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def get(self, column: str, rows: Int64Array) -> Array:
-        """The column's values of the rows of those numbers."""
+    def get(self, column: str, rows: Int64Array | range) -> Array:
+        """The column's values of the rows of those numbers; of a range, the ring's own memory where it is one run."""
         values = self._arrays[column]
+        if isinstance(rows, range):
+            runs = [values[place] for _, place in self._places(rows.start, len(rows))]
+            return runs[0] if len(runs) == 1 else np.concatenate(runs)
         if values.ndim == 1 and values.itemsize == 8:
             return kernels.gather(values.view(np.int64), rows).view(values.dtype)
         taken: Array = values.take(rows & (self.capacity - 1), axis=0)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.engine.engine import Engine
-from anabranch.engine.fabric import track
+from anabranch.engine.fabric import kernels, track
 from anabranch.engine.fabric.lottery import Lottery
 from anabranch.engine.fabric.profile import profile
 from anabranch.host.local import LocalHost
@@ -65,6 +67,44 @@ def test_small_rusters_go_with_the_largest() -> None:
     started = host(STAR, mesh)
     started.step(read_rows(CATALOG, ("a 3 1 0", "a 3 2 0", "a 3 1 1")))
     assert {(route.relation, route.route) for route in started.statistics.routes} == {("a", 0)}
+
+
+@given(
+    labels=st.lists(st.integers(0, 11), min_size=1),
+    spare=st.integers(0, 2),
+    smallest=st.integers(1, 4),
+    first=st.integers(0, 1 << 40),
+)
+def test_rows_of_a_route_are_put_together_and_few_go_with_the_most(
+    labels: list[int], spare: int, smallest: int, first: int
+) -> None:
+    routes, times = max(labels) + 1 + spare, np.arange(len(labels), dtype=np.int64) * 7
+    out = np.full((3, len(labels)), -1, dtype=np.int64)
+    counts = kernels.cut(np.array(labels, np.uint16), routes, smallest, first, times, 50, out)
+    taken = np.bincount(labels, minlength=routes)
+    largest = int(taken.argmax())
+    goes = [label if taken[label] >= smallest else largest for label in labels]
+    assert counts.tolist() == np.bincount(goes, minlength=routes).tolist()
+    order = np.argsort(goes, kind="stable")
+    written = [first + order, times[order], times[order] + 50] if len(set(goes)) > 1 else [[-1] * len(labels)] * 3
+    assert out.tolist() == np.array(written).tolist()
+
+
+@pytest.mark.parametrize("column", ["s", "v"])
+def test_rows_are_told_apart_by_texts_and_where_the_ring_goes_around(
+    column: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(track, "SMALLEST_RUSTER", 1)
+    catalog = read_script("stream a (k bigint, v bigint, s string)\nstream b (k bigint)").catalog
+    windows = "a [RANGE 1 SECONDS], b [RANGE 1 SECONDS]"
+    chosen = compile_query(f"SELECT a.v AS v, a.s AS s, b.k AS k FROM {windows} WHERE a.k = b.k", catalog)
+    test = "(s in {'s1', 's9'} ? 1 : 0)" if column == "s" else "(v <= 1.5 ? (v <= 0.5 ? 0 : 1) : (v <= 8.5 ? 0 : 1))"
+    started = LocalHost(chosen, parse_mesh(f"mesh(a: b, b by {test}; b: a)"))
+    for second in range(9):
+        # 300 rows at a time go around the smallest ring, of 1024, in the fourth batch.
+        started.step(read_rows(catalog, [f"a {second * 10} {i} {i % 10} s{i % 10}" for i in range(300)]))
+        routes = {route.route: route.rows for route in started.statistics.routes}
+        assert routes == {0: 240, 1: 60}
 
 
 def test_a_change_of_mesh_moves_no_state_and_keeps_only_the_indexes_it_needs() -> None:
