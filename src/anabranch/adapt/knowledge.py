@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from anabranch.stats.view import FixedStatistics
 
@@ -65,7 +66,16 @@ class Knowledge:
         )
 
     def to_json(self) -> dict[str, object]:
-        return {"rates": dict(self.rates), "selectivities": dict(self.selectivities), "batch": self.batch}
+        return {**{name: dict(getattr(self, name)) for name in _SECTIONS}, "batch": self.batch}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Knowledge:
+        """The knowledge that was written; an error when it is none."""
+        rates, filters, selectivities, groups = (dict(value[name]) for name in _SECTIONS)
+        return cls().renewed(FixedStatistics(rates, filters, selectivities, groups=groups), float(value["batch"]))
+
+
+_SECTIONS = ("rates", "filters", "selectivities", "groups")
 
 
 def _factors(mine: Mapping[str, float], theirs: Mapping[str, float]) -> list[float]:

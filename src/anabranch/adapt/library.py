@@ -7,10 +7,13 @@ was chosen for and the same ones are known. At most `size` entries are kept; the
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.text import parse
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,15 @@ class Library:
         """The library with one more plan; it takes the place of what was chosen for about the same statistics."""
         others = tuple(entry for entry in self.entries if entry.statistics.distance(seen) > self.tolerance)
         return self._with((*others, Entry(seen, plan)))
+
+    def to_json(self) -> list[dict[str, object]]:
+        return [{"statistics": entry.statistics.to_json(), "plan": str(entry.plan)} for entry in self.entries]
+
+    @classmethod
+    def from_json(cls, entries: Iterable[Mapping[str, Any]]) -> Library:
+        """The library that was written; an error when it is none."""
+        known = (Entry(Knowledge.from_json(entry["statistics"]), parse(entry["plan"])) for entry in entries)
+        return cls()._with(tuple(known))
 
     def _with(self, entries: tuple[Entry, ...]) -> Library:
         return Library(entries[-self.size :], self.tolerance, self.size)

@@ -13,9 +13,10 @@ decision is recorded. What policies compare with moves only when a decision is t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from anabranch.adapt.decision import Decision, Origin
 from anabranch.adapt.gate import Price, Verdict, judge
@@ -28,6 +29,7 @@ from anabranch.cost.resources import ResourceModel, with_default_orders
 from anabranch.optimize.choice import choose, resource_model
 from anabranch.optimize.hints import Hints, Objective
 from anabranch.optimize.strategy import Budget, Proposal
+from anabranch.plan.check import validate
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan
@@ -115,6 +117,23 @@ class Loop:
     def view(self) -> StatisticsView:
         """What is known by now, over what was given."""
         return Layered((self._known.view, self.means.given))
+
+    def memory(self) -> dict[str, object]:
+        """What it has learnt, and for which wishes, as a value that JSON can hold."""
+        return {"wishes": self._wishes, "known": self._known.to_json(), "library": self.library.to_json()}
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Begins with what another loop of the query has learnt, unless other plans were good for that one."""
+        if memory["wishes"] != self._wishes:
+            return
+        known, library = Knowledge.from_json(memory["known"]), Library.from_json(memory["library"])
+        for entry in library.entries:
+            validate(entry.plan, self._query.graph, self._query.grouping)
+        self._known, self.library = known, library
+
+    @property
+    def _wishes(self) -> str:
+        return f"{self.means.budget} {self.means.objective} {self.means.hints}"
 
     def observe(self, seen: Observation) -> Decision | None:
         """Takes in a batch; a decision when one was due."""

@@ -68,6 +68,15 @@ class BundleSteering:
         for steering in self.each.values():
             steering.freeze(frozen)
 
+    def memory(self) -> dict[str, object]:
+        """What the loops of each query have learnt."""
+        return {name: steering.memory() for name, steering in self.each.items()}
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Gives each query what it has learnt in an earlier run."""
+        for name, steering in self.each.items():
+            steering.recall(memory.get(name, {}))
+
     def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[Record]]:
         """The plans for a batch, and records of what could not be done."""
         plans: list[SlotPlan] = []

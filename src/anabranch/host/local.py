@@ -28,6 +28,7 @@ from anabranch.expr import Column, columns
 from anabranch.host.bundling import Course, make_steering
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import counts_by_stream, merged_statistics, next_manifest, next_task
+from anabranch.host.memory import keep, recall
 from anabranch.host.meshing import Staging
 from anabranch.host.slot import SlotEngine, SlotPlan, SlotTask, advance, bring_to, drain, make_engine, rebuild
 from anabranch.host.steering import Record, Switch, event_seconds
@@ -92,6 +93,7 @@ class LocalHost:
         if self._store is not None:
             for slot, engine in enumerate(self._engines):
                 rebuild(engine, task, slot, self._store)
+            self._tell(recall(self._store, self.steering, self.batch))
 
     def step(self, rows: Mapping[str, pa.Table]) -> pa.Table:
         """Takes one micro-batch, tables by stream name, and returns the results it completes."""
@@ -125,7 +127,10 @@ class LocalHost:
         self._commit(task, reports, clocks)
         started = perf_counter()
         waiting = sum(counts_by_stream(self.query, reports, "rows").values())
-        self._tell(self.steering.after(self.batch, reports, event_seconds(earlier, clocks), waiting))
+        records = self.steering.after(self.batch, reports, event_seconds(earlier, clocks), waiting)
+        if self._store is not None:
+            records += keep(self._store, self.steering, self.batch, records)
+        self._tell(records)
         self.seconds_adapting += perf_counter() - started
         self.batch += 1
         self._is_broken = False

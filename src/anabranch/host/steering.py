@@ -168,6 +168,16 @@ class Steering:
         for _, loop in self._loops:
             loop.settings = replace(loop.settings, freeze=frozen)
 
+    def memory(self) -> dict[str, object]:
+        """What its loops have learnt, as a value that JSON can hold; see `recall`."""
+        return {name: loop.memory() for name, loop in self._named_loops()}
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Gives its loops what those of an earlier run have learnt; an error when that is not of this query."""
+        for name, loop in self._named_loops():
+            if name in memory:
+                loop.recall(memory[name])
+
     def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[Record]]:
         """The plans for a batch, and records of what could not be done."""
         refused: list[Record] = []
@@ -239,6 +249,9 @@ class Steering:
                     )
             others.append(switch)
         return schedule
+
+    def _named_loops(self) -> list[tuple[str, Loop]]:
+        return [("all" if slots == self._slots else f"slot {slots[0]}", loop) for slots, loop in self._loops]
 
     def _slots_of(self, switch: Switch) -> set[int]:
         return set(self._slots if switch.slots is None else switch.slots)

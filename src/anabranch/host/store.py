@@ -4,6 +4,7 @@
     <checkpoint>/anabranch/rows/<batch>-<slot>-<attempt>.arrow  what a slot took in (or, once compacted, all it holds)
     <checkpoint>/anabranch/manifests/<batch>.json   what the state after that batch consists of
     <checkpoint>/anabranch/history.jsonl            decisions and migrations, one line each, for people
+    <checkpoint>/anabranch/memory.json              statistics, and which plan served which; helps a restart, no more
 
 Law: a batch is committed when its manifest has its final name, and not before. A manifest lists everything needed to
 rebuild every slot; nothing in it depends on a plan. Files are written under another name and renamed, so a reader sees
@@ -235,6 +236,14 @@ class Store:
             with suppress(ValueError):
                 records.append(json.loads(line))
         return records
+
+    def memory(self) -> dict[str, Any] | None:
+        """What the query has learnt about its plans; None while there is nothing."""
+        return self._read_json(f"{self.root}/memory.json")
+
+    def keep_memory(self, memory: Mapping[str, Any]) -> None:
+        """Replaces what was learnt as a whole."""
+        self._write_json(f"{self.root}/memory.json", memory)
 
     # --- files --------------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from anabranch.host.commit import (
     next_manifest,
     next_task,
 )
+from anabranch.host.memory import keep, recall
 from anabranch.host.slot import SlotTask
 from anabranch.host.spark.anchor import forget_at_slots, is_on_several_machines, make_anchor
 from anabranch.host.spark.arrow_schema import to_spark
@@ -113,6 +114,7 @@ class SparkRunner:
         self._is_configured = False
         self._is_released = False
         self._adaptive: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self._tell(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
 
     @property
     def plan(self) -> Plan | BundlePlan:
@@ -203,6 +205,7 @@ class SparkRunner:
         collected = time.perf_counter()
         waiting = sum(counts_by_stream(self.query, reports, "rows").values())
         records = [*refused, *self.steering.after(batch_id, reports, seconds, waiting)]
+        records += keep(self.store, self.steering, batch_id, records)
         self._tell(records)
         spent = {"plan": planned - started, "step": written - planned, "commit": collected - written}
         spent["adapt"] = time.perf_counter() - collected
