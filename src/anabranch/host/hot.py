@@ -9,6 +9,10 @@ after: a step that dies half-way leaves no stamp. State of another plan than the
 does not find the stamp of the attempt it needs rebuilds from durable rows in a folder of its own, out of reach of
 workers that outlived their query. So nothing here is needed for correctness; it only makes a step cost its new rows
 instead of the window.
+
+On every machine, whoever finds no state and builds it also sweeps: state of a checkpoint that is gone, or is another
+one by now, is removed, and so is state that no step has used for a day, whoever's it is. A query that ends takes its
+own away. Should that hit a query which is still alive, it rebuilds.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +32,9 @@ from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import PlanError
 from anabranch.host.slot import SlotEngine, SlotTask, bring_to, can_reach, make_engine, rebuild
 from anabranch.host.store import Store
+
+UNUSED = 24 * 3600
+"""Seconds without a step after which hot state is given up; a rebuild is all that it can cost."""
 
 
 def hot_root() -> Path:
@@ -70,8 +78,8 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
         else:
             if can_reach(engine, task, slot):
                 return OpenEngine(engine, stamp["arrays"], was_hot=True, notes=bring_to(engine, task, slot))
-    # The driver made the folder on its own machine only, and takes it away when it thinks the query has ended.
-    folder.mkdir(parents=True, exist_ok=True)
+    # The driver did so on its own machine only, and takes the folder away when it thinks the query has ended.
+    claim(identity, store.location)
     for old in folder.glob(f"slot-{slot}-*"):
         shutil.rmtree(old, ignore_errors=True)
     arrays = Path(tempfile.mkdtemp(prefix=f"slot-{slot}-", dir=folder))
@@ -89,24 +97,40 @@ def keep_engine(opened: OpenEngine, task: SlotTask, slot: int, identity: str) ->
         "arrays": opened.arrays,
         "layout": opened.engine.layout(),
     }
-    partial.write_text(json.dumps(stamp))
-    partial.rename(path)
+    # The folder is gone when the query was ended, or was swept away, while the step ran.
+    with suppress(FileNotFoundError):
+        partial.write_text(json.dumps(stamp))
+        partial.rename(path)
 
 
 def claim(identity: str, location: str) -> None:
-    """Notes whose hot state this is, and removes that of checkpoints which are no longer there."""
+    """Notes whose hot state this is, and removes from this machine what nobody will use."""
     folder = hot_folder(identity)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "owner.json").write_text(json.dumps({"checkpoint": location}))
+    owner = folder / "owner.json"
+    partial = owner.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps({"checkpoint": location}))
+    partial.rename(owner)
+    now = folder.stat().st_mtime
     for other in hot_root().iterdir():
-        owner = _read(other / "owner.json")
-        if owner is not None and owner["checkpoint"].startswith("/") and not _is_current(owner, other.name):
+        if other != folder and not _is_wanted(other, now):
             shutil.rmtree(other, ignore_errors=True)
 
 
 def forget(identity: str) -> None:
     """Removes the hot state of a query that has stopped; it can be rebuilt."""
     shutil.rmtree(hot_folder(identity), ignore_errors=True)
+
+
+def _is_wanted(folder: Path, now: float) -> bool:
+    owner = _read(folder / "owner.json")
+    if owner is not None and owner["checkpoint"].startswith("/") and not _is_current(owner, folder.name):
+        return False
+    try:
+        # Every step removes a stamp from the folder and renames another into it.
+        return now - folder.stat().st_mtime < UNUSED
+    except FileNotFoundError:
+        return False
 
 
 def _is_current(owner: dict[str, Any], identity: str) -> bool:

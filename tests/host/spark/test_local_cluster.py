@@ -47,10 +47,13 @@ def test_the_answer_is_exact_on_two_executors(tmp_path: Path) -> None:
     assert all(count > 0 for count in told["tasks"].values())
     # Slots wake up where their state is, so after the first batch nothing is rebuilt.
     assert told["hot"] == [[False, False], *([True, True] for _ in range(BATCHES - 1))]
+    # And nothing of it stays there when the query has ended.
+    assert told["left"] == []
     assert not describe_difference(STORY.expected(tables), written(tmp_path))
 
 
 def main(folder: Path) -> None:
+    import pyspark
     from pyspark.sql import SparkSession
 
     from anabranch.host.spark.session import recommended_configuration
@@ -78,7 +81,11 @@ def main(folder: Path) -> None:
         listed = spark._jsparkSession.sparkContext().statusStore().executorList(True)
         executors = [listed.apply(i) for i in range(listed.size())]
         tasks = {e.id(): e.completedTasks() for e in executors if e.id() != "driver"}
-        print(json.dumps({"tasks": tasks, "hot": [[slot["hot"] for slot in step] for step in steps]}))  # noqa: T201
+        work = Path(pyspark.__file__).parent / "work" / str(spark.sparkContext.applicationId)
+        assert len([*work.glob("*/hot/anabranch-*")]) == 2
+        left = [str(folder) for folder in work.glob("*/hot/anabranch-*/*")]
+        told = {"tasks": tasks, "hot": [[slot["hot"] for slot in step] for step in steps], "left": left}
+        print(json.dumps(told))  # noqa: T201
     finally:
         spark.stop()
 

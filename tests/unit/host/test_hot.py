@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,6 +141,31 @@ def test_damaged_arrays_are_rebuilt(tmp_path: Path, damage: str) -> None:
         case "layout":
             del stamp["layout"]["bases"]["a"]
             worker.stamp.write_text(json.dumps(stamp))
+    assert worker.step("b 2 1 p") == (("x p",), False)
+
+
+def test_whoever_builds_state_sweeps_its_machine(tmp_path: Path, hot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, unused, used = (Worker(tmp_path / name) for name in ("gone", "unused", "used"))
+    for worker in (gone, unused, used):
+        worker.step("a 1 1 x")
+    (hot / "nobody's").mkdir()
+    (tmp_path / "gone" / "anabranch" / "metadata.json").unlink()
+    for folder in (unused.stamp.parent, hot / "nobody's"):
+        os.utime(folder, (0, 0))
+    other = Worker(tmp_path / "other")
+    forget(other.identity)  # as on a machine that the driver has not been on
+    other.step("a 1 1 x")
+    assert {folder.name for folder in hot.iterdir()} == {used.identity, other.identity}
+    assert used.step("b 2 1 p") == (("x p",), True)
+    assert unused.step("b 2 1 p") == (("x p",), False)
+
+
+def test_state_that_is_swept_away_during_a_step_is_built_again(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    worker.step("a 1 1 x")
+    opened = open_engine(worker.task, 0, worker.identity, worker.store)
+    forget(worker.identity)
+    keep_engine(opened, worker.task, 0, worker.identity)
     assert worker.step("b 2 1 p") == (("x p",), False)
 
 

@@ -11,9 +11,18 @@ on one machine needs no anchor.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+
+from pyspark import InheritableThread
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from anabranch.host.hot import forget
 
 SLOT, ANCHOR = "_slot", "_anchor"
+PATIENCE = 30.0
+"""Seconds that the end of a query waits for machines to give hot state back."""
 _MASK = 0xFFFFFFFF
 _SEED = 42
 """The seed with which Spark partitions by hash."""
@@ -29,6 +38,30 @@ def make_anchor(spark: SparkSession, slots: int) -> DataFrame:
     keys = ", ".join(str(key) for key in slot_keys(slots))
     rows = spark.range(slots).selectExpr(f"element_at(array({keys}), CAST(id AS INT) + 1) AS {ANCHOR}")
     return rows.repartition(slots, ANCHOR).cache()
+
+
+def forget_at_slots(anchor: DataFrame, identity: str) -> None:
+    """Takes the hot state of a query that has ended off the machines that hold parts of its anchor.
+
+    They may be gone, or busy for long: then it is left to be swept (see `anabranch.host.hot`).
+    """
+    context = anchor.sparkSession.sparkContext
+    group = f"anabranch-forget-{identity}"
+
+    def job() -> None:
+        with suppress(Exception):
+            context.setJobGroup(group, "giving back hot state", interruptOnCancel=True)
+            anchor.foreachPartition(partial(_forget, identity))
+
+    thread = InheritableThread(target=job, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    if thread.is_alive():
+        context.cancelJobGroup(group)
+
+
+def _forget(identity: str, rows: Iterable[Row]) -> None:
+    forget(identity)
 
 
 def anchored(rows: DataFrame, anchor: DataFrame) -> DataFrame:
