@@ -1,10 +1,10 @@
 """The second act: six skewed streams, joined once by the best single plan and once by a mesh.
 
 A company watches what happens in the sessions of its staff, and looks for those in which everything comes together and
-the risks add up. Every office has something that hardly ever happens there: the bank blocks uploads, the laboratory has
-no mail. So rows of the bank are best looked up among the uploads first, those of the laboratory among the mails; one
-order for all serves one office and leaves the others with hundreds of combinations that come to nothing. The number of
-a session begins with its office, which is all that a classifier needs. `plan: auto` finds it out from a sample.
+the risks add up. Every office has something that hardly ever happens there: the bank blocks uploads, the lab has no
+mail. So rows of the bank are best looked up among the uploads first, those of the lab among the mails; one order for
+all serves one office and leaves the others with hundreds of combinations that come to nothing. The number of a session
+begins with its office, which is all that a classifier needs. `plan: auto` finds it out from a sample.
 
 What is compared is the seconds that the engine spends in the slots, which the plan decides, and beside them the time of
 the whole run, most of which is Spark's.
@@ -47,7 +47,7 @@ from anabranch.stats.routes import RouteStatistics
 from anabranch.stats.step import StepStatistics, merge
 
 NAMES = ("logins", "mails", "downloads", "uploads", "prints", "calls")
-OFFICES = ("bank", "laboratory", "call centre", "shop", "plant", "kiosk")
+OFFICES = ("bank", "lab", "hotline", "shop", "plant", "kiosk")
 LACKING = ("uploads", "mails", "downloads", "prints", "calls", "logins")
 """What hardly ever happens in each office."""
 OFFICE = 1_000_000_000
@@ -66,10 +66,12 @@ ALIASES = dict(zip("lmdupc", NAMES, strict=True))
 
 QUERY = """\
 SELECT l.session, l.risk + m.risk + d.risk + u.risk + p.risk + c.risk AS risk
-FROM logins [RANGE 20 SECONDS] AS l, mails [RANGE 20 SECONDS] AS m, downloads [RANGE 20 SECONDS] AS d,
-     uploads [RANGE 20 SECONDS] AS u, prints [RANGE 20 SECONDS] AS p, calls [RANGE 20 SECONDS] AS c
-WHERE l.session = m.session AND l.session = d.session AND l.session = u.session AND l.session = p.session
-  AND l.session = c.session AND l.risk + m.risk + d.risk + u.risk + p.risk + c.risk >= 480
+FROM logins [RANGE 20 SECONDS] AS l,    mails [RANGE 20 SECONDS] AS m,
+     downloads [RANGE 20 SECONDS] AS d, uploads [RANGE 20 SECONDS] AS u,
+     prints [RANGE 20 SECONDS] AS p,    calls [RANGE 20 SECONDS] AS c
+WHERE l.session = m.session AND l.session = d.session AND l.session = u.session
+  AND l.session = p.session AND l.session = c.session
+  AND l.risk + m.risk + d.risk + u.risk + p.risk + c.risk >= 480
 """
 
 STREAM = """\
@@ -115,10 +117,6 @@ class Run:
     combinations: int
     """That probes made, results among them."""
     routes: tuple[RouteStatistics, ...]
-
-    @property
-    def engine_per_million(self) -> float:
-        return self.engine / self.rows * 1e6
 
 
 def perform(folder: Path, spark: SparkSession, console: Console, seed: int) -> bool:
@@ -216,77 +214,87 @@ def _run(writer: ContinuousQueryWriter, plan: Plan, console: Console) -> Run:
 
 
 def _closing_screen(folder: Path, one: Run, other: Run, mesh: Mesh | None, checks: Sequence[Check]) -> Panel:
+    """All of it within 80 columns."""
     has_passed = all(check.has_passed for check in checks)
-    figures = Table(box=None, padding=(0, 2), header_style="dim")
-    for heading, justify in (("", "left"), ("one plan", "right"), ("mesh", "right"), ("", "left")):
-        figures.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    figures = _table()
+    for heading in ("", "one plan", "mesh", ""):
+        figures.add_column(heading, justify="right" if heading else "left")
     figures.add_row("rows", f"{one.rows:,}", f"{other.rows:,}")
     figures.add_row("results", *(f"{check.results:,}" for check in checks))
     figures.add_row("combinations on the way", f"{one.combinations:,}", f"{other.combinations:,}")
-    factor = one.engine / other.engine
+    million = one.engine / one.rows * 1e6, other.engine / other.rows * 1e6
     figures.add_row(
         "engine, seconds per million rows",
-        f"{one.engine_per_million:.2f}",
-        f"{other.engine_per_million:.2f}",
-        f"[bold {'green' if factor > 1 else 'red'}]{factor:.1f} times {'less' if factor > 1 else 'as much'}[/]",
+        f"{million[0]:.2f}",
+        f"{million[1]:.2f}",
+        _factor(million[0] / million[1], strong=True),
     )
-    figures.add_row(
-        "whole run with all of Spark",
-        f"{one.seconds:.1f} s",
-        f"{other.seconds:.1f} s",
-        f"{one.seconds / other.seconds:.2f} times as long by one plan",
-    )
+    whole = _factor(one.seconds / other.seconds)
+    figures.add_row("whole run, with all of Spark", f"{one.seconds:.1f} s", f"{other.seconds:.1f} s", whole)
     closing = Table.grid(padding=(0, 2))
     closing.add_column(style="dim", justify="right")
     closing.add_column()
     for words, check in zip(("one plan", "mesh"), checks, strict=True):
-        closing.add_row(f"check, {words}", check.verdict)
+        closing.add_row(words, check.verdict)
     closing.add_row("picture", f"[bold]{folder / 'mesh.svg'}[/bold]")
     closing.add_row("next", f"{command()} explain {folder / 'skewed.yaml'} --sample")
-    parts = [figures, "", *_routes(mesh, other), closing]
+    parts = [figures, "", *_routes(mesh, other), "", closing]
     title = "second act: rows of different offices take different routes"
     return Panel(Group(*parts), title=title, border_style="green" if has_passed else "red", expand=False)
+
+
+def _factor(factor: float, *, strong: bool = False) -> str:
+    """How much less the second of two amounts is, or how much more."""
+    words = f"{factor:.1f} times less" if factor >= 1 else f"{1 / factor:.1f} times as much"
+    return f"[{'bold ' if strong else ''}{'green' if factor >= 1 else 'red'}]{words}[/]"
 
 
 def _routes(mesh: Mesh | None, run: Run) -> list[Table | str]:
     """Where rows of each office look first, and one relation's routes with what became of their rows."""
     if mesh is None:
-        return ["[red]plan: auto saw no gain in a mesh[/red]", ""]
-    first = Table(box=None, padding=(0, 2), header_style="dim", title_justify="left", title_style="")
-    first.title = "The classifier reads the office off the session's number; the streams looked up first:"
-    first.add_column("rows of")
-    for office, lacking in zip(OFFICES, LACKING, strict=True):
-        first.add_column(f"{office}\n(few {lacking})")
+        return ["[red]'plan: auto' saw no gain in a mesh, so both runs had one plan[/red]"]
+    first = _table()
+    for heading in ("rows of", *OFFICES):
+        first.add_column(heading)
+    first.add_row("where are few", *LACKING, style="dim")
     # One session of each office tells its route: the numbers of an office lie far from those of the next.
     columns = {
         "session": pa.array((1 + np.arange(len(OFFICES))) * OFFICE + OFFICE // 1_000),
         "risk": pa.array(np.full(len(OFFICES), 50)),
     }
     for way in mesh.ways:
-        taken = assign_routes(way.classifier, columns, len(OFFICES))
         stream = ALIASES[way.relation]
+        taken = assign_routes(way.classifier, columns, len(OFFICES))
         looked = [ALIASES[way.routes[number].operators[0]] for number in taken]
         cells = [
-            "[dim]hardly a row[/dim]" if few == stream else f"[green]{found}[/green]" if found == few else found
+            "[dim]-[/dim]" if few == stream else f"[green]{found}[/green]" if found == few else found
             for found, few in zip(looked, LACKING, strict=True)
         ]
         first.add_row(stream, *cells)
-    return [first, "", *_one_relation(mesh, run), ""]
+    return [
+        "The classifier reads the office off the session's number. Looked up first:",
+        first,
+        "",
+        *_one_relation(mesh, run),
+    ]
 
 
 def _one_relation(mesh: Mesh, run: Run) -> list[Table | str]:
     way = max(mesh.ways, key=lambda way: len(way.routes))
     routes = [each for each in run.routes if each.relation == way.relation]
     rows = sum(each.rows for each in routes)
-    table = Table(box=None, padding=(0, 2), header_style="dim", title_justify="left", title_style="")
-    table.title = f"Routes of {ALIASES[way.relation]}, and what is left of a hundred rows behind each lookup:"
+    table = _table()
     table.add_column("share", justify="right")
     table.add_column("route")
     for each in sorted(routes, key=lambda each: each.route):
         hops = zip(each.hops, each.left, strict=True)
-        stops = [f"{ALIASES[hop.operator]} [dim]{100 * left:,.3g}[/dim]" for hop, left in hops]
+        stops = [f"{ALIASES[hop.operator]} [dim]{100 * left:,.2g}[/dim]" for hop, left in hops]
         table.add_row(f"{each.rows / rows:.0%}", " > ".join(stops))
-    return [table]
+    return [f"Routes of {ALIASES[way.relation]}, and what is left of 100 rows behind each lookup:", table]
+
+
+def _table() -> Table:
+    return Table(box=None, padding=(0, 1), header_style="dim")
 
 
 def _picture(spec: Spec, choice: Choice, run: Run) -> str:
