@@ -5,25 +5,46 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
+from anabranch import errors
+
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 
-def test_every_test_that_the_invariants_name_exists() -> None:
-    named = re.findall(r"`([\w/]+)::(test_\w+)`", (ROOT / "docs/invariants.md").read_text())
+@pytest.mark.parametrize("page", ["invariants", "bad-input"])
+def test_every_test_that_a_page_names_exists(page: str) -> None:
+    named = re.findall(r"`([\w/]+)::(test_\w+)`", (ROOT / "docs" / f"{page}.md").read_text())
     missing = [f"{file}::{name}" for file, name in named if f"def {name}(" not in _text(ROOT / "tests" / f"{file}.py")]
     assert named
     assert not missing
+
+
+def test_every_error_has_its_row() -> None:
+    kinds = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    rows = re.findall(r"^\|[^|]+\| `(\w+)`:", (ROOT / "docs/bad-input.md").read_text(), re.MULTILINE)
+    assert set(rows) == kinds - {"AnabranchError", "CqlError"}
 
 
 def test_links_between_pages_lead_somewhere() -> None:
     broken = [
         f"{page.relative_to(ROOT)}: {target}"
         for page in PAGES
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
-        if "://" not in target and not (page.parent / target).exists()
+        for target in re.findall(r"\]\(([^)]+)\)", page.read_text())
+        if "://" not in target and not _leads_somewhere(page, target)
     ]
     assert not broken
+
+
+def _leads_somewhere(page: Path, target: str) -> bool:
+    """Whether the page and, after a #, its heading exist; headings are named as GitHub does."""
+    path, _, heading = target.partition("#")
+    other = page.parent / path if path else page
+    if not heading or not other.is_file():
+        return other.exists()
+    titles = re.findall(r"^#+ (.*)$", other.read_text(), re.MULTILINE)
+    return heading in {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def _text(file: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+from difflib import get_close_matches
 from typing import Any, Self
 
 from anabranch.api.durations import read_duration, read_timeout
@@ -12,6 +13,9 @@ from anabranch.errors import SpecError
 from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.runner import Listener
+
+_CHECKPOINT = "checkpointlocation"
+"""As Spark reads the names of options: in any case."""
 
 
 class RunSettings:
@@ -28,6 +32,9 @@ class RunSettings:
 
     def option(self, key: str, value: object) -> Self:
         """One option of the sink; `checkpointLocation` is where the state is kept."""
+        # Spark passes over options that it does not know, and the state would be kept nowhere for long.
+        if key.lower() != _CHECKPOINT and get_close_matches(key.lower(), [_CHECKPOINT], cutoff=0.85):
+            raise SpecError(f"option '{key}' is not known", hint="did you mean 'checkpointLocation'?")
         self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
         return self
 
@@ -96,12 +103,12 @@ class RunSettings:
 
     @property
     def _sink_options(self) -> dict[str, str]:
-        return {key: value for key, value in self._options.items() if key.lower() != "checkpointlocation"}
+        return {key: value for key, value in self._options.items() if key.lower() != _CHECKPOINT}
 
     def _checkpoint(self, what: str, *, must_last: bool) -> str:
         """The given place, else one below the session's, else a temporary one for sinks that do not last either."""
         for key, value in self._options.items():
-            if key.lower() == "checkpointlocation":
+            if key.lower() == _CHECKPOINT:
                 return value
         common = self._spark.conf.get("spark.sql.streaming.checkpointLocation", None)
         if common and self._name:

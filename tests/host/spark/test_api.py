@@ -177,6 +177,7 @@ def test_a_stream_needs_a_name_that_queries_can_write(session: Session, spark: S
         (lambda writer: writer.slots(0), "0 slots cannot run a query"),
         (lambda writer: writer.queryName(" "), "the name of a query is empty"),
         (lambda writer: writer.idleTimeout("0 seconds"), "the idle timeout of the query is not positive"),
+        (lambda writer: writer.option("checkpointLocaton", "c"), "option 'checkpointLocaton' is not known"),
         (lambda writer: writer.start("out"), "the query into 'parquet' has no checkpoint"),
         (lambda writer: writer.format("memory").start(), "a memory sink has no name"),
         (lambda writer: writer.option("checkpointLocation", "c").start(), "the 'parquet' sink has no path"),

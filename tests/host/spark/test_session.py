@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -7,9 +8,18 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkRuntimeError
 
 from anabranch.errors import HostError
-from anabranch.host.spark.session import recommended_configuration, refuse_speculation, require_java
+from anabranch.host.spark import session
+from anabranch.host.spark.session import (
+    local_session,
+    open_session,
+    recommended_configuration,
+    refuse_speculation,
+    require_java,
+)
 
 
 def java_home(folder: Path, script: str) -> Path:
@@ -51,6 +61,39 @@ def test_a_missing_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HostError, match="java was not found"):
         require_java()
+
+
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (Py4JError("An error\n: java.net.BindException: in use\n\tat java.base/x"), "java.net.BindException: in use"),
+        (
+            PySparkRuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"),
+            "[JAVA_GATEWAY_EXITED] Java gateway",
+        ),
+    ],
+)
+def test_a_spark_that_does_not_start_is_named(monkeypatch: pytest.MonkeyPatch, error: Exception, detail: str) -> None:
+    builder = Mock()
+    builder.master.return_value = builder.config.return_value = builder
+    builder.getOrCreate.side_effect = error
+    monkeypatch.setattr(session, "SparkSession", Mock(builder=builder))
+    with pytest.raises(HostError, match=r"Spark does not start on master 'local\[2\]'") as caught:
+        local_session(2)
+    assert caught.value.detail.startswith(detail)
+    assert "ANABRANCH_VERBOSE" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("master", "tasks"),
+    [("local", 1), ("local[3]", 3), ("local[3, 2]", 3), ("local[*]", os.cpu_count()), ("local-cluster[2,3,1024]", 6)],
+)
+def test_a_master_says_how_many_tasks_run_at_once(monkeypatch: pytest.MonkeyPatch, master: str, tasks: int) -> None:
+    builder = Mock()
+    builder.master.return_value = builder.config.return_value = builder
+    monkeypatch.setattr(session, "SparkSession", Mock(builder=builder))
+    open_session(master)
+    builder.config.assert_any_call("spark.sql.shuffle.partitions", str(tasks))
 
 
 def test_a_missing_pyspark_is_named() -> None:
