@@ -59,7 +59,9 @@ class Observation:
     seconds: float | None
     """Event time that passed with it; None when that is not known, as with the first batch."""
     waiting: int | None = None
-    """Rows that waited at the inputs when it began."""
+    """Rows that waited at the inputs when it began and that it took, as far as a source lets a batch take them all."""
+    behind: float | None = None
+    """Seconds from its newest event time to the time of day when it was done."""
     is_migrating: bool = False
     """Whether the plan was being changed during any of it."""
 
@@ -88,14 +90,25 @@ class _Since:
     batches: int = 0
     seconds: float = 0.0
     waiting: tuple[float, ...] = ()
+    behind: float | None = None
+    """How far behind the first batch of the stretch was."""
 
     def after(self, seen: Observation) -> _Since:
-        waiting = () if seen.waiting is None else (float(seen.waiting),)
+        behind = seen.behind if self.behind is None else self.behind
+        waiting = () if seen.waiting is None else (seen.waiting + _left_waiting(seen, behind),)
         return _Since(
             self.batches + 1,
             self.seconds + (seen.seconds or 0.0),
             (*self.waiting, *waiting)[-REMEMBERED_WAITING:],
+            behind,
         )
+
+
+def _left_waiting(seen: Observation, behind: float | None) -> float:
+    """Rows that a batch did not take: what came in the time by which the query has fallen further behind."""
+    if seen.waiting is None or seen.behind is None or behind is None or not seen.seconds:
+        return 0.0
+    return max(0.0, seen.behind - behind) * seen.waiting / seen.seconds
 
 
 class Loop:

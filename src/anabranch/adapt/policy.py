@@ -4,7 +4,9 @@
 - *data-driven*: when rates or selectivities have moved away from what the last decision rested on; at the end of an
   interval, or at once when eager.
 - *memory-driven*: when the state comes near to the memory there is, or the rows that wait at the inputs have become
-  more and more. A jump in a single batch is no trend: it may be gone before a new plan helps.
+  more and more. A batch takes the rows that have waited for it; where its source lets it take only some, the others
+  show in how far the query falls behind the time of day. A jump in a single batch is no trend: it may be gone before a
+  new plan helps.
 - *refined memory-driven*: watches the rows inside the plan as well, where a wrong join order shows first. The
   dissertation means the queues between operators; this engine drains those in every batch, so what counts here are the
   intermediate combinations that a batch made.

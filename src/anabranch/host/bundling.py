@@ -88,13 +88,18 @@ class BundleSteering:
         return tuple(plans), refused
 
     def after(
-        self, batch: int, reports: Mapping[int, Mapping[str, Any]], seconds: float | None, waiting: int | None
+        self,
+        batch: int,
+        reports: Mapping[int, Mapping[str, Any]],
+        seconds: float | None,
+        waiting: int | None,
+        behind: float | None = None,
     ) -> list[Record]:
         """What is to be told of a batch that was committed."""
         records: list[Record] = []
         for name, steering in self.each.items():
             own = {slot: report["queries"][name] for slot, report in reports.items()}
-            records += [{**record, "query": name} for record in steering.after(batch, own, seconds, waiting)]
+            records += [{**record, "query": name} for record in steering.after(batch, own, seconds, waiting, behind)]
         return records
 
 

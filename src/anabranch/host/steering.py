@@ -199,8 +199,14 @@ class Steering:
             plans = tuple(replace(plan, learns=slot in self._triggers) for slot, plan in enumerate(self.plans))
         return plans, refused
 
-    def after(self, batch: int, reports: Reports, seconds: float | None, waiting: int | None) -> list[Record]:
-        """What is to be told of a batch that was committed; the loop may have decided on a change for the next."""
+    def after(
+        self, batch: int, reports: Reports, seconds: float | None, waiting: int | None, behind: float | None = None
+    ) -> list[Record]:
+        """What is to be told of a batch that was committed; the loop may have decided on a change for the next.
+
+        `seconds` is the event time that passed with it, `waiting` the rows it took, and `behind` how many seconds its
+        newest event time lies before the time of day.
+        """
         with self._lock:
             # What the batch was like, before the change under way makes its next move.
             plans, changing = self.plans, set(self._under_way.slots if self._under_way else ())
@@ -210,7 +216,7 @@ class Steering:
                 if isinstance(plan, Mesh):
                     continue
                 read = partial(_merged, [reports[slot]["statistics"] for slot in together])
-                seen = Observation(batch, plan, read, seconds, waiting, bool(changing & {*together}))
+                seen = Observation(batch, plan, read, seconds, waiting, behind, bool(changing & {*together}))
                 decision = loop.observe(seen)
                 if decision is None:
                     continue
@@ -415,6 +421,12 @@ def event_seconds(before: Clocks, after: Clocks) -> float | None:
         [clock.newest for clock in clocks.streams.values() if clock.newest is not None] for clocks in (before, after)
     ]
     return (max(newest[1]) - max(newest[0])) / 1e6 if newest[0] else None
+
+
+def seconds_behind(clocks: Clocks, now: int) -> float | None:
+    """Seconds from the newest row of all to the time of day, in microseconds; None while there is no row."""
+    newest = [clock.newest for clock in clocks.streams.values() if clock.newest is not None]
+    return (now - max(newest)) / 1e6 if newest else None
 
 
 def _loops(

@@ -42,10 +42,16 @@ def truth(ab: float, bc: float, rate: float = 1000.0) -> FixedStatistics:
 
 
 def observed(
-    batch: int, plan: PhysicalPlan, statistics: FixedStatistics, *, query: Query = QUERY, waiting: int | None = None
+    batch: int,
+    plan: PhysicalPlan,
+    statistics: FixedStatistics,
+    *,
+    query: Query = QUERY,
+    waiting: int | None = None,
+    behind: float | None = None,
 ) -> Observation:
     """The batch of a plan in its steady state."""
-    return Observation(batch, plan, lambda: steady_step(query, plan, statistics), SECONDS, waiting)
+    return Observation(batch, plan, lambda: steady_step(query, plan, statistics), SECONDS, waiting, behind)
 
 
 def steady_step(query: Query, plan: PhysicalPlan, statistics: FixedStatistics) -> StepStatistics:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anabranch.adapt.decision import Decision
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.loop import Loop, Means
 from anabranch.adapt.policy import DataDriven, Interval, MemoryDriven, Periodic, Policy, RefinedMemoryDriven, Trend
@@ -167,6 +168,21 @@ def test_rows_that_pile_up_at_the_inputs_are_a_reason_to_look() -> None:
     waiting = [100, 130, 170, 230, 300]
     decisions = [adapting.observe(observed(n, LEFT, FOR_RIGHT, waiting=rows)) for n, rows in enumerate(waiting)]
     assert [decision is not None for decision in decisions] == [False, False, False, True, False]
+
+
+def test_rows_that_a_limited_source_keeps_back_are_waiting_too() -> None:
+    def decisions(behind: list[float | None]) -> list[Decision | None]:
+        adapting = loop(MemoryDriven(trend=Trend(4, 1.3)))
+        batches = [observed(n, LEFT, FOR_RIGHT, waiting=100, behind=each) for n, each in enumerate(behind)]
+        return [adapting.observe(each) for each in batches]
+
+    # Every batch takes 100 rows of one second, and takes more than a second.
+    slow = decisions([2.0, 2.5, 3.0, 3.5])
+    assert slow[-1] is not None
+    assert slow[-1].trigger == "rows waiting at the inputs rose to 250 over 4 batches"
+    assert decisions([2.0, 2.0, 2.1, 2.0]) == [None] * 4
+    assert decisions([1e6, 9e5, 8e5, 7e5]) == [None] * 4
+    assert decisions([None] * 4) == [None] * 4
 
 
 def test_the_refined_policy_sees_the_rows_inside_before_any_wait() -> None:

@@ -68,11 +68,11 @@ def test_an_aborted_change_goes_back(strategy: str) -> None:
     host = LocalHost(QUERY, LEFT, slots=2)
     step(host, "a 1 1 x", "b 2 1 y")
     with pytest.raises(MigrationError, match="no change of plan is under way"):
-        host.steering.abort()
+        host.steering.of_query(None).abort()
     host.migrate(RIGHT, strategy)
     if strategy == "parallel-track":
         assert step(host, "c 3 1 z") == ("x y z",)
-    host.steering.abort("second thoughts")
+    host.steering.of_query(None).abort("second thoughts")
     assert step(host, "a 4 1 w") == (("w y z",) if strategy == "parallel-track" else ())
     assert host.plan == LEFT
     assert step(host, "b 5 1 v") == (("w v z", "x v z") if strategy == "parallel-track" else ())

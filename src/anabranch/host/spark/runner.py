@@ -45,7 +45,7 @@ from anabranch.host.spark.session import refuse_speculation
 from anabranch.host.spark.sink import Sink
 from anabranch.host.spark.source import PASSES, has_observed_filters, tagged_union, to_slots
 from anabranch.host.spark.worker import finish_function, step_function, then
-from anabranch.host.steering import Record, event_seconds
+from anabranch.host.steering import Record, event_seconds, seconds_behind
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, TIME, wire_layout
 from anabranch.plan.bundle import Bundle, BundlePlan, partitioning_of
@@ -204,7 +204,8 @@ class SparkRunner:
         self.announce("collected", batch_id)
         collected = time.perf_counter()
         waiting = sum(counts_by_stream(self.query, reports, "rows").values())
-        records = [*refused, *self.steering.after(batch_id, reports, seconds, waiting)]
+        behind = seconds_behind(clocks, _now())
+        records = [*refused, *self.steering.after(batch_id, reports, seconds, waiting, behind)]
         records += keep(self.store, self.steering, batch_id, records)
         self._tell(records)
         spent = {"plan": planned - started, "step": written - planned, "commit": collected - written}
