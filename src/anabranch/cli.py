@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent, indent
@@ -23,12 +23,13 @@ from rich.console import Console
 
 import anabranch
 from anabranch import doctor, explain, spec
-from anabranch.choosing import decide, headline, proposal
+from anabranch.choosing import decide, proposal
 from anabranch.cost.units import ENGINE, calibration_file, save_units
 from anabranch.errors import AnabranchError, HostError, InvariantBroken, SpecError
 from anabranch.explain import choice_svg
 from anabranch.host.spark.quiet import VERBOSE, is_verbose
 from anabranch.optimize import Choice
+from anabranch.plan.bundle import bundle, describe
 from anabranch.sizes import size_text
 
 USER_ERROR = 2
@@ -61,19 +62,21 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the query of a spec until it ends, or until it is interrupted."""
+    """Runs the query of a spec, or its queries together, until it ends or is interrupted."""
     chosen = _spec(arguments)
     # Below, because these need pyspark, which explain and --help must not.
-    from anabranch.launch import prepare, session
+    from anabranch.api import ContinuousQueryWriter
+    from anabranch.launch import prepare, prepare_together, session
     from anabranch.live import follow
 
     console = Console(stderr=True)
     # Py4J logs the traceback of an interrupt, to the root logger.
     logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
-    spark = session(chosen, **_log_level())
+    spark = session(chosen.common if isinstance(chosen, spec.TogetherSpec) else chosen, **_log_level())
     try:
-        writer = prepare(chosen, spark)
-        console.print(headline(writer.choice()), highlight=False, soft_wrap=True)
+        writer = prepare_together(chosen, spark) if isinstance(chosen, spec.TogetherSpec) else prepare(chosen, spark)
+        for line in writer.headlines():
+            console.print(line, highlight=False, soft_wrap=True)
         handle = writer.start()
         try:
             follow(handle, console)
@@ -82,7 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
             handle.stop()
         finally:
             if arguments.report is not None:
-                report = {**handle.report(), "statistics": writer.query.measured(handle)}
+                report = handle.report()
+                if isinstance(writer, ContinuousQueryWriter):
+                    report["statistics"] = writer.query.measured(handle)
                 _write(arguments.report, json.dumps(report, indent=2) + "\n")
     finally:
         spark.stop()
@@ -92,12 +97,34 @@ def run(arguments: argparse.Namespace) -> int:
 def explain_spec(arguments: argparse.Namespace) -> int:
     """Prints one stage of the spec's query and draws its plan if asked; fails when no plan keeps the limits."""
     chosen = _spec(arguments)
-    explained = explain.Explanation(
+    if isinstance(chosen, spec.TogetherSpec):
+        return _explain_together(arguments, chosen)
+    return _explain_one(arguments, chosen)
+
+
+def _explain_together(arguments: argparse.Namespace, chosen: spec.TogetherSpec) -> int:
+    """Prints what the queries share, then each of them."""
+    if arguments.picture is not None:
+        raise SpecError("option '--picture' draws one query", hint="draw each from a spec of its own")
+    explained = {name: _explanation(each) for name, each in chosen.queries.items()}
+    print(describe(bundle({name: each.query for name, each in explained.items()})))
+    for name, each in chosen.queries.items():
+        print(f"\n== {name} ==")
+        _explain_one(arguments, each)
+    return 0
+
+
+def _explanation(chosen: spec.Spec) -> explain.Explanation:
+    return explain.Explanation(
         chosen.query,
         chosen.catalog(),
         allow_unbounded=chosen.allow_unbounded,
         late_filters=chosen.late_filters,
     )
+
+
+def _explain_one(arguments: argparse.Namespace, chosen: spec.Spec) -> int:
+    explained = _explanation(chosen)
 
     @cache
     def choose() -> Choice:
@@ -192,9 +219,21 @@ def examine(arguments: argparse.Namespace) -> int:
     return 0 if all(finding.is_good for finding in findings) else USER_ERROR
 
 
-def _spec(arguments: argparse.Namespace) -> spec.Spec:
+def _spec(arguments: argparse.Namespace) -> spec.Spec | spec.TogetherSpec:
     """The spec file with what the command line says on top."""
-    chosen = spec.load(arguments.spec)
+    chosen = spec.load_any(arguments.spec)
+    if isinstance(chosen, spec.Spec):
+        return _with_options(arguments, chosen)
+    for option in ("plan", "objective", "cpu", "memory"):
+        if vars(arguments)[option] is not None:
+            raise SpecError(
+                f"option '--{option}' is for one query, and the spec has several",
+                hint="write it below the query it is for: queries: {alerts: {plan: mjoin, limits: {cpu: 2}, …}}",
+            )
+    return chosen.each(partial(_with_options, arguments))
+
+
+def _with_options(arguments: argparse.Namespace, chosen: spec.Spec) -> spec.Spec:
     wishes = chosen.wishes.with_limits(arguments.cpu, arguments.memory)
     if arguments.plan is not None:
         wishes = replace(wishes, plan=arguments.plan)

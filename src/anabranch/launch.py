@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
-from anabranch.api import ContinuousQueryWriter, QueryHandle, Session
+from anabranch.api import ContinuousQueryWriter, QueryHandle, Session, Together
 from anabranch.host.spark.sample import StreamSample, sample_of_files
 from anabranch.host.spark.session import open_session
-from anabranch.spec import FILE_FORMATS, AvailableNow, Every, Spec, StreamSpec
+from anabranch.spec import FILE_FORMATS, AvailableNow, Every, Spec, StreamSpec, TogetherSpec
 from anabranch.window import duration_text
 
 
@@ -26,6 +27,18 @@ def start(spec: Spec, spark: SparkSession) -> QueryHandle:
 
 def prepare(spec: Spec, spark: SparkSession) -> ContinuousQueryWriter:
     """The spec's query, ready to be explained or started."""
+    writer = _writer(spec, _session(spec, spark))
+    return _run(writer, spec).execution(spec.execution)
+
+
+def prepare_together(spec: TogetherSpec, spark: SparkSession) -> Together:
+    """The queries of the spec, ready to be explained or started as one."""
+    session = _session(spec.common, spark)
+    together = session.together(**{name: _writer(each, session) for name, each in spec.queries.items()})
+    return _run(together, spec.common)
+
+
+def _session(spec: Spec, spark: SparkSession) -> Session:
     session = Session(spark)
     for stream in spec.streams:
         session.register(
@@ -36,28 +49,40 @@ def prepare(spec: Spec, spark: SparkSession) -> ContinuousQueryWriter:
             idle_timeout=stream.idle_timeout,
             sample=partial(sample, stream, spark),
         )
+    return session
+
+
+def _writer(spec: Spec, session: Session) -> ContinuousQueryWriter:
+    """What the spec says of its query and its results."""
     query = session.sql(spec.query, allow_unbounded=spec.allow_unbounded, late_filters=spec.late_filters)
     writer = query.writeStream.format(spec.sink.format).outputMode(spec.sink.mode).options(**dict(spec.sink.options))
-    writer = writer.option("checkpointLocation", spec.checkpoint).wishes(spec.wishes)
+    writer = writer.wishes(spec.wishes)
     if spec.sink.path is not None:
         writer = writer.option("path", spec.sink.path)
-    if spec.slots is not None:
-        writer = writer.slots(spec.slots)
-    if spec.name is not None:
-        writer = writer.queryName(spec.name)
-    if spec.idle_timeout is not None:
-        writer = writer.idleTimeout(spec.idle_timeout)
-    writer = writer.execution(spec.execution)
     if spec.adapt is not None:
         writer = writer.adapt(**spec.adapt)
     for switch in spec.switches:
         writer = writer.switch(switch.at_batch, switch.plan, switch.strategy)
+    return writer
+
+
+Run = TypeVar("Run", ContinuousQueryWriter, Together)
+
+
+def _run(run: Run, spec: Spec) -> Run:
+    """What the spec says of how it is run."""
+    run = run.option("checkpointLocation", spec.checkpoint)
+    if spec.slots is not None:
+        run = run.slots(spec.slots)
+    if spec.name is not None:
+        run = run.queryName(spec.name)
+    if spec.idle_timeout is not None:
+        run = run.idleTimeout(spec.idle_timeout)
     match spec.trigger:
         case AvailableNow():
-            writer = writer.trigger(availableNow=True)
+            return run.trigger(availableNow=True)
         case Every(interval):
-            writer = writer.trigger(processingTime=duration_text(interval).lower())
-    return writer
+            return run.trigger(processingTime=duration_text(interval).lower())
 
 
 def sample(stream: StreamSpec, spark: SparkSession) -> StreamSample | None:

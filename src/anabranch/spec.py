@@ -1,4 +1,4 @@
-"""The spec file: streams, one query, a sink and how to run it, as a frozen value.
+"""The spec file: streams, a query or several, sinks and how to run them, as a frozen value.
 
 `load` either returns a whole `Spec` or raises a SpecError that names the entry by its path (`streams.s0.event_time`)
 and says what to write. Unknown entries are refused, because a mistyped one would otherwise be silently without effect.
@@ -8,7 +8,7 @@ Relative paths are taken from the folder of the spec file, so a spec means the s
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -163,8 +163,29 @@ class Spec:
         return catalog
 
 
+@dataclass(frozen=True)
+class TogetherSpec:
+    """Several queries that run as one; in all that is not of one query alone their specs agree."""
+
+    queries: Mapping[str, Spec]
+
+    @property
+    def common(self) -> Spec:
+        """A spec from which to read what all have in common."""
+        return next(iter(self.queries.values()))
+
+    def each(self, change: Callable[[Spec], Spec]) -> TogetherSpec:
+        """The same change made to the spec of every query."""
+        return TogetherSpec({name: change(spec) for name, spec in self.queries.items()})
+
+
 def load(path: str | Path) -> Spec:
-    """The spec in a YAML file."""
+    """The spec of one query in a YAML file."""
+    return _one(load_any(path))
+
+
+def load_any(path: str | Path) -> Spec | TogetherSpec:
+    """The spec in a YAML file, of one query or of several."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -172,15 +193,46 @@ def load(path: str | Path) -> Spec:
         raise SpecError(f"spec file '{path}' does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"spec file '{path}' cannot be read", detail=str(error)) from error
-    return parse(text, folder=file.resolve().parent)
+    return parse_any(text, folder=file.resolve().parent)
 
 
 def parse(text: str, *, folder: Path) -> Spec:
-    """The spec in a YAML text whose relative paths start at `folder`."""
-    written = document(text)
-    root = Entry("", written)
-    known = "streams query sink checkpoint trigger slots plan limits objective hints stats allow_unbounded name"
-    entries = root.mapping(f"{known} late_filters idle_timeout execution adapt switch spark", _REQUIRED)
+    """The spec of one query in a YAML text whose relative paths start at `folder`."""
+    return _one(parse_any(text, folder=folder))
+
+
+def _one(found: Spec | TogetherSpec) -> Spec:
+    if isinstance(found, TogetherSpec):
+        raise SpecError("the spec has several queries where one is wanted", hint="write 'query' and 'sink' at the top")
+    return found
+
+
+_OF_A_QUERY = "query sink plan limits objective hints stats allow_unbounded late_filters adapt switch"
+_OF_A_RUN = "streams checkpoint trigger slots name idle_timeout spark"
+
+
+def parse_any(text: str, *, folder: Path) -> Spec | TogetherSpec:
+    """The spec in a YAML text, of one query or of several, whose relative paths start at `folder`."""
+    root = Entry("", document(text))
+    if not isinstance(root.value, Mapping) or "queries" not in root.value:
+        entries = root.mapping(f"{_OF_A_RUN} {_OF_A_QUERY} execution queries", _REQUIRED)
+        return _spec(entries, root, folder)
+    required = {key: _REQUIRED[key] for key in ("streams", "checkpoint")}
+    shared = root.mapping(f"{_OF_A_RUN} queries", {**required, "queries": "queries: {alerts: {query: …, sink: …}}"})
+    queries = shared.pop("queries")
+    specs = {}
+    for name, entry in queries.named().items():
+        if not name.isidentifier():
+            raise queries.wrong(f"has a query named '{name}'", "use letters, digits and _, a letter first")
+        own = entry.mapping(_OF_A_QUERY, {key: _REQUIRED[key] for key in ("query", "sink")})
+        specs[name] = _spec({**shared, **own}, entry, folder)
+    if not specs:
+        raise queries.wrong("is empty", "write for example queries: {alerts: {query: …, sink: …}}")
+    return TogetherSpec(specs)
+
+
+def _spec(entries: Mapping[str, Entry], own: Entry, folder: Path) -> Spec:
+    """A spec from its entries; `own` is what holds those of the query."""
     streams = entries["streams"]
     named = streams.named()
     if not named:
@@ -208,11 +260,12 @@ def parse(text: str, *, folder: Path) -> Spec:
         if entry.text() not in EXECUTION_MODELS:
             raise entry.wrong(f"is '{entry.text()}'", f"write one of {', '.join(EXECUTION_MODELS)}")
         spec = replace(spec, execution=execution_model(entry.text()))
-    if "adapt" in (written or {}):
+    if "adapt" in own.value:
         # An empty block asks for adaptation as it is by default.
-        settings = written["adapt"] or {}
+        settings = own.value["adapt"] or {}
         if not isinstance(settings, Mapping):
-            raise Entry("adapt", settings).wrong(f"is {kind(settings)}", "write for example adapt: {every: 10}")
+            entry = Entry(own.inside("adapt"), settings)
+            raise entry.wrong(f"is {kind(settings)}", "write for example adapt: {every: 10}")
         Settings.from_mapping(settings)
         spec = replace(spec, adapt=settings)
     if entry := entries.get("switch"):

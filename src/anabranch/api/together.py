@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from anabranch.api.durations import read_timeout
 from anabranch.api.run import RunSettings
 from anabranch.api.writer import ContinuousQueryWriter
-from anabranch.choosing import first_plan
+from anabranch.choosing import first_plan, headline
 from anabranch.errors import BundleError, SpecError
 from anabranch.host.spark.bundle_sink import BundleSink
 from anabranch.host.spark.handle import QueryHandle
@@ -66,6 +66,10 @@ class Together(RunSettings):
         parts = [describe(self._bundle)]
         parts += [f"== {name} ==\n{writer.explanation()}" for name, writer in self._as_they_run.items()]
         return "\n\n".join(parts)
+
+    def headlines(self) -> list[str]:
+        """The chosen plan of each query and why, in one line each."""
+        return [f"{name}: {headline(writer.choice())}" for name, writer in self._as_they_run.items()]
 
     def start(self) -> QueryHandle:
         """Starts the queries as one streaming query.

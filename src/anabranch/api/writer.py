@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from anabranch.adapt.settings import Settings
 from anabranch.api.durations import read_timeout
 from anabranch.api.run import RunSettings
-from anabranch.choosing import AUTO, DEFAULT_BATCH, PLAN_WORDS, Wishes, decide, first_plan, learns, means
+from anabranch.choosing import AUTO, DEFAULT_BATCH, PLAN_WORDS, Wishes, decide, first_plan, headline, learns, means
 from anabranch.errors import SpecError
 from anabranch.host.bundling import Course
 from anabranch.host.meshing import Staging
@@ -136,6 +136,10 @@ class ContinuousQueryWriter(RunSettings):
             learn=query._learn_mesh if sample.rows else None,
             gate=(self._adapt or Settings()).gate,
         )
+
+    def headlines(self) -> list[str]:
+        """The chosen plan and why, in one line."""
+        return [headline(self.choice())]
 
     def explanation(self, stage: str = "choice") -> str:
         """One stage on the way to the plan that these settings lead to; see `ContinuousQuery.explanation`."""

@@ -6,12 +6,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.api import QueryHandle, Together
 from anabranch.errors import BundleError, ForeignCheckpoint, SpecError
+from anabranch.launch import prepare_together
+from anabranch.spec import TogetherSpec, parse_any
 from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
-from tests.host.spark.stories import Story, cut, feed, register, written
+from tests.host.spark.stories import SPARK_COLUMNS, Story, cut, feed, register, written
 
 pytestmark = pytest.mark.spark
 
@@ -92,3 +95,24 @@ def test_what_cannot_run_together_is_refused_by_name(spark: SparkSession, tmp_pa
     shown = writers(str(tmp_path / "three")).explanation()
     assert "relation a = s0 [RANGE 10 SECONDS]  read by three, two" in shown
     assert "two asks of a: [RANGE 3 SECONDS], " in shown
+
+
+def test_a_spec_of_several_queries_runs(spark: SparkSession, tmp_path: Path) -> None:
+    tables = TWO.tables()
+    for batch in cut(tables, 2):
+        feed(tmp_path, batch)
+    streams = {
+        name: {"format": "parquet", "path": name, "schema": SPARK_COLUMNS, "event_time": "ts"} for name in TWO.streams
+    }
+    queries = {
+        "two": {"query": TWO.cql, "sink": {"format": "parquet", "path": "out"}},
+        "one": {"query": ONE.cql, "sink": {"format": "parquet", "path": "one"}},
+    }
+    written_down = yaml.safe_dump({"streams": streams, "queries": queries, "checkpoint": "checkpoint", "slots": 2})
+    spec = parse_any(written_down, folder=tmp_path)
+    assert isinstance(spec, TogetherSpec)
+    handle = prepare_together(spec, spark).start()
+    handle.awaitTermination()
+    assert not describe_difference(TWO.expected(tables), written(tmp_path))
+    report = handle.report()
+    assert report["queries"]["one"] == ONE.expected(tables).total()

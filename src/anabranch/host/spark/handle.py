@@ -216,10 +216,14 @@ class QueryHandle:
         self._runner.release()
 
     def report(self) -> dict[str, Any]:
-        """The run so far in numbers: rows, late rows, time per batch split into Spark's part and ours, state, plan."""
+        """The run so far in numbers: rows, late rows, time per batch split into Spark's part and ours, state, plan.
+
+        Of queries that run together, `queries` has the results of each.
+        """
         batches = [_batch_report(progress) for progress in self.recentProgress if _has_batch(progress)]
         latest = batches[-1] if batches else {}
         failure = self.exception()
+        by_query = [batch["queries"] for batch in batches if batch["queries"]]
         return {
             "id": self.id,
             "name": self.name,
@@ -231,6 +235,7 @@ class QueryHandle:
             "state_bytes": latest.get("state_bytes"),
             "duration_ms": sum(batch["duration_ms"] for batch in batches),
             "routes": _route_report([each["adaptive"] for each in self.recentProgress if each["adaptive"]]),
+            "queries": {name: sum(each[name] for each in by_query) for name in (by_query[-1] if by_query else ())},
             "batches": batches,
             "error": None if failure is None else str(failure),
         }
@@ -319,6 +324,7 @@ def _batch_report(progress: Progress) -> dict[str, Any]:
         "own_ms": own,
         "spark_ms": None if own is None else round(max(0.0, whole - own), 1),
         "plan": ours.get("plan"),
+        "queries": {name: each["rowsOut"] for name, each in ours.get("queries", {}).items()},
     }
 
 

@@ -1,0 +1,90 @@
+"""Specs of several queries that run as one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from anabranch.cli import main
+from anabranch.errors import SpecError
+from anabranch.spec import TogetherSpec, parse, parse_any
+
+GOOD = dedent(
+    """
+    streams:
+      s0: {format: parquet, path: data/s0, schema: "ts timestamp, k bigint, v bigint", event_time: ts}
+      s1: {format: parquet, path: data/s1, schema: "ts timestamp, k bigint, v bigint", event_time: ts}
+    queries:
+      alerts:
+        query: SELECT a.v FROM s0 [RANGE 5 SECONDS] AS a, s1 [RANGE 10 SECONDS] AS b WHERE a.k = b.k AND a.v > 100
+        sink: {format: parquet, path: alerts}
+        plan: mjoin
+        adapt:
+      audits:
+        query: SELECT a.v FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 10 SECONDS] AS b WHERE a.k = b.k
+        sink: {format: csv, path: audits}
+    checkpoint: ckpt
+    trigger: 2 seconds
+    slots: 3
+    """
+)
+
+
+def read(text: str) -> TogetherSpec:
+    found = parse_any(text, folder=Path("/specs"))
+    assert isinstance(found, TogetherSpec)
+    return found
+
+
+def test_each_query_has_its_own_and_all_have_what_is_said_of_the_run() -> None:
+    alerts, audits = read(GOOD).queries.values()
+    assert (alerts.sink.path, audits.sink.path) == ("/specs/alerts", "/specs/audits")
+    assert (alerts.wishes.plan, audits.wishes.plan) == ("mjoin", "auto")
+    assert (alerts.adapt, audits.adapt) == ({}, None)
+    assert (alerts.streams, alerts.checkpoint, alerts.trigger, alerts.slots) == (
+        audits.streams,
+        audits.checkpoint,
+        audits.trigger,
+        3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "primary"),
+    [
+        ("plan: mjoin", "slots: 2", "entry 'queries.alerts.slots' is not known"),
+        ("sink: {format: csv, path: audits}", "", "entry 'queries.audits.sink' is missing"),
+        ("trigger: 2 seconds", "plan: mjoin", "entry 'plan' is not known"),
+        ("  alerts:\n", "  at-work:\n", "entry 'queries' has a query named 'at-work'"),
+        ("adapt:", "adapt: [1]", "entry 'queries.alerts.adapt' is a list"),
+        ("checkpoint: ckpt", "", "entry 'checkpoint' is missing"),
+    ],
+)
+def test_a_wrong_entry_is_named(before: str, after: str, primary: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(GOOD.replace(before, after))
+    assert caught.value.message == primary
+
+
+def test_where_one_query_is_wanted_several_are_refused() -> None:
+    with pytest.raises(SpecError, match="the spec has several queries where one is wanted"):
+        parse(GOOD, folder=Path("/specs"))
+
+
+def test_explaining_says_what_is_shared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text(GOOD)
+    assert main(["explain", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "relation a = s0 [RANGE 10 SECONDS] WHERE a.k IS NOT NULL  read by alerts, audits" in shown
+    assert "alerts asks of a: [RANGE 5 SECONDS], a.v > 100" in shown
+    assert "== audits ==" in shown
+
+
+def test_options_of_one_query_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text(GOOD)
+    assert main(["explain", str(file), "--plan", "mjoin"]) == 2
+    assert "option '--plan' is for one query, and the spec has several" in capsys.readouterr().err
