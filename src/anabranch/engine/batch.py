@@ -36,8 +36,8 @@ class RelationBatch:
 
     def take(self, order: Int64Array) -> RelationBatch:
         return RelationBatch(
-            self.times[order],
-            {name: codes[order] for name, codes in self.codes.items()},
+            self.times.take(order),
+            {name: codes.take(order) for name, codes in self.codes.items()},
             self.payload.take(pa.array(order)) if self.payload.num_columns else self.payload,
         )
 

@@ -112,7 +112,8 @@ def _integers(values: pa.Array, kind: pa.DataType) -> Codes:
         values = values.cast(kind).cast(pa.int32())
     elif pa.types.is_duration(kind):
         values = values.cast(INTERVAL)
-    return np.asarray(pc.fill_null(values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    whole = values.cast(pa.int64())
+    return np.asarray((whole.fill_null(0) if whole.null_count else whole).to_numpy(), dtype=np.int64)
 
 
 def _floats(values: pa.Array) -> NDArray[np.float64]:
@@ -226,8 +227,12 @@ def _fold_longs(codes: Any, hashes: Any) -> None:
 @njit(cache=True, nogil=True)
 def _remainders(codes: Any, divisor: Any) -> Any:
     remainders = np.empty(len(codes), dtype=np.int64)
-    for index in range(len(codes)):
-        remainders[index] = _hash_long(codes[index], np.int64(_SEED)) % divisor
+    if divisor & (divisor - 1) == 0:  # a power of two, as it mostly is: dividing takes longer than hashing
+        for index in range(len(codes)):
+            remainders[index] = _hash_long(codes[index], np.int64(_SEED)) & (divisor - 1)
+    else:
+        for index in range(len(codes)):
+            remainders[index] = _hash_long(codes[index], np.int64(_SEED)) % divisor
     return remainders
 
 

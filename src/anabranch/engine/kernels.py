@@ -227,3 +227,14 @@ def gather(column: Int64Array, rows: Int64Array) -> Int64Array:
     for i in range(rows.shape[0]):
         values[i] = column[np.uint64(rows[i]) & mask]
     return values
+
+
+@numba.njit("int64[::1](int64[::1], boolean[::1])", cache=True, nogil=True)
+def places(cells: Int64Array, wanted: BoolArray) -> Int64Array:
+    """The positions of the cells that are wanted, in order."""
+    found = np.empty(cells.shape[0] + 1, dtype=np.int64)
+    count = 0
+    for i in range(cells.shape[0]):
+        found[count] = i
+        count += int(wanted[cells[i]])
+    return found[:count]

@@ -7,9 +7,11 @@ same, so that rows placed by Spark SQL and combinations tested here agree.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import numpy as np
 
+from anabranch.engine import kernels
 from anabranch.engine.batch import Combinations
 from anabranch.engine.codes import xxhash64_remainders
 from anabranch.engine.kernels import BoolArray, Int64Array
@@ -24,16 +26,37 @@ def coordinates(codes: Int64Array, share: int) -> Int64Array:
 
 def needed_in(partitioning: Partitioning, relation: str, codes: Mapping[str, Int64Array], count: int) -> BoolArray:
     """One row of slots per row of the relation: True where the row is needed."""
-    own = np.zeros(count, dtype=np.int64)
-    for dimension in partitioning.members(relation):
-        own = own * dimension.share + coordinates(codes[dimension.code], dimension.share)
-    slots = partitioning.slots_of(relation)
-    table = np.zeros((partitioning.slots, len(slots)), dtype=np.bool_)
-    for place, several in enumerate(slots):
-        table[list(several), place] = True
+    own = _own(partitioning, relation, codes, count)
     # Slot by slot, which is several times quicker than gathering a few flags for every row.
-    needed: BoolArray = np.stack([flags.take(own) for flags in table])
+    needed: BoolArray = np.stack([flags.take(own) for flags in _flags(partitioning, relation)])
     return needed.T
+
+
+def rows_by_slot(
+    partitioning: Partitioning, relation: str, codes: Mapping[str, Int64Array], count: int
+) -> list[Int64Array]:
+    """For every slot the positions of the rows of the relation that are needed there, in order."""
+    own = _own(partitioning, relation, codes, count)
+    return [kernels.places(own, flags) for flags in _flags(partitioning, relation)]
+
+
+def _own(partitioning: Partitioning, relation: str, codes: Mapping[str, Int64Array], count: int) -> Int64Array:
+    """Where rows lie in the relation's own dimensions, in mixed radix."""
+    own: Int64Array | None = None
+    for dimension in partitioning.members(relation):
+        along = coordinates(codes[dimension.code], dimension.share)
+        own = along if own is None else own * dimension.share + along
+    return np.zeros(count, dtype=np.int64) if own is None else own
+
+
+@lru_cache(maxsize=64)
+def _flags(partitioning: Partitioning, relation: str) -> BoolArray:
+    """For every slot, which of the relation's own coordinates it needs."""
+    slots = partitioning.slots_of(relation)
+    flags = np.zeros((partitioning.slots, len(slots)), dtype=np.bool_)
+    for place, several in enumerate(slots):
+        flags[list(several), place] = True
+    return flags
 
 
 class Ownership:

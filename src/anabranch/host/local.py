@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +21,7 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.engine.codes import combine_codes, key_codes
 from anabranch.engine.evaluate import evaluate, evaluate_mask
 from anabranch.engine.operators.group_by import finish
-from anabranch.engine.ownership import needed_in
+from anabranch.engine.ownership import rows_by_slot
 from anabranch.errors import BatchError, HostError
 from anabranch.expr import Column, columns
 from anabranch.host.bundling import Course, make_steering
@@ -172,8 +171,8 @@ class LocalHost:
         newest: dict[str, int | None] = {}
         for relation in self.query.graph.relations:
             table = rows.get(relation.stream)
-            times = None if table is None else _times(table.column(relation.event_time))
-            newest[relation.stream] = int(times.max()) if times is not None and len(times) else None
+            latest = [] if table is None else _times(pa.array([pc.max(table.column(relation.event_time))]))
+            newest[relation.stream] = int(latest[0]) if len(latest) else None
         disorder = {relation.stream: relation.disorder for relation in self.query.graph.relations}
         return self.clocks.advance(newest, disorder, self.now(), self.idle_timeouts)
 
@@ -194,8 +193,7 @@ class LocalHost:
         batch = relation_batch(relation, layout, rows[relation.stream])
         if self.partitioning.slots == 1:
             return [batch]
-        needed = needed_in(self.partitioning, relation.name, batch.codes, len(batch))
-        return [batch.take(np.flatnonzero(needed[:, slot])) for slot in range(self.partitioning.slots)]
+        return [batch.take(mine) for mine in rows_by_slot(self.partitioning, relation.name, batch.codes, len(batch))]
 
     def _finished(self, engine: SlotEngine, results: list[pa.RecordBatch]) -> pa.Table:
         table = pa.Table.from_batches(results, engine.result_schema())
@@ -235,16 +233,16 @@ def _refuse_misfits(query: Query, rows: Mapping[str, pa.Table]) -> None:
 def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> RelationBatch:
     """The rows of a stream as rows of one of its relations: filtered, timed, coded, only the payload kept."""
     flat = {name: _flat(table.column(name)) for name in table.column_names}
-    kept = flat[relation.event_time].is_valid()
+    kept = flat[relation.event_time].is_valid().to_numpy(zero_copy_only=False)
 
     def read(column: Column) -> pa.Array:
         return flat[column.name]
 
     if relation.filter is not None:
-        mask = evaluate_mask(relation.filter, read, table.num_rows)
-        kept = pa.array(mask & kept.to_numpy(zero_copy_only=False))
-    if not pc.all(kept).as_py():
-        flat = {name: values.filter(kept) for name, values in flat.items()}
+        kept = kept & evaluate_mask(relation.filter, read, table.num_rows)
+    if not kept.all():
+        accepted = pa.array(kept)
+        flat = {name: values.filter(accepted) for name, values in flat.items()}
     times = _times(flat[relation.event_time])
     keys = {key.name: key for key in layout.query.graph.keys_of([relation.name])}
     codes = {}
@@ -271,7 +269,11 @@ def _times(column: pa.Array | pa.ChunkedArray) -> Any:
 
 def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The column in one piece; times that count in nanoseconds, as pandas makes them, cut to microseconds."""
-    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(column, pa.ChunkedArray):
+        # What is in one piece already would be copied.
+        values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    else:
+        values = column
     if pa.types.is_timestamp(values.type) and values.type.unit == "ns":
         return values.cast(pa.timestamp("us", values.type.tz), safe=False)
     return values

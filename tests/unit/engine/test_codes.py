@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.engine.codes import band_codes, combine_codes, equal_values, key_codes, xxhash64_long
+from anabranch.engine.codes import (
+    band_codes,
+    combine_codes,
+    equal_values,
+    key_codes,
+    xxhash64_long,
+    xxhash64_remainders,
+)
 from anabranch.schema import INTERVAL, TIMESTAMP
 
 LONG = pa.int64()
@@ -130,3 +137,9 @@ def test_buckets_are_exact_for_whole_numbers(kind: pa.DataType) -> None:
     assert band_codes(values, 0.0, 10.0).tolist() == [-2, -1, -1, 0, 0, 1]
     assert band_codes(values, 1.0, 10.0).tolist() == [-1, -1, 0, 0, 1, 1]
     assert band_codes(values, 0.0, 0.0).tolist() == [-11, -10, -1, 0, 9, 10]
+
+
+@given(codes=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), divisor=st.integers(1, 70))
+def test_remainders_are_never_negative_whatever_the_divisor(codes: list[int], divisor: int) -> None:
+    rows = np.array(codes, dtype=np.int64)
+    assert xxhash64_remainders(rows, divisor).tolist() == [int(each) % divisor for each in xxhash64_long(rows)]

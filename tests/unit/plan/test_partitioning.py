@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.engine.ownership import coordinates, needed_in
+from anabranch.engine.ownership import coordinates, needed_in, rows_by_slot
 from anabranch.errors import PlanError
 from anabranch.expr import Column
 from anabranch.host.local import LocalHost
@@ -79,6 +79,18 @@ def test_all_rows_of_a_combination_are_needed_in_the_slot_that_owns_it(
     # Without a test of ownership, no second slot may be able to find it.
     if partitioning.is_partition:
         assert found_in.sum() == 1
+
+
+@given(drawn=partitionings(), rows=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))
+def test_every_slot_gets_the_rows_that_it_needs_in_order(
+    drawn: tuple[JoinGraph, Partitioning], rows: list[int]
+) -> None:
+    graph, partitioning = drawn
+    codes = dict.fromkeys((d.code for d in partitioning.dimensions), np.array(rows, dtype=np.int64))
+    for name in graph.names:
+        needed = needed_in(partitioning, name, codes, len(rows))
+        for slot, mine in enumerate(rows_by_slot(partitioning, name, codes, len(rows))):
+            assert mine.tolist() == np.flatnonzero(needed[:, slot]).tolist()
 
 
 @given(drawn=partitionings())
