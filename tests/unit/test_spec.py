@@ -59,6 +59,11 @@ def test_a_good_spec_is_read_whole(tmp_path: Path) -> None:
     assert spec.seconds_between_batches == 2.0
 
 
+def test_late_filters_are_named_in_a_list_or_alone() -> None:
+    for written in ("late_filters: [a]", "late_filters: a"):
+        assert parse(f"{GOOD}\n{written}\n", folder=FOLDER).late_filters == ("a",)
+
+
 def test_what_is_left_out_has_its_default() -> None:
     spec = parse(GOOD, folder=FOLDER)
     assert spec.trigger == AvailableNow()

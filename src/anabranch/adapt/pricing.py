@@ -30,7 +30,7 @@ def prices(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: Resour
     computing = _indexing(graph, old, new, model)
     for state in made:
         from_old = filtered.get(state.shape)
-        computing += _computing(state, model) if from_old is None else _filtering(state, from_old, before)
+        computing += _computing(state, model) if from_old is None else _filtering(state, from_old, before, model)
     ways = [Price("moving-state", computing, memory, computing)]
     if not matching.recomputed:
         return tuple(ways)
@@ -72,11 +72,11 @@ def _joining(node: JoinNode, model: ResourceModel) -> float:
     return total
 
 
-def _filtering(state: JoinNode | PreGroup, source: FilteredState, before: ResourceModel) -> float:
-    """Seconds of one core to copy what passes of a state of the old plan, whose model is given."""
-    units, mask = before.units, before.estimates.mask(state.relations)
-    each = units.check * len(source.predicates) + units.insert + units.insert_joined + units.link
-    return before.held(mask) * before.share(mask) * each
+def _filtering(state: JoinNode | PreGroup, source: FilteredState, before: ResourceModel, model: ResourceModel) -> float:
+    """Seconds of one core to check what a state of the old plan holds, and to keep what passes for the new one."""
+    mask, units = model.estimates.mask(state.relations), model.units
+    checking = before.held(mask) * units.check * len(source.predicates)
+    return checking + model.held(mask) * (units.insert + units.insert_joined + units.link)
 
 
 def _indexing(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: ResourceModel) -> float:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from anabranch.api import ContinuousQueryWriter, QueryHandle
-from anabranch.errors import MigrationError, PlanError
+from anabranch.errors import ForeignCheckpoint, MigrationError, PlanError
 from anabranch.testing.oracle import describe_difference
 from tests.host.spark.stories import Story, cut, feed, register, run, written
 from tests.host.spark.test_crash import crash
@@ -80,6 +80,47 @@ def test_plans_change_by_hand_and_slots_differ(spark: SparkSession, tmp_path: Pa
     phases = [record["phase"] for record in records]
     assert phases == ["began", "ended", "began", "ended", "began", "began", "ended", "ended"]
     assert handle.history == records
+
+
+def test_predicates_are_checked_at_any_join_and_plans_switch_between_places(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The first theta and the late filter of a wander over the plan; the checkpoint keeps to the late filter."""
+    story = Story(
+        "SELECT a.p AS p0, b.p AS p1, c.p AS p2 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 6 SECONDS] AS b, "
+        "s2 [RANGE 10 SECONDS] AS c WHERE a.x = b.x AND b.y = c.y AND a.p % 5 <= c.p % 3 AND a.s LIKE 'a%'",
+        rows=100,
+    )
+    tables = story.tables()
+    *early, last = cut(tables, 9)
+    for batch in early:
+        feed(tmp_path, batch)
+
+    def writer(late: list[str]) -> ContinuousQueryWriter:
+        query = register(spark, story, tmp_path).sql(story.cql, late_filters=late)
+        started = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return started.slots(2).trigger(availableNow=True)
+
+    ways = [
+        (1, "((a b) c)", "moving-state"),
+        (2, "((a b) c #0 #1)", "auto"),
+        (3, "((a c) b #0 #1)", "moving-state"),
+        (4, "mesh(a: b>c>#1; b: c>a>#0; c: b>a)", "auto"),
+        (5, "((a c) b #1)", "moving-state"),
+        (6, "((a b) c #1)", "parallel-track"),
+    ]
+    started = writer(["a"]).plan("((a b) c #1)")
+    for at, plan, how in ways:
+        started = started.switch(at, plan, how)
+    handle = started.start(str(tmp_path / "out"))
+    handle.awaitTermination()
+    begun = [record["to"] for record in handle.history if record.get("phase") == "began"]
+    assert begun == [plan for _, plan, _ in ways]
+    feed(tmp_path, last)
+    with pytest.raises(ForeignCheckpoint, match="not with no late filters"):
+        writer([]).start(str(tmp_path / "out"))
+    writer(["a.s LIKE 'a%'"]).plan("(a (b c) #1)").start(str(tmp_path / "out")).awaitTermination()
+    assert not describe_difference(story.expected(tables), written(tmp_path))
 
 
 def told(handle: QueryHandle) -> list[dict[str, Any]]:

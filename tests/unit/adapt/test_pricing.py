@@ -66,3 +66,18 @@ def test_merged_states_are_filled_from_the_rows_that_are_there() -> None:
     assert many["moving-state"].cpu > 9 * few["moving-state"].cpu
     assert few["moving-state"].memory < ways(1000.0, 5_000.0)["moving-state"].memory / 5
     assert few["parallel-track"].cpu > few["moving-state"].cpu
+
+
+def test_filtering_a_state_costs_less_than_computing_it_and_leaves_nothing_to_wait_for() -> None:
+    streams = [f"stream {name} (k bigint, v bigint)" for name in "abc"]
+    windows = ", ".join(f"{name} [RANGE 10 SECONDS]" for name in "abc")
+    text = f"query SELECT a.v AS v FROM {windows} WHERE a.k = b.k AND b.k = c.k AND a.v < b.v"
+    query = read_script("\n".join([*streams, text]))
+    graph = compile_query(query.query, query.catalog).graph
+    model = resource_model(graph, statistics())
+    late = parse("((a b) c #0)")
+    (filtering,) = prices(graph, late, LEFT, model)
+    assert filtering.strategy == "moving-state"
+    assert 0 < filtering.cpu < min(way.cpu for way in prices(graph, RIGHT, LEFT, model))
+    (moving,) = prices(graph, LEFT, late, model)
+    assert moving.strategy == "none"

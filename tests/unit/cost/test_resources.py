@@ -109,3 +109,34 @@ def test_orders_must_be_explicit_and_can_be_filled_in() -> None:
     assert with_default_orders(parse("(a b c)"), graph) == MJOIN
     assert model.price(with_default_orders(parse("(a b c)"), graph)) == model.price(MJOIN)
     assert with_default_orders(parse("((a b) c)"), graph) == TREE
+
+
+def test_a_theta_that_is_put_off_fills_the_states_below_and_is_checked_on_what_arrives() -> None:
+    theta = ThetaEstimate(0b011, 0.2)
+    estimates = replace(EXAMPLE, thetas=(theta,))
+    units = UnitCosts(insert=0, delete=0, probe=0, compare=0, match=0, check=1.0)
+    model = ResourceModel(estimates, units)
+    pairs, triples = 2 * A * B * AB * W, 3 * A * B * C * AB * BC * W**2
+    assert model.price(TREE).cpu == pytest.approx(pairs)
+    late = parse("((a b) c #0)")
+    assert model.price(late).cpu == pytest.approx(triples)
+    assert model.price(late).rate == model.price(TREE).rate == pytest.approx(0.2 * triples)
+    assert model.of_plan(late).rows(0b011) == pytest.approx(A * B * AB * W**2)
+    assert model.rows(0b011) == pytest.approx(0.2 * A * B * AB * W**2)
+    assert model.price(late).memory > model.price(TREE).memory
+
+
+def test_a_late_filter_leaves_the_base_state_and_is_checked_by_the_first_join() -> None:
+    estimates = replace(EXAMPLE, thetas=(ThetaEstimate(0b001, 0.2),))
+    units = UnitCosts(insert=0, delete=0, probe=0, compare=0, match=0, check=1.0)
+    model = ResourceModel(estimates, units)
+    assert model.rows(0b001) == pytest.approx(A * W)
+    assert model.rows(0b011) == pytest.approx(0.2 * A * B * AB * W**2)
+    assert model.rows(0b111) == pytest.approx(0.2 * A * B * C * AB * BC * W**3)
+    assert model.price(TREE).cpu == pytest.approx(2 * A * B * AB * W)
+    assert model.price(parse("((b c) a)")).cpu == pytest.approx(3 * A * B * C * AB * BC * W**2)
+    # Behind a join that lets little through, checking costs less.
+    few = ResourceModel(
+        replace(estimates, keys=from_edges({"a": A, "b": B, "c": C}, W, {("a", "b"): AB, ("b", "c"): 1e-4}).keys), units
+    )
+    assert few.price(parse("((a b) c #0)")).cpu < few.price(TREE).cpu

@@ -209,6 +209,18 @@ def test_a_checkpoint_of_another_query_is_refused_and_left_alone(tmp_path: Path)
     assert files_in(tmp_path) == before
 
 
+def test_a_checkpoint_keeps_to_its_late_filters(tmp_path: Path) -> None:
+    text = f"{QUERY.text} AND a.k < 7"
+    late = compile_query(text, CATALOG, late_filters=["a"])
+    host(tmp_path, late).step(read_rows(CATALOG, ["a 1 1 x"]))
+    before = files_in(tmp_path)
+    with pytest.raises(ForeignCheckpoint, match=r"the late filters .*, not with no late filters") as caught:
+        host(tmp_path, compile_query(text, CATALOG))
+    assert "late_filters: ['a.k < 7']" in caught.value.hint
+    assert files_in(tmp_path) == before
+    host(tmp_path, late)
+
+
 def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     opened(tmp_path)
     found = json.loads(metadata_of(tmp_path).read_text())

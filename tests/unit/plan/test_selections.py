@@ -1,0 +1,159 @@
+"""Where predicates are checked, which plans may say so, and which filters can be checked late."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.cql import compile_query
+from anabranch.ddl import parse_schema
+from anabranch.engine.compile import compile_plan
+from anabranch.errors import MigrationError, PlanError, SpecError
+from anabranch.migrate.itinerary import box_by_box
+from anabranch.plan.check import validate
+from anabranch.plan.join_graph import render
+from anabranch.plan.migration import FilteredState, boxes, check_migration, match_states
+from anabranch.plan.physical import nodes
+from anabranch.plan.query import Query
+from anabranch.plan.selections import checked_in, put_off
+from anabranch.plan.text import parse
+from anabranch.testing.strategies import plans
+
+WHERE = "a.k = b.k AND b.k = c.k AND c.k = d.k AND a.p < b.p AND b.p < d.p AND c.s LIKE 'x%' AND c.p > 3"
+
+
+def query(where: str = WHERE, late: tuple[str, ...] = ("c",), select: str = "a.p AS p") -> Query:
+    catalog = Catalog()
+    for name in "abcd":
+        catalog.register(StreamDeclaration(name, parse_schema("ts timestamp, k bigint, p bigint, s string"), "ts"))
+    streams = ", ".join(f"{name} [RANGE 5 SECONDS SLIDE 1 SECOND]" for name in "abcd" if f"{name}." in where)
+    if "COUNT" not in select:
+        streams = streams.replace(" SLIDE 1 SECOND", "")
+    return compile_query(f"SELECT {select} FROM {streams} WHERE {where}", catalog, late_filters=late)
+
+
+GRAPH = query().graph
+
+
+def test_late_filters_are_thetas_behind_the_others_and_keep_what_they_read() -> None:
+    assert [str(theta) for theta in GRAPH.thetas] == ["a.p < b.p", "b.p < d.p", "c.s LIKE 'x%'", "c.p > 3"]
+    assert [field.name for field in GRAPH.relation("c").schema] == ["p", "s"]
+    assert str(GRAPH.relation("c").filter) == "c.k IS NOT NULL"
+    assert "late filter: c.p > 3" in render(GRAPH)
+    one = query(late=("c.s LIKE 'x%'",))
+    assert one.late_filters == ("c.s LIKE 'x%'",)
+    assert str(one.graph.relation("c").filter) == "(c.p > 3) AND c.k IS NOT NULL"
+    assert len({query().fingerprint, one.fingerprint, query(late=()).fingerprint}) == 3
+
+
+@pytest.mark.parametrize(
+    ("where", "late", "message"),
+    [
+        (WHERE, "z", "'late_filters' names 'z', which is no filter of the query"),
+        (WHERE, "a", "'late_filters' names 'a', which is no filter of the query"),
+        ("a.k = b.k AND a.p IS NOT NULL", "a", "'late_filters' names 'a', which is no filter of the query"),
+        ("a.p > 3", "a", "filter 'a' cannot be late"),
+    ],
+)
+def test_what_cannot_be_late_is_refused(where: str, late: str, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        query(where, (late,))
+    assert caught.value.message == message
+    assert caught.value.hint
+
+
+def test_a_predicate_is_checked_as_early_as_it_can_be_or_on_what_a_join_makes() -> None:
+    def checked(text: str) -> dict[str, list[list[str]]]:
+        program = compile_plan(validate(parse(text), GRAPH), GRAPH)
+        return {
+            join.node.shape: [[str(theta) for probe in probes for theta in probe.thetas] for probes in join.probes]
+            for join in program.joins
+        }
+
+    late = ["c.s LIKE 'x%'", "c.p > 3"]
+    assert checked("(((a b) c) d)") == {
+        "(a b)": [["a.p < b.p"]] * 2,
+        "((a b) c)": [late] * 2,
+        "(((a b) c) d)": [["b.p < d.p"]] * 2,
+    }
+    assert checked("(((a b) c #0) d #2)") == {
+        "(a b)": [[]] * 2,
+        "((a b) c #0)": [["c.p > 3", "a.p < b.p"]] * 2,
+        "(((a b) c #0) d #2)": [["b.p < d.p", "c.s LIKE 'x%'"]] * 2,
+    }
+    (probes,) = [join.probes for join in compile_plan(parse("(a b c d #0 | a>b>c>d)"), GRAPH).joins]
+    assert [[str(theta) for theta in probe.thetas] for probe in probes[0]] == [[], late, ["b.p < d.p", "a.p < b.p"]]
+
+
+@given(plan=plans(tuple("abcd"), GRAPH.thetas))
+def test_every_predicate_is_checked_by_one_join_and_once_on_each_way(plan: object) -> None:
+    read = parse(str(plan))
+    assert read == plan
+    validate(read, GRAPH)
+    late = put_off(read)
+    checked = sorted(position for node in nodes(read) for position in checked_in(node, GRAPH, late))
+    assert checked == list(range(len(GRAPH.thetas)))
+    for join in compile_plan(read, GRAPH).joins:
+        here = sorted(str(GRAPH.thetas[position]) for position in checked_in(join.node, GRAPH, late))
+        for position, probes in enumerate(join.probes):
+            way = sorted(str(theta) for probe in probes for theta in probe.thetas)
+            # A way that begins with the relation of a late filter, or meets it, checks it once.
+            assert way == here, (str(read), join.node.shape, position)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("(((a b) c) d #7)", "plan '(((a b) c) d #7)' checks '#7', which the query does not have"),
+        ("(((a b #1) c) d)", "plan '(((a b #1) c) d)' checks '#1' at '(a b #1)', where 'd' is not joined yet"),
+        ("(((a b #0) c #0) d)", "plan '(((a b #0) c #0) d)' checks '#0' twice"),
+        ("((a b) (c d) #0 #0)", "plan '((a b) (c d) #0 #0)' checks '#0' twice"),
+    ],
+)
+def test_a_plan_that_checks_wrongly_is_refused(text: str, message: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        validate(parse(text), GRAPH)
+    assert caught.value.message == message
+
+
+def test_rows_are_not_merged_before_a_predicate_over_them_is_checked() -> None:
+    grouped = query(select="COUNT(*) AS n")
+    with pytest.raises(PlanError, match=r"merges rows in '\[\(a b\)\]' before '#0' is checked"):
+        validate(parse("([(a b)] c d #0)"), grouped.graph, grouped.grouping)
+    validate(parse("(a b [c] d #2)"), grouped.graph, grouped.grouping)
+
+
+def test_states_are_moved_filtered_or_computed_by_what_was_checked() -> None:
+    early, late = parse("(((a b) c) d)"), parse("(((a b) c) d #0 #3)")
+    assert match_states(late, late, GRAPH.thetas).is_trivial
+    # The new plan checks less: what the old states lack would be rejected above.
+    assert match_states(early, late, GRAPH.thetas).moved == (("(a b)", "(a b)"), ("((a b) c)", "((a b) c)"))
+    back = match_states(late, early, GRAPH.thetas)
+    assert back.filtered == (FilteredState("(a b)", "(a b)", (0,)), FilteredState("((a b) c)", "((a b) c)", (0, 3)))
+    assert not back.recomputed
+    assert back.discarded == ("(a b)", "((a b) c)")
+    # Side by side, plans share only what both have checked alike.
+    (box,) = boxes(parse("(((a b) c) d #3)"), early, GRAPH.thetas)
+    assert box.output == frozenset("abcd")
+    assert set(box.inputs) == {frozenset("ab"), frozenset("c"), frozenset("d")}
+
+
+def test_a_state_that_must_be_filtered_is_not_changed_by_doing_nothing() -> None:
+    with pytest.raises(MigrationError, match="strategy 'none' cannot change") as caught:
+        check_migration(parse("(((a b) c) d #0)"), parse("(((a b) c) d)"), GRAPH, "none")
+    assert caught.value.detail == "the state '(a b)' would have to be filtered"
+    check_migration(parse("(((a b) c) d)"), parse("(((a b) c) d #0)"), GRAPH, "none")
+
+
+@given(old=plans(tuple("abcd"), GRAPH.thetas), new=plans(tuple("abcd"), GRAPH.thetas))
+def test_box_by_box_every_plan_on_the_way_is_a_plan_of_the_query(old: object, new: object) -> None:
+    before, after = parse(str(old)), parse(str(new))
+    way = box_by_box(before, after, GRAPH.thetas)
+    for plan in way:
+        validate(plan, GRAPH)
+    assert not way or way[-1] == after
+    steps = [boxes(one, other, GRAPH.thetas) for one, other in itertools.pairwise((before, *way))]
+    assert sum(map(len, steps)) == len(boxes(before, after, GRAPH.thetas))
