@@ -17,13 +17,14 @@ from dataclasses import asdict, replace
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from textwrap import dedent, indent
+from textwrap import indent
 
 from rich.console import Console
 
 import anabranch
 from anabranch import doctor, explain, spec
 from anabranch.choosing import decide, proposal
+from anabranch.commands import add_command, examples
 from anabranch.cost.units import ENGINE, calibration_file, save_units
 from anabranch.errors import AnabranchError, HostError, InvariantBroken, SpecError
 from anabranch.explain import choice_svg
@@ -268,7 +269,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="anabranch",
         description="Adaptive continuous queries over data streams, on Spark.",
-        epilog=_examples(
+        epilog=examples(
             """
             anabranch demo                                see it work, in about a minute
             anabranch explain examples/orders.yaml        what would run, without running it
@@ -282,7 +283,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error and what Spark logs")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    command = _command(
+    command = add_command(
         commands,
         "run",
         "run the query of a spec file",
@@ -316,7 +317,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     command.add_argument("--report", type=Path, metavar="FILE", help="write rows, times, state and plan as JSON")
     command.set_defaults(run=run)
 
-    command = _command(
+    command = add_command(
         commands,
         "explain",
         "show how the query of a spec file would run",
@@ -338,7 +339,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     command.add_argument("--sample", action="store_true", help="look at the first rows of the streams; needs Spark")
     command.set_defaults(run=explain_spec)
 
-    command = _command(
+    command = add_command(
         commands,
         "demo",
         "three live streams, one query, checked against the batch answer",
@@ -353,7 +354,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     _add_verbose(command)
     command.set_defaults(run=demonstrate)
 
-    command = _command(
+    command = add_command(
         commands,
         "bench",
         "run the repository's benchmarks",
@@ -365,7 +366,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     command.add_argument("rest", nargs="*", metavar="ARGUMENT", help="handed to the benchmarks; put -- before options")
     command.set_defaults(run=bench)
 
-    command = _command(
+    command = add_command(
         commands,
         "calibrate",
         "measure what the engine's operations cost here, for choosing plans",
@@ -376,7 +377,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     command.add_argument("--seed", type=int, default=1, metavar="N", help="which data to measure with (default: 1)")
     command.set_defaults(run=calibrate)
 
-    command = _command(
+    command = add_command(
         commands,
         "prepare",
         "make later starts quicker: compile the kernels, archive Spark's classes",
@@ -386,7 +387,9 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     )
     command.set_defaults(run=prepare_machine)
 
-    command = _command(commands, "doctor", "check Python, Java, Spark and memory of this machine", "anabranch doctor")
+    command = add_command(
+        commands, "doctor", "check Python, Java, Spark and memory of this machine", "anabranch doctor"
+    )
     command.set_defaults(run=examine)
 
     for name, (home, purpose) in ROOMS.items():
@@ -395,18 +398,6 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
         else:
             commands.add_parser(name, help=purpose)
     return parser
-
-
-def _command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str, examples: str
-) -> argparse.ArgumentParser:
-    return commands.add_parser(
-        name,
-        help=purpose,
-        description=purpose[0].upper() + purpose[1:] + ".",
-        epilog=_examples(examples),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
 
 
 def _add_spec(command: argparse.ArgumentParser) -> None:
@@ -429,7 +420,3 @@ def _add_spec(command: argparse.ArgumentParser) -> None:
 
 def _add_verbose(command: argparse.ArgumentParser) -> None:
     command.add_argument("--verbose", action="store_true", help=f"show what Spark logs, as {VERBOSE}=1 does")
-
-
-def _examples(text: str) -> str:
-    return "examples:\n" + indent(dedent(text).strip(), "  ")

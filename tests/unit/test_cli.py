@@ -139,19 +139,14 @@ def test_debug_lets_the_error_through(spec_file: Path, monkeypatch: pytest.Monke
         cli.main(["--debug", "explain", str(spec_file), "--plan", "(a b)"])
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "demo", "bench", "calibrate", "doctor"])
+@pytest.mark.parametrize(
+    "command", ["run", "explain", "demo", "bench", "calibrate", "prepare", "doctor", "lab", "place"]
+)
 def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])
     assert ended.value.code == 0
     assert f"anabranch {command}" in capsys.readouterr().out.split("examples:")[1]
-
-
-def test_a_room_brings_its_own_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["lab", "--help"])
-    assert ended.value.code == 0
-    assert "--seed" in capsys.readouterr().out
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:

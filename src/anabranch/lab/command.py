@@ -9,22 +9,34 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from anabranch.commands import add_command
 from anabranch.lab.registry import Cell, Outcome, Setting, experiments, find, perform
 
 if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    from anabranch.commands import Commands
 
 LONGEST_TABLE = 40
 """Rows shown in the terminal; the CSV has all of them."""
 
 
-def add_arguments(subparsers: Subparsers) -> None:
+def add_arguments(commands: Commands) -> None:
     """Adds `lab` to the command; the parsed arguments carry `run`, which returns the exit status."""
-    parser = subparsers.add_parser("lab", help="reproduce an experiment of the papers")
+    parser = add_command(
+        commands,
+        "lab",
+        "reproduce an experiment of the papers",
+        """
+        anabranch lab list                              what there is
+        anabranch lab mesh-search-quality --quick       a smaller run of one
+        anabranch lab all --quick --output results      all of them, in some minutes
+        """,
+    )
     parser.add_argument("name", help="an experiment, 'list' or 'all'")
     parser.add_argument("--quick", action="store_true", help="a smaller run of the same shape")
-    parser.add_argument("--output", type=Path, default=Path("lab-output"), metavar="DIR")
-    parser.add_argument("--seed", type=int, default=1, metavar="N")
+    parser.add_argument(
+        "--output", type=Path, default=Path("lab-output"), metavar="DIR", help="where to write tables and pictures"
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="which data to draw (default: 1)")
     parser.set_defaults(run=run)
 
 

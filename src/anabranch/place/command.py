@@ -12,23 +12,35 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from anabranch.commands import add_command
 from anabranch.errors import HostError
 from anabranch.place.check import complaints
 from anabranch.place.run import COMPARED, PLANNERS, Options, Run, deploy, planner_named
 from anabranch.place.spec import load_network, load_queries
 
 if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    from anabranch.commands import Commands
 
 
-def add_arguments(subparsers: Subparsers) -> None:
+def add_arguments(commands: Commands) -> None:
     """Adds `place` to the command; the parsed arguments carry `run`, which returns the exit status."""
-    parser = subparsers.add_parser("place", help="plan queries over a network of sites")
+    parser = add_command(
+        commands,
+        "place",
+        "plan queries over a network of sites",
+        """
+        anabranch place examples/network.yaml examples/airline-queries.yaml
+        anabranch place network.yaml queries.yaml --compare             all planners side by side
+        anabranch place network.yaml queries.yaml --planner npc --picture network.svg --json deployments.json
+        """,
+    )
     parser.add_argument("network", type=Path, help="sites, links and streams (YAML)")
     parser.add_argument("queries", type=Path, help="queries with their sinks (YAML)")
-    parser.add_argument("--planner", default="top-down", choices=sorted(PLANNERS))
+    parser.add_argument(
+        "--planner", default="top-down", choices=sorted(PLANNERS), help="which planner decides (default: top-down)"
+    )
     parser.add_argument("--max-cs", type=int, default=32, metavar="N", help="sites a cluster may have")
-    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
     parser.add_argument("--compare", action="store_true", help="run all planners side by side")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the network (svg, png or pdf)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the deployments")
