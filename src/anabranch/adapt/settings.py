@@ -21,6 +21,7 @@ from anabranch.adapt.policy import (
     Trend,
 )
 from anabranch.errors import SpecError
+from anabranch.sizes import parse_size
 from anabranch.window import parse_duration
 
 Scope: TypeAlias = Literal["query", "slot"]
@@ -66,18 +67,18 @@ class Settings:
 
 def _policy(read: _Reader) -> Policy:
     name = read.one_of("policy", POLICIES, "data-driven", kind="policy")
-    every = read.value("every", TEN_BATCHES, _interval)
     match name:
         case "periodic":
-            return Periodic(every)
+            return Periodic(read.value("every", TEN_BATCHES, _interval))
         case "data-driven":
+            every = read.value("every", TEN_BATCHES, _interval)
             return DataDriven(every, read.value("threshold", 1.5, _at_least(1.0)), read.flag("eager"))
         case _:
             trend = Trend(
                 read.value("batches", STEADY.batches, _count),
                 read.value("growth", STEADY.growth, _at_least(1.0)),
             )
-            memory = read.value("memory", None, _at_least(1.0))
+            memory = read.value("memory", None, _bytes(1.0))
             share = read.value("share", 0.9, _share)
             return (
                 MemoryDriven(memory, share, trend)
@@ -90,7 +91,7 @@ def _gate(read: _Reader) -> Gate:
     gate = Gate(
         read.value("ratio", Gate.ratio, _at_least(1.0)),
         read.value("cores", Gate.cores, _at_least(0.0)),
-        read.value("bytes", Gate.bytes, _at_least(0.0)),
+        read.value("bytes", Gate.bytes, _bytes(0.0)),
         read.value("horizon", Gate.horizon, _seconds),
         read.value("cool_down", Gate.cool_down, _interval),
     )
@@ -146,7 +147,10 @@ def _interval(value: object) -> Interval:
     """A number of batches, or a duration of event time."""
     if isinstance(value, str):
         return Interval(seconds=_seconds(value))
-    return Interval(batches=_count(value))
+    try:
+        return Interval(batches=_count(value))
+    except ValueError:
+        raise ValueError("write a number of batches of at least 1, or a duration such as 10 seconds") from None
 
 
 def _seconds(value: object) -> float:
@@ -164,8 +168,12 @@ def _seconds(value: object) -> float:
 
 def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError("write a number of batches of at least 1, or a duration such as 10 seconds")
+        raise ValueError("write a number of batches of at least 1")
     return value
+
+
+def _bytes(low: float) -> Callable[[object], float]:
+    return lambda value: _at_least(low)(parse_size(value) if isinstance(value, str) else value)
 
 
 def _at_least(low: float) -> Callable[[object], float]:

@@ -113,6 +113,7 @@ class Steering:
         self._searches = Searches(query.graph)
         self._triggers: dict[int, str] = {}
         self._wish: _Wish | None = None
+        self._given_up: _Wish | None = None
         self._under_way: _UnderWay | None = None
         self._lock = threading.Lock()
 
@@ -163,10 +164,16 @@ class Steering:
                     self._obey(migration.step(AbortAsked(reason)))
 
     def freeze(self, frozen: bool = True) -> None:
-        """Keeps the loop from changing anything, or lets it again; it goes on watching."""
-        self._settings = replace(self._settings, freeze=frozen)
-        for _, loop in self._loops:
-            loop.settings = replace(loop.settings, freeze=frozen)
+        """Keeps the loop from changing anything, or lets it again; it goes on watching.
+
+        A change that it has decided on and that has not begun is not made, and is told as refused.
+        """
+        with self._lock:
+            self._settings = replace(self._settings, freeze=frozen)
+            for _, loop in self._loops:
+                loop.settings = replace(loop.settings, freeze=frozen)
+            if frozen and self._wish is not None and self._wish.by in ("loop", "mesh"):
+                self._given_up, self._wish = self._wish, None
 
     def memory(self) -> dict[str, object]:
         """What its loops have learnt, as a value that JSON can hold; see `recall`."""
@@ -182,6 +189,13 @@ class Steering:
         """The plans for a batch, and records of what could not be done."""
         refused: list[Record] = []
         with self._lock:
+            if self._given_up is not None:
+                plans = {str(wanted.plan) for wanted in self._given_up.plans.values()}
+                refused += [
+                    {"kind": "refused", "batch": batch, "plan": plan, "reason": "the query was frozen before it began"}
+                    for plan in sorted(plans)
+                ]
+                self._given_up = None
             scheduled: dict[int, SlotPlan] = {}
             for switch in self._switches.pop(batch, []):
                 try:
@@ -196,8 +210,8 @@ class Steering:
             if self._wish is not None:
                 self._begin(self._wish, batch)
                 self._wish = None
-            plans = tuple(replace(plan, learns=slot in self._triggers) for slot, plan in enumerate(self.plans))
-        return plans, refused
+            now = tuple(replace(plan, learns=slot in self._triggers) for slot, plan in enumerate(self.plans))
+        return now, refused
 
     def after(
         self, batch: int, reports: Reports, seconds: float | None, waiting: int | None, behind: float | None = None
@@ -350,6 +364,8 @@ class Steering:
             )
 
     def _require_slots(self, slots: tuple[int, ...] | None) -> None:
+        if slots is not None and not slots:
+            raise MigrationError("no slot is named whose plan should change", hint="name some, or leave the slots out")
         for slot in slots or ():
             if slot not in self._slots:
                 raise MigrationError(f"there is no slot {slot}", hint=f"slots are 0 to {self._slots[-1]}")

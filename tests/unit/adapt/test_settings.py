@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.policy import DataDriven, Interval, Periodic, RefinedMemoryDriven, Trend
+from anabranch.adapt.policy import DataDriven, Interval, MemoryDriven, Periodic, RefinedMemoryDriven, Trend
 from anabranch.adapt.settings import Settings
 from anabranch.errors import SpecError
 
@@ -37,6 +37,8 @@ def test_everything_can_be_said() -> None:
         {"policy": "refined memory-driven", "memory": 1000, "share": 0.5, "batches": 3, "growth": 2}
     )
     assert refined.policy == RefinedMemoryDriven(1000.0, 0.5, Trend(3, 2.0))
+    assert Settings.from_mapping({"policy": "memory-driven", "memory": "2 MB"}).policy == MemoryDriven(2e6)
+    assert Settings.from_mapping({"gate": {"bytes": "5 MB"}}).gate.bytes == 5e6
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,10 @@ def test_everything_can_be_said() -> None:
         ({"freeze": "yes"}, "entry 'adapt.freeze' is 'yes'\nhint: write true or false"),
         ({"policyy": "periodic"}, "entry 'adapt.policyy' is not known\nhint: did you mean 'policy'?"),
         ({"policy": "periodic", "threshold": 2}, "entry 'adapt.threshold' is not known"),
+        ({"policy": "memory-driven", "every": 5}, "entry 'adapt.every' is not known"),
+        ({"policy": "memory-driven", "memory": 0}, "entry 'adapt.memory' is '0'\nhint: write a number of 1 or more"),
+        ({"policy": "memory-driven", "memory": "much"}, "entry 'adapt.memory' is 'much'\nhint: expected bytes such as"),
+        ({"remember": "10 seconds"}, "entry 'adapt.remember' is '10 seconds'\nhint: write a number of batches of at"),
         ({"policy": "memory-driven", "share": 2}, "entry 'adapt.share' is '2'\nhint: write a share above 0"),
     ],
 )

@@ -137,6 +137,8 @@ def test_what_cannot_be_done_is_refused_and_the_plan_goes_on() -> None:
         host.migrate(RIGHT, "none")
     with pytest.raises(MigrationError, match="there is no slot 7"):
         host.migrate(RIGHT, slots=[7])
+    with pytest.raises(MigrationError, match="no slot is named"):
+        host.migrate(RIGHT, slots=[])
     assert step(host, "c 3 1 z") == ("x y z",)
     assert host.plan == LEFT
     assert host.records == []
@@ -199,6 +201,18 @@ def test_a_frozen_query_keeps_its_plan_and_tells_what_it_would_do() -> None:
     drifting(host, 12, matching="bc")
     assert host.plan == RIGHT
     assert any("frozen" in record["reason"] for record in host.records)
+
+
+def test_freezing_holds_back_what_was_decided_and_has_not_begun() -> None:
+    gate = Gate(cores=0.0, horizon=1e9)
+    host = LocalHost(QUERY, RIGHT, adapt=Settings(policy=Periodic(Interval(batches=3)), gate=gate, remember=4))
+    while not any(record.get("action") == "migrate" for record in host.records):
+        drifting(host, 1, matching="bc")
+    host.steering.freeze()
+    drifting(host, 1, matching="bc")
+    assert host.plan == RIGHT
+    assert host.records[-1]["kind"] == "refused"
+    assert host.records[-1]["reason"] == "the query was frozen before it began"
 
 
 def test_one_slot_is_not_changed_under_a_loop_that_decides_for_all() -> None:

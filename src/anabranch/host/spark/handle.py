@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, MigrationError
 from anabranch.plan.bundle import BundlePlan
 from anabranch.plan.mesh import Plan
 from anabranch.stats.routes import RouteStatistics, merge_routes
@@ -150,16 +150,19 @@ class QueryHandle:
         PlanError
             When the plan does not fit the query.
         MigrationError
-            When a change is under way already, or the strategy cannot serve this one. The running plan goes on.
+            When a change is under way already, the strategy cannot serve this one, or the query has ended. The running
+            plan goes on.
 
         Examples
         --------
         >>> handle.migrate("(a (b c))", strategy="parallel-track")  # doctest: +SKIP
         """
+        self._require_running()
         self._runner.migrate(plan, strategy, slots, box_by_box, query)
 
     def abort_migration(self, query: str | None = None) -> None:
         """Goes back, with the next batch, to the plan from before the change that is under way."""
+        self._require_running()
         self._runner.abort_migration(query)
 
     def freeze(self, frozen: bool = True) -> None:
@@ -239,6 +242,13 @@ class QueryHandle:
             "batches": batches,
             "error": None if failure is None else str(failure),
         }
+
+    def _require_running(self) -> None:
+        if not self.isActive:
+            raise MigrationError(
+                "the query has ended, so its plan cannot change",
+                hint="start it again, with that plan if you like; its checkpoint takes any",
+            )
 
     def _progress(self, spark: StreamingQueryProgress) -> Progress:
         progress = Progress(json.loads(spark.json))
