@@ -39,7 +39,7 @@ from anabranch.optimize import Choice
 from anabranch.optimize.strategy import kind
 from anabranch.picture import RouteNote
 from anabranch.plan.classify import assign_routes
-from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.mesh import Mesh, Plan, RelationRoutes
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.schema import TIMESTAMP
 from anabranch.spec import Spec, load
@@ -59,6 +59,7 @@ EXCEPTIONS = 0.001
 BATCHES = 8
 ROWS = 30_000
 """About so many rows of each stream are in a file, and a batch takes one file of each."""
+SESSIONS = round(BATCHES * ROWS / USUAL * len(OFFICES) / (len(OFFICES) - 1))
 BATCH_TIME, SPREAD = 6_000_000, 6_000_000
 """Microseconds of event time that a file covers, and the mean time from the beginning of a session to what happens."""
 START = 1_767_225_600_000_000
@@ -136,7 +137,7 @@ def perform(folder: Path, spark: SparkSession, console: Console, seed: int) -> b
     )
     console.print(f"by one plan for all rows, {single}", style="bold", highlight=False)
     one = _run(prepare(plain, spark), single, console)
-    console.print("by what [yellow]plan: auto[/yellow] chose", style="bold", highlight=False)
+    console.print("by the mesh that [yellow]plan: auto[/yellow] found", style="bold", highlight=False)
     other = _run(writer, mesh, console)
     (folder / "mesh.svg").write_text(_picture(spec, choice, other), encoding="utf-8")
     results = folder / "skewed" / "single", folder / "skewed" / "mesh"
@@ -148,7 +149,7 @@ def perform(folder: Path, spark: SparkSession, console: Console, seed: int) -> b
 def prepared_folder(folder: Path, seed: int) -> Spec:
     """The files of the streams, an empty place for results and checkpoints, and the spec."""
     shutil.rmtree(folder / "skewed", ignore_errors=True)
-    for name, tables in generate(BATCHES, ROWS, seed).items():
+    for name, tables in generate(BATCHES, SESSIONS, seed).items():
         place = folder / "skewed" / "streams" / name
         place.mkdir(parents=True)
         for number, table in enumerate(tables):
@@ -161,14 +162,13 @@ def prepared_folder(folder: Path, seed: int) -> Spec:
     return load(file)
 
 
-def generate(batches: int, rows: int, seed: int) -> dict[str, list[pa.Table]]:
-    """Per stream its files in order of event time, with about so many rows in each."""
+def generate(batches: int, count: int, seed: int) -> dict[str, list[pa.Table]]:
+    """Per stream its files in order of event time, one for each batch, with what happens in so many sessions."""
     random = np.random.default_rng(seed)
     horizon = batches * BATCH_TIME
-    count = round(batches * rows / USUAL * len(OFFICES) / (len(OFFICES) - 1))
     begun = np.sort(random.integers(0, horizon, count))
     office = random.integers(0, len(OFFICES), count)
-    session = (office + 1) * OFFICE + np.arange(count)
+    session = (office + 1) * OFFICE + random.permutation(count)
     streams = {}
     for name in NAMES:
         times = random.poisson(USUAL, count)
@@ -257,15 +257,9 @@ def _routes(mesh: Mesh | None, run: Run) -> list[Table | str]:
     for heading in ("rows of", *OFFICES):
         first.add_column(heading)
     first.add_row("where are few", *LACKING, style="dim")
-    # One session of each office tells its route: the numbers of an office lie far from those of the next.
-    columns = {
-        "session": pa.array((1 + np.arange(len(OFFICES))) * OFFICE + OFFICE // 1_000),
-        "risk": pa.array(np.full(len(OFFICES), 50)),
-    }
     for way in mesh.ways:
         stream = ALIASES[way.relation]
-        taken = assign_routes(way.classifier, columns, len(OFFICES))
-        looked = [ALIASES[way.routes[number].operators[0]] for number in taken]
+        looked = [ALIASES[way.routes[route].operators[0]] for route in _routes_by_office(way)]
         cells = [
             "[dim]-[/dim]" if few == stream else f"[green]{found}[/green]" if found == few else found
             for found, few in zip(looked, LACKING, strict=True)
@@ -279,6 +273,15 @@ def _routes(mesh: Mesh | None, run: Run) -> list[Table | str]:
     ]
 
 
+def _routes_by_office(way: RelationRoutes) -> list[int]:
+    """The route of most numbers that sessions of each office have, at a risk in the middle."""
+    numbers = np.arange(0, SESSIONS, 100)
+    sessions = np.concatenate([(office + 1) * OFFICE + numbers for office in range(len(OFFICES))])
+    columns = {"session": pa.array(sessions), "risk": pa.array(np.full(len(sessions), 50))}
+    taken = assign_routes(way.classifier, columns, len(sessions)).reshape(len(OFFICES), -1)
+    return [int(np.bincount(routes).argmax()) for routes in taken]
+
+
 def _one_relation(mesh: Mesh, run: Run) -> list[Table | str]:
     way = max(mesh.ways, key=lambda way: len(way.routes))
     routes = [each for each in run.routes if each.relation == way.relation]
@@ -287,10 +290,17 @@ def _one_relation(mesh: Mesh, run: Run) -> list[Table | str]:
     table.add_column("share", justify="right")
     table.add_column("route")
     for each in sorted(routes, key=lambda each: each.route):
-        hops = zip(each.hops, each.left, strict=True)
-        stops = [f"{ALIASES[hop.operator]} [dim]{100 * left:,.2g}[/dim]" for hop, left in hops]
+        steps = way.routes[each.route].steps
+        stops = [
+            f"{' or '.join(ALIASES[name] for name in step)} [dim]{_count(100 * left)}[/dim]"
+            for step, left in zip(steps, each.left_behind(steps), strict=True)
+        ]
         table.add_row(f"{each.rows / rows:.0%}", " > ".join(stops))
     return [f"Routes of {ALIASES[way.relation]}, and what is left of 100 rows behind each lookup:", table]
+
+
+def _count(rows: float) -> str:
+    return f"{rows:,.0f}" if rows >= 10 else f"{rows:.2g}"
 
 
 def _table() -> Table:
@@ -298,10 +308,13 @@ def _table() -> Table:
 
 
 def _picture(spec: Spec, choice: Choice, run: Run) -> str:
-    """The mesh with what its routes did."""
+    """The mesh with what its routes did, or the plan if there is none."""
+    plan, query = first_plan(choice), Explanation(spec.query, spec.catalog()).query
+    if not isinstance(plan, Mesh):
+        return choice_svg(query, choice)
     rows = {alias: sum(each.rows for each in run.routes if each.relation == alias) for alias in ALIASES}
-    routes = {
-        (each.relation, each.route): RouteNote(each.rows / rows[each.relation], f"{each.results:,} results", each.left)
-        for each in run.routes
-    }
-    return choice_svg(Explanation(spec.query, spec.catalog()).query, choice, routes=routes)
+    notes = {}
+    for each in run.routes:
+        left = each.left_behind(plan.of(each.relation).routes[each.route].steps)
+        notes[each.relation, each.route] = RouteNote(each.rows / rows[each.relation], f"{each.results:,} results", left)
+    return choice_svg(query, choice, routes=notes)

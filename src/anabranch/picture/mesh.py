@@ -17,6 +17,7 @@ from types import MappingProxyType
 from anabranch.picture import svg
 from anabranch.picture.svg import Colours, Drawing, Face
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, Test, depth, leaves, walk
+from anabranch.plan.classifier import routes as routes_of
 from anabranch.plan.join_graph import is_selection
 from anabranch.plan.mesh import Mesh, RelationRoutes, Route, selected
 from anabranch.plan.query import Query
@@ -127,6 +128,8 @@ class _Frame:
     stop: float
     """Width of a stop."""
     stops: int
+    are_shared: bool
+    """Whether several branches of some classifier lead to one route."""
 
     @classmethod
     def of(cls, query: Query, mesh: Mesh, notes: Mapping[str, str]) -> _Frame:
@@ -142,7 +145,8 @@ class _Frame:
         stops = [step for way in mesh.ways for route in way.routes for step in route.steps]
         stop = max((_STOP.width(_stop_text(step)) for step in stops), default=0.0) + 22
         most = max((len(route.steps) for way in mesh.ways for route in way.routes), default=0)
-        return cls(query, notes, source, widest, levels, stop, most)
+        are_shared = any(len(leaves(tree)) > len(routes_of(tree)) for tree in drawn)
+        return cls(query, notes, source, widest, levels, stop, most, are_shared)
 
     @property
     def first_test(self) -> float:
@@ -150,7 +154,8 @@ class _Frame:
 
     @property
     def first_leaf(self) -> float:
-        return self.first_test + self.tests * (self.test + _BEND)
+        """Where the rows of a route are together; with room before it for branches that lead to one route."""
+        return self.first_test + self.tests * (self.test + _BEND) + (_BEND if self.are_shared else 0)
 
     @property
     def first_stop(self) -> float:
@@ -182,7 +187,10 @@ def _draw_way(
     frame: _Frame, way: RelationRoutes, y: float, height: float, routes: Mapping[tuple[str, int], RouteNote]
 ) -> list[str]:
     """The source, the classifier and the lines of a relation with several routes."""
-    order = list(dict.fromkeys(route for route, _ in leaves(way.classifier)))
+    places: dict[int, list[int]] = {}
+    for place, (route, _) in enumerate(leaves(way.classifier)):
+        places.setdefault(route, []).append(place)
+    order = sorted(places, key=lambda route: sum(places[route]) / len(places[route]))
     lanes = {route: y + (place + 0.5) * height / len(order) for place, route in enumerate(order)}
     part = _Part(frame, way, y, lanes, routes)
     lines, boxes = _branch(part, way.classifier, 0, 0, (_MARGIN + frame.source, y + height / 2), "")
@@ -350,9 +358,7 @@ def _number(value: float) -> str:
     """A threshold as people read it.
 
     >>> _number(0.3512345), _number(1_500_012_345.5)
-    ('0.3512', '1.5 billion')
+    ('0.3512', '1,500,012,346')
     """
-    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-        if size <= abs(value) < 1000 * size:
-            return f"{value / size:.4g} {word}"
-    return f"{value:.4g}" if abs(value) < 1e4 or math.isinf(value) else f"{value:,.0f}"
+    is_plain = 1e4 <= abs(value) < 1e15
+    return f"{value:,.0f}" if is_plain else f"{value:.4g}"

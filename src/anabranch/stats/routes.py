@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +37,21 @@ class RouteStatistics:
     def seconds(self) -> float:
         return sum(hop.seconds for hop in self.hops)
 
-    @property
-    def left(self) -> tuple[float, ...]:
-        """Combinations behind each operator for every row that took the route."""
-        return tuple(hop.kept / self.rows if self.rows else 0.0 for hop in self.hops)
+    def left_behind(self, steps: Sequence[Sequence[str]]) -> tuple[float, ...]:
+        """Combinations behind each step of the route for every row that took it.
+
+        What leaves an open step is what enters the next one, because its operators are taken in turns.
+        """
+        hops = {hop.operator: hop for hop in self.hops}
+        left = []
+        for place, step in enumerate(steps):
+            if len(step) == 1:
+                left.append(hops[step[0]].kept if step[0] in hops else 0)
+            elif place + 1 < len(steps):
+                left.append(max((hops[name].rows for name in steps[place + 1] if name in hops), default=0))
+            else:
+                left.append(self.results)
+        return tuple(count / self.rows if self.rows else 0.0 for count in left)
 
     def plus(self, other: RouteStatistics) -> RouteStatistics:
         hops = {hop.operator: hop for hop in self.hops}

@@ -53,7 +53,7 @@ def test_the_classifier_the_routes_and_the_single_lines_are_drawn_in_this_order(
     assert texts(mesh_svg(QUERY, MESH)) == [
         "mesh: rows of t by 3 routes, of n, p by one each",
         *("t = trades", "[RANGE 9 SECONDS]"),
-        *("k ≤ 1.5 million", "yes", "sector in food, it or none", "no", "yes", "no"),
+        *("k ≤ 1,500,000", "yes", "sector in food, it or none", "no", "yes", "no"),
         *("n", "p", "p", "n", "n or p"),
         *("n = news", "t", "p", "#0"),
         *("p = posts", "n", "t"),
@@ -91,6 +91,13 @@ def test_a_long_list_of_categories_is_shortened_and_told_whole_when_pointed_at()
     assert "sector in sector 0, sector 1, sec…" in texts(drawn)
     titles = [element.text for element in ElementTree.fromstring(drawn).iter(f"{SVG}title")]
     assert f"sector is one of {', '.join(f'sector {number}' for number in range(9))}" in titles
+
+
+def test_branches_that_lead_to_one_route_come_together_before_it() -> None:
+    mesh = parse_mesh("mesh(t: n>p, p>n by (k <= 1 ? 0 : (k <= 2 ? 1 : 0)); n: t>p; p: n>t)")
+    _, first, second = lines(mesh_svg(QUERY, mesh)).values()
+    assert len(first) == len(second) + 2
+    assert texts(mesh_svg(QUERY, mesh)).count("n") == texts(mesh_svg(QUERY, mesh)).count("p")
 
 
 @given(meshes(QUERY.graph), st.booleans())
