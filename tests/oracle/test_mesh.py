@@ -16,7 +16,7 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.testing.meshes import meshes
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import arrivals, batch_cuts, grouped_queries, join_queries, plans
+from anabranch.testing.strategies import arrivals, batch_cuts, grouped_queries, join_queries, late_filters, plans
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,8 @@ def _rusters_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_mesh_gives_the_batch_answer(data: st.DataObject, relations: int) -> None:
     rows = data.draw(arrivals(relations, most_rows=14 if relations < 4 else 8), "rows")
     drawn = data.draw(join_queries(relations, relations), "query")
-    query = compile_query(drawn.cql, rows.catalog)
+    late = data.draw(late_filters(drawn, rows), "late filters")
+    query = compile_query(drawn.cql, rows.catalog, late_filters=late)
     host = LocalHost(query, data.draw(meshes(query.graph), "mesh"), slots=data.draw(st.sampled_from([1, 1, 2, 3])))
     results = [host.step(batch) for batch in data.draw(batch_cuts(rows), "batches")]
     expected = batch_answer(query, rows.tables)
@@ -51,7 +52,8 @@ def test_a_grouped_query_by_a_mesh_gives_the_batch_answer(data: st.DataObject, r
 @given(data=st.data(), relations=st.integers(2, 4))
 def test_swapping_meshes_and_plans_at_any_batch_changes_nothing(data: st.DataObject, relations: int) -> None:
     rows = data.draw(arrivals(relations, most_rows=10), "rows")
-    query = compile_query(data.draw(join_queries(relations, relations), "query").cql, rows.catalog)
+    drawn = data.draw(join_queries(relations, relations), "query")
+    query = compile_query(drawn.cql, rows.catalog, late_filters=data.draw(late_filters(drawn, rows), "late filters"))
     host = LocalHost(query, data.draw(_any_plan(query), "first"))
     results = []
     for batch in data.draw(batch_cuts(rows), "batches"):
@@ -73,7 +75,7 @@ def test_the_eddy_gives_the_batch_answer(data: st.DataObject, relations: int, ba
 
 
 def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
-    return meshes(query.graph) | plans(query.graph.names)
+    return meshes(query.graph) | plans(query.graph.names, query.graph.thetas)
 
 
 def _put_eddy(engine: Engine, batching: int | None) -> None:

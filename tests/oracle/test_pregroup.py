@@ -23,7 +23,15 @@ from anabranch.host.local import LocalHost
 from anabranch.plan.physical import PhysicalPlan, pre_groups
 from anabranch.plan.query import Query
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import Arrivals, DrawnQuery, arrivals, batch_cuts, grouped_queries, plans
+from anabranch.testing.strategies import (
+    Arrivals,
+    DrawnQuery,
+    arrivals,
+    batch_cuts,
+    grouped_queries,
+    late_filters,
+    plans,
+)
 
 
 @settings(max_examples=2 * settings().max_examples)
@@ -66,7 +74,8 @@ def _drawn(data: st.DataObject, relations: int) -> tuple[Arrivals, DrawnQuery, Q
     streams = data.draw(st.integers(max(1, relations - 1), relations), "streams")
     rows = data.draw(arrivals(streams, most_rows=12 if relations < 4 else 8, alike=True), "rows")
     drawn = data.draw(grouped_queries(streams, relations, plain=True), "query")
-    return rows, drawn, compile_query(drawn.cql, rows.catalog)
+    late = data.draw(late_filters(drawn, rows), "late filters")
+    return rows, drawn, compile_query(drawn.cql, rows.catalog, late_filters=late)
 
 
 def _host(data: st.DataObject, query: Query, drawn: DrawnQuery, checkpoint: str | None = None) -> LocalHost:

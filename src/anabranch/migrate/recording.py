@@ -20,7 +20,7 @@ from typing import TypeAlias
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.migration import FilteredState, StateMatching
 from anabranch.plan.physical import JoinNode, PhysicalPlan, kept, nodes, shape
-from anabranch.plan.selections import checked_in, put_off
+from anabranch.plan.selections import checked_in, guarded_by, put_off
 
 Relations: TypeAlias = frozenset[str]
 
@@ -78,7 +78,10 @@ class Recording:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def check_later(self, predicate: int) -> Recording | None:
-        """The predicate is put off from the join that checks it to the one above."""
+        """The predicate is put off from the join that checks it to the one above, unless it may guard another."""
+        others = [theta.predicate for other, theta in enumerate(self.graph.thetas) if other != predicate]
+        if guarded_by(self.graph.thetas[predicate].predicate, others) is not None:
+            return None
         node = self._checking(predicate)
         above = next((other for other in self._above(node)), None)
         if above is None:

@@ -7,7 +7,7 @@ from anabranch.plan.join_graph import JoinGraph, selection_name
 from anabranch.plan.physical import Leaf, PhysicalPlan, PreGroup, nodes, pre_groups
 from anabranch.plan.pregrouping import agreement
 from anabranch.plan.query import Grouping
-from anabranch.plan.selections import put_off, still_unchecked
+from anabranch.plan.selections import guarded_by, put_off, still_unchecked
 from anabranch.schema import is_nested
 
 
@@ -49,6 +49,13 @@ def _require_checkable(plan: PhysicalPlan, graph: JoinGraph) -> None:
                     f"plan '{plan}' checks '{name}' at '{node.shape}', where '{early[0]}' is not joined yet",
                     detail=f"'{name}' is {graph.thetas[position]}",
                     hint="put it at a join above, or leave it out: it is then checked as early as it can be",
+                )
+            others = [theta.predicate for other, theta in enumerate(graph.thetas) if other != position]
+            if (guarded := guarded_by(graph.thetas[position].predicate, others)) is not None:
+                raise PlanError(
+                    f"plan '{plan}' cannot put off '{name}'",
+                    detail=f"'{graph.thetas[position]}' may be what keeps '{guarded}' from failing",
+                    hint=f"leave '{name}' out of the plan: it is then checked as early as it can be",
                 )
             seen.add(position)
 

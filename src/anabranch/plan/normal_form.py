@@ -19,6 +19,7 @@ from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.key_classes import equal_expressions, key_sides
 from anabranch.plan.logical import Aggregate, Filter, Join, LogicalPlan, Project, Prune, Source, render
 from anabranch.plan.query import Grouping, Query
+from anabranch.plan.selections import guarded_by
 
 
 def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) -> Query:
@@ -35,6 +36,8 @@ def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) 
     keys, filters = _keys(predicates)
     late = _late(arms, late_filters)
     thetas = thetas_with_bands([predicate for predicate in predicates if key_sides(predicate) is None])
+    ahead = [theta.predicate for theta in thetas] + [member for key in keys for _, member in key.members]
+    _refuse_guards(late, [*ahead, *(each for arm in arms for each in arm.conditions if each not in late)])
     thetas += tuple(Theta(condition, relations(condition)) for condition in late)
     if grouping is None:
         readers = [output.expression for output in plan.outputs]
@@ -55,7 +58,7 @@ class _Arm:
 
 def _late(arms: Sequence[_Arm], named: Sequence[str]) -> tuple[Expr, ...]:
     """The conditions that are to be late, each once."""
-    can_be = {arm.source.relation: [each for each in arm.conditions if can_be_late(each)] for arm in arms}
+    can_be = {arm.source.relation: [each for each in arm.conditions if _can_be_late(each)] for arm in arms}
     found: dict[Expr, None] = {}
     for name in named:
         by_text = [each for several in can_be.values() for each in several if str(each) == name.strip()]
@@ -66,9 +69,20 @@ def _late(arms: Sequence[_Arm], named: Sequence[str]) -> tuple[Expr, ...]:
     return tuple(found)
 
 
-def can_be_late(condition: Expr) -> bool:
+def _can_be_late(condition: Expr) -> bool:
     """True of a condition that reads a row and may reject one whose keys are there."""
     return bool(relations(condition)) and not (isinstance(condition, Call) and condition.function == "is_not_null")
+
+
+def _refuse_guards(late: Iterable[Expr], ahead: Sequence[Expr]) -> None:
+    """Refuses to make late what may keep something ahead of it from failing."""
+    for condition in late:
+        if (guarded := guarded_by(condition, ahead)) is not None:
+            raise SpecError(
+                f"filter '{condition}' cannot be late",
+                detail=f"it may be what keeps '{guarded}' from failing",
+                hint="leave it out of 'late_filters'",
+            )
 
 
 def _not_late(name: str, can_be: Mapping[str, Sequence[Expr]]) -> SpecError:

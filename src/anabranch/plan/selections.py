@@ -13,8 +13,9 @@ its check is put off.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from anabranch.expr import Expr, can_fail, columns
 from anabranch.plan.join_graph import JoinGraph, Theta
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes
 
@@ -30,6 +31,12 @@ def still_unchecked(plan: PhysicalPlan, thetas: Sequence[Theta], late: Mapping[i
     if isinstance(plan, Leaf):
         return frozenset(position for position, theta in enumerate(thetas) if theta.relations == relations)
     return frozenset(position for position, above in late.items() if thetas[position].relations <= relations < above)
+
+
+def guarded_by(condition: Expr, others: Iterable[Expr]) -> Expr | None:
+    """The first of other expressions that the condition may keep from failing: it can fail, and reads the same."""
+    read = set(columns(condition))
+    return next((other for other in others if can_fail(other) and read & set(columns(other))), None)
 
 
 def checked_by_probe(

@@ -7,6 +7,7 @@ arrive out of order within their allowed disorder.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +18,11 @@ from hypothesis import strategies as st
 
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
+from anabranch.errors import SpecError
 from anabranch.expr import conjuncts
 from anabranch.plan.join_graph import Theta
-from anabranch.plan.normal_form import can_be_late
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes
+from anabranch.plan.selections import guarded_by
 from anabranch.schema import TIMESTAMP, Schema
 
 SECOND = 1_000_000
@@ -237,8 +239,11 @@ def plans(
         pieces.insert(draw(st.integers(0, len(pieces))), JoinNode(tuple(inputs), orders))
     plan = pieces[0]
     for position, theta in enumerate(thetas):
+        others = [other.predicate for other in thetas if other is not theta]
+        if merging or guarded_by(theta.predicate, others) is not None:
+            continue
         joins = [node for node in nodes(plan) if theta.relations <= {*node.relations}]
-        chosen = draw(st.sampled_from([None, None, *joins])) if not merging else None
+        chosen = draw(st.sampled_from([None, None, *joins]))
         if chosen is not None:
             plan = _checking(plan, chosen, position)
     return plan
@@ -259,7 +264,12 @@ def late_filters(draw: st.DrawFn, drawn: DrawnQuery, given: Arrivals) -> list[st
     if len(graph.names) == 1:
         return []
     parts = [(r.name, part) for r in graph.relations if r.filter is not None for part in conjuncts(r.filter)]
-    named = [name for owner, part in parts if can_be_late(part) for name in (owner, str(part))]
+    named = []
+    for owner, part in parts:
+        # One that may keep something from failing is refused.
+        with contextlib.suppress(SpecError):
+            compile_query(drawn.cql, given.catalog, late_filters=[str(part)])
+            named += [str(part)] if sum(other == owner for other, _ in parts) > 1 else [str(part), owner]
     return draw(st.lists(st.sampled_from(named), max_size=3)) if named else []
 
 

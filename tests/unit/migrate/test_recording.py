@@ -27,7 +27,7 @@ def _graph() -> JoinGraph:
         catalog.register(StreamDeclaration(name, parse_schema("ts timestamp, k bigint, p bigint, s string"), "ts"))
     chain = " AND ".join(f"{a}.k = {b}.k" for a, b in itertools.pairwise(NAMES))
     streams = ", ".join(f"{name} [RANGE 5 SECONDS]" for name in NAMES)
-    thetas = "a.p < b.p AND b.p < d.p AND a.p + c.p < e.p"
+    thetas = "a.p < b.p AND b.p < d.p AND COALESCE(a.p, c.p) < e.p"
     text = f"SELECT a.p AS p FROM {streams} WHERE {chain} AND {thetas} AND c.s LIKE 'x%'"
     return compile_query(text, catalog, late_filters=["c"]).graph
 

@@ -56,6 +56,9 @@ def test_late_filters_are_thetas_behind_the_others_and_keep_what_they_read() -> 
         (WHERE, "a", "'late_filters' names 'a', which is no filter of the query"),
         ("a.k = b.k AND a.p IS NOT NULL", "a", "'late_filters' names 'a', which is no filter of the query"),
         ("a.p > 3", "a", "filter 'a' cannot be late"),
+        ("a.k = b.k AND a.p < 9 AND a.p * 2 < b.p", "a", "filter 'a.p < 9' cannot be late"),
+        ("a.k + 1 = b.k AND a.k < 9", "a", "filter 'a.k < 9' cannot be late"),
+        ("a.k = b.k AND a.p < 9 AND a.p * 2 < 5", "a.p < 9", "filter 'a.p < 9' cannot be late"),
     ],
 )
 def test_what_cannot_be_late_is_refused(where: str, late: str, message: str) -> None:
@@ -117,6 +120,14 @@ def test_a_plan_that_checks_wrongly_is_refused(text: str, message: str) -> None:
     with pytest.raises(PlanError) as caught:
         validate(parse(text), GRAPH)
     assert caught.value.message == message
+
+
+def test_what_may_keep_another_predicate_from_failing_is_not_put_off() -> None:
+    guarded = query("a.k = b.k AND b.k = c.k AND a.p < b.p AND a.p * 2 < c.p", ()).graph
+    with pytest.raises(PlanError, match="cannot put off '#0'") as caught:
+        validate(parse("((a b) c #0)"), guarded)
+    assert caught.value.detail == "'a.p < b.p' may be what keeps '(a.p * 2) < c.p' from failing"
+    validate(parse("((a c) b #1)"), guarded)
 
 
 def test_rows_are_not_merged_before_a_predicate_over_them_is_checked() -> None:
