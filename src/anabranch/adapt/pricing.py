@@ -56,7 +56,8 @@ def _computing(state: JoinNode | PreGroup, model: ResourceModel) -> float:
             return _joining(state, model) + entering
         case PreGroup(input=below):
             first = _joining(below, model) if isinstance(below, JoinNode) else 0.0
-            return first + model.held(mask) * units.group + entering
+            inside = next(share.inside for share in model.shares if share.mask == mask)
+            return first + model.held(mask) * inside * units.group + entering
 
 
 def _joining(node: JoinNode, model: ResourceModel) -> float:

@@ -57,9 +57,11 @@ class Resources:
 
 @dataclass(frozen=True)
 class Share:
-    """Of the rows of a set of relations, the share that is left once they are merged."""
+    """Of the rows of a set of relations that are to be merged, the share that is left once they are."""
 
     mask: int
+    inside: float
+    """The share of all rows of the set that is still there, because inputs inside it were merged before."""
     arriving: float
     """While they arrive: the rows of a batch are merged among themselves."""
     held: float
@@ -182,13 +184,15 @@ class ResourceModel:
 
         Of n rows, each of one of d groups, d (1 - (1 - 1/d)^n) different ones are left.
         """
-        shares = []
+        shares: list[Share] = []
         for merged in pre_groups(plan):
             mask = self.estimates.mask(merged.relations)
-            groups, rows = self.groups(mask), self.counting(mask)
-            arriving = share_left(groups, min(rows, self.births(mask) * self.batch) if self.batch else 1.0)
+            # Inner ones come first.
+            inside = prod(share.held for share in shares if share.mask & mask == share.mask)
+            groups, rows, births = self.groups(mask), self.counting(mask) * inside, self.births(mask) * inside
+            arriving = share_left(groups, min(rows, births * self.batch) if self.batch else 1.0)
             # Between two rounds of merging the whole, a state holds between one and two times what these leave.
-            shares.append(Share(mask, arriving, min(arriving, 1.5 * share_left(groups, rows))))
+            shares.append(Share(mask, inside, arriving, min(arriving, 1.5 * share_left(groups, rows))))
         return replace(self, shares=tuple(shares))
 
     def key_selectivity(self, left: int, right: int) -> float:
@@ -346,8 +350,8 @@ class ResourceModel:
         for share in self.shares:
             # A row is merged at what it costs to group a result; a state that is merged anew counts its rows twice.
             rounds = 1.0 + (2.0 * share.arriving if share.arriving > share.held else 0.0)
-            cpu += self.births(share.mask) * rounds * self.units.group + MERGING_CALLS * self.call
-            cpu += self.upkeep(share.mask) * share.arriving
+            cpu += self.births(share.mask) * share.inside * rounds * self.units.group + MERGING_CALLS * self.call
+            cpu += self.upkeep(share.mask) * share.inside * share.arriving
         for node in nodes(plan):
             blocks = [self.estimates.mask(child.relations) for child in node.inputs]
             orders = _explicit(node)

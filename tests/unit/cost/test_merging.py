@@ -50,3 +50,12 @@ def test_plans_that_merge_nothing_pay_for_grouping_alone() -> None:
     grouped, free = model(50.0).price(parse("(a b)")), model(50.0, slide=0.0).price(parse("(a b)"))
     assert grouped.cpu - free.cpu == pytest.approx(grouped.rate * ENGINE.group)
     assert grouped.memory == free.memory
+
+
+def test_what_was_merged_inside_is_not_merged_from_single_rows() -> None:
+    estimates = Estimates(("a", "b", "c"), (2000.0,) * 3, (20.0,) * 3, (16.0,) * 3, ((100.0, 100.0, 100.0),), slide=5.0)
+    crowded = ResourceModel(estimates, ENGINE, batch=1.0)
+    merged, inner = crowded.merging(parse("([([a] b)] c)")), crowded.merging(parse("(([a] b) c)"))
+    assert merged.share(0b11) == pytest.approx(crowded.merging(parse("([(a b)] c)")).share(0b11), rel=0.5)
+    assert merged.shares[1].inside == inner.share(0b01)
+    assert crowded.price(parse("([([a] [b])] [c])")).cpu < crowded.price(parse("([([a] b)] c)")).cpu / 2

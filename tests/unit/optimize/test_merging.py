@@ -77,7 +77,7 @@ def test_a_hint_keeps_rows_apart() -> None:
 def test_joins_of_three_merge_what_pays() -> None:
     query = grouped("c.k", "a.k = b.k AND b.m = c.m", "abc")
     found = plan(chosen(query, selectivities={"a b": 1 / 20, "b c": 1 / 20}))
-    assert found == "([([a] b)] c)"
+    assert found == "([([a] [b])] c)"
     apart = plan(chosen(query, selectivities={"a b": 1 / 20_000, "b c": 1 / 20_000}))
     assert "[" not in apart
 
