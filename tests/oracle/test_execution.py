@@ -24,6 +24,7 @@ from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel, execution
 from anabranch.plan.migration import Strategy
 from anabranch.plan.physical import Leaf
 from anabranch.plan.query import Query
+from anabranch.testing.hosts import engines_of
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
 
@@ -95,7 +96,7 @@ def _run(
         for number, batch in enumerate(batches):
             if number in restarts:
                 host = LocalHost(query, data.draw(some_plan, "plan"), checkpoint=checkpoint, execution=execution)
-            engine = host._engines[0]
+            engine = engines_of(host)[0]
             if not engine.is_migrating and data.draw(st.booleans(), "switch"):
                 engine.migrate(data.draw(some_plan, "new plan"), data.draw(st.sampled_from(STRATEGIES), "strategy"))
             if data.draw(st.booleans(), "found again"):

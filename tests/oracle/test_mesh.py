@@ -14,6 +14,7 @@ from anabranch.engine.fabric.eddy import EddyTrack
 from anabranch.host.local import LocalHost
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
+from anabranch.testing.hosts import engines_of
 from anabranch.testing.meshes import meshes
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import arrivals, batch_cuts, grouped_queries, join_queries, late_filters, plans
@@ -58,7 +59,7 @@ def test_swapping_meshes_and_plans_at_any_batch_changes_nothing(data: st.DataObj
     results = []
     for batch in data.draw(batch_cuts(rows), "batches"):
         if data.draw(st.booleans(), "swap"):
-            (engine,) = host._engines
+            (engine,) = engines_of(host)
             engine.migrate(data.draw(_any_plan(query), "plan"), "moving-state")
         results.append(host.step(batch))
     assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))
@@ -69,7 +70,7 @@ def test_the_eddy_gives_the_batch_answer(data: st.DataObject, relations: int, ba
     rows = data.draw(arrivals(relations, most_rows=10), "rows")
     query = compile_query(data.draw(join_queries(relations, relations), "query").cql, rows.catalog)
     host = LocalHost(query, data.draw(plans(query.graph.names)))
-    _put_eddy(host._engines[0], batching)
+    _put_eddy(engines_of(host)[0], batching)
     results = [host.step(batch) for batch in data.draw(batch_cuts(rows), "batches")]
     assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))
 

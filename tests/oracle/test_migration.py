@@ -22,6 +22,7 @@ from anabranch.engine.state.arena import Arena, MappedArena
 from anabranch.errors import MigrationError
 from anabranch.host.local import LocalHost
 from anabranch.plan.migration import STRATEGIES
+from anabranch.testing.hosts import engines_of
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import (
     Arrivals,
@@ -79,7 +80,7 @@ def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
         for number, batch in enumerate(batches):
             if number == restart:
                 host = make(2)
-            for slot, engine in enumerate(host._engines):
+            for slot, engine in enumerate(engines_of(host)):
                 if number:
                     _change(data, engine, drawn)
                 if interruption == "found again" and data.draw(st.booleans(), "found again"):
@@ -111,7 +112,7 @@ def _change(data: st.DataObject, engine: Engine, drawn: DrawnQuery) -> None:
 
 
 def _map_engines(host: LocalHost, folder: Path) -> None:
-    for slot, engine in enumerate(host._engines):
+    for slot, engine in enumerate(engines_of(host)):
         place = folder / str(slot)
         place.mkdir()
         host._engines[slot] = _like(engine, MappedArena(place))

@@ -22,6 +22,7 @@ from anabranch.engine.state.arena import Arena, MappedArena
 from anabranch.host.local import LocalHost
 from anabranch.plan.physical import PhysicalPlan, pre_groups
 from anabranch.plan.query import Query
+from anabranch.testing.hosts import engines_of
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import (
     Arrivals,
@@ -57,12 +58,12 @@ def test_group_by_moves_below_joins_and_back_exactly(data: st.DataObject, relati
     results: list[pa.Table] = []
     with tempfile.TemporaryDirectory() as folder, _merging_early(data):
         host = _host(data, query, drawn)
-        for slot, engine in enumerate(host._engines):
+        for slot, engine in enumerate(engines_of(host)):
             place = Path(folder) / str(slot)
             place.mkdir()
             host._engines[slot] = _like(engine, MappedArena(place))
         for batch in data.draw(batch_cuts(rows), "batches"):
-            for slot, engine in enumerate(host._engines):
+            for slot, engine in enumerate(engines_of(host)):
                 _change(data, engine, data.draw(plans(drawn.relations, merging=True), "new plan"))
                 if data.draw(st.booleans(), "found again"):
                     host._engines[slot] = _found_again(engine)

@@ -99,7 +99,7 @@ def _ask(data: st.DataObject, host: LocalHost, drawn: DrawnQuery) -> None:
             else:
                 event(f"change by {how}")
         case "abort":
-            host.steering.abort()
+            host.steering.of_query(None).abort()
             event("aborted")
 
 

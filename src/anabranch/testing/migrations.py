@@ -16,6 +16,7 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from anabranch.errors import AnabranchError, MigrationError
+from anabranch.plan.bundle import BundlePlan
 from anabranch.plan.mesh import Plan
 from anabranch.plan.migration import Strategy, check_migration
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, mjoin
@@ -28,7 +29,7 @@ class MigratingHost(Protocol):
     """A running query whose plan may be changed between two batches, with effect from the next on."""
 
     @property
-    def plan(self) -> Plan: ...
+    def plan(self) -> Plan | BundlePlan: ...
 
     def step(self, rows: Batch) -> pa.Table: ...
 

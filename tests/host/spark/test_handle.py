@@ -26,10 +26,12 @@ class FakeRunner:
         self._on_batch = on_batch
         self._ran: set[int] = set()
 
-    def migrate(self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool) -> None:
+    def migrate(
+        self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool, query: str | None = None
+    ) -> None:
         raise AssertionError(plan)
 
-    def abort_migration(self) -> None:
+    def abort_migration(self, query: str | None = None) -> None:
         raise AssertionError
 
     def freeze(self, frozen: bool) -> None:

@@ -10,7 +10,7 @@ import yaml
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.api import QueryHandle, Together
-from anabranch.errors import BundleError, ForeignCheckpoint, SpecError
+from anabranch.errors import BundleError, ForeignCheckpoint, SinkError, SpecError
 from anabranch.launch import prepare_together
 from anabranch.spec import TogetherSpec, parse_any
 from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
@@ -31,12 +31,16 @@ TWO = Story(
 ONE = Story("SELECT b.p AS p FROM s1 [NOW] AS b WHERE b.x = 1", rows=80)
 
 
-def test_queries_together_survive_restart_and_migration(spark: SparkSession, tmp_path: Path) -> None:
+def test_queries_together_survive_failure_restart_and_migration(spark: SparkSession, tmp_path: Path) -> None:
     tables = THREE.tables()
     session = register(spark, THREE, tmp_path)
     seen: dict[int, Answer] = {}
+    failed: list[int] = []
 
     def keep(frame: DataFrame, batch: int) -> None:
+        if batch == 2 and not failed:
+            failed.append(batch)  # by then the files of the other queries may be there
+            raise RuntimeError("no place left")
         seen[batch] = rows_as_multiset(frame.toArrow())
 
     def start(plan: str, slots: int) -> QueryHandle:
@@ -49,12 +53,14 @@ def test_queries_together_survive_restart_and_migration(spark: SparkSession, tmp
 
     handle = start("((a b) c)", 2)
     for number, batch in enumerate(cut(tables, 5)):
-        if number == 3:
+        feed(tmp_path, batch)
+        if number == 2:
+            with pytest.raises(SinkError, match="sink 'foreachBatch' failed on batch 2"):
+                handle.processAllAvailable()
             handle.stop()
             handle = start("mesh(a: c>b; b: a|c; c: b>a)", 3)
-        feed(tmp_path, batch)
         handle.processAllAvailable()
-        if number == 1:
+        if number == 0:
             handle.migrate("(a (b c))", query="three")
     try:
         assert not describe_difference(THREE.expected(tables), written(tmp_path))

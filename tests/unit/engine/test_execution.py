@@ -19,6 +19,7 @@ from anabranch.engine.state.arena import MappedArena
 from anabranch.engine.track import PlanTrack, least_outside
 from anabranch.host.commit import relation_floors
 from anabranch.host.local import LocalHost
+from anabranch.testing.hosts import engines_of
 from anabranch.testing.strategies import arrivals, batch_cuts, join_queries, plans
 
 WINDOW = 4
@@ -103,7 +104,7 @@ def test_no_row_lives_only_in_a_state_that_a_migration_may_discard(data: st.Data
     for batch in data.draw(batch_cuts(rows), "batches"):
         host.step(batch)
         host._engines[0]._drop(relation_floors(query, host.clocks))
-        track = host._engines[0].track
+        track = engines_of(host)[0].track
         assert isinstance(track, PlanTrack)
         for state in track.intermediates.values():
             found = state.everything()

@@ -14,8 +14,8 @@ import numpy as np
 
 from anabranch.plan.token import Passed, draw, tickets
 
-Place = tuple[int, str, int, int]
-"""Query, relation, route and operator."""
+Place = tuple[str, int, int]
+"""Relation, route and operator."""
 
 FADING = 0.9
 """What a new observation leaves of the older ones, so that the wheel follows data that changes."""
@@ -29,21 +29,21 @@ class Lottery:
         self._draws = 0
         self._seen: dict[Place, Passed] = {}
 
-    def choose(self, query: int, relation: str, route: int, candidates: tuple[int, ...]) -> int:
+    def choose(self, relation: str, route: int, candidates: tuple[int, ...]) -> int:
         """One of the candidates, by the tickets they have on this route."""
-        shares = tickets([self._seen.get((query, relation, route, number), Passed()) for number in candidates])
+        shares = tickets([self._seen.get((relation, route, number), Passed()) for number in candidates])
         chance = float(np.random.default_rng([self._seed, self._draws]).random())
         self._draws += 1
         return candidates[draw(shares, chance)]
 
-    def learn(self, query: int, relation: str, route: int, operator: int, rows: int, kept: int) -> None:
-        place = (query, relation, route, operator)
+    def learn(self, relation: str, route: int, operator: int, rows: int, kept: int) -> None:
+        place = (relation, route, operator)
         before = self._seen.get(place, Passed())
         self._seen[place] = Passed(FADING * before.rows_in, FADING * before.rows_out).plus(rows, kept)
 
-    def forget(self, query: int) -> None:
-        """Equal tickets again for the routes of a query, because they have changed."""
-        self._seen = {place: passed for place, passed in self._seen.items() if place[0] != query}
+    def forget(self) -> None:
+        """Equal tickets again, because the routes have changed."""
+        self._seen = {}
 
     def layout(self) -> dict[str, Any]:
         seen = [[*place, passed.rows_in, passed.rows_out] for place, passed in self._seen.items()]
@@ -52,6 +52,6 @@ class Lottery:
     def reopen(self, layout: Mapping[str, Any]) -> None:
         self._draws = layout["draws"]
         self._seen = {
-            (query, relation, route, operator): Passed(rows_in, rows_out)
-            for query, relation, route, operator, rows_in, rows_out in layout["seen"]
+            (relation, route, operator): Passed(rows_in, rows_out)
+            for relation, route, operator, rows_in, rows_out in layout["seen"]
         }

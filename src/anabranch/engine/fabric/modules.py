@@ -54,10 +54,7 @@ class SelectionModule:
 
 
 class OperatorIndex:
-    """The operators in an array; a token's numbers are places in it, and place 0 is the output.
-
-    Queries that share base states share the index: what two of them have in common stands in it once.
-    """
+    """The operators in an array; a token's numbers are places in it, and place 0 is the output."""
 
     def __init__(self, bases: Mapping[str, BaseState], meter: Meter, lottery: Lottery) -> None:
         self._modules: list[ProbeModule | SelectionModule | None] = [None]
@@ -91,7 +88,7 @@ class OperatorIndex:
         if not top:
             yield ruster
             return
-        number = top[0] if len(top) == 1 else self.lottery.choose(route.query, route.relation, route.number, top)
+        number = top[0] if len(top) == 1 else self.lottery.choose(route.relation, route.number, top)
         module, rest = self._modules[number], _after(ruster.token, number)
         assert module is not None
         kept, spent, started = 0, 0.0, perf_counter()
@@ -103,7 +100,7 @@ class OperatorIndex:
         spent += perf_counter() - started
         self._meter.hopped(route.relation, route.number, module.name, rows, kept, spent)
         if len(top) > 1:
-            self.lottery.learn(route.query, route.relation, route.number, number, rows, kept)
+            self.lottery.learn(route.relation, route.number, number, rows, kept)
 
     def _add(self, key: str | Theta, module: ProbeModule | SelectionModule) -> None:
         self._places[key] = len(self._modules)

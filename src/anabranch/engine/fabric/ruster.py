@@ -27,8 +27,6 @@ class CompiledRoute:
     number: int
     route: Route
     token: Token
-    query: int = 0
-    """Whose results these will be, when several queries share the fabric."""
     _probes: dict[tuple[str, frozenset[str]], Probe] = field(default_factory=dict, repr=False, compare=False)
 
     def probe(self, target: str, bound: frozenset[str]) -> Probe:
@@ -67,13 +65,11 @@ class Ruster:
     token: Token
 
 
-def compile_routes(
-    graph: JoinGraph, way: RelationRoutes, numbers: Mapping[str, int], query: int = 0
-) -> tuple[CompiledRoute, ...]:
+def compile_routes(graph: JoinGraph, way: RelationRoutes, numbers: Mapping[str, int]) -> tuple[CompiledRoute, ...]:
     """The routes of one relation; `numbers` are the operators' places in the index."""
     tokens = [Token(tuple(tuple(numbers[name] for name in step) for step in route.steps)) for route in way.routes]
     return tuple(
-        CompiledRoute(graph, way.relation, number, route, token, query)
+        CompiledRoute(graph, way.relation, number, route, token)
         for number, (route, token) in enumerate(zip(way.routes, tokens, strict=True))
     )
 

@@ -35,28 +35,18 @@ SMALLEST_RUSTER = 100
 class MeshTrack:
     """The routes of one query over base states that it shares and does not own."""
 
-    def __init__(
-        self,
-        graph: JoinGraph,
-        mesh: Mesh,
-        bases: Mapping[str, BaseState],
-        meter: Meter,
-        *,
-        index: OperatorIndex | None = None,
-        query: int = 0,
-    ) -> None:
+    def __init__(self, graph: JoinGraph, mesh: Mesh, bases: Mapping[str, BaseState], meter: Meter) -> None:
         self.intermediates: dict[str, IntermediateState] = {}
         self._graph = graph
         self._bases = bases
         self._meter = meter
-        self._query = query
-        self._index = index or OperatorIndex(bases, meter, Lottery())
+        self._index = OperatorIndex(bases, meter, Lottery())
         self.replace(mesh)
 
     def replace(self, mesh: Mesh) -> None:
         """Rows that are taken from now on go by this mesh; indexes that it needs are there afterwards."""
         numbers = self._index.numbers(self._graph)
-        routes = {way.relation: compile_routes(self._graph, way, numbers, self._query) for way in mesh.ways}
+        routes = {way.relation: compile_routes(self._graph, way, numbers) for way in mesh.ways}
         self._indexes: dict[str, list[tuple[str, ...]]] = {name: [] for name in self._bases}
         for several in routes.values():
             for route in several:
@@ -73,7 +63,7 @@ class MeshTrack:
             for way in mesh.ways
             if len(way.routes) > 1
         }
-        self._index.lottery.forget(self._query)
+        self._index.lottery.forget()
 
     def retain_indexes(self) -> None:
         """Takes back every index of a base state that no route looks into."""

@@ -17,6 +17,7 @@ from anabranch.host.local import LocalHost
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, one_route, parse_mesh
 from anabranch.plan.query import Query
+from anabranch.testing.hosts import engines_of
 from anabranch.testing.scripted import read_rows, read_script
 
 CATALOG = read_script("\n".join(f"stream {name} (k bigint, v bigint)" for name in "abc")).catalog
@@ -39,7 +40,7 @@ def host(chosen: Query, mesh: Mesh, lines: tuple[str, ...] = LINES) -> LocalHost
 
 
 def engine_of(started: LocalHost) -> Engine:
-    return started._engines[0]
+    return engines_of(started)[0]
 
 
 def test_routes_count_their_rows_results_and_hops(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,24 +125,22 @@ def test_a_change_of_mesh_moves_no_state_and_keeps_only_the_indexes_it_needs() -
 def test_the_lottery_learns_who_lets_few_rows_through() -> None:
     lottery = Lottery()
     for _ in range(30):
-        lottery.learn(0, "a", 0, 1, 1_000, 1_000)
-        lottery.learn(0, "a", 0, 2, 1_000, 10)
-    drawn = [lottery.choose(0, "a", 0, (1, 2)) for _ in range(300)]
+        lottery.learn("a", 0, 1, 1_000, 1_000)
+        lottery.learn("a", 0, 2, 1_000, 10)
+    drawn = [lottery.choose("a", 0, (1, 2)) for _ in range(300)]
     assert drawn.count(2) > 250
     assert drawn.count(1) > 0
-    lottery.forget(0)
-    fair = [lottery.choose(0, "a", 0, (1, 2)) for _ in range(300)]
+    lottery.forget()
+    fair = [lottery.choose("a", 0, (1, 2)) for _ in range(300)]
     assert 100 < fair.count(1) < 200
 
 
 def test_a_lottery_that_is_reopened_goes_on_with_the_same_draws() -> None:
     one, other = Lottery(), Lottery()
-    one.learn(0, "a", 0, 1, 100, 50)
-    one.choose(0, "a", 0, (1, 2, 3))
+    one.learn("a", 0, 1, 100, 50)
+    one.choose("a", 0, (1, 2, 3))
     other.reopen(one.layout())
-    assert [one.choose(0, "a", 0, (1, 2, 3)) for _ in range(20)] == [
-        other.choose(0, "a", 0, (1, 2, 3)) for _ in range(20)
-    ]
+    assert [one.choose("a", 0, (1, 2, 3)) for _ in range(20)] == [other.choose("a", 0, (1, 2, 3)) for _ in range(20)]
 
 
 def test_a_profile_counts_what_each_operator_finds_for_each_row() -> None:
