@@ -56,7 +56,7 @@ test-all: setup check ## the checks, then every test
 golden: setup ## rewrite the golden files; review the difference before committing
 	@$(PYTEST) tests/golden --regold
 
-demo: setup ## three live streams, one query, about a minute
+demo: setup ## streams that drift, streams that are skewed; two queries, about two minutes
 	@$(BIN)/anabranch demo
 
 bench: setup ## every benchmark, side by side with its rival (BENCH="names --quick" to choose)

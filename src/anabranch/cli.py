@@ -76,7 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
     spark = session(chosen.common if isinstance(chosen, spec.TogetherSpec) else chosen, **_log_level())
     try:
         writer = prepare_together(chosen, spark) if isinstance(chosen, spec.TogetherSpec) else prepare(chosen, spark)
-        for line in writer.headlines():
+        with console.status("looking at the first rows of the streams, and for plans and routes …"):
+            headlines = writer.headlines()
+        for line in headlines:
             console.print(line, highlight=False, soft_wrap=True)
         handle = writer.start()
         try:
@@ -147,11 +149,13 @@ def _choice_on_spark(chosen: spec.Spec) -> Choice:
     # Here, because it needs pyspark, which explaining without a sample must not.
     from anabranch.launch import prepare, session
 
-    spark = session(chosen, **_log_level())
-    try:
-        return prepare(chosen, spark).choice()
-    finally:
-        spark.stop()
+    with Console(stderr=True).status("starting Spark …") as status:
+        spark = session(chosen, **_log_level())
+        try:
+            status.update("looking at the first rows of the streams, and for plans and routes …")
+            return prepare(chosen, spark).choice()
+        finally:
+            spark.stop()
 
 
 def _log_level() -> dict[str, str]:
@@ -271,7 +275,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
         description="Adaptive continuous queries over data streams, on Spark.",
         epilog=examples(
             """
-            anabranch demo                                see it work, in about a minute
+            anabranch demo                                see it work, in about two minutes
             anabranch explain examples/orders.yaml        what would run, without running it
             anabranch run examples/orders.yaml            run it
             anabranch COMMAND --help                      options and examples of a command
@@ -342,14 +346,16 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     command = add_command(
         commands,
         "demo",
-        "three live streams, one query, checked against the batch answer",
+        "streams that drift and streams that are skewed, checked against the batch answers",
         """
         anabranch demo
         anabranch demo --seconds 20 --output /tmp/demo
         """,
     )
     command.add_argument("--output", type=Path, default=Path("demo-output"), metavar="DIR", help="where to write")
-    command.add_argument("--seconds", type=int, default=35, metavar="N", help="how long the streams flow (default: 35)")
+    command.add_argument(
+        "--seconds", type=int, default=35, metavar="N", help="how long the first streams flow (default: 35)"
+    )
     command.add_argument("--seed", type=int, default=1, metavar="N", help="which data to generate (default: 1)")
     _add_verbose(command)
     command.set_defaults(run=demonstrate)
