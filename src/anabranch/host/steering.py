@@ -142,6 +142,8 @@ class Steering:
         Box by box, the parts in which the plans differ change one after another.
         """
         check_plan(plan, self._query.graph, self._query.grouping)
+        if isinstance(slots, int):
+            raise MigrationError(f"slots are named in a list, not as {slots}", hint=f"write slots=[{slots}]")
         with self._lock:
             self._require_rest()
             together = [slots for slots, loop in self._loops if not loop.settings.freeze and len(slots) > 1]
@@ -334,6 +336,9 @@ class Steering:
             records += [_began(migration, change.by, batch, reports) for migration in change.migrations]
         for migration in change.migrations:
             if migration.is_over:
+                if change.since == batch:
+                    # It was to the plan that the slots had already.
+                    records.append({**_common(migration, change.by, batch), **_ending(Completed(migration.new), 1)})
                 continue
             events: list[Event] = [
                 ChangeRefused(slot, reports[slot]["refused"]) for slot in migration.slots if "refused" in reports[slot]

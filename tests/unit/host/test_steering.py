@@ -96,6 +96,15 @@ def test_a_change_may_be_made_box_by_box() -> None:
     assert [record["phase"] for record in host.records] == ["began", "ended"]
 
 
+def test_a_change_to_the_plan_at_work_begins_and_ends_with_its_batch() -> None:
+    host = LocalHost(QUERY, LEFT, slots=2)
+    step(host, "a 1 1 x", "b 2 1 y")
+    host.migrate(LEFT)
+    assert step(host, "c 3 1 z") == ("x y z",)
+    assert [(record["phase"], record["batch"]) for record in host.records] == [("began", 1), ("ended", 1)]
+    host.migrate(RIGHT)
+
+
 def test_slots_may_run_different_plans() -> None:
     host = LocalHost(QUERY, LEFT, slots=3)
     step(host, *(f"a 1 {key} x" for key in range(9)), *(f"b 2 {key} y" for key in range(9)))
@@ -139,6 +148,8 @@ def test_what_cannot_be_done_is_refused_and_the_plan_goes_on() -> None:
         host.migrate(RIGHT, slots=[7])
     with pytest.raises(MigrationError, match="no slot is named"):
         host.migrate(RIGHT, slots=[])
+    with pytest.raises(MigrationError, match="slots are named in a list"):
+        host.migrate(RIGHT, slots=1)  # type: ignore[arg-type]
     assert step(host, "c 3 1 z") == ("x y z",)
     assert host.plan == LEFT
     assert host.records == []
