@@ -22,6 +22,7 @@ from anabranch.errors import NoFeasiblePlan, PlanError, SpecError
 from anabranch.optimize import Budget, Choice, Hints, Infeasible, MeshOffer, Objective, Proposal, choose
 from anabranch.optimize.hints import KINDS
 from anabranch.optimize.strategy import kind
+from anabranch.plan.describe import short_text
 from anabranch.plan.mesh import Mesh, Plan, check_mesh, parse_mesh
 from anabranch.plan.physical import pre_groups
 from anabranch.plan.query import Query
@@ -140,7 +141,7 @@ def headline(choice: Choice) -> str:
     """The chosen plan and why, in one line."""
     found, plan = proposal(choice), first_plan(choice)
     reason = choice.mesh.reason if choice.mesh is not None and plan is not found.plan else found.reason
-    return f"plan {plan}: {reason} ({len(found.considered)} considered)"
+    return f"plan {short_text(plan)}: {reason} ({len(found.considered)} considered)"
 
 
 def _mesh_offer(query: Query, wishes: Wishes, choice: Choice, learn: Learn | None, gate: Gate) -> MeshOffer | None:

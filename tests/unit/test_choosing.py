@@ -50,6 +50,15 @@ def test_auto_takes_a_mesh_that_passes_the_gate() -> None:
     assert learns(BUSY, choice)
 
 
+def test_a_long_mesh_is_counted_where_a_line_is_short() -> None:
+    tests = "(x <= 1.5 ? (x <= 0.5 ? 0 : 1) : (x <= 2.5 ? (x <= 2.25 ? 0 : 1) : (x <= 3.5 ? 0 : 1)))"
+    choice = decide(QUERY, BUSY, learn=learning(9.0, f"mesh(a: b>c, c>b by {tests}; b: a>c; c: a>b)"))
+    assert headline(choice).startswith("plan mesh of 4 routes: saves ")
+    text = Explanation(TEXT, CATALOG).text("choice", lambda: choice)
+    assert text.split("considered\n")[1].split("\n")[1].startswith("  mesh of 4 routes  ")
+    assert f"plan {first_plan(choice)}" in text
+
+
 def test_auto_leaves_a_mesh_that_gains_too_little_and_says_so() -> None:
     choice = decide(QUERY, BUSY, learn=learning(0.05))
     assert str(first_plan(choice)) != MESH

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from anabranch.cost.resources import Resources
 from anabranch.optimize.choice import Choice
 from anabranch.optimize.strategy import Budget, Infeasible, Proposal, kind
+from anabranch.plan.describe import short_text
 from anabranch.sizes import size_text
 
 MOST_ROWS = 20
@@ -18,7 +19,9 @@ def considered_rows(choice: Choice) -> list[tuple[str, ...]]:
     rows = [_row(str(c.plan), kind(c.plan), c.origin, c.cost, c.reason) for c in choice.answer.considered]
     offer = choice.mesh
     if offer is not None and offer.mesh is not None and offer.cost is not None:
-        rows.insert(0 if offer.is_taken else 1, _row(str(offer.mesh), "mesh", "learnt", offer.cost, offer.reason))
+        rows.insert(
+            0 if offer.is_taken else 1, _row(short_text(offer.mesh), "mesh", "learnt", offer.cost, offer.reason)
+        )
     return rows
 
 

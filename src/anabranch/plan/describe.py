@@ -9,9 +9,12 @@ from collections.abc import Sequence
 
 from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph, KeyClass, is_selection, render, selection_name
-from anabranch.plan.mesh import Mesh, RelationRoutes, selected
+from anabranch.plan.mesh import Mesh, Plan, RelationRoutes, selected
 from anabranch.plan.physical import JoinNode, PhysicalPlan, kept, nodes, pre_groups, probe_order, shape
 from anabranch.plan.selections import checked_in, put_off
+
+LONGEST_MESH = 90
+"""Letters of a mesh that are still read in one line."""
 
 
 def conditions(plan: PhysicalPlan, graph: JoinGraph) -> dict[str, tuple[str, ...]]:
@@ -44,6 +47,14 @@ def describe(plan: PhysicalPlan, graph: JoinGraph) -> str:
         lines.append(f"    on {' AND '.join(added[node.shape]) or 'nothing: every pair within the windows'}")
         lines += [f"    probe {' > '.join(probe_path(node, position, graph))}" for position in range(len(node.inputs))]
     return "\n".join([*lines, *_named(graph)])
+
+
+def short_text(plan: Plan) -> str:
+    """The text of a plan where it has to share a line: of a mesh whose text is long, how many routes it has."""
+    text = str(plan)
+    if not isinstance(plan, Mesh) or len(text) <= LONGEST_MESH:
+        return text
+    return f"mesh of {sum(len(way.routes) for way in plan.ways)} routes"
 
 
 def describe_mesh(mesh: Mesh, graph: JoinGraph) -> str:

@@ -83,8 +83,8 @@ def sample_streams(query: Query, samples: Mapping[str, StreamSample]) -> Sample:
 def _sampled(query: Query, samples: Mapping[str, StreamSample]) -> Sample:
     layout = wire_layout(query, choose_partitioning(query.graph, 1))
     relations = [(i, r) for i, r in enumerate(query.graph.relations) if r.stream in samples]
-    frames = [relation_frame(i, r, layout, samples[r.stream].frame) for i, r in relations]
-    every = reduce(DataFrame.unionAll, frames)
+    frames = {i: relation_frame(i, r, layout, samples[r.stream].frame) for i, r in relations}
+    every = reduce(DataFrame.unionAll, frames.values())
     counted = every.groupBy(RELATION).agg(
         f.count("*").alias("rows"),
         f.min(TIME).alias("oldest"),
@@ -103,7 +103,7 @@ def _sampled(query: Query, samples: Mapping[str, StreamSample]) -> Sample:
             newest = sample.latest.agg(f.max(time)).collect()[0][0]
             seconds, rows = ((newest - row["oldest"]) / 1e6 if newest else 0.0), rows / sample.share
         stretches[relation.name] = Stretch(rows, seconds, row["passing"])
-        part = every.where(f.col(RELATION) == row[RELATION]).where(PASSES)
+        part = frames[row[RELATION]].where(PASSES)
         wanted = MOST_ROWS / max(row["rows"] * row["passing"], 1.0)
         parts.append(part if wanted >= 1 else part.sample(wanted, _SEED))
     if not parts:
