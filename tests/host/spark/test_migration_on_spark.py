@@ -73,6 +73,8 @@ def test_plans_change_by_hand_and_slots_differ(spark: SparkSession, tmp_path: Pa
         assert str(handle.plan) == "((c b) a)"
     finally:
         handle.stop()
+    with pytest.raises(MigrationError, match="the query has ended"):
+        handle.migrate("((a b) c)")
     assert not describe_difference(story.expected(tables), written(tmp_path))
     lines = (tmp_path / "checkpoint" / "anabranch" / "history.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
@@ -149,10 +151,24 @@ def test_a_schedule_a_listener_and_a_loop_that_goes_on(spark: SparkSession, tmp_
     assert {record["kind"] for record in heard} == {"decision", "migration"}
     assert [record["to"] for record in heard if record.get("phase") == "began"] == ["(a (b c))", "((c a) b)"]
     assert all(record["action"] == "keep" for record in heard if record["kind"] == "decision")
+    assert (tmp_path / "checkpoint" / "anabranch" / "memory.json").exists()
     feed(tmp_path, last)
     handle = writer().start(str(tmp_path / "out"))
     handle.awaitTermination()
     assert str(handle.plan) == "((c a) b)"
+    assert not describe_difference(story.expected(tables), written(tmp_path))
+
+
+def test_auto_merges_rows_before_they_join_where_many_are_alike(spark: SparkSession, tmp_path: Path) -> None:
+    story, tables = GROUPS, GROUPS.tables()
+    for batch in cut(tables, 3):
+        feed(tmp_path, batch)
+    writer = register(spark, story, tmp_path).sql(story.cql).writeStream.format("parquet").slots(2)
+    alike = {"rates": dict.fromkeys("abc", 5000), "selectivities": {"a b": 0.1, "b c": 0.1, "a c": 0.1}}
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).stats(alike)
+    handle = writer.start(str(tmp_path / "out"))
+    handle.awaitTermination()
+    assert "[" in str(handle.plan)
     assert not describe_difference(story.expected(tables), written(tmp_path))
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from anabranch.lab.migration_runtime import (
+    ON_SPARK,
     Moment,
     Run,
     Scenario,
@@ -51,7 +53,9 @@ def _run(cpu: float, state_rows: int) -> Run:
         (0.9, 60, "(MISSED: throughput, rows, bytes)"),
     ],
 )
-@pytest.mark.parametrize("verdict", [changed_once, changed_once_on_spark])
+@pytest.mark.parametrize(
+    "verdict", [changed_once, *(partial(changed_once_on_spark, scenario=scenario) for scenario in ON_SPARK)]
+)
 def test_what_falls_short_of_the_paper_is_marked(
     verdict: Callable[[Mapping[str, Run]], Verdict], cpu: float, state_rows: int, missed: str | None
 ) -> None:
