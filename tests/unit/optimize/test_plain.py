@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from anabranch.cost.estimates import from_statistics
+from anabranch.cost.estimates import ThetaEstimate, from_statistics
 from anabranch.cost.resources import HASHED, NESTED, ResourceModel
 from anabranch.cost.units import ENGINE
 from anabranch.optimize.jtree_finder import find_jtrees
@@ -63,10 +64,14 @@ def test_thetas_and_classes_of_several_relations_are_priced_alike() -> None:
         (less(("c", "y"), ("d", "y")),),
     )
     seen = FixedStatistics(rates={"a": 1, "b": 2, "c": 3, "d": 4}, selectivities={"a b": 1e-2, "c d": 0.25})
-    model = ResourceModel(from_statistics(graph, seen), ENGINE, batch=1.0)
-    found, expected = undominated(Chains(model)), find_jtrees(model, Budget())
-    assert [c.cost.cpu for c in found] == pytest.approx([c.cost.cpu for c in expected])
-    assert [c.cost.memory for c in found] == pytest.approx([c.cost.memory for c in expected])
+    estimates = from_statistics(graph, seen)
+    late = replace(estimates, thetas=(*estimates.thetas, ThetaEstimate(0b0010, 0.1), ThetaEstimate(0b1000, 0.3)))
+    for model in (ResourceModel(each, ENGINE, batch=1.0) for each in (estimates, late)):
+        found, expected = undominated(Chains(model)), find_jtrees(model, Budget())
+        assert [c.cost.cpu for c in found] == pytest.approx([c.cost.cpu for c in expected])
+        assert [c.cost.memory for c in found] == pytest.approx([c.cost.memory for c in expected])
+        for candidate in found:
+            assert model.price(candidate.plan).cpu == pytest.approx(candidate.cost.cpu)
 
 
 def test_a_small_query_is_planned_without_a_compiler() -> None:

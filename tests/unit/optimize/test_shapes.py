@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import random
 import statistics
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
 
-from anabranch.cost.estimates import Estimates, from_edges, from_statistics
+from anabranch.cost.estimates import Estimates, ThetaEstimate, from_edges, from_statistics
 from anabranch.cost.resources import HASHED, NESTED, ResourceModel
 from anabranch.optimize.ranking import ranked_orderer
 from anabranch.plan.join_graph import JoinGraph
@@ -93,7 +94,10 @@ def test_the_kernel_knows_thetas_and_classes_of_several_relations() -> None:
     )
     rates = {"a": 1, "b": 2, "c": 3, "d": 4}
     pairs = {"a b": 1e-2, "b c": 2e-3, "a c": 2e-3, "c d": 0.25}
-    model = ResourceModel(from_statistics(graph, FixedStatistics(rates=rates, selectivities=pairs)), WITH_SIZES)
+    estimates = from_statistics(graph, FixedStatistics(rates=rates, selectivities=pairs))
+    # A late filter of c, too.
+    estimates = replace(estimates, thetas=(*estimates.thetas, ThetaEstimate(0b0100, 0.1)))
+    model = ResourceModel(estimates, WITH_SIZES)
     ordering = ranked_orderer(model).order((1, 2, 4, 8))
     total = sum(model.chain(1 << i, [1 << j for j in order]) for i, order in enumerate(ordering.orders))
     links = model.index_counts([1, 2, 4, 8], ordering.orders)
