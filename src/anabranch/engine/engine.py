@@ -75,6 +75,8 @@ class Engine:
         }
         self._tracks_made = 0
         self._floors: dict[str, int] = {}
+        self.turns: dict[str, int] = {}
+        """The number of the first row that each relation took in last; nothing while no step has been made."""
         self._is_stepping = False
         self.track: PlanTrack | ParallelTrack | MeshTrack = self._make_track(plan)
         self.groups = GroupState(self.arena, query.grouping) if query.grouping is not None else None
@@ -101,6 +103,7 @@ class Engine:
             "track": self.track.layout(),
             "tracks_made": self._tracks_made,
             "floors": self._floors,
+            "turns": self.turns,
             "groups": self.groups.layout() if self.groups else None,
             "entrance": self.entrance.layout() if self.entrance is not None else None,
         }
@@ -114,6 +117,7 @@ class Engine:
     def reopen_above(self, layout: Mapping[str, Any]) -> None:
         """The same once the base states have been reopened."""
         self._tracks_made, self._floors = layout["tracks_made"], dict(layout["floors"])
+        self.turns = dict(layout["turns"])
         self.track = self._reopened(layout["track"])
         if self.groups is not None:
             self.groups.reopen(layout["groups"])
@@ -142,6 +146,7 @@ class Engine:
         ordered = {name: in_time_order(batch) for name, batch in rows.items()}
         for found in self._advance(ordered, wanted=self.groups is not None):
             self._group(found)
+        self.turns = {}
         self.meter.reset()
 
     # --- work ---------------------------------------------------------------------------------------------------------
@@ -380,6 +385,7 @@ class Engine:
 
     def take(self, relation: str, news: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         """Rows that stand in their base state, not linked yet, pass through the plan; yields what they finish."""
+        self.turns[relation] = int(news.rows[relation][0])
         for found in self.track.take(relation, news, wanted=wanted):
             yield found if self.owns is None else keep(found, self.owns.holds(found, self.bases))
 

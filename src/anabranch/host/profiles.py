@@ -15,4 +15,5 @@ SAMPLED = 1_000
 
 def take_profiles(engine: Engine) -> list[OperatorProfile]:
     """What the operators do to the youngest rows of each relation; between two steps."""
-    return [profile(engine.query.graph, name, engine.bases, rows=SAMPLED) for name in engine.query.graph.names]
+    graph, turns = engine.query.graph, engine.turns
+    return [profile(graph, name, engine.bases, rows=SAMPLED, turns=turns) for name in graph.names]

@@ -146,7 +146,7 @@ def floors_before(rows: Mapping[str, RelationBatch]) -> dict[str, int]:
 def learn(engine: Engine, rng: np.random.Generator, current: Mesh | None = None) -> QueryMesh:
     """Profiles the operators on the youngest rows of each stream, and searches."""
     graph = engine.query.graph
-    seen = [profile(graph, name, engine.bases, rows=SAMPLE) for name in graph.names]
+    seen = [profile(graph, name, engine.bases, rows=SAMPLE, turns=engine.turns) for name in graph.names]
     return find_query_mesh(graph, seen, rng, SETTING, current)
 
 

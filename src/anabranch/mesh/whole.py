@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def find_query_mesh(
             seen.matrix,
             precedence(graph, seen.relation, seen.matrix.operators),
             rng,
-            setting,
+            _priced_for(seen, setting or SearchSetting()),
             current.of(seen.relation) if current is not None else None,
         )
         for seen in profiles
@@ -74,3 +74,8 @@ def find_query_mesh(
         for name in graph.names
     ]
     return QueryMesh(check_mesh(Mesh(tuple(ways)), graph), check_mesh(Mesh(tuple(single)), graph), proposals)
+
+
+def _priced_for(seen: OperatorProfile, setting: SearchSetting) -> SearchSetting:
+    """The setting in which a route costs what was measured, where it is known how many rows come together."""
+    return replace(setting, costs=setting.costs.in_turns(seen.turn, seen.call)) if seen.turn else setting

@@ -22,6 +22,10 @@ class OperatorProfile:
     relation: str
     columns: pa.Table
     matrix: OperatorMatrix
+    turn: int = 0
+    """Rows of the relation that the engine took in together the last time; 0 where that is not known."""
+    call: float = 0.0
+    """Seconds that all operators together take for rows of one route before the first row."""
 
     def to_json(self) -> dict[str, Any]:
         """The profile as a mapping that JSON can hold; the rows are compressed."""
@@ -35,6 +39,8 @@ class OperatorProfile:
             "relation": self.relation,
             "columns": self.columns.column_names,
             "operators": list(self.matrix.operators),
+            "turn": self.turn,
+            "call": self.call,
             "rows": b64encode(sink.getvalue()).decode(),
         }
 
@@ -46,4 +52,4 @@ class OperatorProfile:
         numbers = [column.to_numpy() for column in table.columns[start:]]
         halves = [np.array(each).reshape(size, table.num_rows).T for each in (numbers[:size], numbers[size:])]
         columns = pa.table(table.columns[:start], names=names)
-        return cls(value["relation"], columns, OperatorMatrix(operators, *halves))
+        return cls(value["relation"], columns, OperatorMatrix(operators, *halves), value["turn"], value["call"])

@@ -6,14 +6,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from anabranch.cql import compile_query
 from anabranch.errors import PlanError, StatisticsError
 from anabranch.mesh.learn import SearchSetting
 from anabranch.mesh.proposal import MeshProposal, find_mesh
 from anabranch.mesh.search import MeshCosts, Stop
 from anabranch.mesh.training import training_set
+from anabranch.mesh.whole import find_query_mesh
 from anabranch.plan.classifier import attributes, leaves
 from anabranch.plan.mesh import RelationRoutes
 from anabranch.stats.operators import Needs, OperatorMatrix
+from anabranch.stats.profiles import OperatorProfile
+from anabranch.testing.scripted import read_script
 
 OPERATORS = ("news", "research", "patterns")
 SELECTIVITY = {"it": (0.05, 0.6, 0.9), "food": (0.9, 0.6, 0.05)}
@@ -155,3 +159,20 @@ def test_statistics_of_other_rows_are_refused() -> None:
         OperatorMatrix(("a",), np.array([[-1.0]]), np.array([[1.0]]))
     with pytest.raises(StatisticsError, match="not rows x operators"):
         OperatorMatrix(("a",), np.zeros((1, 2)), np.zeros((1, 1)))
+
+
+def test_routes_are_not_worth_it_where_few_rows_come_together() -> None:
+    """On flights, meshes were proposed that took longer: a call of an operator costs something before its first row."""
+    catalog = read_script("\n".join(f"stream {name} (k bigint, sector string)" for name in ("s", *OPERATORS))).catalog
+    windows = ", ".join(f"{name} [RANGE 1 SECONDS]" for name in ("s", *OPERATORS))
+    keys = " AND ".join(f"s.k = {name}.k" for name in OPERATORS)
+    graph = compile_query(f"SELECT s.sector AS x FROM {windows} WHERE {keys}", catalog).graph
+    table, matrix = stocks(600, seed=1)
+
+    def routes(turn: int, call: float) -> int:
+        seen = OperatorProfile("s", table, matrix, turn, call)
+        return len(find_query_mesh(graph, [seen], np.random.default_rng(1), SETTING).mesh.of("s").routes)
+
+    assert routes(turn=20_000, call=60e-6) == 2
+    assert routes(turn=100, call=60e-6) == 1
+    assert routes(turn=100, call=1e-6) == 2

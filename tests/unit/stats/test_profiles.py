@@ -23,9 +23,12 @@ def test_a_profile_arrives_as_it_was(rows: list[tuple[int | None, str | None]], 
     columns = pa.table(
         {"k": pa.array([k for k, _ in rows], pa.int64()), "c": pa.array([c for _, c in rows], pa.string())}
     )
-    arrived = OperatorProfile.from_json(json.loads(json.dumps(OperatorProfile("a", columns, matrix).to_json())))
+    arrived = OperatorProfile.from_json(
+        json.loads(json.dumps(OperatorProfile("a", columns, matrix, 7, 2e-5).to_json()))
+    )
     assert arrived.relation == "a"
     assert arrived.columns == columns
     assert arrived.matrix.operators == matrix.operators
     assert np.array_equal(arrived.matrix.selectivity, matrix.selectivity)
     assert np.array_equal(arrived.matrix.cost, matrix.cost)
+    assert (arrived.turn, arrived.call) == (7, 2e-5)

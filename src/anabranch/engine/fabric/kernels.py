@@ -12,14 +12,22 @@ FEW = 8
 """Routes that are counted one after another."""
 
 
-@numba.njit("int64[::1](uint16[::1], int64, int64, int64, int64[::1], int64, int64[:, ::1])", cache=True, nogil=True)
+@numba.njit(
+    "int64[::1](uint16[::1], int64, int64, int64[::1], int64[::1], int64[::1], int64[:, ::1])", cache=True, nogil=True
+)
 def cut(
-    labels: Routes, routes: int, smallest: int, first: int, times: Int64Array, length: int, out: Int64Array
+    labels: Routes,
+    routes: int,
+    smallest: int,
+    rows: Int64Array,
+    newest: Int64Array,
+    deadline: Int64Array,
+    out: Int64Array,
 ) -> Int64Array:
-    """Puts rows of one route next to one another, in the order they had: their numbers, times and deadlines.
+    """Puts rows of one route next to one another, in the order they had: their numbers, newest times and deadlines.
 
-    Rows are numbered from `first` on and count for `length` after their times. Returns how many take each route; those
-    of a route that fewer than `smallest` take go with the largest. Where all go together, nothing is written.
+    Returns how many take each route; rows of a route that fewer than `smallest` take go with the largest. Where all go
+    together, nothing is written.
     """
     counts = np.zeros(routes, np.int64)
     if routes <= FEW:
@@ -49,7 +57,7 @@ def cut(
         taken = goes[labels[i]]
         place = places[taken]
         places[taken] = place + np.uint64(1)
-        out[0, place] = first + np.int64(i)
-        out[1, place] = times[i]
-        out[2, place] = times[i] + length
+        out[0, place] = rows[i]
+        out[1, place] = newest[i]
+        out[2, place] = deadline[i]
     return counts

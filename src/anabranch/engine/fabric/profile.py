@@ -1,13 +1,16 @@
 """Running operators on rows that are at hand, to learn what each does to each: what a mesh is searched from.
 
-The youngest rows of a relation stand for those to come. A probe that needs nothing but such a row is run on them
+The youngest rows of a relation stand for those to come. Rows that are taken in together look for what was there before
+and for the new rows of relations that are taken before theirs, and are found by the others; so where the last turn is
+large enough, the rows are drawn from it and find what they found then. (In batches longer than the windows, the first
+relation finds next to nothing and the last one everything.) A probe that needs nothing but such a row is run on them
 directly; for one that needs other relations bound first, the rows are brought there on the shortest way and what counts
 is how many more (or fewer) combinations of each row leave it than entered. A row that does not get that far is taken to
 do as the others do. Nothing is put out and no state changes: the engine's answer does not know of it.
 
-Cost is measured as time of this thread for all rows together and shared among what goes in and what comes out, because
-a lookup costs its probe and its matches. (Nehme et al. 2012, sections 4.2 and 4.6: training rows are run through the
-operators.)
+Cost is measured as time of this thread for all rows together, less what a call costs for hardly any row, and shared
+among what goes in and what comes out, because a lookup costs its probe and its matches. (Nehme et al. 2012, sections
+4.2 and 4.6: training rows are run through the operators.)
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from anabranch.engine.fabric.ruster import CompiledRoute, concatenated
 from anabranch.engine.fabric.track import Attributes
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
+from anabranch.engine.operators.join import keep
 from anabranch.engine.state.base import BaseState
 from anabranch.plan.join_graph import JoinGraph, is_selection
 from anabranch.plan.mesh import Route, attributes_of, needs, selected
@@ -36,6 +40,10 @@ from anabranch.stats.profiles import OperatorProfile
 Doubles: TypeAlias = npt.NDArray[np.float64]
 
 PROFILED_ROWS = 4_096
+FEW, CALLS = 4, 3
+"""Combinations on which an operator is run, and how often, to see what a call costs before the first row."""
+LEAST_SHARE = 0.2
+"""Of the time of a call on many rows, what is put down to the rows at least."""
 MOST_COMBINATIONS = 1 << 16
 """Beyond this many combinations only some of them are brought further."""
 
@@ -47,8 +55,11 @@ def profile(
     *,
     rows: int = PROFILED_ROWS,
     put_off: tuple[str, ...] = (),
+    turns: Mapping[str, int] | None = None,
 ) -> OperatorProfile:
     """Every operator that rows of the relation go through, run on its youngest rows.
+
+    `turns` are the numbers of the first rows that relations took in last, if that is known.
 
     `put_off` are selections (`#0`, …) that are to be operators of their own; other predicates count with the probe that
     makes them checkable. Rows must be linked: between two steps.
@@ -62,48 +73,70 @@ def profile(
             relation, attributes.to_arrow().empty_table(), OperatorMatrix(operators, nothing, nothing)
         )
     indexes = {name: base.indexes for name, base in bases.items()}
-    run = _Run(graph, relation, bases, Route(((*operators,),)) if operators else Route(()))
-    found = _youngest(bases[relation], rows)
+    taken = _turn(bases[relation], turns)
+    found = _drawn(bases[relation], taken, rows) if taken >= rows else _youngest(bases[relation], rows)
+    hidden = _later(graph, relation, turns) if turns and taken >= rows else {}
+    run = _Run(graph, relation, bases, Route(((*operators,),)) if operators else Route(()), hidden)
     columns = Attributes(graph, bases[relation], attributes.names).read(found.rows[relation])
     selectivity, cost = np.ones((len(found), len(operators))), np.zeros((len(found), len(operators)))
+    call = 0.0
     for number, operator in enumerate(operators):
-        selectivity[:, number], cost[:, number] = run.measure(operator, found)
+        selectivity[:, number], cost[:, number], before = run.measure(operator, found)
+        call += before
     for name, base in bases.items():
         base.retain(indexes[name])
-    return OperatorProfile(relation, pa.table(columns), OperatorMatrix(operators, selectivity, cost))
+    return OperatorProfile(relation, pa.table(columns), OperatorMatrix(operators, selectivity, cost), taken, call)
 
 
 class _Run:
-    """The operators of one relation's rows, run outside any step."""
+    """The operators of one relation's rows, run outside any step.
 
-    def __init__(self, graph: JoinGraph, relation: str, bases: Mapping[str, BaseState], route: Route) -> None:
-        self._graph, self._relation, self._bases = graph, relation, bases
+    Of the relations in `hidden`, rows from that number on are not found.
+    """
+
+    def __init__(
+        self,
+        graph: JoinGraph,
+        relation: str,
+        bases: Mapping[str, BaseState],
+        route: Route,
+        hidden: Mapping[str, int],
+    ) -> None:
+        self._graph, self._relation, self._bases, self._hidden = graph, relation, bases, hidden
         self._route = CompiledRoute(graph, relation, 0, route, Token(()))
         for target, index in self._route.indexes():
             bases[target].require((index,))
         self._meter = Meter()
 
-    def measure(self, operator: str, found: Combinations) -> tuple[Doubles, Doubles]:
-        """Rows out per row in, and seconds per row in, for each row."""
-        first, size = int(found.rows[self._relation][0]) if len(found) else 0, len(found)
+    def measure(self, operator: str, found: Combinations) -> tuple[Doubles, Doubles, float]:
+        """Rows out per row in and seconds per row in, for each row, and the seconds of a call for hardly any row."""
+        numbers, size = found.rows[self._relation], len(found)
         for name in self._way(operator):
             found = _thinned(_joined(list(self._work(name, found)), found))
-        started = thread_time()
-        blocks = list(self._work(operator, found))
-        spent = thread_time() - started
-        entered = np.bincount(found.rows[self._relation] - first, minlength=size)
+        blocks, spent = self._timed(operator, found)
+        few = found.take(np.arange(min(FEW, len(found)), dtype=np.int64))
+        call = min(self._timed(operator, few)[1] for _ in range(CALLS))
+        entered = np.bincount(np.searchsorted(numbers, found.rows[self._relation]), minlength=size)
         left = np.zeros(size, dtype=np.int64)
         for block in blocks:
-            left += np.bincount(block.rows[self._relation] - first, minlength=size)
+            left += np.bincount(np.searchsorted(numbers, block.rows[self._relation]), minlength=size)
         overall = float(left.sum() / entered.sum()) if entered.sum() else 1.0
         selectivity = np.where(entered > 0, left / np.maximum(entered, 1), overall)
-        unit = spent / max(1, int(entered.sum() + left.sum()))
-        return selectivity, unit * (1 + selectivity)
+        # A clock that is too coarse, or a busy moment, must not make rows cost nothing.
+        unit = max(spent - call, LEAST_SHARE * spent) / max(1, int(entered.sum() + left.sum()))
+        return selectivity, unit * (1 + selectivity), call
+
+    def _timed(self, operator: str, found: Combinations) -> tuple[list[Combinations], float]:
+        started = thread_time()
+        return list(self._work(operator, found)), thread_time() - started
 
     def _work(self, operator: str, found: Combinations) -> Iterator[Combinations]:
         if is_selection(operator):
             return SelectionModule(operator, selected(operator, self._graph), self._bases).work(found, self._route)
-        return ProbeModule(self._bases[operator], self._bases, self._meter).work(found, self._route)
+        blocks = ProbeModule(self._bases[operator], self._bases, self._meter).work(found, self._route)
+        if operator not in self._hidden:
+            return blocks
+        return (keep(block, block.rows[operator] < self._hidden[operator]) for block in blocks)
 
     def _way(self, operator: str) -> list[str]:
         """The relations to bind before the operator can be run as a lookup, nearest first."""
@@ -132,6 +165,25 @@ def _youngest(base: BaseState, rows: int) -> Combinations:
     count = min(rows, base.ring.live)
     numbers = np.arange(base.ring.next - count, base.ring.next, dtype=np.int64)
     return Combinations({base.relation: numbers}, *(base.ring.times(numbers) if count else (numbers, numbers)))
+
+
+def _turn(base: BaseState, turns: Mapping[str, int] | None) -> int:
+    """How many rows were taken in last, as far as they are alive; 0 where that is not known."""
+    if not turns or base.relation not in turns:
+        return 0
+    return base.ring.next - max(turns[base.relation], base.ring.first)
+
+
+def _drawn(base: BaseState, taken: int, rows: int) -> Combinations:
+    """So many of the rows that were taken in last, at even distances."""
+    numbers = base.ring.next - taken + np.arange(rows, dtype=np.int64) * taken // rows
+    return Combinations({base.relation: numbers}, *base.ring.times(numbers))
+
+
+def _later(graph: JoinGraph, relation: str, turns: Mapping[str, int]) -> dict[str, int]:
+    """The relations that are taken after this one, and where what they took in last begins."""
+    later = graph.names[graph.names.index(relation) + 1 :]
+    return {name: turns[name] for name in later if name in turns}
 
 
 def _joined(blocks: list[Combinations], before: Combinations) -> Combinations:

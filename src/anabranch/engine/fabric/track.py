@@ -105,7 +105,7 @@ class MeshTrack:
 
 
 class Sorting:
-    """How new rows of a relation, which have consecutive numbers, are told apart by a classifier."""
+    """How new rows of a relation are told apart by a classifier."""
 
     def __init__(self, graph: JoinGraph, base: BaseState, classifier: Classifier) -> None:
         self._base = base
@@ -115,10 +115,10 @@ class Sorting:
     def cut(self, found: Combinations, routes: Sequence[CompiledRoute]) -> list[Ruster]:
         """The rows of each route; a route that only few take leaves its rows to the largest."""
         relation, size = self._base.relation, len(found)
-        first = int(found.rows[relation][0])
-        labels = self._table.assign(self._attributes.glance(range(first, first + size)), size)
+        numbers = found.rows[relation]
+        labels = self._table.assign(self._attributes.glance(numbers), size)
         cut = np.empty((3, size), dtype=np.int64)
-        counts = kernels.cut(labels, len(routes), SMALLEST_RUSTER, first, found.newest, self._base.range, cut)
+        counts = kernels.cut(labels, len(routes), SMALLEST_RUSTER, numbers, found.newest, found.deadline, cut)
         rusters, start = [], 0
         for route, count in zip(routes, counts.tolist(), strict=True):
             if count == size:
@@ -146,12 +146,18 @@ class Attributes:
         columns = {name: self._base.column(column, rows) for name, column in self._columns.items()}
         return columns | {name: pa.array(self._base.code(code, rows)) for name, code in self._codes.items()}
 
-    def glance(self, rows: range) -> dict[str, Column]:
-        """The same to be looked at before the next step: as they stand in the state, where they can be."""
+    def glance(self, numbers: Int64Array) -> dict[str, Column]:
+        """The same of rows with rising numbers, to be looked at before the next step.
+
+        Columns are taken as they stand in the state where nothing is between the rows; a query that shares its states
+        with others may take in only some of what is new.
+        """
+        first, last = int(numbers[0]), int(numbers[-1])
+        rows = range(first, last + 1) if last - first + 1 == len(numbers) else numbers
         found: dict[str, Column] = {name: self._base.code(code, rows) for name, code in self._codes.items()}
         for name, column in self._columns.items():
-            numbers = self._base.plain(column, rows)
-            found[name] = self._base.column(column, rows) if numbers is None else numbers
+            plain = self._base.plain(column, rows)
+            found[name] = self._base.column(column, rows) if plain is None else plain
         return found
 
 

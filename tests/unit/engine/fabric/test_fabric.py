@@ -81,13 +81,14 @@ def test_rows_of_a_route_are_put_together_and_few_go_with_the_most(
 ) -> None:
     routes, times = max(labels) + 1 + spare, np.arange(len(labels), dtype=np.int64) * 7
     out = np.full((3, len(labels)), -1, dtype=np.int64)
-    counts = kernels.cut(np.array(labels, np.uint16), routes, smallest, first, times, 50, out)
+    rows = first + 2 * np.arange(len(labels), dtype=np.int64)
+    counts = kernels.cut(np.array(labels, np.uint16), routes, smallest, rows, times, times + 50, out)
     taken = np.bincount(labels, minlength=routes)
     largest = int(taken.argmax())
     goes = [label if taken[label] >= smallest else largest for label in labels]
     assert counts.tolist() == np.bincount(goes, minlength=routes).tolist()
     order = np.argsort(goes, kind="stable")
-    written = [first + order, times[order], times[order] + 50] if len(set(goes)) > 1 else [[-1] * len(labels)] * 3
+    written = [rows[order], times[order], times[order] + 50] if len(set(goes)) > 1 else [[-1] * len(labels)] * 3
     assert out.tolist() == np.array(written).tolist()
 
 
@@ -173,6 +174,35 @@ def test_predicates_can_be_profiled_as_operators() -> None:
     put_off = profile(with_theta.graph, "a", bases, put_off=("#0",))
     assert put_off.matrix.operators == ("b", "c", "#0")
     assert put_off.matrix.selectivity.tolist() == [[2.0, 1.0, 0.5]]
+
+
+def test_in_a_long_batch_rows_find_only_what_was_taken_before_them() -> None:
+    """A batch longer than the windows was profiled as if every row found all others: twice the work, and wrong orders.
+
+    a is taken in first, so its rows find what older batches left of b and c; rows of c find all of a and b.
+    """
+    started = host(STAR, one_route(STAR.graph), ("b 1 1 0", "c 1 1 0"))
+    started.step(read_rows(CATALOG, [line for i in range(4) for line in (f"a {10 + i} 1 {i}", f"b {10 + i} 1 {i}")]))
+    started.step(read_rows(CATALOG, [f"{name} {20 + i} 1 {i}" for i in range(4) for name in "abc"]))
+    engine = engine_of(started)
+    assert engine.turns == {"a": 4, "b": 5, "c": 1}
+    seen = {name: profile(STAR.graph, name, engine.bases, rows=4, turns=engine.turns) for name in "abc"}
+    assert {name: each.turn for name, each in seen.items()} == {"a": 4, "b": 4, "c": 4}
+    assert [seen[name].matrix.selectivity[0].tolist() for name in "abc"] == [[5.0, 1.0], [8.0, 1.0], [8.0, 9.0]]
+    # Where the last turn was smaller than the sample, rows of earlier ones are taken too, and nothing is hidden.
+    assert profile(STAR.graph, "a", engine.bases, rows=8, turns=engine.turns).matrix.selectivity[0].tolist() == [
+        9.0,
+        5.0,
+    ]
+    assert all(each.call > 0 for each in seen.values())
+
+
+def test_the_turns_of_an_engine_are_kept_with_its_states_and_forgotten_by_a_rebuild() -> None:
+    engine = engine_of(host(STAR, one_route(STAR.graph)))
+    assert engine.layout()["turns"] == engine.turns == {"b": 0, "c": 0}
+    rebuilt = Engine(STAR, one_route(STAR.graph))
+    rebuilt.restore(engine.export(), None)
+    assert rebuilt.turns == {}
 
 
 def test_a_state_without_rows_has_an_empty_profile() -> None:
