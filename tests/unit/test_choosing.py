@@ -105,8 +105,9 @@ def test_a_mesh_is_explained_with_tree_routes_shares_and_costs() -> None:
     assert "    classifier (x <= 1.5 ? 0 : 1)" in text
     assert "    route 0: b > c (60% of the rows, 0.1 µs each)" in text
     assert "    0.1 µs a row, with one route 1 µs; two kinds of rows" in text
-    headings, first = text.split("considered\n")[1].split("\n")[:2]
+    headings, first, second = text.split("considered\n")[1].split("\n")[:3]
     assert "verdict" in headings
+    assert second.endswith("the best plan without routes")
     assert first.startswith(f"  {MESH}  mesh")
 
 

@@ -93,7 +93,9 @@ def judge(
             f"{price.strategy} is paid back after {cost / saved:.3g} s, {gate.horizon:g} s are allowed",
         )
     why = "keeps the limits, and " if rescues else ""
-    return Verdict(True, f"{why}saves {saved:.3g} {unit}; {price.strategy} is paid back after {cost / saved:.3g} s")
+    paid = f"{price.strategy} is paid back after {cost / saved:.3g} s"
+    change = "there is no state to move" if price.strategy == "none" else paid
+    return Verdict(True, f"{why}saves {saved:.3g} {unit}; {change}")
 
 
 def _of(cost: Resources, resource: Resource) -> float:

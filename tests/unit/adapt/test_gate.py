@@ -58,5 +58,6 @@ def test_each_threshold_gives_its_reason() -> None:
         "moving-state is paid back after 20 s, 10 s are allowed"
     )
     assert reason(2.0, 1.0) == "saves 1 cores; moving-state is paid back after 0 s"
+    assert reason(2.0, 1.0, Price("none", 0.0, 0.0, 0.0)) == "saves 1 cores; there is no state to move"
     limited = Budget(memory=100.0)
     assert not judge(gate, Resources(2, 90, 1), Resources(1, 110, 1), free, cpu, limited).passed

@@ -1,0 +1,31 @@
+"""The second act of the demo, in little: both runs end and give DuckDB's answer."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import SparkSession
+
+from anabranch.demo import skew
+
+
+def test_skewed_streams_are_joined_by_one_plan_and_by_a_mesh(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(skew, "BATCHES", 2)
+    monkeypatch.setattr(skew, "SESSIONS", 8_000)
+    out = io.StringIO()
+    assert skew.perform(tmp_path, spark, Console(file=out, width=80), seed=1)
+    screen = out.getvalue()
+    assert screen.count("passed: row for row the batch answer of DuckDB over the same files") == 2
+    assert "Looked up first:" in screen
+    assert max(len(line) for line in screen.splitlines()) <= 80
+    lines = ElementTree.parse(tmp_path / "mesh.svg").iter("{http://www.w3.org/2000/svg}path")
+    assert len({line.get("stroke") for line in lines if line.get("stroke-linecap")}) > 2
