@@ -19,9 +19,10 @@ def considered_rows(choice: Choice) -> list[tuple[str, ...]]:
     rows = [_row(str(c.plan), kind(c.plan), c.origin, c.cost, c.reason) for c in choice.answer.considered]
     offer = choice.mesh
     if offer is not None and offer.mesh is not None and offer.cost is not None:
-        rows.insert(
-            0 if offer.is_taken else 1, _row(short_text(offer.mesh), "mesh", "learnt", offer.cost, offer.reason)
-        )
+        if offer.is_taken:
+            rows[0] = (*rows[0][:-1], "the best plan without routes")
+        learnt = _row(short_text(offer.mesh), "mesh", "learnt", offer.cost, offer.reason)
+        rows.insert(0 if offer.is_taken else 1, learnt)
     return rows
 
 
