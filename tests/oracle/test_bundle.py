@@ -6,7 +6,7 @@ import tempfile
 from contextlib import suppress
 
 import pyarrow as pa
-from hypothesis import event, given, reject, settings
+from hypothesis import event, given, reject
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
@@ -21,7 +21,6 @@ from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_
 from anabranch.testing.strategies import arrivals, batch_cuts, join_queries, plans
 
 
-@settings(max_examples=2 * settings().max_examples)
 @given(data=st.data(), sizes=st.lists(st.integers(1, 4), min_size=2, max_size=3))
 def test_queries_that_run_together_get_their_batch_answers(data: st.DataObject, sizes: list[int]) -> None:
     rows = data.draw(arrivals(max(sizes), most_rows=10), "rows")
