@@ -18,7 +18,6 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import Combinations, RelationBatch, joined
@@ -370,16 +369,11 @@ class Engine:
             if batch is None or not len(batch):
                 continue
             started = perf_counter()
-            first = state.append(batch)
-            # Times may stand in Arrow's memory, which is read-only, or be one column of several; the kernels take
-            # neither.
-            times = np.require(batch.times, requirements=["C", "W"])
-            rows = np.arange(first, first + len(batch), dtype=np.int64)
-            news = Combinations({name: rows}, times, times + state.range)
+            news = state.append(batch)
             self.meter.spent("append", perf_counter() - started)
             yield from self.take(name, news, wanted=wanted)
             started = perf_counter()
-            state.link(rows, news.newest)
+            state.link(news)
             self.meter.spent("insert", perf_counter() - started)
             self.meter.inserted(name, len(batch))
 

@@ -135,16 +135,13 @@ class SharedEngine:
             if batch is None or not len(batch):
                 continue
             started = perf_counter()
-            first = state.append(batch)
-            times = np.require(batch.times, requirements=["C", "W"])
-            rows = np.arange(first, first + len(batch), dtype=np.int64)
-            news = Combinations({name: rows}, times, times + state.range)
+            news = state.append(batch)
             self.meter.spent("append", perf_counter() - started)
             for share in self.members:
                 if name in share.engine.bases:
                     yield from ((share, found) for found in share.take(name, news, wanted=wanted))
             started = perf_counter()
-            state.link(rows, news.newest)
+            state.link(news)
             self.meter.spent("insert", perf_counter() - started)
             for meter in self._meters([name]):
                 meter.inserted(name, len(batch))

@@ -75,8 +75,8 @@ class BaseState(Indexed):
     def bytes(self) -> int:
         return self.ring.bytes + (self.chunks.bytes if self.chunks else 0)
 
-    def append(self, batch: RelationBatch) -> int:
-        """Adds rows, readable but not yet findable; returns the number of the first."""
+    def append(self, batch: RelationBatch) -> Combinations:
+        """Adds rows, readable but not yet findable, and returns them as what they are alone."""
         columns: dict[str, Array] = {f"code.{name}": batch.codes[name] for name in self.codes}
         for name, band in self.bands:
             columns[f"code.{name}"] = _band_codes(self.relation, band, batch)
@@ -90,12 +90,16 @@ class BaseState(Indexed):
         first = self.ring.append(columns, len(batch))
         if self.chunks is not None:
             self.chunks.append(first, batch.payload.select(self.chunks.schema.names))
-        return first
+        # Times may stand in Arrow's memory, which is read-only, or be one column of several; the kernels take neither.
+        times = np.require(batch.times, requirements=["C", "W"])
+        rows = np.arange(first, first + len(batch), dtype=np.int64)
+        return Combinations({self.relation: rows}, times, times + self.range)
 
-    def link(self, rows: Int64Array, newest: Int64Array) -> None:
-        """Makes appended rows, numbered without gaps, findable through every index."""
+    def link(self, news: Combinations) -> None:
+        """Makes appended rows findable through every index."""
+        rows = news.rows[self.relation]
         if len(rows):
-            self.ring.link(int(rows[0]), partial(self._codes, rows), newest)
+            self.ring.link(int(rows[0]), partial(self._codes, rows), news.newest)
 
     def require(self, indexes: tuple[Index, ...]) -> None:
         """Keeps these indexes from now on; one that is new finds all live rows, which must be linked."""
