@@ -2,8 +2,8 @@
 
 The Java process that runs Spark writes to the standard error it was born with. It is given a pipe instead, from which a
 thread passes on every line that is not one of the usual greetings, a warning in Spark's own log format or a frame of a
-stack; so the first words of a failure are seen as ever, and so is what a log4j configuration of the user's own prints in
-another format. With ANABRANCH_VERBOSE set, nothing is between Spark and the terminal.
+stack; so the first words of a failure are seen as ever, and so is what a log4j configuration of the user's own prints
+in another format. With ANABRANCH_VERBOSE set, nothing is between Spark and the terminal.
 """
 
 from __future__ import annotations
