@@ -44,7 +44,7 @@ class View:
     state_bytes: int = 0
     plan: str = ""
     routes: tuple[Mapping[str, Any], ...] = ()
-    """Of a mesh in the latest batch, as its statistics tell them."""
+    """Of a mesh in the latest batch, as its statistics tell them; none where slots have different meshes."""
 
 
 def follow(
@@ -81,7 +81,7 @@ def advance(view: View, recent: Sequence[Mapping[str, Any]]) -> View:
             state_rows=ours["stateRows"],
             state_bytes=ours["stateBytes"],
             plan=ours["plan"],
-            routes=tuple(ours["statistics"]["routes"]),
+            routes=tuple(ours["statistics"]["routes"]) if len(set(ours["plans"])) == 1 else (),
         )
     return view
 
@@ -103,12 +103,18 @@ def line(view: View) -> Text:
         ("out", f"{view.rows_out:,}"),
         ("late", f"{view.late_rows:,}"),
         ("state", f"{view.state_rows:,} rows, {size_text(view.state_bytes)}"),
-        ("plan", f"mesh of {len(view.routes)} routes" if view.routes else view.plan),
+        ("plan", _plan_text(view)),
     ]
     text = Text(no_wrap=True, overflow="ellipsis")
     for label, value in parts:
         text.append(f"{label} ", style="dim").append(value, style="bold").append("  ")
     return text
+
+
+def _plan_text(view: View) -> str:
+    if view.routes:
+        return f"mesh of {len(view.routes)} routes"
+    return "meshes that differ by slot" if view.plan.startswith("mesh(") else view.plan
 
 
 def routes_table(routes: Sequence[Mapping[str, Any]]) -> Table:

@@ -12,7 +12,13 @@ from anabranch.sizes import size_text
 
 
 def progress(
-    batch: int, *, rows_out: int = 2, late: int = 1, idle: bool = False, routes: Sequence[Mapping[str, Any]] = ()
+    batch: int,
+    *,
+    rows_out: int = 2,
+    late: int = 1,
+    idle: bool = False,
+    routes: Sequence[Mapping[str, Any]] = (),
+    plans: Sequence[str] = ("(a b)",),
 ) -> dict[str, Any]:
     return {
         "batchId": batch,
@@ -22,11 +28,12 @@ def progress(
         "adaptive": None
         if idle
         else {
-            "plan": "(a b)",
+            "plan": plans[0],
             "rowsOut": rows_out,
             "lateRows": {"s0": late, "s1": 0},
             "stateRows": 100 + batch,
             "stateBytes": 2_345_678,
+            "plans": list(plans),
             "statistics": {"routes": list(routes)},
         },
     }
@@ -82,6 +89,13 @@ def test_routes_of_a_mesh_are_shown_below_the_line_with_shares_and_what_is_left(
     assert "plan mesh of 3 routes" in text
     table = [" ".join(words.split()) for words in text.splitlines()[1:]]
     assert table[1:] == ["a 0 75% 750 b 2 > c 4", "a 1 25% 250 c 10 > b 200"]
+
+
+def test_routes_of_slots_with_different_meshes_are_not_mixed() -> None:
+    plans = "mesh(a: b>c; b: a>c; c: a>b)", "mesh(a: c>b; b: a>c; c: a>b)"
+    text = rendered(advance(View(), [progress(0, routes=[route("a", 0, 9, b=1), route("a", 1, 9, b=1)], plans=plans)]))
+    assert "plan meshes that differ by slot" in text
+    assert len(text.splitlines()) == 1
 
 
 def test_of_many_routes_those_with_most_rows_are_shown() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import takewhile
 from typing import Any, NoReturn, Protocol
 
 from pyspark.errors import StreamingQueryException
@@ -339,10 +338,9 @@ def _batch_report(progress: Progress) -> dict[str, Any]:
 
 
 def _route_report(ours: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the routes of the latest mesh did, in all batches since it came; nothing for another plan."""
-    if not ours:
-        return []
-    since = list(takewhile(lambda batch: batch["plans"] == ours[-1]["plans"], reversed(ours)))
+    """What the routes did of the latest mesh that all slots had; nothing where there was none."""
+    agreed = [batch for batch in ours if len(set(batch["plans"])) == 1]
+    since = [batch for batch in agreed if batch["plans"] == agreed[-1]["plans"]]
     routes = merge_routes(RouteStatistics.from_json(each) for batch in since for each in batch["statistics"]["routes"])
     rows = {name: sum(each.rows for each in routes if each.relation == name) for name in {r.relation for r in routes}}
     return [
