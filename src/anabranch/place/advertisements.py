@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from anabranch.place.hierarchy import Cluster, Hierarchy
-from anabranch.place.planner import Problem
+from anabranch.place.problem import Problem
 
 
 def known_to(problem: Problem, hierarchy: Hierarchy, level: int, cluster: Cluster) -> Problem:

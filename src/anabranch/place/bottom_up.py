@@ -18,7 +18,8 @@ from itertools import pairwise
 from anabranch.place.advertisements import known_to
 from anabranch.place.hierarchy import Hierarchy
 from anabranch.place.landscape import Landscape, SinkQuery
-from anabranch.place.planner import Decision, Problem, decide, problem_of
+from anabranch.place.planner import Decision, decide
+from anabranch.place.problem import Problem, problem_of
 from anabranch.place.search import Found, Mask, Placed
 from anabranch.place.top_down import Part, descend
 

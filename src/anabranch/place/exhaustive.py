@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from anabranch.place.landscape import Landscape, SinkQuery
-from anabranch.place.planner import Decision, decide, everything, problem_of
+from anabranch.place.planner import Decision, decide, everything
+from anabranch.place.problem import problem_of
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from anabranch.place.landscape import Landscape, SinkQuery
-from anabranch.place.planner import Decision, Problem, decide, problem_of
+from anabranch.place.planner import Decision, decide
+from anabranch.place.problem import Problem, problem_of
 from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Split, Take, split_of
 
 

@@ -18,7 +18,8 @@ from itertools import combinations
 import numpy as np
 
 from anabranch.place.landscape import Landscape, SinkQuery
-from anabranch.place.planner import Decision, Problem, cost_of, decide, joins_of, problem_of
+from anabranch.place.planner import Decision, cost_of, decide, joins_of
+from anabranch.place.problem import Problem, problem_of
 from anabranch.place.search import Found, Mask, Placed, Producer, Take, search
 from anabranch.place.top_down import site_of
 from anabranch.place.topology import Floats

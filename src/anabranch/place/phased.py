@@ -20,7 +20,8 @@ import numpy as np
 from anabranch.place.coordinates import CostSpace
 from anabranch.place.hierarchy import Hierarchy
 from anabranch.place.landscape import Landscape, SinkQuery
-from anabranch.place.planner import Decision, Problem, cost_of, decide, problem_of
+from anabranch.place.planner import Decision, cost_of, decide
+from anabranch.place.problem import Problem, problem_of
 from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Space, Split, Take, search, split_of
 from anabranch.place.top_down import Part, descend
 from anabranch.place.topology import Floats

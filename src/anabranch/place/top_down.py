@@ -16,7 +16,8 @@ import numpy as np
 from anabranch.place.advertisements import known_to
 from anabranch.place.hierarchy import Cluster, Hierarchy
 from anabranch.place.landscape import Landscape, SinkQuery
-from anabranch.place.planner import Decision, Problem, decide, problem_of
+from anabranch.place.planner import Decision, decide
+from anabranch.place.problem import Problem, problem_of
 from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Space, Split, Take, search
 from anabranch.place.topology import Indices
 

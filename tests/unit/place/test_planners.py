@@ -19,7 +19,8 @@ from anabranch.place.integer_program import IntegerProgram
 from anabranch.place.junction import Junction
 from anabranch.place.landscape import Landscape
 from anabranch.place.phased import InNetwork, PlanThenDeploy
-from anabranch.place.planner import cost_of, joins_of, problem_of
+from anabranch.place.planner import cost_of, joins_of
+from anabranch.place.problem import problem_of
 from anabranch.place.run import COMPARED, deploy
 from anabranch.place.search import JoinAt, Placed, Take, all_splits
 from anabranch.place.top_down import TopDown, suboptimality_bound
