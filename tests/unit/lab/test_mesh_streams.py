@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anabranch.lab.mesh_streams import STREAMS, Streams
-from anabranch.lab.mesh_throughput import compete
+from anabranch.lab.mesh_throughput import compete, interval, paired
 
 
 @pytest.mark.parametrize("streams", [Streams(skew=0.3, batch=400, window=800), Streams(False, batch=400, window=800)])
@@ -26,3 +26,11 @@ def test_a_stream_is_rare_in_one_partition_only() -> None:
         common = [float((keys[partition == part] >= 0).mean()) for part in range(3)]
         assert common[place % 3] == pytest.approx(0.05, abs=0.02)
         assert min(common[part] for part in range(3) if part != place % 3) == 1.0
+
+
+def test_two_competitors_take_turns_and_their_ratio_has_an_interval() -> None:
+    ratios = paired(Streams(False, batch=200, window=400), batches=5, seed=1)
+    assert len(ratios) == 5
+    assert ratios.min() > 0
+    low, high = interval(ratios, seed=1)
+    assert low <= np.median(ratios) <= high
