@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -78,6 +82,62 @@ def test_queries_together_survive_failure_restart_and_migration(spark: SparkSess
     alone = session.together(one=session.sql(ONE.cql).writeStream.format("memory"))
     with pytest.raises(ForeignCheckpoint, match="belongs to another query"):
         alone.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from anabranch.host.spark.session import local_session
+from tests.host.spark.stories import register
+from tests.host.spark.test_together import ONE, THREE, TWO
+
+def die(frame, batch):
+    if batch == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+folder = Path(sys.argv[1])
+session = register(local_session(2), THREE, folder)
+together = session.together(
+    three=session.sql(THREE.cql).writeStream.option("path", str(folder / "out")).plan("((a b) c)"),
+    two=session.sql(TWO.cql).writeStream.foreachBatch(die),
+    one=session.sql(ONE.cql).writeStream.format("csv").option("path", str(folder / "one")),
+).option("checkpointLocation", str(folder / "checkpoint"))
+together.trigger(availableNow=True).slots(2).start().awaitTermination()
+"""
+
+
+@pytest.mark.slow
+def test_queries_together_survive_a_killed_driver(spark: SparkSession, tmp_path: Path) -> None:
+    """The driver dies in the sink of one query, when the files of others may be there already."""
+    tables = THREE.tables()
+    for batch in cut(tables, 4):
+        feed(tmp_path, batch)
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(
+        command, env=environment, start_new_session=True, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert describe_difference(THREE.expected(tables), written(tmp_path))
+    session = register(spark, THREE, tmp_path)
+    seen: dict[int, Answer] = {}
+
+    def keep(frame: DataFrame, batch: int) -> None:
+        seen[batch] = rows_as_multiset(frame.toArrow())
+
+    together = session.together(
+        three=session.sql(THREE.cql).writeStream.option("path", str(tmp_path / "out")).plan("(a (b c))"),
+        two=session.sql(TWO.cql).writeStream.foreachBatch(keep),
+        one=session.sql(ONE.cql).writeStream.format("csv").option("path", str(tmp_path / "one")),
+    )
+    together.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).slots(
+        3
+    ).start().awaitTermination()
+    assert not describe_difference(THREE.expected(tables), written(tmp_path))
+    assert sorted(seen) == [2, 3]
+    csv = spark.read.schema("p bigint").csv(str(tmp_path / "one")).toArrow()
+    assert not describe_difference(ONE.expected(tables), rows_as_multiset(csv))
 
 
 def test_what_cannot_run_together_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
