@@ -6,10 +6,12 @@ import tempfile
 from contextlib import suppress
 
 import pyarrow as pa
-from hypothesis import event, given, reject
+import pytest
+from hypothesis import HealthCheck, event, given, reject, settings
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
+from anabranch.engine.fabric import track
 from anabranch.errors import BundleError, MigrationError
 from anabranch.host.bundling import by_query
 from anabranch.host.local import LocalHost
@@ -21,6 +23,12 @@ from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_
 from anabranch.testing.strategies import arrivals, batch_cuts, join_queries, plans
 
 
+@pytest.fixture(autouse=True)
+def _rusters_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(track, "SMALLEST_RUSTER", 1)
+
+
+@settings(max_examples=2 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), sizes=st.lists(st.integers(1, 4), min_size=2, max_size=3))
 def test_queries_that_run_together_get_their_batch_answers(data: st.DataObject, sizes: list[int]) -> None:
     rows = data.draw(arrivals(max(sizes), most_rows=10), "rows")
@@ -49,6 +57,7 @@ def test_queries_that_run_together_get_their_batch_answers(data: st.DataObject, 
         assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(results[name])))
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), sizes=st.lists(st.integers(2, 3), min_size=2, max_size=2))
 def test_changing_the_plan_of_one_query_changes_no_answer(data: st.DataObject, sizes: list[int]) -> None:
     rows = data.draw(arrivals(3, most_rows=10), "rows")
