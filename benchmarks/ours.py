@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-import anabranch
+from anabranch.api import Session
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.session import recommended_configuration
 from benchmarks.job import Job
@@ -17,7 +17,7 @@ def settings(_job: Job) -> dict[str, str]:
 
 def start(spark: SparkSession, job: Job) -> QueryHandle:
     """Starts the workload's query over its files, to end when they are read."""
-    session = anabranch.Session(spark)
+    session = Session(spark)
     for stream, frame in zip(job.workload.streams, streams(spark, job), strict=True):
         session.register(stream.name, frame, event_time="ts", watermark="0 seconds")
     return (
