@@ -5,14 +5,26 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from anabranch.api.durations import read_duration, read_timeout
 from anabranch.errors import SpecError
+from anabranch.host.bundling import Course
 from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.spark import session as spark_host
-from anabranch.host.spark.runner import Listener
+from anabranch.host.spark.handle import QueryHandle
+from anabranch.host.spark.runner import Changes, Listener, start_query
+from anabranch.host.spark.sink import Sink
+from anabranch.plan.bundle import BundlePlan
+from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
+from anabranch.plan.mesh import Plan
+from anabranch.plan.query import Query
+
+if TYPE_CHECKING:
+    from anabranch.api.query import RegisteredStream
+    from anabranch.api.session import Session
 
 _CHECKPOINT = "checkpointlocation"
 """As Spark reads the names of options: in any case."""
@@ -121,3 +133,37 @@ class RunSettings:
             f"{what} has no checkpoint",
             hint="give option('checkpointLocation', …): a folder of this query's own, kept between restarts",
         )
+
+    def _run(
+        self,
+        session: Session,
+        streams: Mapping[str, RegisteredStream],
+        query: Query,
+        plan: Plan | BundlePlan,
+        sink: Sink,
+        checkpoint: str,
+        course: Course | Mapping[str, Course],
+        execution: ExecutionModel = DEFAULT_EXECUTION,
+    ) -> QueryHandle:
+        """Starts a query, or a bundle of them, by these settings; the session knows it from then on."""
+        running, runner = start_query(
+            spark=self._spark,
+            query=query,
+            plan=plan,
+            frames={name: stream.frame for name, stream in streams.items()},
+            declarations={name: stream.declaration for name, stream in streams.items()},
+            sink=sink,
+            checkpoint=checkpoint,
+            slots=self._slot_count,
+            trigger=self._trigger,
+            name=self._name,
+            idle_timeouts={
+                name: read_timeout(stream.idle_timeout or self._idle_timeout, f"of stream '{name}'", SpecError)
+                for name, stream in streams.items()
+            },
+            changes=Changes(course, self._listeners),
+            execution=execution,
+        )
+        handle = QueryHandle(running, runner)
+        session.streams.add(handle)
+        return handle

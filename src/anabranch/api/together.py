@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from copy import copy
 from typing import TYPE_CHECKING
 
-from anabranch.api.durations import read_timeout
 from anabranch.api.run import RunSettings
 from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.choosing import first_plan, headline
 from anabranch.errors import BundleError, SpecError
 from anabranch.host.spark.bundle_sink import BundleSink
 from anabranch.host.spark.handle import QueryHandle
-from anabranch.host.spark.runner import Changes, start_query
 from anabranch.host.spark.sink import Sink
 from anabranch.plan.bundle import Bundle, BundlePlan, bundle, describe
 from anabranch.plan.execution import DEFAULT_EXECUTION
@@ -90,26 +88,15 @@ class Together(RunSettings):
             f"the run of queries {', '.join(writers)}", must_last=any(writer.is_lasting for writer in writers.values())
         )
         choices = {name: writer.choice() for name, writer in writers.items()}
-        running, runner = start_query(
-            spark=self._spark,
-            query=self._bundle,
-            plan=BundlePlan({name: first_plan(choice) for name, choice in choices.items()}),
-            frames={name: stream.frame for name, stream in self._streams.items()},
-            declarations={name: stream.declaration for name, stream in self._streams.items()},
-            sink=BundleSink(sinks),
-            checkpoint=checkpoint,
-            slots=self._slot_count,
-            trigger=self._trigger,
-            name=self._name,
-            idle_timeouts={
-                name: read_timeout(stream.idle_timeout or self._idle_timeout, f"of stream '{name}'", SpecError)
-                for name, stream in self._streams.items()
-            },
-            changes=Changes({name: writer.course(choices[name]) for name, writer in writers.items()}, self._listeners),
+        return self._run(
+            self._session,
+            self._streams,
+            self._bundle,
+            BundlePlan({name: first_plan(choice) for name, choice in choices.items()}),
+            BundleSink(sinks),
+            checkpoint,
+            {name: writer.course(choices[name]) for name, writer in writers.items()},
         )
-        handle = QueryHandle(running, runner)
-        self._session.streams.add(handle)
-        return handle
 
     @property
     def _as_they_run(self) -> dict[str, ContinuousQueryWriter]:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anabranch.adapt.settings import Settings
-from anabranch.api.durations import read_timeout
 from anabranch.api.run import RunSettings
 from anabranch.choosing import AUTO, DEFAULT_BATCH, PLAN_WORDS, Wishes, decide, first_plan, headline, learns, means
 from anabranch.errors import SpecError
@@ -19,7 +18,6 @@ from anabranch.host.meshing import Staging
 from anabranch.host.sample import Sample
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.handle import QueryHandle
-from anabranch.host.spark.runner import Changes, start_query
 from anabranch.host.spark.sink import ForeachBatchSink, Sink, TableSink, make_sink, require_columns
 from anabranch.host.steering import Switch
 from anabranch.optimize import Choice
@@ -244,31 +242,17 @@ class ContinuousQueryWriter(RunSettings):
         query = self._query
         checkpoint = self._checkpoint(f"the query into '{self._sink_format}'", must_last=self.is_lasting)
         choice = self.choice()
-        running, runner = start_query(
-            spark=self._spark,
-            query=query._query,
-            plan=first_plan(choice),
-            frames={name: stream.frame for name, stream in query._streams.items()},
-            declarations={name: stream.declaration for name, stream in query._streams.items()},
-            sink=sink,
-            checkpoint=checkpoint,
-            slots=self._slot_count,
-            trigger=self._trigger,
-            name=self._name,
-            idle_timeouts=self._idle_timeouts(),
-            execution=self._execution,
-            changes=Changes(self.course(choice), self._listeners),
+        return self._run(
+            query._session,
+            query._streams,
+            query._query,
+            first_plan(choice),
+            sink,
+            checkpoint,
+            self.course(choice),
+            self._execution,
         )
-        handle = QueryHandle(running, runner)
-        query._session.streams.add(handle)
-        return handle
 
     @property
     def _sink_format(self) -> str:
         return self._format or "parquet"
-
-    def _idle_timeouts(self) -> dict[str, int | None]:
-        return {
-            name: read_timeout(stream.idle_timeout or self._idle_timeout, f"of stream '{name}'", SpecError)
-            for name, stream in self._query._streams.items()
-        }
