@@ -14,8 +14,7 @@ from anabranch.plan.mesh import Mesh, parse_mesh
 from anabranch.plan.query import Query
 from anabranch.schema import TIMESTAMP, Field, Schema
 from anabranch.testing.meshes import meshes
-
-SVG = "{http://www.w3.org/2000/svg}"
+from tests.unit.picture.pages import SVG, boxes_apart
 
 
 def make_query() -> Query:
@@ -107,21 +106,6 @@ def test_boxes_of_any_mesh_stay_on_the_page_and_apart(mesh: Mesh, are_known: boo
         for way in mesh.ways
         for number in range(len(way.routes))
     }
-    root = ElementTree.fromstring(mesh_svg(QUERY, mesh, routes=known if are_known else {}))
-    width, height = float(root.get("width", "0")), float(root.get("height", "0"))
-    boxes = [
-        tuple(float(rect.get(name, "0")) for name in ("x", "y", "width", "height"))
-        for rect in root.iter(f"{SVG}rect")
-        if rect.get("x") is not None
-    ]
     tests = sum(len(leaves(way.classifier)) - 1 for way in mesh.ways if len(way.routes) > 1)
-    assert len(boxes) >= len(mesh.ways) + tests + 1
-    for index, (x, y, wide, tall) in enumerate(boxes):
-        assert x >= 0
-        assert y >= 0
-        assert x + wide <= width
-        assert y + tall <= height
-        for other_x, other_y, other_wide, other_tall in boxes[:index]:
-            beside = x + wide <= other_x or other_x + other_wide <= x
-            above = y + tall <= other_y or other_y + other_tall <= y
-            assert beside or above
+    found = boxes_apart(mesh_svg(QUERY, mesh, routes=known if are_known else {}))
+    assert found >= len(mesh.ways) + tests + 1

@@ -16,9 +16,9 @@ from anabranch.plan.query import Grouping, Query
 from anabranch.plan.text import parse
 from anabranch.schema import Field, Schema
 from anabranch.window import Window
+from tests.unit.picture.pages import SVG, boxes_apart
 
 SCHEMA = Schema((Field("k", pa.int64()), Field("p", pa.int64())))
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def column(relation: str, name: str = "k") -> Column:
@@ -134,23 +134,8 @@ def plans(draw: st.DrawFn) -> PhysicalPlan:
 
 @given(plans())
 def test_boxes_stay_on_the_page_and_apart(plan: PhysicalPlan) -> None:
-    root = ElementTree.fromstring(plan_svg(make_query("".join(sorted(plan.relations)), theta=True), plan))
-    width, height = float(root.get("width", "0")), float(root.get("height", "0"))
-    boxes = [
-        tuple(float(rect.get(name, "0")) for name in ("x", "y", "width", "height"))
-        for rect in root.iter(f"{SVG}rect")
-        if rect.get("x") is not None
-    ]
-    assert len(boxes) == len(plan.relations) + len(list(nodes(plan))) + 1
-    for index, (x, y, wide, tall) in enumerate(boxes):
-        assert x >= 0
-        assert y >= 0
-        assert x + wide <= width
-        assert y + tall <= height
-        for other_x, other_y, other_wide, other_tall in boxes[:index]:
-            beside = x + wide <= other_x or other_x + other_wide <= x
-            above = y + tall <= other_y or other_y + other_tall <= y
-            assert beside or above
+    svg = plan_svg(make_query("".join(sorted(plan.relations)), theta=True), plan)
+    assert boxes_apart(svg) == len(plan.relations) + len(list(nodes(plan))) + 1
 
 
 def test_a_merged_input_enters_through_a_store_of_its_own() -> None:
