@@ -18,13 +18,17 @@ OFF = "ANABRANCH_NO_ARCHIVE"
 """An environment variable that, set to anything, makes every start a cold one."""
 
 
+def java_command() -> str | None:
+    """The Java that Spark would start; None when neither JAVA_HOME nor PATH leads to one."""
+    home = os.environ.get("JAVA_HOME")
+    return os.path.join(home, "bin", "java") if home else shutil.which("java")
+
+
 def archive_file() -> Path:
     """Where the archive is for the Java and the pyspark that a session would start now."""
     import pyspark  # here, so that a missing one is told by the session
 
-    home = os.environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java") or "java"
-    of = "\n".join((os.path.realpath(java), pyspark.__version__, os.path.dirname(pyspark.__file__)))
+    of = "\n".join((os.path.realpath(java_command() or "java"), pyspark.__version__, os.path.dirname(pyspark.__file__)))
     return Path(sys.prefix) / "share" / "anabranch" / f"spark-{hashlib.sha256(of.encode()).hexdigest()[:12]}.jsa"
 
 

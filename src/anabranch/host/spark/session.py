@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ try:
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
 
-    from anabranch.host.spark.archive import mapping_options
+    from anabranch.host.spark.archive import java_command, mapping_options
 except ModuleNotFoundError as error:
     raise HostError(
         "pyspark is not installed", hint="install the package with its extra: pip install 'anabranch[spark]'"
@@ -146,8 +145,7 @@ def refuse_speculation(spark: SparkSession) -> None:
 def require_java() -> int:
     """The major version of the Java that Spark would start, or a HostError with what to install."""
     remedy = f"install a Java {OLDEST_JAVA} or newer runtime and put it on PATH, or point JAVA_HOME at it"
-    home = os.environ.get("JAVA_HOME")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    java = java_command()
     if java is None:
         raise HostError("java was not found", detail="neither JAVA_HOME nor PATH leads to it", hint=remedy)
     try:
