@@ -10,9 +10,10 @@ does not find the stamp of the attempt it needs rebuilds from durable rows in a 
 workers that outlived their query. So nothing here is needed for correctness; it only makes a step cost its new rows
 instead of the window.
 
-On every machine, whoever finds no state and builds it also sweeps: state of a checkpoint that is gone, or is another
-one by now, is removed, and so is state that no step has used for a day, whoever's it is. A query that ends takes its
-own away. Should that hit a query which is still alive, it rebuilds.
+A query that starts sweeps, and so does, on every machine, each worker that finds no state of a query and builds it for
+the first time: state of a checkpoint that is gone, or is another one by now, is removed, and so is state that no step
+has used for a day, whoever's it is. A query that ends takes its own away. Should that hit a query which is still alive,
+it rebuilds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +81,8 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
             if can_reach(engine, task, slot):
                 return OpenEngine(engine, stamp["arrays"], was_hot=True, notes=bring_to(engine, task, slot))
     # The driver did so on its own machine only, and takes the folder away when it thinks the query has ended.
-    claim(identity, store.location)
+    _note_owner(identity, store.location)
+    _sweep_once(identity)
     for old in folder.glob(f"slot-{slot}-*"):
         shutil.rmtree(old, ignore_errors=True)
     arrays = Path(tempfile.mkdtemp(prefix=f"slot-{slot}-", dir=folder))
@@ -105,21 +108,37 @@ def keep_engine(opened: OpenEngine, task: SlotTask, slot: int, identity: str) ->
 
 def claim(identity: str, location: str) -> None:
     """Notes whose hot state this is, and removes from this machine what nobody will use."""
+    _note_owner(identity, location)
+    _sweep(identity)
+
+
+def forget(identity: str) -> None:
+    """Removes the hot state of a query that has stopped; it can be rebuilt."""
+    shutil.rmtree(hot_folder(identity), ignore_errors=True)
+
+
+def _note_owner(identity: str, location: str) -> None:
     folder = hot_folder(identity)
     folder.mkdir(parents=True, exist_ok=True)
     owner = folder / "owner.json"
     partial = owner.with_suffix(f".{os.getpid()}.partial")
     partial.write_text(json.dumps({"checkpoint": location}))
     partial.rename(owner)
-    now = folder.stat().st_mtime
+
+
+@cache
+def _sweep_once(identity: str) -> None:
+    """Sweeps unless this process has done so for the query: a slot that is rebuilt often need not look each time."""
+    _sweep(identity)
+
+
+def _sweep(identity: str) -> None:
+    """Removes what nobody will use; the query's own folder has just been written to, which tells the time."""
+    own = hot_folder(identity)
+    now = own.stat().st_mtime
     for other in hot_root().iterdir():
-        if other != folder and not _is_wanted(other, now):
+        if other != own and not _is_wanted(other, now):
             shutil.rmtree(other, ignore_errors=True)
-
-
-def forget(identity: str) -> None:
-    """Removes the hot state of a query that has stopped; it can be rebuilt."""
-    shutil.rmtree(hot_folder(identity), ignore_errors=True)
 
 
 def _is_wanted(folder: Path, now: float) -> bool:

@@ -144,20 +144,32 @@ def test_damaged_arrays_are_rebuilt(tmp_path: Path, damage: str) -> None:
     assert worker.step("b 2 1 p") == (("x p",), False)
 
 
-def test_whoever_builds_state_sweeps_its_machine(tmp_path: Path, hot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone, unused, used = (Worker(tmp_path / name) for name in ("gone", "unused", "used"))
+def test_whoever_first_builds_state_sweeps_its_machine(tmp_path: Path, hot: Path) -> None:
+    gone, unused, used, other = (Worker(tmp_path / name) for name in ("gone", "unused", "used", "other"))
     for worker in (gone, unused, used):
         worker.step("a 1 1 x")
     (hot / "nobody's").mkdir()
     (tmp_path / "gone" / "anabranch" / "metadata.json").unlink()
     for folder in (unused.stamp.parent, hot / "nobody's"):
         os.utime(folder, (0, 0))
-    other = Worker(tmp_path / "other")
     forget(other.identity)  # as on a machine that the driver has not been on
     other.step("a 1 1 x")
     assert {folder.name for folder in hot.iterdir()} == {used.identity, other.identity}
     assert used.step("b 2 1 p") == (("x p",), True)
     assert unused.step("b 2 1 p") == (("x p",), False)
+
+
+def test_a_slot_that_is_built_again_does_not_sweep_again(tmp_path: Path, hot: Path) -> None:
+    worker = Worker(tmp_path / "rebuilt")
+    worker.step("a 1 1 x", keep=False)
+    (hot / "left").mkdir()
+    os.utime(hot / "left", (0, 0))
+    forget(worker.identity)
+    assert worker.step("b 2 1 p") == (("x p",), False)
+    assert {folder.name for folder in hot.iterdir()} == {worker.identity, "left"}
+    # A query that starts sweeps whatever was done before.
+    Worker(tmp_path / "rebuilt")
+    assert {folder.name for folder in hot.iterdir()} == {worker.identity}
 
 
 def test_state_that_is_swept_away_during_a_step_is_built_again(tmp_path: Path) -> None:
