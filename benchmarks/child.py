@@ -41,7 +41,7 @@ MODULES: dict[System, str] = {
     "ours": "ours",
     "native": "spark_native",
     "native-rocksdb": "spark_native",
-    "native-lazy-compiler": "spark_native",
+    "native-our-jvm": "spark_native",
     "count": "plain_count",
 }
 """Which module starts a system; only that one is loaded, so that nobody's libraries weigh on another's memory."""

@@ -23,7 +23,7 @@ from benchmarks.measure import Cost, measure
 from benchmarks.workloads import DATA, Workload, written
 
 ROOT = Path(__file__).parent.parent
-System = Literal["ours", "native", "native-rocksdb", "native-lazy-compiler", "count"]
+System = Literal["ours", "native", "native-rocksdb", "native-our-jvm", "count"]
 TIMEOUT = 900.0
 SHARED_MEMORY = "/dev/shm"
 

@@ -78,9 +78,9 @@ def spark_w3(bench: Bench) -> list[Figure]:
 
 
 def spark_w3_settings(bench: Bench) -> list[Figure]:
-    """Spark's own joins with either state store and either compiler setting: which to compare with."""
+    """Spark's own joins with either state store, and with what our own JVM is told: which to compare with."""
     workload = w3(bench.sizes.rows, bench.sizes.batches)
-    systems: tuple[System, ...] = ("native", "native-rocksdb", "native-lazy-compiler")
+    systems: tuple[System, ...] = ("native", "native-rocksdb", "native-our-jvm")
     runs = {system: bench.spark(system, workload, 0) for system in systems}
     figures = []
     for system, one in runs.items():

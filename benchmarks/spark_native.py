@@ -4,7 +4,7 @@ Every pair of relations is held within the window by an interval condition, whic
 no delay let Spark drop rows as early as it can. Spark takes one event time per input of a join, so an intermediate
 result keeps that of its first relation and carries the others as plain timestamps. Relations are joined in the order of
 the workload, which names the fastest stream last. Either state store can be asked for (RocksDB gets changelog
-checkpoints and the join state format made for it), and so can the compiler thresholds that serve our own driver.
+checkpoints and the join state format made for it), and so can all that our own driver's JVM is told.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from anabranch.host.spark.jvm import driver_options
 from benchmarks.job import Job
 from benchmarks.workloads import Workload
 
@@ -31,12 +32,8 @@ def settings(job: Job) -> dict[str, str]:
     match job.system:
         case "native-rocksdb":
             return ROCKSDB
-        case "native-lazy-compiler":
-            # Here, else its libraries weigh on every run's memory.
-            from anabranch.host.spark.session import recommended_configuration
-
-            options = "spark.driver.extraJavaOptions"
-            return {options: recommended_configuration()[options]}
+        case "native-our-jvm":
+            return {"spark.driver.extraJavaOptions": " ".join(driver_options())}
         case _:
             return {}
 

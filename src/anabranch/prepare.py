@@ -22,7 +22,8 @@ from pyspark import SparkContext
 from anabranch.api import Session
 from anabranch.errors import HostError
 from anabranch.host.spark.archive import OFF, archive_file, writing_options
-from anabranch.host.spark.session import LAZY_COMPILER, local_session
+from anabranch.host.spark.jvm import running_options
+from anabranch.host.spark.session import local_session
 
 KERNELS = (
     "anabranch.engine.kernels",
@@ -66,7 +67,7 @@ def make_archive() -> Path:
 
 def record(file: Path) -> None:
     """Runs the two queries; when this returns, the JVM has ended and left the archive."""
-    options = " ".join((LAZY_COMPILER, *writing_options(file)))
+    options = " ".join((*running_options(), *writing_options(file)))
     spark = local_session(2, **{"spark.driver.extraJavaOptions": options, "spark.driver.memory": "1g"})
     session = Session(spark)
     with tempfile.TemporaryDirectory() as folder:

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from anabranch.host.spark import archive, session
+from anabranch.host.spark import archive, jvm, session
 from anabranch.host.spark.warming import warm_workers
 
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("sys.prefix", str(tmp_path))
-    monkeypatch.delenv(archive.OFF, raising=False)
+    for name in (archive.OFF, *jvm.SPOKEN, "SPARK_HOME", "SPARK_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
     return tmp_path
 
 
@@ -26,11 +27,26 @@ def test_an_archive_that_is_there_is_mapped(environment: Path, monkeypatch: pyte
     file = archive.archive_file()
     file.parent.mkdir(parents=True)
     file.touch()
-    options = session.recommended_configuration()[key]
-    assert options.startswith(session.LAZY_COMPILER)
-    assert f"-XX:SharedArchiveFile={file}" in options.split()
+    options = session.recommended_configuration()[key].split()
+    assert options[: len(jvm.LAZY_COMPILER)] == [*jvm.LAZY_COMPILER]
+    assert f"-XX:SharedArchiveFile={file}" in options
     monkeypatch.setenv(archive.OFF, "1")
-    assert session.recommended_configuration()[key] == session.LAZY_COMPILER
+    assert session.recommended_configuration()[key].split() == [*jvm.LAZY_COMPILER, jvm.COLLECTOR]
+
+
+def test_a_collector_that_the_user_has_chosen_is_not_contradicted(
+    environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of them keep the JVM from starting."""
+    assert jvm.COLLECTOR in jvm.driver_options()
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Xss4m -XX:+UseZGC")
+    assert jvm.driver_options() == jvm.LAZY_COMPILER
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Xss4m")
+    assert jvm.COLLECTOR in jvm.driver_options()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(environment))
+    assert jvm.COLLECTOR in jvm.driver_options()
+    (environment / "spark-defaults.conf").write_text("spark.driver.defaultJavaOptions  -XX:+UseG1GC\n")
+    assert jvm.driver_options() == jvm.LAZY_COMPILER
 
 
 def test_another_java_has_another_archive(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,8 @@ try:
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
 
-    from anabranch.host.spark.archive import java_command, mapping_options
+    from anabranch.host.spark.archive import java_command
+    from anabranch.host.spark.jvm import driver_options
 except ModuleNotFoundError as error:
     raise HostError(
         "pyspark is not installed", hint="install the package with its extra: pip install 'anabranch[spark]'"
@@ -34,21 +35,6 @@ __all__ = ["DataFrame", "SparkSession", "local_session", "open_session", "recomm
 
 OLDEST_JAVA = 17
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
-LAZY_COMPILER = " ".join(
-    f"-XX:Tier4{name}={10 * usual}"
-    for name, usual in {
-        "InvocationThreshold": 5_000,
-        "MinInvocationThreshold": 600,
-        "CompileThreshold": 15_000,
-        "BackEdgeThreshold": 40_000,
-    }.items()
-)
-"""HotSpot's usual thresholds for its optimizing compiler, ten times over.
-
-Spark plans every micro-batch anew, through thousands of methods that each run some hundred times a batch. Optimizing
-them all takes more CPU in the first minutes than running the stream; the loops over rows run often enough to be
-optimized anyway.
-"""
 
 
 def recommended_configuration() -> dict[str, str]:
@@ -56,8 +42,8 @@ def recommended_configuration() -> dict[str, str]:
 
     Checkpoint files through `FileSystem` spare one forked process per file on a disk without Hadoop's native library.
     Without reduce locality Spark does not drag slots to where most of their rows happen to be. Larger Arrow batches
-    cost less per row. The daemon forks workers that have the engine loaded. The driver's compiler is in less of a hurry
-    (`LAZY_COMPILER`), and maps Spark's classes where they are archived; on `local[n]` the driver runs the tasks too.
+    cost less per row. The daemon forks workers that have the engine loaded. What the
+    driver's JVM is told stands in `anabranch.host.spark.jvm`.
     """
     return {
         "spark.sql.streaming.checkpointFileManagerClass": (
@@ -68,7 +54,7 @@ def recommended_configuration() -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
         "spark.shuffle.reduceLocality.enabled": "false",
         "spark.python.daemon.module": "anabranch.host.spark.daemon",
-        "spark.driver.extraJavaOptions": " ".join((LAZY_COMPILER, *mapping_options())),
+        "spark.driver.extraJavaOptions": " ".join(driver_options()),
     }
 
 

@@ -33,21 +33,22 @@ _NOT_HASHED = (ArrayType, MapType, StructType, VariantType)
 def tagged_union(layout: WireLayout, partitioning: Partitioning, frames: Mapping[str, DataFrame]) -> DataFrame:
     """All relations in the wire layout, with the slot of each row, and whether it passes where that is to be observed.
 
-    A row that several slots need is there several times.
+    A row that several slots need is there several times. Each relation is one projection: Spark plans it anew for
+    every micro-batch, so what is written shorter is planned faster.
     """
     relations = layout.query.graph.relations
-    wire = [quote(name) for name in layout.schema.names if name != RELATION]
-    observed = [PASSES] if has_observed_filters(relations) else []
+    is_observed = has_observed_filters(relations)
     parts = []
     for position, relation in enumerate(relations):
-        part = relation_frame(position, relation, layout, frames[relation.stream])
-        number = RELATION
-        passes = PASSES
+        columns = wire_columns(position, relation, layout, frames[relation.stream])
+        passes = columns.pop(PASSES)
         if relation.filter is not None and keeps_null_keys_out(relation.filter):
-            number = f"CAST(CASE WHEN {PASSES} THEN {position} ELSE {~position} END AS TINYINT) AS {RELATION}"
-            passes = f"TRUE AS {PASSES}"
-        slot = _slot(layout, partitioning, relation.name)
-        parts.append(part.selectExpr(number, *wire, f"{slot} AS {SLOT}", *(passes for _ in observed)))
+            columns[RELATION] = f"CAST(CASE WHEN {passes} THEN {position} ELSE {~position} END AS TINYINT)"
+            passes = "TRUE"
+        columns[SLOT] = _slot(layout, partitioning, relation.name, columns)
+        if is_observed:
+            columns[PASSES] = passes
+        parts.append(_selected(relation, frames[relation.stream], columns))
     return reduce(DataFrame.unionAll, parts)
 
 
@@ -62,6 +63,13 @@ def keeps_null_keys_out(condition: Expr) -> bool:
 
 
 def relation_frame(position: int, relation: Relation, layout: WireLayout, frame: DataFrame) -> DataFrame:
+    """One relation in the wire layout, with whether each row passes its filter."""
+    return _selected(relation, frame, wire_columns(position, relation, layout, frame))
+
+
+def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: DataFrame) -> dict[str, str]:
+    """The SQL of every wire column of a relation, and of whether a row passes its filter."""
+
     def column(reference: Column) -> str:
         return quote(reference.name)
 
@@ -69,7 +77,6 @@ def relation_frame(position: int, relation: Relation, layout: WireLayout, frame:
     selected = {
         RELATION: f"CAST({position} AS TINYINT)",
         TIME: f"unix_micros(CAST({quote(relation.event_time)} AS TIMESTAMP))",
-        PASSES: "TRUE" if relation.filter is None else f"coalesce({to_spark_sql(relation.filter, column)}, FALSE)",
     }
     for wire, code in zip(layout.code_columns, layout.codes[relation.name], strict=False):
         if code == row_code(relation.name):
@@ -80,17 +87,17 @@ def relation_frame(position: int, relation: Relation, layout: WireLayout, frame:
             if isinstance(layout.query, Bundle):
                 # Rows without this key are of use to the queries that do not compare it; the others filter them.
                 selected[wire] = f"coalesce({selected[wire]}, 0L)"
-    placed = {wire: name for name, wire in layout.payload[relation.name].items()}
-    expressions = []
-    for field in [*layout.schema.names, PASSES]:
-        if field in selected:
-            text = selected[field]
-        elif field in placed:
-            text = quote(placed[field])
-        else:
-            text = f"CAST(NULL AS {spark_type(layout.schema.field(field).type)})"
-        expressions.append(f"{text} AS {quote(field)}")
-    return frame.where(f"{quote(relation.event_time)} IS NOT NULL").selectExpr(*expressions)
+    selected |= {wire: quote(name) for name, wire in layout.payload[relation.name].items()}
+    columns = {
+        field.name: selected.get(field.name, f"CAST(NULL AS {spark_type(field.type)})") for field in layout.schema
+    }
+    columns[PASSES] = "TRUE" if relation.filter is None else f"coalesce({to_spark_sql(relation.filter, column)}, FALSE)"
+    return columns
+
+
+def _selected(relation: Relation, frame: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    timed = frame.where(f"{quote(relation.event_time)} IS NOT NULL")
+    return timed.selectExpr(*(f"{text} AS {quote(name)}" for name, text in columns.items()))
 
 
 def to_slots(frame: DataFrame, partitioning: Partitioning, anchor: DataFrame | None = None) -> DataFrame:
@@ -102,24 +109,24 @@ def to_slots(frame: DataFrame, partitioning: Partitioning, anchor: DataFrame | N
     return rows if anchor is None else anchored(rows, anchor)
 
 
-def _slot(layout: WireLayout, partitioning: Partitioning, relation: str) -> str:
+def _slot(layout: WireLayout, partitioning: Partitioning, relation: str, columns: Mapping[str, str]) -> str:
     """The key of a row's slot as SQL; a generator of them where a row goes to several."""
     keys = slot_keys(partitioning.slots)
     slots = [[keys[slot] for slot in of_cell] for of_cell in partitioning.slots_of(relation)]
-    place = _place(layout, partitioning, relation)
-    if partitioning.is_partition:
+    place = _place(layout, partitioning, relation, columns)
+    if all(len(of_cell) == 1 for of_cell in slots):
         return _entry([str(of_cell[0]) for of_cell in slots], place)
     arrays = [f"array({', '.join(map(str, of_cell))})" for of_cell in slots]
     return f"explode({_entry(arrays, place)})"
 
 
-def _place(layout: WireLayout, partitioning: Partitioning, relation: str) -> str:
+def _place(layout: WireLayout, partitioning: Partitioning, relation: str, columns: Mapping[str, str]) -> str:
     """The mixed-radix coordinate of a row, as SQL; the same number as `engine.ownership` computes."""
     place = "0"
     for dimension in partitioning.members(relation):
         if dimension.share > 1:
             wire = layout.code_columns[layout.codes[relation].index(dimension.code)]
-            coordinate = f"pmod(xxhash64({quote(wire)}), {dimension.share}L)"
+            coordinate = f"pmod(xxhash64({columns[wire]}), {dimension.share}L)"
             place = coordinate if place == "0" else f"({place} * {dimension.share} + {coordinate})"
     return place
 

@@ -1,0 +1,59 @@
+"""What the JVM of the driver is told, which on `local[n]` runs the tasks too.
+
+Law: what the user has said of the JVM is not contradicted, because two choices of a collector keep it from starting.
+Limit: executors on a cluster start with the options of the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from anabranch.host.spark.archive import mapping_options
+
+LAZY_COMPILER = tuple(
+    f"-XX:Tier4{name}={10 * usual}"
+    for name, usual in {
+        "InvocationThreshold": 5_000,
+        "MinInvocationThreshold": 600,
+        "CompileThreshold": 15_000,
+        "BackEdgeThreshold": 40_000,
+    }.items()
+)
+"""HotSpot's usual thresholds for its optimizing compiler, ten times over.
+
+Spark plans every micro-batch anew, through thousands of methods that each run some hundred times a batch. Optimizing
+them all takes more CPU in the first minutes than running the stream; the loops over rows run often enough to be
+optimized anyway.
+"""
+COLLECTOR = "-XX:+UseParallelGC"
+"""The collector that asks least of the code it serves: Spark's planner makes much garbage, and keeps nearly nothing.
+
+State lives outside the JVM, so its heap stays small and its pauses short. With HotSpot's usual collector every write of
+a reference is longer, to run and to compile: a twelfth of a run's CPU.
+"""
+SPOKEN = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+"""Environment variables through which a JVM hears of options."""
+
+
+def driver_options() -> tuple[str, ...]:
+    """The options of a driver that starts now."""
+    return (*running_options(), *mapping_options())
+
+
+def running_options() -> tuple[str, ...]:
+    """The options but for the archive of classes."""
+    return LAZY_COMPILER if _collector_is_chosen() else (*LAZY_COMPILER, COLLECTOR)
+
+
+def _collector_is_chosen() -> bool:
+    """True when the environment or Spark's own settings file names a collector."""
+    said = [os.environ.get(name, "") for name in SPOKEN]
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))
+    if folder:
+        with suppress(OSError):
+            said.append((Path(folder) / "spark-defaults.conf").read_text(errors="replace"))
+    return any(re.search(r"-XX:\+Use\w+GC\b", text) for text in said)
