@@ -97,15 +97,21 @@ def key_code_sql(expr_sql: str, kind: pa.DataType) -> str:
 
 
 def spark_type(kind: pa.DataType) -> str:
-    """The Spark SQL name of a scalar type."""
+    """The Spark SQL name of a type."""
     if is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     if pa.types.is_timestamp(kind):
-        return "TIMESTAMP"
+        return "TIMESTAMP" if kind.tz else "TIMESTAMP_NTZ"
     if pa.types.is_duration(kind):
         return "INTERVAL DAY TO SECOND"
     if is_text(kind):
         return "STRING"
+    if pa.types.is_list(kind):
+        return f"ARRAY<{spark_type(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"MAP<{spark_type(kind.key_type)}, {spark_type(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        return f"STRUCT<{', '.join(f'{quote(field.name)}: {spark_type(field.type)}' for field in kind)}>"
     names = {
         pa.bool_(): "BOOLEAN",
         pa.int8(): "TINYINT",
@@ -115,6 +121,7 @@ def spark_type(kind: pa.DataType) -> str:
         pa.float32(): "FLOAT",
         pa.float64(): "DOUBLE",
         pa.date32(): "DATE",
+        pa.binary(): "BINARY",
         pa.null(): "VOID",
     }
     return names[kind]
