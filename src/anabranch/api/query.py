@@ -17,6 +17,7 @@ from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.sample import StreamSample, sample_streams
 from anabranch.plan.mesh import Plan
+from anabranch.plan.query import Query
 from anabranch.schema import Schema
 from anabranch.stats.measured import from_progress
 from anabranch.stats.meshes import LearntMesh
@@ -49,6 +50,7 @@ class ContinuousQuery:
         self._streams = {
             relation.stream: session._streams[relation.stream.lower()] for relation in self._query.graph.relations
         }
+        self._sample: Sample | None = None
 
     @property
     def text(self) -> str:
@@ -101,11 +103,12 @@ class ContinuousQuery:
         """
         return from_progress(self._query, handle.recentProgress).to_mapping()
 
-    @cached_property
+    @property
     def _sampled(self) -> Sample:
         """What the samples of the streams say, and their rows; taken once."""
-        taken = {name: stream.sample() for name, stream in self._streams.items() if stream.sample is not None}
-        return sample_streams(self._query, {name: sample for name, sample in taken.items() if sample is not None})
+        if self._sample is None:
+            (self._sample,) = look_at_streams([self._query], self._streams)
+        return self._sample
 
     @cached_property
     def _learn_mesh(self) -> Learn:
@@ -124,3 +127,10 @@ class ContinuousQuery:
     def writeStream(self) -> ContinuousQueryWriter:
         """Where the results shall go, and how; ends with `start()`."""
         return ContinuousQueryWriter(self)
+
+
+def look_at_streams(queries: Sequence[Query], streams: Mapping[str, RegisteredStream]) -> list[Sample]:
+    """What the samples of streams say of each query; each sample is taken once for all of them."""
+    read = {relation.stream for query in queries for relation in query.graph.relations}
+    taken = {name: stream.sample() for name, stream in streams.items() if name in read and stream.sample is not None}
+    return sample_streams(queries, {name: sample for name, sample in taken.items() if sample is not None})

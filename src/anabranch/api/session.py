@@ -75,7 +75,7 @@ class Session:
         sample
             Some rows of the stream as a batch DataFrame of the same columns, such as its first files read with
             `spark.read`, or a function that gives them when they are needed. Plans are then chosen by what is seen in
-            them; all of it is read, once for each query.
+            them; all of it is read, and asked for once by queries that run together.
 
         Raises
         ------

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from copy import copy
 from typing import TYPE_CHECKING
 
+from anabranch.api.query import RegisteredStream, look_at_streams
 from anabranch.api.run import RunSettings
 from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.choosing import first_plan, headline
@@ -13,11 +14,11 @@ from anabranch.errors import BundleError, SpecError
 from anabranch.host.spark.bundle_sink import BundleSink
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.sink import Sink
+from anabranch.optimize import Choice
 from anabranch.plan.bundle import Bundle, BundlePlan, bundle, describe
 from anabranch.plan.execution import DEFAULT_EXECUTION
 
 if TYPE_CHECKING:
-    from anabranch.api.query import RegisteredStream
     from anabranch.api.session import Session
 
 
@@ -61,13 +62,19 @@ class Together(RunSettings):
 
     def explanation(self) -> str:
         """What the queries share, what each asks beyond that, and the choice of its plan."""
+        self._look_at_streams()
         parts = [describe(self._bundle)]
         parts += [f"== {name} ==\n{writer.explanation()}" for name, writer in self._as_they_run.items()]
         return "\n\n".join(parts)
 
     def headlines(self) -> list[str]:
         """The chosen plan of each query and why, in one line each."""
-        return [f"{name}: {headline(writer.choice())}" for name, writer in self._as_they_run.items()]
+        return [f"{name}: {headline(choice)}" for name, choice in self.choices().items()]
+
+    def choices(self) -> dict[str, Choice]:
+        """The plan that each query's settings lead to; streams are sampled once for all of them."""
+        self._look_at_streams()
+        return {name: writer.choice() for name, writer in self._as_they_run.items()}
 
     def start(self) -> QueryHandle:
         """Starts the queries as one streaming query.
@@ -87,7 +94,7 @@ class Together(RunSettings):
         checkpoint = self._checkpoint(
             f"the run of queries {', '.join(writers)}", must_last=any(writer.is_lasting for writer in writers.values())
         )
-        choices = {name: writer.choice() for name, writer in writers.items()}
+        choices = self.choices()
         return self._run(
             self._session,
             self._streams,
@@ -97,6 +104,14 @@ class Together(RunSettings):
             checkpoint,
             {name: writer.course(choices[name]) for name, writer in writers.items()},
         )
+
+    def _look_at_streams(self) -> None:
+        """Afterwards every query that its choice needs it for has its sample."""
+        # A query may be there twice, under two names.
+        waiting = list(dict.fromkeys(writer.query for writer in self._writers.values() if writer.needs_sample))
+        found = look_at_streams([query._query for query in waiting], self._streams)
+        for query, sample in zip(waiting, found, strict=True):
+            query._sample = sample
 
     @property
     def _as_they_run(self) -> dict[str, ContinuousQueryWriter]:

@@ -123,7 +123,7 @@ class ContinuousQueryWriter(RunSettings):
     def choice(self) -> Choice:
         """The plan that these settings lead to, with the numbers it rests on and every plan it was chosen from."""
         query = self._query
-        sample = query._sampled if self._wishes.need_statistics(query._query) else Sample()
+        sample = query._sampled if self._is_told_by_samples else Sample()
         interval = parse_duration(self._trigger.get("processingTime", "0 seconds")) / 1e6
         return decide(
             query._query,
@@ -134,6 +134,11 @@ class ContinuousQueryWriter(RunSettings):
             learn=query._learn_mesh if sample.rows else None,
             gate=(self._adapt or Settings()).gate,
         )
+
+    @property
+    def needs_sample(self) -> bool:
+        """Whether the streams are still to be looked at before a plan is chosen."""
+        return self._is_told_by_samples and self._query._sample is None
 
     def headlines(self) -> list[str]:
         """The chosen plan and why, in one line."""
@@ -252,6 +257,10 @@ class ContinuousQueryWriter(RunSettings):
             self.course(choice),
             self._execution,
         )
+
+    @property
+    def _is_told_by_samples(self) -> bool:
+        return self._wishes.need_statistics(self._query._query)
 
     @property
     def _sink_format(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,14 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from anabranch import launch
+from anabranch.cli import main
 from anabranch.errors import NoFeasiblePlan
-from anabranch.launch import prepare, start
+from anabranch.launch import prepare, prepare_together, start
 from anabranch.optimize import Proposal
 from anabranch.schema import TIMESTAMP
-from anabranch.spec import SinkSpec, load
+from anabranch.spec import SinkSpec, Spec, StreamSpec, TogetherSpec, load, load_any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from anabranch.host.spark.sample import StreamSample
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "orders.yaml"
 
@@ -109,3 +114,58 @@ def test_a_sample_of_many_files_is_scaled_to_all_of_them(
     monkeypatch.setattr("anabranch.host.spark.sample.MOST_FILES", 1)
     used = {item.what: item.value for item in prepare(load(sampled_spec), spark).choice().estimates.used}
     assert used["rate of a"] == pytest.approx(500, rel=0.1)
+
+
+def with_queries(file: Path, *conditions: str) -> Path:
+    """The spec with a query for each condition in place of its own, and one of a single relation."""
+    document = yaml.safe_load(file.read_text())
+    text, sink = document.pop("query"), document.pop("sink")
+    queries = [text.replace("a.v < 20", condition) for condition in conditions]
+    queries.append("SELECT d.v AS x FROM a [RANGE 1 SECOND] AS d")
+    document["queries"] = {f"q{number}": {"query": query, "sink": sink} for number, query in enumerate(queries)}
+    together = file.with_name("together.yaml")
+    together.write_text(yaml.safe_dump(document))
+    return together
+
+
+@pytest.mark.spark
+def test_several_queries_are_explained_by_one_session_and_one_sample_of_each_stream(
+    spark: SparkSession, sampled_spec: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each query had a session of its own, in which all its streams were sampled again."""
+    happened: Counter[str] = Counter()
+    look = launch.sample
+
+    def session(chosen: Spec, **settings: str) -> SparkSession:
+        happened["session"] += 1
+        return spark
+
+    def sample(stream: StreamSpec, spark: SparkSession) -> StreamSample | None:
+        happened[stream.name] += 1
+        return look(stream, spark)
+
+    monkeypatch.setattr(launch, "session", session)
+    monkeypatch.setattr(launch, "sample", sample)
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)
+    assert main(["explain", str(sampled_spec), "--sample"]) == 0
+    alone = capsys.readouterr().out
+    happened.clear()
+    assert main(["explain", str(with_queries(sampled_spec, "a.v < 20", "a.v < 50")), "--sample"]) == 0
+    together = capsys.readouterr().out
+    assert happened == Counter(["session", "a", "b", "c"])
+    # What is known of a query, and the plan that follows, is what it would be alone.
+    assert f"== q0 ==\n{alone}" in together
+    assert "sampled" in together.split("== q1 ==")[1]
+
+
+@pytest.mark.spark
+def test_a_filter_that_fails_on_sampled_rows_hides_nothing_of_the_other_queries(
+    spark: SparkSession, sampled_spec: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = load_any(with_queries(sampled_spec, "a.v < 20", "a.v * 9223372036854775807 > 5"))
+    assert isinstance(spec, TogetherSpec)
+    choices = prepare_together(spec, spark).choices()
+    sources = {name: {item.source for item in choice.estimates.used} for name, choice in choices.items()}
+    assert "sampled" in sources["q0"]
+    assert "sampled" not in sources["q1"]
+    assert "could not be sampled" in caplog.text

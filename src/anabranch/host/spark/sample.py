@@ -1,4 +1,4 @@
-"""Statistics sampled from the first rows of streams, by two small Spark jobs before a query starts.
+"""Statistics sampled from the first rows of streams, by two small Spark jobs before one query or several start.
 
 A stream cannot be looked at before it runs, but where Spark can read the same source as a batch its first files can.
 Other sources say nothing: their numbers stay unknown. What is read is bounded (`MOST_FILES`, `MOST_BYTES`,
@@ -8,17 +8,19 @@ Other sources say nothing: their numbers stay unknown. What is read is bounded (
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 
+from anabranch.engine.batch import RelationBatch
 from anabranch.host.sample import Sample, Stretch, sampled
 from anabranch.host.spark.source import PASSES, relation_frame
-from anabranch.host.wire import RELATION, TIME, wire_layout
+from anabranch.host.wire import RELATION, TIME, WireLayout, wire_layout
+from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query import Query
 
@@ -29,6 +31,8 @@ MOST_ROWS = 20_000
 _SEED = 1
 _EDGES = (0.05, 0.95)
 """Rates are taken between these quantiles of event time: a stray row far away would spoil them."""
+
+_QUERY = "_query"
 
 _log = logging.getLogger(__name__)
 
@@ -69,45 +73,89 @@ def sample_of_files(reader: DataFrameReader, format: str, path: str, spark: Spar
     return StreamSample(reader.load(first), taken / total, latest)
 
 
-def sample_streams(query: Query, samples: Mapping[str, StreamSample]) -> Sample:
-    """What the samples, by stream, say of the query, and some of their rows."""
+def sample_streams(queries: Sequence[Query], samples: Mapping[str, StreamSample]) -> list[Sample]:
+    """What the samples, by stream, say of each query, and some of their rows; the same jobs look for all queries."""
     if not samples:
-        return Sample()
+        return [Sample() for _ in queries]
     try:
-        return _sampled(query, samples)
+        return _sampled(queries, samples)
     except PySparkException as error:
+        if len(queries) > 1:
+            # What fails may be a condition of one of them, and the others can do without it.
+            return [sample for query in queries for sample in sample_streams([query], samples)]
         _log.warning("the streams could not be sampled, so nothing is known of them: %s", error)
-        return Sample()
+        return [Sample()]
 
 
-def _sampled(query: Query, samples: Mapping[str, StreamSample]) -> Sample:
-    layout = wire_layout(query, choose_partitioning(query.graph, 1))
-    relations = [(i, r) for i, r in enumerate(query.graph.relations) if r.stream in samples]
-    frames = {i: relation_frame(i, r, layout, samples[r.stream].frame) for i, r in relations}
-    every = reduce(DataFrame.unionAll, frames.values())
-    counted = every.groupBy(RELATION).agg(
+def _sampled(queries: Sequence[Query], samples: Mapping[str, StreamSample]) -> list[Sample]:
+    layouts = [wire_layout(query, choose_partitioning(query.graph, 1)) for query in queries]
+    frames = {
+        (number, position): relation_frame(position, relation, layouts[number], samples[relation.stream].frame)
+        for number, query in enumerate(queries)
+        for position, relation in enumerate(query.graph.relations)
+        if relation.stream in samples
+    }
+    newest: dict[str, int | None] = {}
+    stretches: list[dict[str, Stretch]] = [{} for _ in queries]
+    parts: list[list[DataFrame]] = [[] for _ in queries]
+    for row in _counted(frames).collect():
+        number, position = row[_QUERY], row[RELATION]
+        relation = queries[number].graph.relations[position]
+        sample = samples[relation.stream]
+        early, late = row["edges"]
+        seconds, rows = (late - early) / (_EDGES[1] - _EDGES[0]) / 1e6, float(row["rows"])
+        if sample.latest is not None:
+            if relation.stream not in newest:
+                newest[relation.stream] = _newest(sample.latest, relation)
+            end = newest[relation.stream]
+            seconds, rows = ((end - row["oldest"]) / 1e6 if end else 0.0), rows / sample.share
+        stretches[number][relation.name] = Stretch(rows, seconds, row["passing"])
+        part = frames[number, position].where(PASSES)
+        wanted = MOST_ROWS / max(row["rows"] * row["passing"], 1.0)
+        parts[number].append(part if wanted >= 1 else part.sample(wanted, _SEED))
+    looked_at = _collected(parts, layouts)
+    return [
+        Sample(sampled(query, known, rows), rows) if known else Sample()
+        for query, known, rows in zip(queries, stretches, looked_at, strict=True)
+    ]
+
+
+def _counted(frames: Mapping[tuple[int, int], DataFrame]) -> DataFrame:
+    """For each relation of each query: how many rows it has, when, and the share of them that its filter passes."""
+    narrow = [
+        frame.select(f.lit(number).alias(_QUERY), RELATION, TIME, PASSES) for (number, _), frame in frames.items()
+    ]
+    of_relation = reduce(DataFrame.unionAll, narrow).groupBy(_QUERY, RELATION)
+    return of_relation.agg(
         f.count("*").alias("rows"),
         f.min(TIME).alias("oldest"),
         f.percentile_approx(TIME, list(_EDGES), 10_000).alias("edges"),
         f.avg(f.col(PASSES).cast("double")).alias("passing"),
     )
-    stretches: dict[str, Stretch] = {}
-    parts = []
-    for row in counted.collect():
-        relation = query.graph.relations[row[RELATION]]
-        sample = samples[relation.stream]
-        early, late = row["edges"]
-        seconds, rows = (late - early) / (_EDGES[1] - _EDGES[0]) / 1e6, float(row["rows"])
-        if sample.latest is not None:
-            time = f.unix_micros(f.col(f"`{relation.event_time}`").cast("timestamp"))
-            newest = sample.latest.agg(f.max(time)).collect()[0][0]
-            seconds, rows = ((newest - row["oldest"]) / 1e6 if newest else 0.0), rows / sample.share
-        stretches[relation.name] = Stretch(rows, seconds, row["passing"])
-        part = frames[row[RELATION]].where(PASSES)
-        wanted = MOST_ROWS / max(row["rows"] * row["passing"], 1.0)
-        parts.append(part if wanted >= 1 else part.sample(wanted, _SEED))
-    if not parts:
-        return Sample()
-    kept = reduce(DataFrame.unionAll, parts).select(*layout.schema.names).toArrow()
-    looked_at = layout.split(kept.cast(layout.schema))
-    return Sample(sampled(query, stretches, looked_at), looked_at)
+
+
+def _newest(latest: DataFrame, relation: Relation) -> int | None:
+    time = f.unix_micros(f.col(f"`{relation.event_time}`").cast("timestamp"))
+    found: int | None = latest.agg(f.max(time)).collect()[0][0]
+    return found
+
+
+def _collected(parts: Sequence[Sequence[DataFrame]], layouts: Sequence[WireLayout]) -> list[dict[str, RelationBatch]]:
+    """The rows of each query by relation, brought here by one job: side by side, each query in columns of its own."""
+    columns = [[f"q{number}{name}" for name in layout.schema.names] for number, layout in enumerate(layouts)]
+    sides = [
+        reduce(DataFrame.unionAll, of_query).select(*layouts[number].schema.names).toDF(*columns[number])
+        for number, of_query in enumerate(parts)
+        if of_query
+    ]
+    if not sides:
+        return [{} for _ in layouts]
+    table = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), sides).toArrow()
+    found: list[dict[str, RelationBatch]] = []
+    for layout, own, of_query in zip(layouts, columns, parts, strict=True):
+        if not of_query:
+            found.append({})
+            continue
+        kept = table.select(own).filter(table.column(own[0]).is_valid()).rename_columns(layout.schema.names)
+        found.append(layout.split(kept.cast(layout.schema)))
+    return found
