@@ -20,7 +20,7 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.testing.meshes import meshes
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import arrivals, batch_cuts, join_queries, plans
+from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, join_queries, late_filters, plans
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +32,7 @@ def _rusters_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(data=st.data(), sizes=st.lists(st.integers(1, 4), min_size=2, max_size=3))
 def test_queries_that_run_together_get_their_batch_answers(data: st.DataObject, sizes: list[int]) -> None:
     rows = data.draw(arrivals(max(sizes), most_rows=10), "rows")
-    texts = {f"q{i}": data.draw(join_queries(max(sizes), size), f"q{i}").cql for i, size in enumerate(sizes)}
-    queries = {name: compile_query(text, rows.catalog) for name, text in texts.items()}
-    try:
-        together = bundle(queries)
-    except BundleError:  # a filter of one query's own guards what may fail
-        reject()
+    queries, together = _together(data, rows, sizes)
     batches = data.draw(batch_cuts(rows), "batches")
     restarts = data.draw(st.sets(st.integers(1, len(batches)), max_size=2), "restarts")
     results: dict[str, list[pa.Table]] = {name: [] for name in queries}
@@ -60,13 +55,8 @@ def test_queries_that_run_together_get_their_batch_answers(data: st.DataObject, 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), sizes=st.lists(st.integers(2, 3), min_size=2, max_size=2))
 def test_changing_the_plan_of_one_query_changes_no_answer(data: st.DataObject, sizes: list[int]) -> None:
-    rows = data.draw(arrivals(3, most_rows=10), "rows")
-    texts = {f"q{i}": data.draw(join_queries(3, size), f"q{i}").cql for i, size in enumerate(sizes)}
-    queries = {name: compile_query(text, rows.catalog) for name, text in texts.items()}
-    try:
-        together = bundle(queries)
-    except BundleError:
-        reject()
+    rows = data.draw(arrivals(max(sizes), most_rows=10), "rows")
+    queries, together = _together(data, rows, sizes)
     host = _host(data, together, None)
     results: dict[str, list[pa.Table]] = {name: [] for name in queries}
     for batch in data.draw(batch_cuts(rows, least=3), "batches"):
@@ -82,10 +72,24 @@ def test_changing_the_plan_of_one_query_changes_no_answer(data: st.DataObject, s
         assert not describe_difference(batch_answer(query, rows.tables), answer)
 
 
+def _together(data: st.DataObject, rows: Arrivals, sizes: list[int]) -> tuple[dict[str, Query], Bundle]:
+    """Queries over the rows, each with late filters of its own, and the same as a bundle."""
+    queries = {}
+    for number, size in enumerate(sizes):
+        drawn = data.draw(join_queries(max(sizes), size), f"q{number}")
+        late = data.draw(late_filters(drawn, rows), f"late filters of q{number}")
+        event(f"late filters: {bool(late)}")
+        queries[f"q{number}"] = compile_query(drawn.cql, rows.catalog, late_filters=late)
+    try:
+        return queries, bundle(queries)
+    except BundleError:  # a filter of one query's own guards what may fail
+        reject()
+
+
 def _host(data: st.DataObject, together: Bundle, checkpoint: str | None) -> LocalHost:
     plan = BundlePlan({m.name: data.draw(_any_plan(m.query), f"plan of {m.name}") for m in together.members})
     return LocalHost(together, plan, slots=data.draw(st.sampled_from([1, 1, 2, 3, 4]), "slots"), checkpoint=checkpoint)
 
 
 def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
-    return meshes(query.graph) | plans(query.graph.names)
+    return meshes(query.graph) | plans(query.graph.names, query.graph.thetas)
