@@ -121,6 +121,12 @@ def type_name(kind: pa.DataType) -> str:
         return "interval"
     if is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return f"array<{type_name(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{type_name(kind.key_type)},{type_name(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{','.join(f'{field.name}:{type_name(field.type)}' for field in kind)}>"
     names = {
         "int8": "tinyint",
         "int16": "smallint",

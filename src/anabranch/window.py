@@ -8,6 +8,7 @@ Unix epoch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 
 MICROSECOND = 1
 UNITS: dict[str, int] = {
@@ -20,7 +21,7 @@ UNITS: dict[str, int] = {
     "week": 604_800_000_000,
 }
 FOREVER = 2**62
-"""The deadline of a row that never leaves; added to a time it still fits an int64."""
+"""The deadline of a row that never leaves; added to a time it still fits an int64. No duration is longer."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,34 @@ def parse_duration(text: str) -> int:
         size = UNITS.get(unit.lower().removesuffix("s"))
         if size is None:
             raise ValueError(f"unknown time unit '{unit}'; known are {', '.join(UNITS)}")
-        try:
-            total += round(float(number) * size)
-        except ValueError:
-            raise ValueError(f"expected a number before '{unit}', found '{number}'") from None
-    return total
+        total += scaled(number, unit, size)
+    return bounded(total, text)
+
+
+def scaled(number: str, unit: str, size: int) -> int:
+    """Microseconds of so many units, rounded; ValueError says what was expected.
+
+    >>> scaled("1.5", "seconds", UNITS["second"])
+    1500000
+    """
+    try:
+        count = Decimal(number)
+    except InvalidOperation:
+        count = Decimal("NaN")
+    if count.is_nan():
+        raise ValueError(f"expected a number before '{unit}', found '{number}'")
+    # Compared before it is multiplied: a power of ten may be too large to be written out.
+    if not -FOREVER <= count <= FOREVER:
+        raise _too_long(f"{number} {unit}")
+    return bounded(round(count * size), f"{number} {unit}")
+
+
+def bounded(micros: int, text: str) -> int:
+    """A duration that times can be added to; ValueError for a longer one."""
+    if abs(micros) > FOREVER:
+        raise _too_long(text)
+    return micros
+
+
+def _too_long(text: str) -> ValueError:
+    return ValueError(f"'{text}' is longer than {FOREVER // UNITS['day']:,} days")

@@ -48,6 +48,9 @@ def bind(text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> Logic
     slide = _common_slide(statement)
     if _is_grouped(statement):
         return _grouped(statement, sources, plan, slide)
+    scope = Scope(text, "SELECT", sources)
+    outputs = _outputs(statement, scope, scope.expression)
+    # After the outputs: where an aggregate is misspelt or not there, that is what to say.
     for item in statement.sources:
         if item.window is not None and item.window.slide is not None:
             raise BindError(
@@ -56,8 +59,7 @@ def bind(text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> Logic
                 span=item.window.slide.span,
                 hint="leave SLIDE out, or GROUP BY and aggregate",
             )
-    scope = Scope(text, "SELECT", sources)
-    return Project(plan, _outputs(statement, scope, scope.expression))
+    return Project(plan, outputs)
 
 
 # --- FROM ------------------------------------------------------------------------------------------------------------
@@ -130,7 +132,7 @@ def _refuse_unbounded(statement: Statement, sources: tuple[Source, ...]) -> None
                 text=statement.text,
                 span=item.window.span if item.window else item.span,
                 detail="all its rows would have to be kept for ever",
-                hint="write a window such as [RANGE 10 MINUTES], or allow unbounded windows for this query",
+                hint="write a window such as [RANGE 10 MINUTES], or set 'allow_unbounded' for this query",
             )
 
 

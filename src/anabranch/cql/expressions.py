@@ -20,7 +20,7 @@ from anabranch.cql.ast import (
 from anabranch.cql.cursor import Cursor
 from anabranch.cql.lexer import Kind, Token
 from anabranch.errors import ParseError, Span
-from anabranch.window import UNITS, parse_duration
+from anabranch.window import UNITS, bounded, parse_duration, scaled
 
 _COMPARISONS = {
     "=": "equal",
@@ -54,9 +54,22 @@ def duration(cursor: Cursor, expected: str) -> Duration:
         raise cursor.unexpected(expected)
     total = 0
     while cursor.peek().kind is Kind.NUMBER:
-        number = cursor.take()
-        total += round(float(number.value) * _unit(cursor))
-    return Duration(sign * total, _since(cursor, start))
+        total += _units(cursor, cursor.take())
+    span = _since(cursor, start)
+    try:
+        return Duration(sign * bounded(total, cursor.text[span.start : span.end]), span)
+    except ValueError as error:
+        raise ParseError(str(error), text=cursor.text, span=span) from None
+
+
+def _units(cursor: Cursor, number: Token) -> int:
+    """Microseconds of a number and the unit that follows it."""
+    name, size = cursor.peek().value, _unit(cursor)
+    try:
+        return scaled(number.value, name, size)
+    except ValueError as error:
+        span = Span(number.span.start, cursor.end_of_last)
+        raise ParseError(str(error), text=cursor.text, span=span) from None
 
 
 def _unit(cursor: Cursor) -> int:
@@ -270,14 +283,12 @@ def _interval(cursor: Cursor) -> Expression:
 
 def _interval_text(cursor: Cursor, text: Token) -> int:
     """`'5' SECOND`, or a whole duration inside the quotes."""
+    if len(text.value.split()) == 1:
+        return _units(cursor, text)
     try:
-        number = float(text.value)
-    except ValueError:
-        try:
-            return parse_duration(text.value)
-        except ValueError as error:
-            raise ParseError(str(error), text=cursor.text, span=text.span) from None
-    return round(number * _unit(cursor))
+        return parse_duration(text.value)
+    except ValueError as error:
+        raise ParseError(str(error), text=cursor.text, span=text.span) from None
 
 
 def _date(cursor: Cursor) -> Expression:
@@ -293,9 +304,9 @@ def _timestamp(cursor: Cursor) -> Expression:
     start, text = cursor.take().span.start, cursor.take()
     try:
         value = datetime.datetime.fromisoformat(text.value)
-    except ValueError:
+        value = value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
         raise _not_a("timestamp", "TIMESTAMP '2026-01-31 12:00:00'", cursor, text) from None
-    value = value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
     return Constant(value, _since(cursor, start))
 
 

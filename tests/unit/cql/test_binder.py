@@ -86,7 +86,7 @@ def bound(expression: str) -> Expr:
         ("CAST(s AS NUMERIC(5, 1))", "decimal(5,1)"),
         ("CAST(ts AS BIGINT)", "bigint"),
         ("n", "int"),
-        ("tags", "list<item: string>"),
+        ("tags", "array<string>"),
         ("tags IS NULL", "boolean"),
         ("day = ts", "boolean"),
         ("i IN (1, NULL)", "boolean"),
