@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gc
 import sys
+from contextlib import suppress
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -28,6 +30,10 @@ if loaded[LINEAR_ALGEBRA] is None:
     arraymath._HAVE_BLAS = find_spec("scipy") is not None
 
 if __name__ == "__main__":
+    # What every worker would import in its first task: pyarrow asks for pandas when it hands a column to numpy.
+    for name in ("pyspark.worker", "pandas", "pyarrow.pandas_compat"):
+        with suppress(ImportError):
+            import_module(name)
     # A worker collects garbage after every task. What was loaded here is none, and looking through it takes longer than
     # a small step of the engine.
     gc.collect()
