@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -12,7 +11,7 @@ import anabranch
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.host.spark.arrow_schema import from_spark
-from anabranch.host.spark.runner import batch_settings
+from anabranch.host.spark.runner import BATCH_SETTINGS
 from anabranch.host.spark.source import tagged_union
 from anabranch.host.wire import wire_layout
 from anabranch.plan.bundle import partitioning_of
@@ -37,18 +36,11 @@ EVERY_TYPE = [
     "named_struct('odd `name', 'x', 'parts', array(named_struct('q', 1.5D))) AS struct",
     "NULL AS nothing",
 ]
-RECORDS, BYTES = (f"spark.sql.execution.arrow.max{of}PerBatch" for of in ("Records", "Bytes"))
-
-
-def test_rows_of_unknown_width_travel_in_small_batches() -> None:
-    narrow = pa.schema([pa.field("_time", pa.int64()), pa.field("_value0", pa.decimal128(9, 2))])
-    wide = narrow.append(pa.field("_value1", pa.string()))
-    assert int(batch_settings(wide)[RECORDS]) * 100 < int(batch_settings(narrow)[RECORDS])
 
 
 def test_spark_is_told_not_to_measure_every_row() -> None:
     """With any other limit than this one it sums up all columns of the batch so far after each row that it adds."""
-    assert batch_settings(pa.schema([]))[BYTES] == str(2**31 - 1)
+    assert BATCH_SETTINGS["spark.sql.execution.arrow.maxBytesPerBatch"] == str(2**31 - 1)
 
 
 def test_only_rows_that_several_slots_need_are_copied(spark: SparkSession) -> None:

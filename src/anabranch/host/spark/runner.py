@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -53,12 +52,18 @@ from anabranch.plan.bundle import Bundle, BundlePlan, partitioning_of
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, rows_wait
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.query import Query
-from anabranch.schema import Schema, is_fixed_width
+from anabranch.schema import Schema
 from anabranch.stats.step import StepStatistics, merge
 
 REMEMBERED_BATCHES = 1000
-NO_LIMIT = (1 << 31) - 1
-MOST_ROWS, MOST_ROWS_OF_ANY_WIDTH = 1 << 20, 1 << 13
+BATCH_SETTINGS = {
+    # Spark checks any other limit in bytes after every row, which costs more than all else on the way to a worker. So
+    # the limit in rows is one that suits rows of any width.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 13),
+    # The slots are the partitioning; there is nothing for Spark to adapt, and each attempt costs a planning round.
+    "spark.sql.adaptive.enabled": "false",
+}
 
 Announce = Callable[[str, int], None]
 Listener = Callable[[Mapping[str, Any]], None]
@@ -70,19 +75,6 @@ class Changes:
 
     course: Course | Mapping[str, Course] = field(default_factory=Course)
     listeners: tuple[Listener, ...] = ()
-
-
-def batch_settings(wire: pa.Schema) -> dict[str, str]:
-    """The settings of the session in which micro-batches with these columns run."""
-    is_narrow = all(is_fixed_width(field.type) for field in wire)
-    return {
-        # The slots are the partitioning; there is nothing for Spark to adapt, and each attempt costs a planning round.
-        "spark.sql.adaptive.enabled": "false",
-        # A large Arrow batch is cheaper than many small ones. Rows of unknown width make small ones, for a limit in
-        # bytes costs more than all else on the way to a worker: Spark adds up all columns again after every row.
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(MOST_ROWS if is_narrow else MOST_ROWS_OF_ANY_WIDTH),
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(NO_LIMIT),
-    }
 
 
 class SparkRunner:
@@ -225,7 +217,7 @@ class SparkRunner:
     def _configure(self, session: SparkSession) -> None:
         """Settings of the session that Spark cloned for this query alone; the user's own is not touched."""
         if not self._is_configured:
-            for key, value in batch_settings(self.layout.schema).items():
+            for key, value in BATCH_SETTINGS.items():
                 session.conf.set(key, value)
             self._is_configured = True
 

@@ -41,9 +41,8 @@ def recommended_configuration() -> dict[str, str]:
     """Spark settings that serve Anabranch on any master; a session without them works, only slower.
 
     Checkpoint files through `FileSystem` spare one forked process per file on a disk without Hadoop's native library.
-    Without reduce locality Spark does not drag slots to where most of their rows happen to be. Larger Arrow batches
-    cost less per row. The daemon forks workers that have the engine loaded. What the
-    driver's JVM is told stands in `anabranch.host.spark.jvm`.
+    Without reduce locality Spark does not drag slots to where most of their rows happen to be. The daemon forks workers
+    that have the engine loaded. What the driver's JVM is told stands in `anabranch.host.spark.jvm`.
     """
     return {
         "spark.sql.streaming.checkpointFileManagerClass": (
@@ -51,7 +50,6 @@ def recommended_configuration() -> dict[str, str]:
         ),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
         "spark.shuffle.reduceLocality.enabled": "false",
         "spark.python.daemon.module": "anabranch.host.spark.daemon",
         "spark.driver.extraJavaOptions": " ".join(driver_options()),
