@@ -38,14 +38,14 @@ ROOMS = {
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line and gives the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    parsed = _parser(words).parse_args(words)
-    if parsed.debug or vars(parsed).get("verbose"):
-        os.environ[VERBOSE] = "1"
     try:
+        parsed = _parser(words).parse_args(words)
+        if parsed.debug or vars(parsed).get("verbose"):
+            os.environ[VERBOSE] = "1"
         status: int = parsed.run(parsed)
         return status
     except AnabranchError as error:
-        if parsed.debug or isinstance(error, InvariantBroken):
+        if "--debug" in words or isinstance(error, InvariantBroken):
             raise
         first, *rest = str(error).split("\n")
         print(f"error: {first}", *(indent(line, "  ") for line in rest), sep="\n", file=sys.stderr)

@@ -6,11 +6,9 @@ import os
 from functools import partial
 from typing import TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
-
 from anabranch.api import ContinuousQueryWriter, QueryHandle, Session, Together
 from anabranch.host.spark.sample import StreamSample, sample_of_files
-from anabranch.host.spark.session import open_session
+from anabranch.host.spark.session import DataFrame, SparkSession, open_session
 from anabranch.spec import FILE_FORMATS, AvailableNow, Every, Spec, StreamSpec, TogetherSpec
 from anabranch.window import duration_text
 

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import SparkContext
 
 from anabranch.api import Session
 from anabranch.errors import HostError
@@ -81,7 +80,7 @@ def record(file: Path) -> None:
             writer.option("checkpointLocation", f"{folder}/checkpoint{number}").trigger(
                 availableNow=True
             ).start().awaitTermination()
-    gateway = SparkContext._gateway
+    gateway = spark.sparkContext._gateway
     spark.stop()
     if gateway is not None:
         gateway.shutdown()

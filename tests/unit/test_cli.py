@@ -94,11 +94,32 @@ def test_a_calibration_is_kept_and_used(
     assert "unit costs calibrated on this machine" in capsys.readouterr().out
 
 
-def test_explain_needs_neither_spark_nor_java(spec_file: Path) -> None:
-    program = "import sys; sys.modules['pyspark'] = None; from anabranch.cli import main; sys.exit(main(sys.argv[1:]))"
+def run_without(package: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command in an environment that lacks a package, and Java."""
+    program = (
+        f"import sys; sys.modules['{package}'] = None; from anabranch.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
     bare = {"PATH": "", "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", program, "explain", str(spec_file)], env=bare, check=False)
-    assert done.returncode == 0
+    command = [sys.executable, "-c", program, *words]
+    return subprocess.run(command, env=bare, check=False, capture_output=True, text=True)
+
+
+def test_explain_needs_neither_spark_nor_java(spec_file: Path) -> None:
+    assert run_without("pyspark", "explain", str(spec_file)).returncode == 0
+
+
+@pytest.mark.parametrize("words", [["run", "SPEC"], ["explain", "SPEC", "--sample"], ["prepare"], ["demo"]])
+def test_what_needs_spark_says_so(words: list[str], spec_file: Path) -> None:
+    done = run_without("pyspark", *(str(spec_file) if word == "SPEC" else word for word in words))
+    assert done.returncode == cli.USER_ERROR
+    assert "error: pyspark is not installed" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_room_that_lacks_a_package_says_so() -> None:
+    done = run_without("matplotlib", "lab", "list")
+    assert done.returncode == cli.USER_ERROR
+    assert done.stderr.startswith("error: the lab needs matplotlib")
 
 
 @pytest.mark.parametrize(
