@@ -7,6 +7,7 @@ of a grouped query, where aggregates are collected. Elsewhere an aggregate is an
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
@@ -116,6 +117,9 @@ class Scope:
                 span=node.span,
                 hint="write it with a decimal point to make it a double",
             )
+        if isinstance(node.value, float) and not math.isfinite(node.value):
+            written = self.text[node.span.start : node.span.end]
+            raise BindError(f"number {written} does not fit a double", text=self.text, span=node.span)
         return Literal(node.value, _type_of(node.value))
 
     def _call(self, function: str, arguments: tuple[Expression, ...], span: Span) -> Expr:
