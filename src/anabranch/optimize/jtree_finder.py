@@ -13,7 +13,7 @@ import numpy as np
 from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.errors import PlanError
 from anabranch.optimize.jtree_kernel import Fronts, Tables, best_orders, search
-from anabranch.optimize.kernels import thetas_of, units_of
+from anabranch.optimize.lookups import thetas_of, units_of
 from anabranch.optimize.shapes import Blocks, Shape, build, in_order
 from anabranch.optimize.strategy import Budget, Considered
 

@@ -18,7 +18,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from anabranch.optimize.kernels import Floats, Integers, Thetas, Units, looked_up, meeting
+from anabranch.optimize.lookups import Floats, Integers, Thetas, Units, looked_up, meeting
+
+# Built on optimize/lookups.py c2a758f5d8f6
 
 MOST_BLOCKS = 15
 """A partition is kept as four bits per relation."""

@@ -7,38 +7,16 @@ expressions would double the time that compiling takes, which the first query on
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from anabranch.cost.resources import ResourceModel
+from anabranch.optimize.lookups import Floats, Integers, Thetas, Units, looked_up, meeting, thetas_of, units_of
 
-Floats: TypeAlias = NDArray[np.float64]
-Integers: TypeAlias = NDArray[np.int64]
-
-
-class Units(NamedTuple):
-    """The unit costs that vary with the order of probing."""
-
-    probe: float
-    compare: float
-    match: float
-    match_relation: float
-    check: float
-    call: float
-    link: float
-    index_bytes: float
-    keyed: bool
-
-
-class Thetas(NamedTuple):
-    """The thetas of a query as arrays."""
-
-    relations: Integers
-    selectivity: Floats
-    is_band: NDArray[np.bool_]
+# Built on optimize/lookups.py c2a758f5d8f6
 
 
 class Numbers(NamedTuple):
@@ -65,30 +43,6 @@ def numbers(model: ResourceModel) -> Numbers:
         units_of(model),
         float(model.batch),
         model.units.lingers,
-    )
-
-
-def thetas_of(model: ResourceModel) -> Thetas:
-    thetas = model.estimates.thetas
-    return Thetas(
-        np.array([theta.relations for theta in thetas], dtype=np.int64),
-        np.array([theta.selectivity for theta in thetas], dtype=np.float64),
-        np.array([theta.is_band for theta in thetas], dtype=np.bool_),
-    )
-
-
-def units_of(model: ResourceModel) -> Units:
-    units = model.units
-    return Units(
-        float(units.probe),
-        float(units.compare),
-        float(units.match),
-        float(units.match_relation),
-        float(units.check),
-        float(model.call),
-        float(units.link),
-        float(units.index_bytes),
-        model.keyed,
     )
 
 
@@ -143,33 +97,6 @@ def _describe(given: Numbers, masks: Integers) -> Parts:
         elif given.lingers:
             held[block] *= turnover[block] * (shortest + given.batch / 2)
     return Parts(masks, relations, rows, held, turnover, least, listed, listed_count)
-
-
-@njit(cache=True)
-def meeting(thetas: Thetas, left: int | np.int64, right: int | np.int64) -> tuple[float, int, float]:
-    """The selectivity and number of the thetas that become checkable, and the selectivity of the first band or 1."""
-    share, count, band, has_band = 1.0, 0, 1.0, False
-    for theta in range(thetas.relations.size):
-        relations = thetas.relations[theta]
-        if relations & (relations - 1) == 0:
-            # A late filter, of one relation.
-            meets = left != 0 and right != 0 and relations in (left, right)
-        else:
-            meets = relations & (left | right) == relations and relations & ~left != 0 and relations & ~right != 0
-        if meets:
-            share *= thetas.selectivity[theta]
-            count += 1
-            if not has_band and thetas.is_band[theta]:
-                band, has_band = thetas.selectivity[theta], True
-    return share, count, band
-
-
-@njit(cache=True)
-def looked_up(keyed: bool, agreeing: float, shares_key: bool, band_selectivity: float) -> float:
-    """The share of a state that a lookup passes; `band_selectivity` is 1 where no band can be used."""
-    if not keyed:
-        return 1.0
-    return agreeing if shares_key else agreeing * min(1.0, 2 * band_selectivity)
 
 
 @njit(cache=True)

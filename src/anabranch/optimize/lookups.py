@@ -1,0 +1,92 @@
+"""What a lookup meets, compiled: the predicates that become checkable there, and how much of a state it passes.
+
+Both searches for plans are built on this: it is compiled into their kernels. numba keeps what it compiled until the
+kernel's own file changes, so those files name this one with a digest of it, and a test asks for the digest to be
+renewed whenever this file changes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from anabranch.cost.resources import ResourceModel
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+
+
+class Units(NamedTuple):
+    """The unit costs that vary with the order of probing."""
+
+    probe: float
+    compare: float
+    match: float
+    match_relation: float
+    check: float
+    call: float
+    link: float
+    index_bytes: float
+    keyed: bool
+
+
+class Thetas(NamedTuple):
+    """The thetas of a query as arrays."""
+
+    relations: Integers
+    selectivity: Floats
+    is_band: NDArray[np.bool_]
+
+
+def thetas_of(model: ResourceModel) -> Thetas:
+    thetas = model.estimates.thetas
+    return Thetas(
+        np.array([theta.relations for theta in thetas], dtype=np.int64),
+        np.array([theta.selectivity for theta in thetas], dtype=np.float64),
+        np.array([theta.is_band for theta in thetas], dtype=np.bool_),
+    )
+
+
+def units_of(model: ResourceModel) -> Units:
+    units = model.units
+    return Units(
+        float(units.probe),
+        float(units.compare),
+        float(units.match),
+        float(units.match_relation),
+        float(units.check),
+        float(model.call),
+        float(units.link),
+        float(units.index_bytes),
+        model.keyed,
+    )
+
+
+@njit(cache=True)
+def meeting(thetas: Thetas, left: int | np.int64, right: int | np.int64) -> tuple[float, int, float]:
+    """The selectivity and number of the thetas that become checkable, and the selectivity of the first band or 1."""
+    share, count, band, has_band = 1.0, 0, 1.0, False
+    for theta in range(thetas.relations.size):
+        relations = thetas.relations[theta]
+        if relations & (relations - 1) == 0:
+            # A late filter, of one relation.
+            meets = left != 0 and right != 0 and relations in (left, right)
+        else:
+            meets = relations & (left | right) == relations and relations & ~left != 0 and relations & ~right != 0
+        if meets:
+            share *= thetas.selectivity[theta]
+            count += 1
+            if not has_band and thetas.is_band[theta]:
+                band, has_band = thetas.selectivity[theta], True
+    return share, count, band
+
+
+@njit(cache=True)
+def looked_up(keyed: bool, agreeing: float, shares_key: bool, band_selectivity: float) -> float:
+    """The share of a state that a lookup passes; `band_selectivity` is 1 where no band can be used."""
+    if not keyed:
+        return 1.0
+    return agreeing if shares_key else agreeing * min(1.0, 2 * band_selectivity)

@@ -1,0 +1,58 @@
+"""Compiled functions that are kept on disk are never older than what was compiled into them.
+
+numba compiles a function again when its own file changes, and only then: a changed function of another file, which was
+compiled into it, went unnoticed. So a file of kernels names the files that they are built on, each with its digest.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import CodeType
+
+import pytest
+from numba.core.dispatcher import Dispatcher
+
+PACKAGE = Path(__file__).parents[2] / "src" / "anabranch"
+FILES = sorted(file for file in PACKAGE.rglob("*.py") if re.search(r"^@(numba\.)?njit", file.read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_kernels_name_what_they_are_built_on(file: Path) -> None:
+    declared = set(re.findall(r"^# Built on \S+ [0-9a-f]{12}$", file.read_text(), re.MULTILINE))
+    assert declared == {f"# Built on {other.relative_to(PACKAGE)} {digest(other)}" for other in built_on(file)}
+
+
+def test_there_are_kernels_built_on_another_file() -> None:
+    assert built_on(PACKAGE / "optimize" / "jtree_kernel.py") == {PACKAGE / "optimize" / "lookups.py"}
+
+
+def built_on(file: Path) -> set[Path]:
+    """The files from which compiled functions of this one take a name, and those that these are built on."""
+    module = import_module(f"anabranch.{'.'.join(file.relative_to(PACKAGE).with_suffix('').parts)}")
+    functions = [value.py_func for value in vars(module).values() if isinstance(value, Dispatcher)]
+    own = [function for function in functions if function.__module__ == module.__name__]
+    used = {name for function in own for name in names(function.__code__)}
+    sources = {
+        PACKAGE / f"{node.module.removeprefix('anabranch.').replace('.', '/')}.py"
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("anabranch.")
+        if used & {alias.asname or alias.name for alias in node.names}
+    }
+    return sources | {deeper for source in sources for deeper in built_on(source)}
+
+
+def names(code: CodeType) -> Iterator[str]:
+    """The names that a function looks up outside itself."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names(constant)
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
