@@ -76,7 +76,8 @@ def _together(data: st.DataObject, rows: Arrivals, sizes: list[int]) -> tuple[di
     """Queries over the rows, each with late filters of its own, and the same as a bundle."""
     queries = {}
     for number, size in enumerate(sizes):
-        drawn = data.draw(join_queries(max(sizes), size), f"q{number}")
+        # Relations are taken in the order of the bundle, whatever the order of a query's own FROM.
+        drawn = data.draw(join_queries(max(sizes), size, shuffled=True), f"q{number}")
         late = data.draw(late_filters(drawn, rows), f"late filters of q{number}")
         event(f"late filters: {bool(late)}")
         queries[f"q{number}"] = compile_query(drawn.cql, rows.catalog, late_filters=late)

@@ -129,9 +129,12 @@ def _row(draw: st.DrawFn, disorder: int) -> tuple[int, int, tuple[object, ...]]:
 
 
 @st.composite
-def join_queries(draw: st.DrawFn, streams: int, relations: int) -> DrawnQuery:
-    """A join of that many relations, connected in most draws: chains, stars, cycles; self-joins now and then."""
-    parts = _Parts(draw, streams, relations)
+def join_queries(draw: st.DrawFn, streams: int, relations: int, *, shuffled: bool = False) -> DrawnQuery:
+    """A join of that many relations, connected in most draws: chains, stars, cycles; self-joins now and then.
+
+    FROM has them in the order of their names unless `shuffled`.
+    """
+    parts = _Parts(draw, streams, relations, shuffled=shuffled)
     outputs = [f"{name}.p AS p{i}" for i, name in enumerate(parts.names)]
     outputs.append(f"{parts.names[0]}.s AS s, {parts.names[-1]}.x + 1 AS x, {parts.names[0]}.f AS f")
     where = f" WHERE {' AND '.join(parts.predicates)}" if parts.predicates else ""
@@ -180,7 +183,9 @@ def grouped_queries(draw: st.DrawFn, streams: int, relations: int, *, plain: boo
 class _Parts:
     """The FROM list and the predicates that both kinds of query share."""
 
-    def __init__(self, draw: st.DrawFn, streams: int, relations: int, slide: int | None = None) -> None:
+    def __init__(
+        self, draw: st.DrawFn, streams: int, relations: int, slide: int | None = None, *, shuffled: bool = False
+    ) -> None:
         self.names = list("abcdef"[:relations])
         self.streams = [f"s{i % streams}" for i in range(relations)]
         windows = [draw(st.sampled_from([0, 3, 5, 10, 10, 25])) for _ in self.names]
@@ -190,10 +195,11 @@ class _Parts:
             windows = [window or slide for window in windows]
         self.ranges = [window * SECOND for window in windows]
         suffix = f" SLIDE {slide} SECONDS" if slide is not None else ""
-        self.from_cql = ", ".join(
+        items = [
             f"{stream} {f'[RANGE {window} SECONDS{suffix}]' if window else '[NOW]'} AS {name}"
             for stream, window, name in zip(self.streams, windows, self.names, strict=True)
-        )
+        ]
+        self.from_cql = ", ".join(draw(st.permutations(items)) if shuffled else items)
         self.from_sql = ", ".join(f"{s} AS {n}" for s, n in zip(self.streams, self.names, strict=True))
         self.predicates = self._joins(draw) + self._filters(draw)
 

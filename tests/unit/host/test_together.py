@@ -1,0 +1,131 @@
+"""Queries that run together in a process: late filters and meshes of each are its own, and its answer stays its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from anabranch.adapt.gate import Gate
+from anabranch.adapt.settings import Settings
+from anabranch.cql import compile_query
+from anabranch.host.bundling import by_query
+from anabranch.host.local import LocalHost
+from anabranch.host.meshing import Staging
+from anabranch.plan.bundle import BundlePlan, bundle, describe
+from anabranch.plan.mesh import Mesh, parse_mesh, parse_plan
+from anabranch.plan.query import Query
+from anabranch.schema import TIMESTAMP
+from anabranch.testing.duckdb_sql import duckdb_answer
+from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
+from anabranch.testing.scripted import answer_lines, read_rows, read_script
+
+SCRIPT = read_script("\n".join(f"stream {name} (k bigint, c bigint)" for name in "abcd"))
+ROWS = 2_000
+ANY_SAVING = Settings(gate=Gate(ratio=1.0, cores=0.0))
+
+
+def compiled(text: str, *late_filters: str) -> Query:
+    return compile_query(text, SCRIPT.catalog, late_filters=late_filters)
+
+
+LATE = compiled(
+    "SELECT a.c AS x, b.c AS y, d.c AS z FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS], d [RANGE 9 SECONDS] "
+    "WHERE a.k = b.k AND a.k = d.k AND a.c > 2",
+    "a",
+)
+EARLY = compiled("SELECT a.c AS x, b.c AS y FROM b [RANGE 9 SECONDS], a [RANGE 3 SECONDS] WHERE a.k = b.k AND a.c > 2")
+WITHOUT = compiled("SELECT a.c AS x, b.c AS y FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS] WHERE a.k = b.k")
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize(
+    "after", ["(a (b d))", "((a b) d)", "mesh(a: b>d>#0, #0>b>d by (c <= 4 ? 0 : 1); b: a>d; d: b>a)"]
+)
+def test_a_late_filter_is_its_querys_own(after: str, slots: int) -> None:
+    """Rows of a that the late filter rejects are kept, because one query wants them, and meet nobody in the others.
+
+    a   0s c=1 (rejected)   1s c=3          6s c=5        at first put off to the upper join; the plan changes before 5s
+    b       2s                     5s
+    d              4s                   7s
+    """
+    together = bundle({"late": LATE, "early": EARLY, "without": WITHOUT})
+    assert "early asks of a: [RANGE 3 SECONDS], a.c > 2" in describe(together)
+    assert "late asks" not in describe(together)
+    first = BundlePlan(
+        {"late": parse_plan("((a b) d #0)"), "early": parse_plan("(b a)"), "without": parse_plan("(a b)")}
+    )
+    host = LocalHost(together, first, slots=slots)
+    answers: dict[str, list[str]] = {name: [] for name in first.plans}
+
+    def step(*lines: str) -> None:
+        for name, table in by_query(host.step(read_rows(SCRIPT.catalog, lines))).items():
+            answers[name] += answer_lines(table)
+
+    step("a 0 1 1", "a 1 1 3", "b 2 1 20")
+    step("d 4 1 40")
+    host.migrate(parse_plan(after), query="late")
+    step("b 5 1 21", "a 6 1 5")
+    step("d 7 1 41")
+    assert sorted(answers["late"]) == sorted(
+        ["3 20 40", "3 21 40", "5 20 40", "5 21 40", *(f"{a} {b} 41" for a in (3, 5) for b in (20, 21))]
+    )
+    assert sorted(answers["early"]) == ["3 20", "5 20", "5 21"]
+    assert sorted(answers["without"]) == ["1 20", "1 21", "3 20", "3 21", "5 20", "5 21"]
+
+
+FOUR = compiled(
+    f"SELECT a.k AS k, a.c AS x, d.c AS y FROM {', '.join(f'{name} [RANGE 100 SECONDS]' for name in 'abcd')} "
+    "WHERE a.k = b.k AND a.k = c.k AND a.k = d.k"
+)
+THREE = compiled(
+    "SELECT a.k AS k, d.c AS y FROM d [RANGE 15 SECONDS], c [RANGE 100 SECONDS], a [RANGE 15 SECONDS] "
+    "WHERE a.k = c.k AND a.k = d.k AND a.k < 40"
+)
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_queries_together_learn_their_own_meshes(slots: int) -> None:
+    """One of them learns a mesh, both are then given other routes by hand, and nobody's answer notices."""
+    queries = {"four": FOUR, "three": THREE}
+    first = BundlePlan({"four": parse_plan("(a b c d)"), "three": parse_plan("(d c a)")})
+    host = LocalHost(bundle(queries), first, slots=slots, staging=Staging(first=2, waits=True), adapt=ANY_SAVING)
+    rng = np.random.default_rng(1)
+    batches = [skewed_batch(number, rng) for number in range(6)]
+    results: dict[str, list[pa.Table]] = {name: [] for name in queries}
+    for number, batch in enumerate(batches):
+        if number == 4:
+            learnt = host.steering.of_query("four").plans
+            host.migrate(parse_mesh("mesh(a: d>c>b; b: d>c>a; c: d>b>a; d: a|b|c)"), query="four")
+            host.migrate(parse_mesh("mesh(a: d>c; c: a>d, d>a by (k <= 20 ? 0 : 1); d: a>c)"), query="three")
+        for name, table in by_query(host.step(batch)).items():
+            results[name].append(table)
+    assert any(isinstance(each.plan, Mesh) and len(each.plan.of("a").routes) > 1 for each in learnt)
+    decided = [record for record in host.records if "mesh" in record]
+    assert {(record["batch"], record["query"]) for record in decided} >= {(2, "four"), (2, "three")}
+    assert {record["query"] for record in host.records if record.get("by") == "user"} == {"four", "three"}
+    for name, query in queries.items():
+        expected = answer(query, batches)
+        assert expected.total() > 1_000
+        assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(results[name])))
+
+
+def skewed_batch(number: int, rng: np.random.Generator) -> dict[str, pa.Table]:
+    """Rows are of two kinds; b has no partner for the one and c none for the other, but for one key that all have."""
+    tables = {}
+    for name in "abcd":
+        kind = rng.integers(0, 2, ROWS)
+        keys = rng.integers(0, 500, ROWS) + 1_000 * kind
+        keys[kind == {"b": 0, "c": 1}.get(name, 2)] += 10_000 * (2 + "abcd".index(name))
+        keys[:: ROWS // 2] = 5_000
+        times = np.sort(rng.integers(10 * number, 10 * number + 10, ROWS)) * 1_000_000
+        instants = pa.array(times).cast(pa.timestamp("us")).cast(TIMESTAMP)
+        tables[name] = pa.table({"ts": instants, "k": keys, "c": kind})
+    return tables
+
+
+def answer(query: Query, batches: Sequence[Mapping[str, pa.Table]]) -> Answer:
+    streams = {name: pa.concat_tables([batch[name] for batch in batches]) for name in "abcd"}
+    return rows_as_multiset(duckdb_answer(query, streams))
