@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -58,6 +59,10 @@ class Schema:
         return Schema(tuple(field for field in self.fields if field.name in names))
 
     def to_arrow(self) -> pa.Schema:
+        return self._arrow
+
+    @cached_property
+    def _arrow(self) -> pa.Schema:
         return pa.schema([pa.field(field.name, field.type, field.nullable) for field in self.fields])
 
     @classmethod

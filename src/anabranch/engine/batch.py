@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Array
-from anabranch.schema import Schema
+from anabranch.engine.state.columns import to_arrow, to_numpy
+from anabranch.schema import Schema, is_fixed_width
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class RelationBatch:
         return RelationBatch(
             self.times.take(order),
             {name: codes.take(order) for name, codes in self.codes.items()},
-            self.payload.take(pa.array(order)) if self.payload.num_columns else self.payload,
+            pa.RecordBatch.from_arrays([_taken(column, order) for column in self.payload], schema=self.payload.schema)
+            if self.payload.num_columns
+            else self.payload,
         )
 
 
@@ -65,6 +68,13 @@ class Combinations:
             self.deadline.take(positions),
             {name: values.take(positions, axis=0) for name, values in self.carried.items()},
         )
+
+
+def _taken(column: pa.Array, order: Int64Array) -> pa.Array:
+    """The column's values at those positions; numpy takes what it can hold several times as fast as Arrow."""
+    if column.null_count or not is_fixed_width(column.type):
+        return column.take(pa.array(order))
+    return to_arrow(to_numpy(column).take(order, axis=0), None, column.type)
 
 
 def joined(batches: list[RelationBatch]) -> RelationBatch:

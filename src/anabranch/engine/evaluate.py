@@ -36,7 +36,8 @@ def evaluate(expr: Expr, columns: ColumnLookup, length: int) -> pa.Array:
 
 def evaluate_mask(expr: Expr, columns: ColumnLookup, length: int) -> Mask:
     """True for the rows where the predicate is true; NULL is not true."""
-    return _true(evaluate(expr, columns, length))
+    value = _value(expr, columns, length)
+    return np.full(length, value.as_py() is True) if isinstance(value, pa.Scalar) else _true(value)
 
 
 def _value(expr: Expr, columns: ColumnLookup, length: int) -> Datum:
@@ -152,7 +153,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "greater_equal": compare.greater_equal,
     "not": pc.invert,
     "is_null": pc.is_null,
-    "is_not_null": pc.is_valid,
+    "is_not_null": compare.is_not_null,
     "in": compare.is_in,
     "like": text.like,
     "floor": arithmetic.floor,

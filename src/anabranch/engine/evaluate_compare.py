@@ -42,6 +42,12 @@ def greater_equal(left: Datum, right: Datum) -> Datum:
     return pc.invert(less(left, right))
 
 
+def is_not_null(value: Datum) -> Datum:
+    """True where a value is there; of a column without NULL, one value for all rows."""
+    has_null = isinstance(value, pa.Scalar) or value.null_count
+    return pc.is_valid(value) if has_null else pa.scalar(True)
+
+
 def is_in(value: Datum, *options: pa.Scalar) -> Datum:
     """SQL's IN: a miss against a list that holds NULL is NULL, and so is a NULL value."""
     present = [option for option in options if option.is_valid]

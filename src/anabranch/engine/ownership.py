@@ -26,21 +26,18 @@ def coordinates(codes: Int64Array, share: int) -> Int64Array:
 
 def needed_in(partitioning: Partitioning, relation: str, codes: Mapping[str, Int64Array], count: int) -> BoolArray:
     """One row of slots per row of the relation: True where the row is needed."""
-    own = _own(partitioning, relation, codes, count)
+    own = own_cells(partitioning, relation, codes, count)
     # Slot by slot, which is several times quicker than gathering a few flags for every row.
     needed: BoolArray = np.stack([flags.take(own) for flags in _flags(partitioning, relation)])
     return needed.T
 
 
-def rows_by_slot(
-    partitioning: Partitioning, relation: str, codes: Mapping[str, Int64Array], count: int
-) -> list[Int64Array]:
-    """For every slot the positions of the rows of the relation that are needed there, in order."""
-    own = _own(partitioning, relation, codes, count)
-    return [kernels.places(own, flags) for flags in _flags(partitioning, relation)]
+def rows_for_slot(partitioning: Partitioning, relation: str, cells: Int64Array, slot: int) -> Int64Array:
+    """The positions of the rows of the relation, of which the cells are given, that a slot needs, in order."""
+    return kernels.places(cells, _flags(partitioning, relation)[slot])
 
 
-def _own(partitioning: Partitioning, relation: str, codes: Mapping[str, Int64Array], count: int) -> Int64Array:
+def own_cells(partitioning: Partitioning, relation: str, codes: Mapping[str, Int64Array], count: int) -> Int64Array:
     """Where rows lie in the relation's own dimensions, in mixed radix."""
     own: Int64Array | None = None
     for dimension in partitioning.members(relation):

@@ -12,16 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from anabranch.adapt.loop import Means
 from anabranch.adapt.settings import Settings
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.codes import combine_codes, key_codes
 from anabranch.engine.evaluate import evaluate, evaluate_mask
+from anabranch.engine.kernels import Int64Array
 from anabranch.engine.operators.group_by import finish
-from anabranch.engine.ownership import rows_by_slot
+from anabranch.engine.ownership import own_cells, rows_for_slot
+from anabranch.engine.state.columns import to_numpy
 from anabranch.errors import BatchError, HostError
 from anabranch.expr import Column, columns
 from anabranch.host.bundling import Course, make_steering
@@ -104,14 +106,14 @@ class LocalHost:
         _refuse_misfits(self.query, rows)
         layout = wire_layout(self.query, self.partitioning)
         present = [relation for relation in self.query.graph.relations if relation.stream in rows]
-        batches = self._threads.map(lambda relation: self._spread(relation, layout, rows), present)
-        spread = {relation.name: by_slot for relation, by_slot in zip(present, batches, strict=True)}
+        read = self._threads.map(lambda relation: self._read(relation, layout, rows[relation.stream]), present)
+        arrived = {relation.name: batch for relation, batch in zip(present, read, strict=True)}
         clocks = self._clocks_after(rows)
         before, self._plans = self._plans, self._next_plans()
         task = self._task(clocks)
 
         def step_slot(slot: int) -> tuple[list[pa.RecordBatch], dict[str, Any]]:
-            mine = {name: by_slot[slot] for name, by_slot in spread.items()}
+            mine = {name: self._part(name, *batch, slot) for name, batch in arrived.items()}
             notes = bring_to(self._engines[slot], task, slot) if self._plans != before else None
             return drain(advance(self._engines[slot], task, slot, mine, self._store, notes))
 
@@ -168,11 +170,11 @@ class LocalHost:
                 self._store.note(record)
 
     def _clocks_after(self, rows: Mapping[str, pa.Table]) -> Clocks:
-        newest: dict[str, int | None] = {}
+        newest: dict[str, int | None] = dict.fromkeys(self.query.graph.streams)
         for relation in self.query.graph.relations:
-            table = rows.get(relation.stream)
-            latest = [] if table is None else _times(pa.array([pc.max(table.column(relation.event_time))]))
-            newest[relation.stream] = int(latest[0]) if len(latest) else None
+            if relation.stream in rows:
+                times = _times(_flat(rows[relation.stream].column(relation.event_time)))
+                newest[relation.stream] = int(times.max()) if len(times) else None
         disorder = {relation.stream: relation.disorder for relation in self.query.graph.relations}
         return self.clocks.advance(newest, disorder, self.now(), self.idle_timeouts)
 
@@ -188,12 +190,15 @@ class LocalHost:
             self.execution,
         )
 
-    def _spread(self, relation: Relation, layout: WireLayout, rows: Mapping[str, pa.Table]) -> list[RelationBatch]:
-        """The relation's new rows as each slot needs them."""
-        batch = relation_batch(relation, layout, rows[relation.stream])
-        if self.partitioning.slots == 1:
-            return [batch]
-        return [batch.take(mine) for mine in rows_by_slot(self.partitioning, relation.name, batch.codes, len(batch))]
+    def _read(self, relation: Relation, layout: WireLayout, table: pa.Table) -> tuple[RelationBatch, Int64Array | None]:
+        """The relation's new rows and, where there are several slots, the cells of the grid they lie in."""
+        batch = relation_batch(relation, layout, table)
+        is_alone = self.partitioning.slots == 1
+        return batch, None if is_alone else own_cells(self.partitioning, relation.name, batch.codes, len(batch))
+
+    def _part(self, relation: str, batch: RelationBatch, cells: Int64Array | None, slot: int) -> RelationBatch:
+        """The rows that a slot needs."""
+        return batch if cells is None else batch.take(rows_for_slot(self.partitioning, relation, cells, slot))
 
     def _finished(self, engine: SlotEngine, results: list[pa.RecordBatch]) -> pa.Table:
         table = pa.Table.from_batches(results, engine.result_schema())
@@ -233,13 +238,15 @@ def _refuse_misfits(query: Query, rows: Mapping[str, pa.Table]) -> None:
 def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> RelationBatch:
     """The rows of a stream as rows of one of its relations: filtered, timed, coded, only the payload kept."""
     flat = {name: _flat(table.column(name)) for name in table.column_names}
-    kept = flat[relation.event_time].is_valid().to_numpy(zero_copy_only=False)
 
     def read(column: Column) -> pa.Array:
         return flat[column.name]
 
+    kept = np.ones(table.num_rows, dtype=np.bool_)
+    if flat[relation.event_time].null_count:
+        kept &= flat[relation.event_time].is_valid().to_numpy(zero_copy_only=False)
     if relation.filter is not None:
-        kept = kept & evaluate_mask(relation.filter, read, table.num_rows)
+        kept &= evaluate_mask(relation.filter, read, table.num_rows)
     if not kept.all():
         accepted = pa.array(kept)
         flat = {name: values.filter(accepted) for name, values in flat.items()}
@@ -262,18 +269,17 @@ def _row_codes(times: Any, columns: Mapping[str, pa.Array]) -> Any:
     return combine_codes([times, *(key_codes(values, values.type) for values in flat)])
 
 
-def _times(column: pa.Array | pa.ChunkedArray) -> Any:
-    micros = _flat(column).drop_null().cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    return micros.to_numpy(zero_copy_only=False)
+def _times(column: pa.Array) -> Int64Array:
+    """The event times that are there."""
+    micros = column.drop_null() if column.null_count else column
+    unit = pa.timestamp("us", column.type.tz)
+    return to_numpy(micros if micros.type == unit else micros.cast(unit))
 
 
-def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _flat(column: pa.ChunkedArray) -> pa.Array:
     """The column in one piece; times that count in nanoseconds, as pandas makes them, cut to microseconds."""
-    if isinstance(column, pa.ChunkedArray):
-        # What is in one piece already would be copied.
-        values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    else:
-        values = column
+    # What is in one piece already would be copied.
+    values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if pa.types.is_timestamp(values.type) and values.type.unit == "ns":
         return values.cast(pa.timestamp("us", values.type.tz), safe=False)
     return values

@@ -65,7 +65,15 @@ class StepStatistics:
         return sum(state.bytes for state in self.states)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        # Every slot does this after every step, and `asdict` takes ten times as long.
+        return {
+            "rows_in": dict(self.rows_in),
+            "rows_out": self.rows_out,
+            "probes": tuple(dict(vars(probe)) for probe in self.probes),
+            "states": tuple(dict(vars(state)) for state in self.states),
+            "seconds": dict(self.seconds),
+            "routes": tuple(asdict(route) for route in self.routes),
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StepStatistics:

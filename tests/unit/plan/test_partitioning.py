@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.engine.ownership import coordinates, needed_in, rows_by_slot
+from anabranch.engine.ownership import coordinates, needed_in, own_cells, rows_for_slot
 from anabranch.errors import PlanError
 from anabranch.expr import Column
 from anabranch.host.local import LocalHost
@@ -89,7 +89,9 @@ def test_every_slot_gets_the_rows_that_it_needs_in_order(
     codes = dict.fromkeys((d.code for d in partitioning.dimensions), np.array(rows, dtype=np.int64))
     for name in graph.names:
         needed = needed_in(partitioning, name, codes, len(rows))
-        for slot, mine in enumerate(rows_by_slot(partitioning, name, codes, len(rows))):
+        cells = own_cells(partitioning, name, codes, len(rows))
+        for slot in range(partitioning.slots):
+            mine = rows_for_slot(partitioning, name, cells, slot)
             assert mine.tolist() == np.flatnonzero(needed[:, slot]).tolist()
 
 

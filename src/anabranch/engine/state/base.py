@@ -53,7 +53,7 @@ class BaseState(Indexed):
             if field.nullable:
                 columns[f"valid.{field.name}"] = ("|u1", 1)
         self._with_null: set[str] = set()
-        """Columns that have had a NULL; of the others, whether a value is there need not be read."""
+        """Columns that have had a NULL; of the others, whether a value is there is neither written nor read."""
         super().__init__(Ring(arena, relation, columns, span=self.range))
         variable = [pa.field(f.name, f.type) for f in declared.schema if not is_fixed_width(f.type)]
         self.chunks = ChunkStore(arena, relation, pa.schema(variable)) if variable else None
@@ -83,10 +83,11 @@ class BaseState(Indexed):
         for field in self._fixed.values():
             array = batch.payload.column(field.name)
             columns[f"value.{field.name}"] = to_numpy(array)
-            if field.nullable:
+            if field.nullable and array.null_count and field.name not in self._with_null:
+                self.ring.fill(f"valid.{field.name}", 1)
+                self._with_null.add(field.name)
+            if field.name in self._with_null:
                 columns[f"valid.{field.name}"] = validity(array)
-                if array.null_count:
-                    self._with_null.add(field.name)
         first = self.ring.append(columns, len(batch))
         if self.chunks is not None:
             self.chunks.append(first, batch.payload.select(self.chunks.schema.names))
@@ -97,15 +98,15 @@ class BaseState(Indexed):
 
     def link(self, news: Combinations) -> None:
         """Makes appended rows findable through every index."""
-        rows = news.rows[self.relation]
-        if len(rows):
-            self.ring.link(int(rows[0]), partial(self._codes, rows), news.newest)
+        if len(news):
+            first = int(news.rows[self.relation][0])
+            self.ring.link(first, partial(self._codes, range(first, first + len(news))), news.newest)
 
     def require(self, indexes: tuple[Index, ...]) -> None:
         """Keeps these indexes from now on; one that is new finds all live rows, which must be linked."""
         self.ring.require(indexes, lambda index: self._codes(self.ring.numbers, index))
 
-    def _codes(self, rows: Int64Array, index: Index) -> Int64Array:
+    def _codes(self, rows: Int64Array | range, index: Index) -> Int64Array:
         return combined([self.code(name, rows) for name in index], len(rows))
 
     def everything(self) -> Combinations:

@@ -128,6 +128,11 @@ class Ring:
         self.next += count
         return start
 
+    def fill(self, column: str, value: int) -> None:
+        """Gives all rows there are the same value in a column that was not written so far."""
+        if self.capacity:
+            self._arrays[column][:] = value
+
     def link(self, first: int, codes: Callable[[Index], Int64Array], newest: Int64Array) -> None:
         """Makes the rows numbered from `first` findable under the codes that each index gives them."""
         for index in self.indexes:
