@@ -31,9 +31,9 @@ optimized anyway.
 COLLECTOR = ("-XX:+UseParallelGC", "-XX:GCTimeRatio=19")
 """The collector that asks least of the code it serves, and keeps the heap small.
 
-State lives outside the JVM, so there is little to keep, and pauses are short. With HotSpot's usual collector every write
-of a reference is longer, to run and to compile: a twelfth of a run's CPU. A twentieth of the time may go to collecting;
-by default the heap grows until it is a hundredth, to three times the size for no less CPU.
+State lives outside the JVM, so there is little to keep, and pauses are short. With HotSpot's usual collector every
+write of a reference is longer, to run and to compile: a twelfth of a run's CPU. A twentieth of the time may go to
+collecting; by default the heap grows until it is a hundredth, to three times the size for no less CPU.
 """
 SPOKEN = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 """Environment variables through which a JVM hears of options."""
