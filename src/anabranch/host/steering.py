@@ -1,10 +1,10 @@
 """Which plan each slot of a running query has, and who may change it: its user, a schedule, or the adaptation loop.
 
 For every batch the slots' plans go out (`next`), and their reports come back (`after`). A change is checked when it is
-asked for and takes effect with the next batch; its course over the slots is that of `migrate.machine`, whose
-instructions become the plans of the next batch. There is one change at a time: until it has ended, another is refused
-and the running plans stay as they are. Everything that happens is told as a record, a mapping that JSON can hold:
-decisions of the loop and on meshes, migrations that began, ended or were given up, and changes that were refused.
+asked for and takes effect with the next batch; its way through the slots is that of `change`, whose instructions become
+the plans of the next batch. There is one change at a time: until it has ended, another is refused and the running plans
+stay as they are. Everything that happens is told as a record, a mapping that JSON can hold: decisions of the loop and
+on meshes, migrations that began, ended or were given up, and changes that were refused.
 """
 
 from __future__ import annotations
@@ -19,24 +19,12 @@ from anabranch.adapt.loop import Loop, Means, Observation
 from anabranch.adapt.routing import decide_mesh
 from anabranch.adapt.settings import Settings
 from anabranch.errors import MigrationError
+from anabranch.host.change import Change, Wish, begin
 from anabranch.host.clock import Clocks
 from anabranch.host.meshing import Found, MeshWatch, Searches, Staging
 from anabranch.host.slot import SlotPlan
-from anabranch.migrate.itinerary import box_by_box
-from anabranch.migrate.machine import (
-    AbortAsked,
-    BatchEnded,
-    ChangeRefused,
-    Completed,
-    Event,
-    GivenUp,
-    Instruction,
-    Migration,
-    Run,
-    SlotReport,
-)
+from anabranch.migrate.machine import Instruction, Run
 from anabranch.optimize.choice import resource_model
-from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan, check_plan, parse_plan
 from anabranch.plan.migration import STRATEGIES, Strategy, check_migration
 from anabranch.plan.partitioning import Partitioning
@@ -57,32 +45,6 @@ class Switch:
     strategy: str = "auto"
     slots: tuple[int, ...] | None = None
     """All of them when None."""
-
-
-@dataclass(frozen=True)
-class _Wish:
-    """Plans that some slots are to take, and how."""
-
-    plans: Mapping[int, SlotPlan]
-    by: str
-    box_by_box: bool = False
-
-
-@dataclass(frozen=True)
-class _UnderWay:
-    """A change since the batch in which it began; slots that came from the same plan go together."""
-
-    migrations: tuple[Migration, ...]
-    by: str
-    since: int
-
-    @property
-    def slots(self) -> list[int]:
-        return sorted(slot for migration in self.migrations for slot in migration.slots)
-
-    @property
-    def is_over(self) -> bool:
-        return all(migration.is_over for migration in self.migrations)
 
 
 class Steering:
@@ -112,9 +74,9 @@ class Steering:
         self._watches = {slot: MeshWatch(self._settings.gate.cool_down) for slot in self._slots}
         self._searches = Searches(query.graph)
         self._triggers: dict[int, str] = {}
-        self._wish: _Wish | None = None
-        self._given_up: _Wish | None = None
-        self._under_way: _UnderWay | None = None
+        self._wish: Wish | None = None
+        self._given_up: Wish | None = None
+        self._under_way: Change | None = None
         self._lock = threading.Lock()
 
     @property
@@ -153,7 +115,7 @@ class Steering:
                     hint="adapt with scope: slot, freeze the adaptation, or leave the slots out",
                 )
             plans = self._checked(plan, strategy, None if slots is None else tuple(slots))
-            self._wish = _Wish(plans, "user", box_by_box)
+            self._wish = Wish(plans, "user", box_by_box)
 
     def abort(self, reason: str = "asked for") -> None:
         """With the next batch all slots of the change under way, or asked for, go back to the plans they had."""
@@ -161,9 +123,8 @@ class Steering:
             if self._wish is None and self._under_way is None:
                 raise MigrationError("no change of plan is under way", hint="only such a change can be aborted")
             self._wish = None
-            for migration in self._under_way.migrations if self._under_way else ():
-                if not migration.is_over:
-                    self._obey(migration.step(AbortAsked(reason)))
+            if self._under_way is not None:
+                self._obey(self._under_way.abort(reason))
 
     def freeze(self, frozen: bool = True) -> None:
         """Keeps the loop from changing anything, or lets it again; it goes on watching.
@@ -208,9 +169,10 @@ class Steering:
                         {"kind": "refused", "batch": batch, "plan": str(switch.plan), "reason": error.message}
                     )
             if scheduled:
-                self._wish = _Wish(scheduled, "schedule")
+                self._wish = Wish(scheduled, "schedule")
             if self._wish is not None:
-                self._begin(self._wish, batch)
+                self._under_way, instructions = begin(self._wish, self._plans, batch, self._query.graph)
+                self._obey(instructions)
                 self._wish = None
             now = tuple(replace(plan, learns=slot in self._triggers) for slot, plan in enumerate(self.plans))
         return now, refused
@@ -240,7 +202,7 @@ class Steering:
                 if decision.action == "migrate" and decision.strategy is not None:
                     chosen = dict.fromkeys(together, SlotPlan(decision.proposed, decision.strategy))
                     others = self._wish.plans if self._wish is not None else {}
-                    self._wish = _Wish({**others, **chosen}, "loop")
+                    self._wish = Wish({**others, **chosen}, "loop")
             if self._staging is not None:
                 self._look(batch, reports, seconds, self._staging)
                 found = self._searches.finished(wait=self._staging.waits)
@@ -278,18 +240,6 @@ class Steering:
     def _slots_of(self, switch: Switch) -> set[int]:
         return set(self._slots if switch.slots is None else switch.slots)
 
-    def _begin(self, wish: _Wish, batch: int) -> None:
-        together: dict[tuple[Plan, SlotPlan], list[int]] = {}
-        for slot, wanted in wish.plans.items():
-            together.setdefault((self._plans[slot].plan, wanted), []).append(slot)
-        migrations = []
-        for (old, wanted), slots in together.items():
-            way = _itinerary(old, wanted.plan, wish.box_by_box, self._query.graph)
-            migration = Migration(old, way, wanted.strategy, slots)
-            self._obey(migration.begin())
-            migrations.append(migration)
-        self._under_way = _UnderWay(tuple(migrations), wish.by, batch)
-
     def _look(self, batch: int, reports: Reports, seconds: float | None, staging: Staging) -> None:
         """Notes what the slots did, asks some for what their operators do, and has a mesh searched from that."""
         for slot, report in reports.items():
@@ -318,7 +268,7 @@ class Steering:
             if decision.action == "migrate":
                 chosen[found.slot] = SlotPlan(found.learnt.mesh, "none")
         if chosen:
-            self._wish = _Wish(chosen, "mesh")
+            self._wish = Wish(chosen, "mesh")
         return records
 
     def _obey(self, instructions: list[Instruction]) -> None:
@@ -328,34 +278,11 @@ class Steering:
 
     def _progress(self, batch: int, reports: Reports) -> list[Record]:
         """Records of the change under way, which goes on with the next batch."""
-        change = self._under_way
-        if change is None:
+        if self._under_way is None:
             return []
-        records = []
-        if change.since == batch:
-            records += [_began(migration, change.by, batch, reports) for migration in change.migrations]
-        for migration in change.migrations:
-            if migration.is_over:
-                if change.since == batch:
-                    # It was to the plan that the slots had already.
-                    records.append({**_common(migration, change.by, batch), **_ending(Completed(migration.new), 1)})
-                continue
-            events: list[Event] = [
-                ChangeRefused(slot, reports[slot]["refused"]) for slot in migration.slots if "refused" in reports[slot]
-            ]
-            stands = {
-                slot: SlotReport(parse_plan(reports[slot]["plan"]), reports[slot]["migrating"])
-                for slot in migration.slots
-            }
-            for event in [*events, BatchEnded(batch, stands)]:
-                instructions = migration.step(event)
-                self._obey(instructions)
-                records += [
-                    {**_common(migration, change.by, batch), **_ending(instruction, batch - change.since + 1)}
-                    for instruction in instructions
-                    if not isinstance(instruction, Run)
-                ]
-        if change.is_over:
+        instructions, records = self._under_way.progress(batch, reports)
+        self._obey(instructions)
+        if self._under_way.is_over:
             self._under_way = None
         return records
 
@@ -402,38 +329,6 @@ class Steering:
 
 def _merged(several: list[Mapping[str, Any]]) -> StepStatistics:
     return merge(StepStatistics.from_json(statistics) for statistics in several)
-
-
-def _itinerary(old: Plan, new: Plan, one_by_one: bool, graph: JoinGraph) -> tuple[Plan, ...]:
-    if one_by_one and not isinstance(old, Mesh) and not isinstance(new, Mesh):
-        return box_by_box(old, new, graph.thetas)
-    return () if old == new else (new,)
-
-
-def _common(migration: Migration, by: str, batch: int) -> Record:
-    return {"kind": "migration", "batch": batch, "by": by, "slots": sorted(migration.slots)}
-
-
-def _began(migration: Migration, by: str, batch: int, reports: Reports) -> Record:
-    done = [each for slot in migration.slots if (each := reports[slot].get("migrated")) is not None]
-    return {
-        **_common(migration, by, batch),
-        "phase": "began",
-        "from": str(migration.plans[0]),
-        "to": str(migration.new),
-        "strategy": migration.strategy,
-        "slotsInPlace": len(done),
-        "recomputedRows": sum(sum(each["recomputed"].values()) for each in done),
-        "seconds": max((each["seconds"] for each in done), default=0.0),
-    }
-
-
-def _ending(instruction: Completed | GivenUp, batches: int) -> Record:
-    match instruction:
-        case Completed(plan):
-            return {"phase": "ended", "plan": str(plan), "batches": batches}
-        case GivenUp(plan, reason):
-            return {"phase": "given up", "plan": str(plan), "batches": batches, "reason": reason}
 
 
 def event_seconds(before: Clocks, after: Clocks) -> float | None:
