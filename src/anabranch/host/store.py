@@ -141,6 +141,12 @@ class Store:
                 f"checkpoint '{self.location}' has state but no metadata file",
                 hint="restore 'anabranch/metadata.json', or start with an empty checkpoint folder",
             )
+        if self.files.get_file_info(f"{self.root.removesuffix('/anabranch')}/offsets").type != pafs.FileType.NotFound:
+            raise ForeignCheckpoint(
+                f"checkpoint '{self.location}' belongs to a query of Spark's own",
+                detail="found its 'offsets', and no 'anabranch'",
+                hint="give this query a checkpoint folder of its own",
+            )
 
     # --- manifests ----------------------------------------------------------------------------------------------------
 

@@ -158,6 +158,7 @@ def test_an_error_of_ours_comes_out_as_itself(start: Start, spark: SparkSession)
     assert isinstance(caught.value.__cause__, StreamingQueryException)
     assert handle.exception() is caught.value
     assert handle.report()["error"] == "integer overflow in 'a.k + 1'"
+    assert handle.status["message"] == "Terminated with exception: integer overflow in 'a.k + 1'"
     with pytest.raises(errors.ExpressionError):
         handle.processAllAvailable()
     with pytest.raises(errors.ExpressionError):

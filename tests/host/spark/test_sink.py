@@ -247,8 +247,9 @@ def test_a_path_that_no_file_system_knows_is_refused(spark: SparkSession) -> Non
 def test_any_other_format_goes_to_sparks_writer(spark: SparkSession) -> None:
     sink = make_sink("no.such.format", {"path": "p", "a": "b"}, spark=spark, schema=SCHEMA)
     assert sink == WriterSink("no.such.format", {"a": "b", "path": "p"})
-    with pytest.raises(errors.SinkError, match=r"sink 'no\.such\.format' at 'p' failed on batch 0"):
+    with pytest.raises(errors.SinkError, match=r"sink 'no\.such\.format' at 'p' failed on batch 0") as caught:
         sink.write(rows(spark, (1, "a")), 0)
+    assert "Failed to find the data source: no.such.format" in caught.value.detail
 
 
 @contextmanager

@@ -209,6 +209,15 @@ def test_a_checkpoint_of_another_query_is_refused_and_left_alone(tmp_path: Path)
     assert files_in(tmp_path) == before
 
 
+def test_a_checkpoint_of_sparks_own_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text("v1")
+    before = files_in(tmp_path)
+    with pytest.raises(ForeignCheckpoint, match="belongs to a query of Spark's own"):
+        host(tmp_path)
+    assert files_in(tmp_path) == before
+
+
 def test_a_checkpoint_keeps_to_its_late_filters(tmp_path: Path) -> None:
     text = f"{QUERY.text} AND a.k < 7"
     late = compile_query(text, CATALOG, late_filters=["a"])

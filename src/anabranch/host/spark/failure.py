@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
 
@@ -29,9 +30,16 @@ def named_failure(format: str, path: str | None, batch_id: int) -> Iterator[None
         place = f" at '{path}'" if path else ""
         raise SinkError(
             f"sink '{format}'{place} failed on batch {batch_id}",
-            detail=f"{type(error).__name__}: {error}".split("\n")[0],
+            detail=_first_line(error),
             hint="the batch is not committed; mend the sink and start the query again from its checkpoint",
         ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """What is wrong in one line; py4j's own first line says only which call it was."""
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.toString()).partition("\n")[0]
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 @contextmanager

@@ -113,7 +113,12 @@ class QueryHandle:
 
     @property
     def status(self) -> dict[str, Any]:
-        return dict(self._query.status)
+        """Spark's own; of an error of ours the message has the first line and not what was on the way to it."""
+        status = dict(self._query.status)
+        ended_by = None if self.isActive else self.exception()
+        if isinstance(ended_by, AnabranchError):
+            status["message"] = f"Terminated with exception: {str(ended_by).partition(chr(10))[0]}"
+        return status
 
     @property
     def plan(self) -> Plan | BundlePlan:
