@@ -27,6 +27,7 @@ from anabranch.explain import choice_svg
 from anabranch.host.spark.quiet import VERBOSE, is_verbose
 from anabranch.optimize import Choice
 from anabranch.plan.bundle import bundle, describe
+from anabranch.spec_file import load_any
 
 if TYPE_CHECKING:
     from anabranch.commands import Commands
@@ -219,7 +220,7 @@ def _log_level() -> dict[str, str]:
 
 def _spec(arguments: argparse.Namespace) -> spec.Spec | spec.TogetherSpec:
     """The spec file with what the command line says on top."""
-    chosen = spec.load_any(arguments.spec)
+    chosen = load_any(arguments.spec)
     if isinstance(chosen, spec.Spec):
         return _with_options(arguments, chosen)
     for option in ("plan", "objective", "cpu", "memory"):

@@ -10,7 +10,8 @@ import yaml
 from anabranch.choosing import Wishes
 from anabranch.errors import SpecError, StatisticsError
 from anabranch.optimize import Objective
-from anabranch.spec import AvailableNow, Every, SinkSpec, SparkSpec, SwitchSpec, load, parse
+from anabranch.spec import AvailableNow, Every, SinkSpec, SparkSpec, SwitchSpec
+from anabranch.spec_file import load, parse
 from anabranch.stats.view import Known
 
 FOLDER = Path("/specs")

@@ -33,7 +33,8 @@ from anabranch.optimize.strategy import kind
 from anabranch.picture import OUTPUT
 from anabranch.schema import TIMESTAMP
 from anabranch.sizes import size_text
-from anabranch.spec import Spec, load
+from anabranch.spec import Spec
+from anabranch.spec_file import load
 
 ORDERS_PER_TICK = 600
 TICK = 0.5

@@ -42,7 +42,8 @@ from anabranch.plan.classify import assign_routes
 from anabranch.plan.mesh import Mesh, Plan, RelationRoutes
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.schema import TIMESTAMP
-from anabranch.spec import Spec, load
+from anabranch.spec import Spec
+from anabranch.spec_file import load
 from anabranch.stats.routes import RouteStatistics
 from anabranch.stats.step import StepStatistics, merge
 

@@ -19,7 +19,8 @@ from anabranch.errors import NoFeasiblePlan
 from anabranch.launch import prepare, prepare_together, start
 from anabranch.optimize import Proposal
 from anabranch.schema import TIMESTAMP
-from anabranch.spec import SinkSpec, Spec, StreamSpec, TogetherSpec, load, load_any
+from anabranch.spec import SinkSpec, Spec, StreamSpec, TogetherSpec
+from anabranch.spec_file import load, load_any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
