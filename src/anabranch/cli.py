@@ -73,7 +73,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
     # Here, because the engine and its kernels are loaded for it.
     from anabranch.lab.calibrate import calibrate as measure
 
-    print("measuring; this takes about a minute and wants an otherwise quiet machine", file=sys.stderr)
+    print("measuring; this takes some ten seconds and wants an otherwise quiet machine", file=sys.stderr)
     units = measure(arguments.seed)
     file = calibration_file()
     try:

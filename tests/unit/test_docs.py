@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 
-from anabranch import errors
+from anabranch import cli, errors
+from anabranch.spec import Spec
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -35,6 +38,15 @@ def test_links_between_pages_lead_somewhere() -> None:
         if "://" not in target and not _leads_somewhere(page, target)
     ]
     assert not broken
+
+
+def test_the_spec_that_has_every_entry_can_be_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/spec.md").read_text(), re.DOTALL)
+    (tmp_path / "query.yaml").write_text(written[0])
+    assert cli.main(["explain", str(tmp_path / "query.yaml")]) == 0
+    assert "plan (o c)" in capsys.readouterr().out
+    named_otherwise = {"wishes": "plan", "switches": "switch"}
+    assert {named_otherwise.get(field.name, field.name) for field in fields(Spec)} <= yaml.safe_load(written[0]).keys()
 
 
 def _leads_somewhere(page: Path, target: str) -> bool:
