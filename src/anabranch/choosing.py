@@ -23,7 +23,7 @@ from anabranch.optimize import Budget, Choice, Hints, Infeasible, MeshOffer, Obj
 from anabranch.optimize.hints import KINDS
 from anabranch.optimize.strategy import kind
 from anabranch.plan.describe import short_text
-from anabranch.plan.mesh import Mesh, Plan, check_mesh, parse_mesh
+from anabranch.plan.mesh import Mesh, Plan, check_mesh, is_mesh_text, parse_mesh
 from anabranch.plan.physical import pre_groups
 from anabranch.plan.query import Query
 from anabranch.sizes import parse_size, size_text
@@ -146,7 +146,7 @@ def headline(choice: Choice) -> str:
 
 def _mesh_offer(query: Query, wishes: Wishes, choice: Choice, learn: Learn | None, gate: Gate) -> MeshOffer | None:
     graph = query.graph
-    if _is_mesh_text(wishes.plan):
+    if is_mesh_text(wishes.plan):
         return MeshOffer("as it is written", True, check_mesh(parse_mesh(wishes.plan), graph))
     if isinstance(choice.answer, Infeasible):
         return None
@@ -182,10 +182,6 @@ def _mesh_offer(query: Query, wishes: Wishes, choice: Choice, learn: Learn | Non
     return MeshOffer(found.reason, found.passed, learnt.mesh, learnt, cost)
 
 
-def _is_mesh_text(plan: str) -> bool:
-    return plan.strip().startswith("mesh(")
-
-
 def _hints(query: Query, wishes: Wishes) -> Hints:
     entry, force = "plan", wishes.plan.strip()
     if not force:
@@ -197,7 +193,7 @@ def _hints(query: Query, wishes: Wishes) -> Hints:
                 hint="write 'plan: auto', or leave 'hints.force' out",
             )
         entry, force = "hints.force", wishes.force
-    if force == "mesh" or _is_mesh_text(force):
+    if force == "mesh" or is_mesh_text(force):
         # Its routes are orders of the mjoin, which is also what a mesh that is still to be found begins with.
         force = "mjoin"
     wanted = None if force == "auto" else force

@@ -18,8 +18,8 @@ from anabranch.ddl import parse_schema
 from anabranch.entries import Entry, document, kind
 from anabranch.errors import CatalogError, PlanError, SpecError
 from anabranch.plan.execution import EXECUTION_MODELS, execution_model
+from anabranch.plan.mesh import parse_plan
 from anabranch.plan.migration import STRATEGIES
-from anabranch.plan.text import parse as parse_plan
 from anabranch.schema import Schema
 from anabranch.spec import (
     FILE_FORMATS,
@@ -283,6 +283,6 @@ def _plan(entry: Entry) -> str:
             parse_plan(text)
         except PlanError as error:
             detail = f"{error.message}\n{error.detail}".rstrip()
-            hint = 'write auto, mjoin, tree, or a plan such as "((a b) c)"'
+            hint = 'write auto, mjoin, tree, mesh, or a plan such as "((a b) c)"'
             raise entry.wrong("is not a plan", hint, detail) from error
     return text

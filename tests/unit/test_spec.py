@@ -7,9 +7,11 @@ from textwrap import dedent
 import pytest
 import yaml
 
-from anabranch.choosing import Wishes
+from anabranch.choosing import Wishes, decide, first_plan
+from anabranch.cql import compile_query
 from anabranch.errors import SpecError, StatisticsError
 from anabranch.optimize import Objective
+from anabranch.plan.mesh import parse_mesh
 from anabranch.spec import AvailableNow, Every, SinkSpec, SparkSpec, SwitchSpec
 from anabranch.spec_file import load, parse
 from anabranch.stats.view import Known
@@ -88,6 +90,15 @@ def test_what_is_said_about_plans_is_read() -> None:
     assert spec.wishes.objective == Objective("rate", 30.0)
     assert (spec.wishes.force, spec.wishes.keep, spec.wishes.forbid) == ("tree", ("a b",), ("(a b | a>b)",))
     assert spec.wishes.given.rate("a", "s0") == Known(20.0, "given")
+
+
+def test_a_mesh_can_be_written_out_like_any_plan() -> None:
+    """It was taken from the API and refused in a spec."""
+    mesh = "mesh (a: b by 0; b: a, a by (k <= 3.5 ? 0 : 1))"
+    spec = parse(changed("plan", mesh), folder=FOLDER)
+    assert first_plan(decide(compile_query(spec.query, spec.catalog()), spec.wishes)) == parse_mesh(mesh)
+    (switch,) = parse(changed("switch", [{"at_batch": 3, "plan": mesh}]), folder=FOLDER).switches
+    assert switch.plan == mesh
 
 
 def test_what_may_change_the_plan_is_read() -> None:

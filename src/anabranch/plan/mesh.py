@@ -229,7 +229,12 @@ _OPERATOR = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|#[0-9]+")
 
 def parse_plan(text: str) -> Plan:
     """The plan or mesh that a text describes, or a PlanError that names the position."""
-    return parse_mesh(text) if re.match(r"\s*mesh\s*\(", text) else parse(text)
+    return parse_mesh(text) if is_mesh_text(text) else parse(text)
+
+
+def is_mesh_text(text: str) -> bool:
+    """Whether a text describes a mesh, and no plan or family of plans."""
+    return re.match(r"\s*mesh\s*\(", text) is not None
 
 
 def parse_mesh(text: str) -> Mesh:
