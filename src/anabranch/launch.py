@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from anabranch.api import ContinuousQueryWriter, QueryHandle, Session, Together
+from anabranch.host.spark.failure import named_source, refuses_schema
 from anabranch.host.spark.sample import StreamSample, sample_of_files
 from anabranch.host.spark.session import DataFrame, SparkSession, open_session
 from anabranch.spec import FILE_FORMATS, AvailableNow, Every, Spec, StreamSpec, TogetherSpec
@@ -94,9 +95,17 @@ def sample(stream: StreamSpec, spark: SparkSession) -> StreamSample | None:
 def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
     """The streaming frame that a stream's entry describes."""
     reader = spark.readStream.options(**dict(stream.options))
-    if stream.schema_text is not None:
-        reader = reader.schema(stream.schema_text)
-    if stream.table is not None:
-        return reader.table(stream.table)
-    assert stream.format is not None, "a stream without a table has a format"
-    return reader.format(stream.format).load(stream.path)
+    with named_source(stream.name):
+        if stream.table is not None:
+            return reader.table(stream.table)
+        assert stream.format is not None, "a stream without a table has a format"
+        reader = reader.format(stream.format)
+        if stream.schema_text is None:
+            return reader.load(stream.path)
+        try:
+            return reader.schema(stream.schema_text).load(stream.path)
+        except Exception as error:
+            if not refuses_schema(error):
+                raise
+        # The source knows its columns; they are written down for whoever explains the query without Spark.
+        return spark.readStream.options(**dict(stream.options)).format(stream.format).load(stream.path)

@@ -15,8 +15,9 @@ import yaml
 
 from anabranch import launch
 from anabranch.cli import main
-from anabranch.errors import NoFeasiblePlan
-from anabranch.launch import prepare, prepare_together, start
+from anabranch.ddl import parse_schema
+from anabranch.errors import CatalogError, NoFeasiblePlan
+from anabranch.launch import prepare, prepare_together, read, start
 from anabranch.optimize import Proposal
 from anabranch.schema import TIMESTAMP
 from anabranch.spec import SinkSpec, Spec, StreamSpec, TogetherSpec
@@ -47,6 +48,32 @@ def test_the_example_gives_the_orders_that_were_paid_and_shipped_in_time(spark: 
     assert report["rows_out"] == 3
     # The files of a fresh clone have no order in time, so the example reads them in one batch.
     assert len(report["batches"]) == 1
+
+
+@pytest.mark.spark
+def test_columns_of_a_source_that_knows_them_may_be_written_down_too(spark: SparkSession) -> None:
+    text = "timestamp timestamp, value bigint"
+    frame = read(StreamSpec("r", "rate", None, None, parse_schema(text), text, "timestamp"), spark)
+    assert frame.isStreaming
+    assert frame.columns == ["timestamp", "value"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("format", "table", "said"),
+    [
+        ("json", None, "Path does not exist"),
+        ("no.such.source", None, "Failed to find the data source: no.such.source"),
+        (None, "no_such_table", "`no_such_table` cannot be found"),
+    ],
+)
+def test_a_source_that_cannot_be_opened_is_named(
+    format: str | None, table: str | None, said: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    path = None if table else str(tmp_path / "missing")
+    with pytest.raises(CatalogError, match="stream 's' cannot be read") as caught:
+        read(StreamSpec("s", format, path, table, parse_schema("ts timestamp"), "ts timestamp", "ts"), spark)
+    assert said in caught.value.detail
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What goes wrong while a batch is written, by its right name: the sink's fault, the engine's, or a worker's."""
+"""What goes wrong while a source is opened or a batch is written, by its right name: whose fault it is."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException, PythonException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, PythonException, UnsupportedOperationException
 from pyspark.sql import DataFrame
 
 from anabranch import errors
-from anabranch.errors import AnabranchError, ExpressionError, HostError, SinkError
+from anabranch.errors import AnabranchError, CatalogError, ExpressionError, HostError, SinkError
+from anabranch.host.spark.session import first_cause
 
 
 def query_id(frame: DataFrame) -> str:
@@ -37,9 +38,27 @@ def named_failure(format: str, path: str | None, batch_id: int) -> Iterator[None
 
 def _first_line(error: Exception) -> str:
     """What is wrong in one line; py4j's own first line says only which call it was."""
-    if isinstance(error, Py4JJavaError):
-        return str(error.java_exception.toString()).partition("\n")[0]
+    if isinstance(error, Py4JError):
+        return first_cause(error)
     return f"{type(error).__name__}: {error}".partition("\n")[0]
+
+
+@contextmanager
+def named_source(stream: str) -> Iterator[None]:
+    """Turns whatever a source raises when it is opened into an error that names the stream."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise CatalogError(
+            f"stream '{stream}' cannot be read",
+            detail=first_cause(error),
+            hint="check its format, its path or table, and its options",
+        ) from error
+
+
+def refuses_schema(error: Exception) -> bool:
+    """Whether a source said that it has columns of its own, as rate and kafka do."""
+    return isinstance(error, UnsupportedOperationException)
 
 
 @contextmanager

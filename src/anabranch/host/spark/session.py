@@ -96,7 +96,7 @@ def open_session(master: str, configuration: Mapping[str, str] = NO_SETTINGS) ->
     except (PySparkException, Py4JError) as error:
         raise HostError(
             f"Spark does not start on master '{master}'",
-            detail=_first_cause(error),
+            detail=first_cause(error),
             hint=f"check the master and the settings; {VERBOSE}=1 shows all that Spark says",
         ) from error
 
@@ -109,7 +109,7 @@ def _cores(master: str) -> int:
     return (os.cpu_count() or 1) if "[*" in master else numbers[0] if numbers else 1
 
 
-def _first_cause(error: Exception) -> str:
+def first_cause(error: Exception) -> str:
     """What Java said first, without its stack."""
     said = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     java = [line.strip() for line in said if re.match(r"\s*(: |Caused by: )?(java|org)\.[\w.$]+", line)]
