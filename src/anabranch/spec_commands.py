@@ -126,6 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console(stderr=True)
     # Py4J logs the traceback of an interrupt, to the root logger.
     logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
+    _tell_of_start(console)
     spark = session(_common(chosen), **_log_level())
     try:
         writer = prepare_together(chosen, spark) if isinstance(chosen, spec.TogetherSpec) else prepare(chosen, spark)
@@ -197,15 +198,22 @@ def _choices_on_spark(chosen: spec.Spec | spec.TogetherSpec) -> Mapping[str, Cho
     # Here, because it needs pyspark, which explaining without a sample must not.
     from anabranch.launch import prepare, prepare_together, session
 
-    with Console(stderr=True).status("starting Spark …") as status:
-        spark = session(_common(chosen), **_log_level())
-        try:
-            status.update("looking at the first rows of the streams, and for plans and routes …")
+    console = Console(stderr=True)
+    _tell_of_start(console)
+    spark = session(_common(chosen), **_log_level())
+    try:
+        with console.status("looking at the first rows of the streams, and for plans and routes …"):
             if isinstance(chosen, spec.TogetherSpec):
                 return prepare_together(chosen, spark).choices()
             return {"": prepare(chosen, spark).choice()}
-        finally:
-            spark.stop()
+    finally:
+        spark.stop()
+
+
+def _tell_of_start(console: Console) -> None:
+    """A line and not a spinner: what is written while Spark starts goes through a pipe that waits for whole lines."""
+    if console.is_terminal:
+        console.print("starting Spark …", style="dim")
 
 
 def _common(chosen: spec.Spec | spec.TogetherSpec) -> spec.Spec:
