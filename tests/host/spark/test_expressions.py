@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as f
 
 from anabranch.engine.codes import combine_codes, key_codes, xxhash64_long
 from anabranch.engine.evaluate import evaluate
 from anabranch.errors import ExpressionError
 from anabranch.expr import Call, Cast, Column, Expr, Literal
 from anabranch.host.spark.anchor import slot_keys
-from anabranch.host.spark.expressions import key_code_sql, literal, quote, to_spark_sql
+from anabranch.host.spark.expressions import key_code, literal, quote, to_spark_sql
 from anabranch.schema import INTERVAL, TIMESTAMP
 from anabranch.testing import edges
 from anabranch.testing.edges import BOOL, CASES, FLOAT, INT, TEXT, TEXTS_TO_READ, Case, agreed, column, edge_rows
@@ -156,7 +157,7 @@ def test_key_codes_are_those_of_spark(spark: SparkSession, kind: pa.DataType) ->
     if kind == TEXT:
         values = pa.array([*values.to_pylist(), "x" * 31, "y" * 32, "z" * 77])
     table = pa.table({"row": pa.array(range(len(values))), "c0": values})
-    codes = spark.createDataFrame(table).selectExpr("row", f"{key_code_sql('c0', kind)} AS code").toArrow()
+    codes = spark.createDataFrame(table).select("row", key_code(f.col("c0"), kind).alias("code")).toArrow()
     assert codes.sort_by("row")["code"].to_pylist() == key_codes(values, kind).tolist()
 
 

@@ -41,7 +41,7 @@ def from_spark(schema: spark.StructType, stream: str) -> Schema:
 def to_spark(schema: Schema) -> spark.StructType:
     """The Spark schema of a result."""
     return spark.StructType(
-        [spark.StructField(field.name, _from_arrow(field.type, field.name), field.nullable) for field in schema]
+        [spark.StructField(field.name, data_type(field.type, field.name), field.nullable) for field in schema]
     )
 
 
@@ -70,16 +70,32 @@ def _to_arrow(kind: spark.DataType, column: str, stream: str) -> pa.DataType:
     )
 
 
-def _from_arrow(kind: pa.DataType, column: str) -> spark.DataType:
+def nulls_of(kind: pa.DataType, column: str) -> spark.DataType:
+    """The Spark type of a column that is NULL in every row, and so within: nothing in it may be declared otherwise."""
+    return data_type(_nullable(kind), column)
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_map(kind):
+        return pa.map_(_nullable(kind.key_type), _nullable(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_nullable(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _nullable(field.type)) for field in kind])
+    return kind
+
+
+def data_type(kind: pa.DataType, column: str) -> spark.DataType:
+    """The Spark type of a column."""
     if pa.types.is_decimal(kind):
         return spark.DecimalType(kind.precision, kind.scale)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return spark.ArrayType(_from_arrow(kind.value_type, column), kind.value_field.nullable)
+        return spark.ArrayType(data_type(kind.value_type, column), kind.value_field.nullable)
     if pa.types.is_map(kind):
-        key, item = _from_arrow(kind.key_type, column), _from_arrow(kind.item_type, column)
+        key, item = data_type(kind.key_type, column), data_type(kind.item_type, column)
         return spark.MapType(key, item, kind.item_field.nullable)
     if pa.types.is_struct(kind):
-        return spark.StructType([spark.StructField(f.name, _from_arrow(f.type, column), f.nullable) for f in kind])
+        return spark.StructType([spark.StructField(f.name, data_type(f.type, column), f.nullable) for f in kind])
     if pa.types.is_large_string(kind):
         return spark.StringType()
     if pa.types.is_large_binary(kind):

@@ -13,9 +13,13 @@ import math
 from collections.abc import Callable
 
 import pyarrow as pa
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as f
+from pyspark.sql import types
 
 from anabranch.errors import ExpressionError
 from anabranch.expr import Call, Cast, Column, Expr, Literal
+from anabranch.host.spark.arrow_schema import data_type
 from anabranch.schema import is_decimal, is_float, is_integer, is_text
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -80,38 +84,40 @@ def to_spark_sql(expr: Expr, column: Callable[[Column], str]) -> str:
             return _call(expr, [to_spark_sql(argument, column) for argument in expr.arguments])
 
 
-def key_code_sql(expr_sql: str, kind: pa.DataType) -> str:
+def to_column(expr: Expr) -> SparkColumn:
+    """The expression over the columns of one frame."""
+    if isinstance(expr, Column):
+        return f.col(quote(expr.name))
+    return f.expr(to_spark_sql(expr, lambda reference: quote(reference.name)))
+
+
+def key_code(key: SparkColumn, kind: pa.DataType) -> SparkColumn:
     """A BIGINT code of a key: the value itself where it fits, else the hash that `engine.codes.key_codes` gives."""
     if is_integer(kind) or pa.types.is_boolean(kind):
-        return f"CAST({expr_sql} AS BIGINT)"
+        return key.cast(types.LongType())
     if pa.types.is_date32(kind):
-        return f"CAST(unix_date({expr_sql}) AS BIGINT)"
+        return f.unix_date(key).cast(types.LongType())
     if pa.types.is_timestamp(kind):
-        return f"unix_micros({expr_sql})"
+        return f.unix_micros(key)
     if pa.types.is_duration(kind):
-        return f"timestampdiff(MICROSECOND, {_EPOCH_LOCAL}, {_EPOCH_LOCAL} + {expr_sql})"
+        epoch = f.expr(_EPOCH_LOCAL)
+        return f.timestamp_diff("MICROSECOND", epoch, epoch + key)
     if is_float(kind):
-        value = f"CAST({expr_sql} AS DOUBLE)"
-        return f"xxhash64(CASE WHEN isnan({value}) THEN double('NaN') WHEN {value} = 0D THEN 0D ELSE {value} END)"
-    return f"xxhash64(CAST({expr_sql} AS {spark_type(kind)}))"
+        value = key.cast(types.DoubleType())
+        return f.xxhash64(f.when(f.isnan(value), math.nan).when(value == 0.0, 0.0).otherwise(value))
+    return f.xxhash64(key.cast(data_type(kind, "key")))
 
 
 def spark_type(kind: pa.DataType) -> str:
-    """The Spark SQL name of a type."""
+    """The Spark SQL name of a scalar type."""
     if is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     if pa.types.is_timestamp(kind):
-        return "TIMESTAMP" if kind.tz else "TIMESTAMP_NTZ"
+        return "TIMESTAMP"
     if pa.types.is_duration(kind):
         return "INTERVAL DAY TO SECOND"
     if is_text(kind):
         return "STRING"
-    if pa.types.is_list(kind):
-        return f"ARRAY<{spark_type(kind.value_type)}>"
-    if pa.types.is_map(kind):
-        return f"MAP<{spark_type(kind.key_type)}, {spark_type(kind.item_type)}>"
-    if pa.types.is_struct(kind):
-        return f"STRUCT<{', '.join(f'{quote(field.name)}: {spark_type(field.type)}' for field in kind)}>"
     names = {
         pa.bool_(): "BOOLEAN",
         pa.int8(): "TINYINT",
@@ -121,7 +127,6 @@ def spark_type(kind: pa.DataType) -> str:
         pa.float32(): "FLOAT",
         pa.float64(): "DOUBLE",
         pa.date32(): "DATE",
-        pa.binary(): "BINARY",
         pa.null(): "VOID",
     }
     return names[kind]

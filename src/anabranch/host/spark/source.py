@@ -11,15 +11,18 @@ the complement of their relation's number, as bare times (`WireLayout.without_re
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from functools import reduce
 
-from pyspark.sql import DataFrame
-from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, ByteType, IntegerType, MapType, StructType, TimestampType, VariantType
 
-from anabranch.expr import Call, Column, Expr, conjuncts
+from anabranch.expr import Call, Expr, conjuncts
 from anabranch.host.spark.anchor import SLOT, anchored, slot_keys
-from anabranch.host.spark.expressions import key_code_sql, quote, spark_type, to_spark_sql
+from anabranch.host.spark.arrow_schema import nulls_of
+from anabranch.host.spark.expressions import key_code, quote, to_column
 from anabranch.host.wire import RELATION, TIME, WireLayout
 from anabranch.plan.bundle import Bundle
 from anabranch.plan.join_graph import Relation
@@ -33,8 +36,9 @@ _NOT_HASHED = (ArrayType, MapType, StructType, VariantType)
 def tagged_union(layout: WireLayout, partitioning: Partitioning, frames: Mapping[str, DataFrame]) -> DataFrame:
     """All relations in the wire layout, with the slot of each row, and whether it passes where that is to be observed.
 
-    A row that several slots need is there several times. Each relation is one projection: Spark plans it anew for
-    every micro-batch, so what is written shorter is planned faster.
+    A row that several slots need is there several times. Each relation is one projection, which Spark plans anew for
+    every micro-batch; and what the user did not write is no text, because the first texts of a session take Spark's
+    parser a second.
     """
     relations = layout.query.graph.relations
     is_observed = has_observed_filters(relations)
@@ -43,8 +47,8 @@ def tagged_union(layout: WireLayout, partitioning: Partitioning, frames: Mapping
         columns = wire_columns(position, relation, layout, frames[relation.stream])
         passes = columns.pop(PASSES)
         if relation.filter is not None and keeps_null_keys_out(relation.filter):
-            columns[RELATION] = f"CAST(CASE WHEN {passes} THEN {position} ELSE {~position} END AS TINYINT)"
-            passes = "TRUE"
+            columns[RELATION] = f.when(passes, position).otherwise(~position).cast(ByteType())
+            passes = f.lit(True)
         columns[SLOT] = _slot(layout, partitioning, relation.name, columns)
         if is_observed:
             columns[PASSES] = passes
@@ -67,37 +71,40 @@ def relation_frame(position: int, relation: Relation, layout: WireLayout, frame:
     return _selected(relation, frame, wire_columns(position, relation, layout, frame))
 
 
-def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: DataFrame) -> dict[str, str]:
-    """The SQL of every wire column of a relation, and of whether a row passes its filter."""
-
-    def column(reference: Column) -> str:
-        return quote(reference.name)
-
+def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: DataFrame) -> dict[str, Column]:
+    """Every wire column of a relation, and whether a row passes its filter."""
     keys = {key.name: key for key in layout.query.graph.keys_of([relation.name])}
     selected = {
-        RELATION: f"CAST({position} AS TINYINT)",
-        TIME: f"unix_micros(CAST({quote(relation.event_time)} AS TIMESTAMP))",
+        RELATION: f.lit(position).cast(ByteType()),
+        TIME: f.unix_micros(_named(relation.event_time).cast(TimestampType())),
     }
     for wire, code in zip(layout.code_columns, layout.codes[relation.name], strict=False):
         if code == row_code(relation.name):
-            selected[wire] = f"xxhash64({', '.join(quote(name) for name in _hashable(frame))})"
+            selected[wire] = f.xxhash64(*map(_named, _hashable(frame)))
         else:
             key = keys[code]
-            selected[wire] = key_code_sql(to_spark_sql(key.expression(relation.name), column), key.type)
+            selected[wire] = key_code(to_column(key.expression(relation.name)), key.type)
             if isinstance(layout.query, Bundle):
                 # Rows without this key are of use to the queries that do not compare it; the others filter them.
-                selected[wire] = f"coalesce({selected[wire]}, 0L)"
-    selected |= {wire: quote(name) for name, wire in layout.payload[relation.name].items()}
-    columns = {
-        field.name: selected.get(field.name, f"CAST(NULL AS {spark_type(field.type)})") for field in layout.schema
+                selected[wire] = f.coalesce(selected[wire], f.lit(0))
+    selected |= {wire: _named(name) for name, wire in layout.payload[relation.name].items()}
+    nulls = {
+        field.name: f.lit(None).cast(nulls_of(field.type, field.name))
+        for field in layout.schema
+        if field.name not in selected
     }
-    columns[PASSES] = "TRUE" if relation.filter is None else f"coalesce({to_spark_sql(relation.filter, column)}, FALSE)"
+    columns = {name: (selected | nulls)[name] for name in layout.schema.names}
+    columns[PASSES] = f.lit(True) if relation.filter is None else f.coalesce(to_column(relation.filter), f.lit(False))
     return columns
 
 
-def _selected(relation: Relation, frame: DataFrame, columns: Mapping[str, str]) -> DataFrame:
-    timed = frame.where(f"{quote(relation.event_time)} IS NOT NULL")
-    return timed.selectExpr(*(f"{text} AS {quote(name)}" for name, text in columns.items()))
+def _selected(relation: Relation, frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
+    timed = frame.where(_named(relation.event_time).isNotNull())
+    return timed.select(*(column.alias(name) for name, column in columns.items()))
+
+
+def _named(column: str) -> Column:
+    return f.col(quote(column))
 
 
 def to_slots(frame: DataFrame, partitioning: Partitioning, anchor: DataFrame | None = None) -> DataFrame:
@@ -109,37 +116,38 @@ def to_slots(frame: DataFrame, partitioning: Partitioning, anchor: DataFrame | N
     return rows if anchor is None else anchored(rows, anchor)
 
 
-def _slot(layout: WireLayout, partitioning: Partitioning, relation: str, columns: Mapping[str, str]) -> str:
-    """The key of a row's slot as SQL; a generator of them where a row goes to several."""
+def _slot(layout: WireLayout, partitioning: Partitioning, relation: str, columns: Mapping[str, Column]) -> Column:
+    """The key of a row's slot; a generator of them where a row goes to several."""
     keys = slot_keys(partitioning.slots)
-    slots = [[keys[slot] for slot in of_cell] for of_cell in partitioning.slots_of(relation)]
+    slots = [tuple(keys[slot] for slot in of_cell) for of_cell in partitioning.slots_of(relation)]
     place = _place(layout, partitioning, relation, columns)
     if all(len(of_cell) == 1 for of_cell in slots):
-        return _entry([str(of_cell[0]) for of_cell in slots], place)
-    arrays = [f"array({', '.join(map(str, of_cell))})" for of_cell in slots]
-    return f"explode({_entry(arrays, place)})"
+        return _entry(slots, [f.lit(key) for (key,) in slots], place)
+    return f.explode(_entry(slots, [f.array(*map(f.lit, of_cell)) for of_cell in slots], place))
 
 
-def _place(layout: WireLayout, partitioning: Partitioning, relation: str, columns: Mapping[str, str]) -> str:
-    """The mixed-radix coordinate of a row, as SQL; the same number as `engine.ownership` computes."""
-    place = "0"
+def _place(layout: WireLayout, partitioning: Partitioning, relation: str, columns: Mapping[str, Column]) -> Column:
+    """The mixed-radix coordinate of a row; the same number as `engine.ownership` computes."""
+    place: Column | None = None
     for dimension in partitioning.members(relation):
         if dimension.share > 1:
             wire = layout.code_columns[layout.codes[relation].index(dimension.code)]
-            coordinate = f"pmod(xxhash64({columns[wire]}), {dimension.share}L)"
-            place = coordinate if place == "0" else f"({place} * {dimension.share} + {coordinate})"
-    return place
+            coordinate = f.pmod(f.xxhash64(columns[wire]), f.lit(dimension.share))
+            place = coordinate if place is None else place * dimension.share + coordinate
+    return f.lit(0) if place is None else place
 
 
-def _entry(table: list[str], place: str) -> str:
+def _entry(table: list[tuple[int, ...]], entries: list[Column], place: Column) -> Column:
     """The entry of a table at a place; the usual slot map is made of few runs, which become comparisons."""
     ends = [i for i in range(1, len(table)) if table[i] != table[i - 1]]
     if not ends:
-        return table[0]
+        return entries[0]
     if len(ends) > _MOST_RUNS:
-        return f"element_at(array({', '.join(table)}), CAST({place} + 1 AS INT))"
-    whens = " ".join(f"WHEN {place} < {end} THEN {table[end - 1]}" for end in ends)
-    return f"CASE {whens} ELSE {table[-1]} END"
+        return f.element_at(f.array(*entries), (place + 1).cast(IntegerType()))
+    found = f.when(place < ends[0], entries[0])
+    for start, end in itertools.pairwise(ends):
+        found = found.when(place < end, entries[start])
+    return found.otherwise(entries[-1])
 
 
 def _hashable(frame: DataFrame) -> list[str]:
