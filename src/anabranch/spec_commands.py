@@ -126,6 +126,8 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console(stderr=True)
     # Py4J logs the traceback of an interrupt, to the root logger.
     logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
+    # What goes wrong in a batch it logs too; that is told by the error that ends the query, if it was not an interrupt.
+    logging.getLogger("py4j").propagate = False
     _tell_of_start(console)
     spark = session(_common(chosen), **_log_level())
     try:

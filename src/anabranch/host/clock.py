@@ -40,6 +40,11 @@ class Clocks:
     def watermark(self) -> int:
         return min(clock.floor for clock in self.streams.values())
 
+    @property
+    def known_watermark(self) -> int | None:
+        """The watermark as an event time; None while a stream that is not idle has had no row."""
+        return self.watermark if self.watermark > BEFORE_ALL else None
+
     def advance(
         self,
         newest: Mapping[str, int | None],

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch import errors
+from anabranch.host.spark.failure import for_spark
 from anabranch.host.spark.sink import (
     ConsoleSink,
     FileSink,
@@ -133,6 +136,34 @@ def test_an_error_of_the_step_is_not_blamed_on_the_sink(spark: SparkSession, tmp
         "cast to decimal",
     )
     assert visible(tmp_path / "out") == []
+
+
+class LongWinded(Py4JJavaError):
+    """Stands for an error that came through Java, with the stack that py4j makes part of its text."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self)
+
+    def __str__(self) -> str:
+        frames = "\tat org.apache.spark.Somewhere.run(Somewhere.scala:1)\n" * 1000
+        return (
+            f"An error occurred while calling o1.save.\n: org.X: no\n{frames}Caused by: java.lang.InterruptedException"
+        )
+
+
+def test_spark_is_told_of_an_interrupt_in_few_words() -> None:
+    """Its pattern for interrupts overflows the stack on what py4j tells; a stopped query would end with that."""
+    told = for_spark(_chained(errors.SinkError("sink 'parquet' failed"), LongWinded()))
+    text = str(told)
+    assert re.search(r"py4j\.protocol\.Py4JJavaError: An error occurred while calling(.|\n)*InterruptedException", text)
+    assert len(text) < 1200
+    plain = errors.SinkError("sink 'parquet' failed")
+    assert for_spark(plain) is plain
+
+
+def _chained(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 def test_any_other_failure_of_a_worker_is_the_hosts(spark: SparkSession) -> None:

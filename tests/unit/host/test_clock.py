@@ -89,3 +89,11 @@ def test_when_all_are_silent_time_stands_still() -> None:
     clocks = Clocks.at_start(["a", "b"], 0).advance({"a": 10, "b": 4}, {"a": 0, "b": 0}, 0, {"a": 5, "b": 5})
     later = clocks.advance({}, {"a": 0, "b": 0}, 100, {"a": 5, "b": 5})
     assert later.watermark == 4
+
+
+def test_there_is_no_watermark_to_tell_of_before_every_stream_has_had_a_row() -> None:
+    """A number that stands for 'before all' would be taken for a time, and rates reckoned from it."""
+    disorder, timeout = dict.fromkeys(NAMES, 5), dict.fromkeys(NAMES)
+    clocks = Clocks.at_start(NAMES, 0).advance({"a": 100, "b": 90}, disorder, 1, timeout)
+    assert clocks.known_watermark is None
+    assert clocks.advance({"c": 80}, disorder, 2, timeout).known_watermark == 75

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException, PythonException, UnsupportedOperationException
 from pyspark.sql import DataFrame
 
@@ -91,6 +91,23 @@ def evaluating(batch_id: int) -> Iterator[None]:
         raise
 
 
+def for_spark(error: BaseException) -> BaseException:
+    """The error as Spark should be told it: without the stacks of Java that it came through, for those are Spark's own.
+
+    To see whether a query was stopped, Spark looks through all that follows py4j's name for that of an interrupt, with
+    a pattern that overflows the JVM's stack on a long text; its thread would end with that and not as stopped.
+    """
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, Py4JJavaError):
+        inner = inner.__cause__ or inner.__context__
+    if inner is None:
+        return error
+    causes = "\n".join(line for line in str(inner).splitlines() if line.startswith((": ", "Caused by: ")))
+    name = f"{Py4JJavaError.__module__}.{Py4JJavaError.__name__}"
+    return RuntimeError(f"{name}: An error occurred while calling Spark\n{causes[:_MUCH]}")
+
+
+_MUCH = 1000
 _DEAD_WORKER = "Python worker exited unexpectedly"
 
 

@@ -39,7 +39,7 @@ from anabranch.host.slot import SlotTask
 from anabranch.host.spark.anchor import forget_at_slots, is_on_several_machines, make_anchor
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.bundle_sink import BundleSink
-from anabranch.host.spark.failure import evaluating
+from anabranch.host.spark.failure import evaluating, for_spark
 from anabranch.host.spark.parquet_sink import ParquetSink
 from anabranch.host.spark.session import refuse_speculation
 from anabranch.host.spark.sink import Sink
@@ -157,7 +157,10 @@ class SparkRunner:
             self._round(frame, batch_id)
         except BaseException as error:
             self.failure = error
-            raise
+            told = for_spark(error)
+            if told is error:
+                raise
+            raise told from None
 
     def _round(self, frame: DataFrame, batch_id: int) -> None:
         committed = self.manifest.batch if self.manifest else -1
@@ -295,7 +298,7 @@ class SparkRunner:
             "lateRows": counts_by_stream(self.query, reports, "late"),
             "stateRows": statistics.state_rows,
             "stateBytes": statistics.state_bytes,
-            "watermark": clocks.watermark,
+            "watermark": clocks.known_watermark,
             "idleStreams": [name for name, clock in clocks.streams.items() if clock.is_idle],
             "durationMs": {kind: round(1000 * spent, 1) for kind, spent in seconds.items()},
             "slotStatistics": [
