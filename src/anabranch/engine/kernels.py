@@ -15,7 +15,8 @@ same; else `deadlines` holds it, a ring as well, which is empty in the former ca
 
 Every loop takes `WAITING` rows at a time and first loads, without branches, the memory that the work on them will need,
 so that the waits overlap; walking chain after chain would wait at every step. What survives a step is kept by writing
-it always and counting it conditionally, because whether a chain goes on cannot be predicted.
+it always and counting it conditionally, because whether a chain goes on cannot be predicted. What counts such writes
+is unsigned: numba asks of a signed index, at every use, whether it counts from the end.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def probe(
     newest: Int64Array,
     deadline: Int64Array,
     start: int,
-    pending: int,
+    pending: Any,
     waiting: Int64Array,
     out_probe: Int64Array,
     out_row: Int64Array,
@@ -157,7 +158,7 @@ def probe(
     links = np.empty(WAITING, dtype=np.uint32)
     alive = first
     reached = newest[0]
-    count = 0
+    count: Any = 0
     visited = 0
     i = start
     while True:
@@ -174,11 +175,13 @@ def probe(
             alive = first_alive(entries, deadlines, span, alive, min(alive + _OVERDUE, stop), least)
             for k in range(i, ahead):
                 links[k - i] = heads[_slot_of(codes[k], shift)]
+            left = np.uint64(0)
             for k in range(i, ahead):
                 row = _below(links[k - i], stop)
-                waiting[0, pending] = k
-                waiting[1, pending] = row
-                pending += int(row >= alive)
+                waiting[0, left] = k
+                waiting[1, left] = row
+                left += np.uint64(row >= alive)
+            pending = np.int64(left)
             i = ahead
             continue
         going = min(pending, room - count)
@@ -195,27 +198,29 @@ def probe(
         else:
             for j in range(going):
                 ends[j] = times[j] + span
-        left = 0
+        left = np.uint64(0)
+        found = np.uint64(count)
         for j in range(going):
-            k = waiting[0, j]
+            probing = np.uint64(waiting[0, j])
             row = waiting[1, j]
-            newer = max(newest[k], times[j])
-            sooner = min(deadline[k], ends[j])
-            out_probe[count] = k
-            out_row[count] = row
-            out_newest[count] = newer
-            out_deadline[count] = sooner
-            count += int((met[j] == codes[k]) & (newer <= sooner))
+            newer = max(newest[probing], times[j])
+            sooner = min(deadline[probing], ends[j])
+            out_probe[found] = probing
+            out_row[found] = row
+            out_newest[found] = newer
+            out_deadline[found] = sooner
+            found += np.uint64((met[j] == codes[probing]) & (newer <= sooner))
             older = _below(links[j], row)
-            waiting[0, left] = k
+            waiting[0, left] = probing
             waiting[1, left] = older
-            left += int(older >= alive)
+            left += np.uint64(older >= alive)
         for j in range(going, pending):
             waiting[0, left] = waiting[0, j]
             waiting[1, left] = waiting[1, j]
-            left += 1
+            left += np.uint64(1)
+        count = np.int64(found)
         visited += going
-        pending = left
+        pending = np.int64(left)
     return count, i, pending, visited
 
 
@@ -233,8 +238,8 @@ def gather(column: Int64Array, rows: Int64Array) -> Int64Array:
 def places(cells: Int64Array, wanted: BoolArray) -> Int64Array:
     """The positions of the cells that are wanted, in order."""
     found = np.empty(cells.shape[0] + 1, dtype=np.int64)
-    count = 0
+    count = np.uint64(0)
     for i in range(cells.shape[0]):
         found[count] = i
-        count += int(wanted[cells[i]])
+        count += np.uint64(wanted[np.uint64(cells[i])])
     return found[:count]

@@ -215,12 +215,13 @@ def probe_order(node: JoinNode, position: int, graph: JoinGraph) -> tuple[int, .
     """The order in which rows of one input probe the others: the given one, or connected inputs first.
 
     The default takes, again and again, the first input that shares a key class with what is bound, else one that shares
-    any predicate, else the first left over, so that no cross product is formed while a lookup is possible.
+    any predicate, else the first left over, so that no cross product is formed while a lookup is possible. It goes
+    round from the input itself: those behind it do not hold the new rows of a step yet, so less is found in them.
     """
     if node.orders[position]:
         return node.orders[position]
     bound = set(node.inputs[position].relations)
-    left = [index for index in range(len(node.inputs)) if index != position]
+    left = [*range(position + 1, len(node.inputs)), *range(position)]
     order: list[int] = []
     while left:
         by_key = [i for i in left if graph.keys_between(bound, node.inputs[i].relations)]

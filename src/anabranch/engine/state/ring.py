@@ -30,7 +30,7 @@ _NOTHING = np.empty(0, dtype=np.int64)
 INDEX_BYTES = 2 * 8 + 4 + 2 * 4
 """What an index takes per row: code and newest time, the link to the row before, two heads."""
 DEADLINE = "deadline"
-BLOCK = 1 << 14
+BLOCK = 1 << 15
 """How many matches a probe hands over at once; bounds the memory of a join whatever its fan-out, and fits a cache."""
 
 
