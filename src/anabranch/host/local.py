@@ -107,8 +107,8 @@ class LocalHost:
         layout = wire_layout(self.query, self.partitioning)
         present = [relation for relation in self.query.graph.relations if relation.stream in rows]
         read = self._threads.map(lambda relation: self._read(relation, layout, rows[relation.stream]), present)
-        arrived = {relation.name: batch for relation, batch in zip(present, read, strict=True)}
         clocks = self._clocks_after(rows)
+        arrived = {relation.name: batch for relation, batch in zip(present, read, strict=True)}
         before, self._plans = self._plans, self._next_plans()
         task = self._task(clocks)
 

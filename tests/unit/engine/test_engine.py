@@ -86,6 +86,14 @@ def test_a_match_outside_the_window_is_visited_only_while_its_row_is_kept() -> N
     assert visited(host.statistics) == 0
 
 
+def test_an_input_asks_first_where_the_new_rows_of_a_step_are_not_yet() -> None:
+    host = LocalHost(join_of(10, "abc"), mjoin(("a", "b", "c")))
+    host.step({name: rows_of([1], [1]) for name in "abc"})
+    asked = {(probe.origin, probe.target) for probe in host.statistics.probes}
+    # What `b` would find in `a` cannot be completed before `c` has come.
+    assert asked == {("a", "b"), ("b", "c"), ("c", "a"), ("c", "b")}
+
+
 def test_dropping_costs_what_is_dropped() -> None:
     host = LocalHost(join_of(10), mjoin(("a", "b")))
     host.step({"a": rows_of(range(20), range(20)), "b": rows_of([14], [0])})
