@@ -138,7 +138,7 @@ def test_an_error_of_the_step_is_not_blamed_on_the_sink(spark: SparkSession, tmp
     assert visible(tmp_path / "out") == []
 
 
-class LongWinded(Py4JJavaError):
+class WithItsStack(Py4JJavaError):
     """Stands for an error that came through Java, with the stack that py4j makes part of its text."""
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class LongWinded(Py4JJavaError):
 
 def test_spark_is_told_of_an_interrupt_in_few_words() -> None:
     """Its pattern for interrupts overflows the stack on what py4j tells; a stopped query would end with that."""
-    told = for_spark(_chained(errors.SinkError("sink 'parquet' failed"), LongWinded()))
+    told = for_spark(_chained(errors.SinkError("sink 'parquet' failed"), WithItsStack()))
     text = str(told)
     assert re.search(r"py4j\.protocol\.Py4JJavaError: An error occurred while calling(.|\n)*InterruptedException", text)
     assert len(text) < 1200
