@@ -55,7 +55,7 @@ def _writer(spec: Spec, session: Session) -> ContinuousQueryWriter:
     """What the spec says of its query and its results."""
     query = session.sql(spec.query, allow_unbounded=spec.allow_unbounded, late_filters=spec.late_filters)
     writer = query.writeStream.format(spec.sink.format).outputMode(spec.sink.mode).options(**dict(spec.sink.options))
-    writer = writer.wishes(spec.wishes)
+    writer = writer.partitionBy(*spec.sink.partition_by).wishes(spec.wishes)
     if spec.sink.path is not None:
         writer = writer.option("path", spec.sink.path)
     if spec.adapt is not None:

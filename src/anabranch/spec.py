@@ -44,6 +44,7 @@ class SinkSpec:
     path: str | None
     mode: str = "append"
     options: tuple[tuple[str, str], ...] = ()
+    partition_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

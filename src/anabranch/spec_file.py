@@ -227,11 +227,12 @@ def _schema(entry: Entry | None) -> tuple[Schema | None, str | None]:
 
 
 def _sink(entry: Entry, folder: Path) -> SinkSpec:
-    entries = entry.mapping("format path mode options", {"format": "format: parquet"})
+    entries = entry.mapping("format path mode options partition_by", {"format": "format: parquet"})
     sink = SinkSpec(
         format=entries["format"].text(),
         path=entries["path"].location(folder) if "path" in entries else None,
         options=entries["options"].options() if "options" in entries else (),
+        partition_by=entries["partition_by"].texts() if "partition_by" in entries else (),
     )
     if sink.format in FILE_FORMATS and sink.path is None:
         raise entry.missing("path", "path: out, the folder that results are written to")

@@ -25,7 +25,7 @@ GOOD = dedent(
         adapt:
       audits:
         query: SELECT a.v FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 10 SECONDS] AS b WHERE a.k = b.k
-        sink: {format: csv, path: audits}
+        sink: {format: csv, path: audits, partition_by: p0}
     checkpoint: ckpt
     trigger: 2 seconds
     slots: 3
@@ -42,6 +42,7 @@ def read(text: str) -> TogetherSpec:
 def test_each_query_has_its_own_and_all_have_what_is_said_of_the_run() -> None:
     alerts, audits = read(GOOD).queries.values()
     assert (alerts.sink.path, audits.sink.path) == ("/specs/alerts", "/specs/audits")
+    assert (alerts.sink.partition_by, audits.sink.partition_by) == ((), ("p0",))
     assert (alerts.wishes.plan, audits.wishes.plan) == ("mjoin", "auto")
     assert (alerts.adapt, audits.adapt) == ({}, None)
     assert (alerts.streams, alerts.checkpoint, alerts.trigger, alerts.slots) == (
@@ -56,7 +57,7 @@ def test_each_query_has_its_own_and_all_have_what_is_said_of_the_run() -> None:
     ("before", "after", "primary"),
     [
         ("plan: mjoin", "slots: 2", "entry 'queries.alerts.slots' is not known"),
-        ("sink: {format: csv, path: audits}", "", "entry 'queries.audits.sink' is missing"),
+        ("sink: {format: csv, path: audits, partition_by: p0}", "", "entry 'queries.audits.sink' is missing"),
         ("trigger: 2 seconds", "plan: mjoin", "entry 'plan' is not known"),
         ("  alerts:\n", "  at-work:\n", "entry 'queries' has a query named 'at-work'"),
         ("adapt:", "adapt: [1]", "entry 'queries.alerts.adapt' is a list"),

@@ -33,7 +33,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "orders.yaml"
 
 @pytest.mark.spark
 def test_the_example_gives_the_orders_that_were_paid_and_shipped_in_time(spark: SparkSession, tmp_path: Path) -> None:
-    sink = SinkSpec("json", str(tmp_path / "out"))
+    sink = SinkSpec("json", str(tmp_path / "out"), partition_by=("carrier",))
     handle = start(replace(load(EXAMPLE), sink=sink, checkpoint=str(tmp_path / "checkpoint")), spark)
     handle.awaitTermination()
     rows = spark.read.json(str(tmp_path / "out")).orderBy("order_id").collect()
@@ -43,6 +43,8 @@ def test_the_example_gives_the_orders_that_were_paid_and_shipped_in_time(spark: 
         (4, "Dora", "barge"),
         (5, "Emil", "air"),
     ]
+    folders = {folder.name for folder in (tmp_path / "out").glob("carrier=*")}
+    assert folders == {"carrier=rail", "carrier=barge", "carrier=air"}
     report = handle.report()
     assert report["rows_in"] == 15
     assert report["rows_out"] == 3
