@@ -81,6 +81,12 @@ def spark_w3(bench: Bench) -> list[Figure]:
     return against_native(bench, w3(bench.sizes.rows, bench.sizes.batches), "W3", 3.0)
 
 
+def spark_w3_small(bench: Bench) -> list[Figure]:
+    """A quarter of the rows in half of the micro-batches, where Spark's fixed part weighs more on either side."""
+    workload = w3(bench.sizes.rows // 4, bench.sizes.batches // 2)
+    return against_native(bench, workload, "W3, a quarter of the rows", None)
+
+
 def spark_w3_settings(bench: Bench) -> list[Figure]:
     """Spark's own joins with either state store: which to compare with."""
     workload = w3(bench.sizes.rows, bench.sizes.batches)
@@ -286,6 +292,7 @@ def in_process(name: str) -> Callable[[Bench], list[Figure]]:
 SCENARIOS = (
     Scenario("spark-w3", "W3 against Spark's own joins, 40 micro-batches: rows/s, CPU, memory", spark_w3),
     Scenario("spark-w3-10", "the same rows in 10 micro-batches", spark_w3_few),
+    Scenario("spark-w3-1m", "a quarter of the rows, 1 M, in 20 micro-batches", spark_w3_small),
     Scenario("spark-w3-settings", "Spark's own joins with either state store", spark_w3_settings),
     Scenario("spark-same-jvm", "W3 with the same JVM options on both sides", spark_same_jvm),
     Scenario("spark-w4", "four-way, one stream ten times as fast", spark_w4),
