@@ -104,7 +104,8 @@ def for_spark(error: BaseException) -> BaseException:
         return error
     causes = "\n".join(line for line in str(inner).splitlines() if line.startswith((": ", "Caused by: ")))
     name = f"{Py4JJavaError.__module__}.{Py4JJavaError.__name__}"
-    return RuntimeError(f"{name}: An error occurred while calling Spark\n{causes[:_MUCH]}")
+    ours = f"{type(error).__name__}: {error}\n" if isinstance(error, AnabranchError) else ""
+    return RuntimeError(f"{ours}{name}: An error occurred while calling Spark\n{causes[:_MUCH]}")
 
 
 _MUCH = 1000
