@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 
 from anabranch.engine.batch import RelationBatch
 from anabranch.host.sample import Sample, Stretch, sampled
-from anabranch.host.spark.source import PASSES, relation_frame
+from anabranch.host.spark.source import PASSES, event_micros, relation_frame
 from anabranch.host.wire import RELATION, TIME, WireLayout, wire_layout
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import choose_partitioning
@@ -135,8 +135,7 @@ def _counted(frames: Mapping[tuple[int, int], DataFrame]) -> DataFrame:
 
 
 def _newest(latest: DataFrame, relation: Relation) -> int | None:
-    time = f.unix_micros(f.col(f"`{relation.event_time}`").cast("timestamp"))
-    found: int | None = latest.agg(f.max(time)).collect()[0][0]
+    found: int | None = latest.agg(f.max(event_micros(relation))).collect()[0][0]
     return found
 
 

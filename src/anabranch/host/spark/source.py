@@ -76,7 +76,7 @@ def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: D
     keys = {key.name: key for key in layout.query.graph.keys_of([relation.name])}
     selected = {
         RELATION: f.lit(position).cast(ByteType()),
-        TIME: f.unix_micros(_named(relation.event_time).cast(TimestampType())),
+        TIME: event_micros(relation),
     }
     for wire, code in zip(layout.code_columns, layout.codes[relation.name], strict=False):
         if code == row_code(relation.name):
@@ -96,6 +96,11 @@ def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: D
     columns = {name: (selected | nulls)[name] for name in layout.schema.names}
     columns[PASSES] = f.lit(True) if relation.filter is None else f.coalesce(to_column(relation.filter), f.lit(False))
     return columns
+
+
+def event_micros(relation: Relation) -> Column:
+    """The event time of a row of the relation, in microseconds."""
+    return f.unix_micros(_named(relation.event_time).cast(TimestampType()))
 
 
 def _selected(relation: Relation, frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
