@@ -75,9 +75,10 @@ def test_changing_the_plan_of_one_query_changes_no_answer(data: st.DataObject, s
 def _together(data: st.DataObject, rows: Arrivals, sizes: list[int]) -> tuple[dict[str, Query], Bundle]:
     """Queries over the rows, each with late filters of its own, and the same as a bundle."""
     queries = {}
+    one_column = data.draw(st.booleans(), "equalities of one column")
     for number, size in enumerate(sizes):
         # Relations are taken in the order of the bundle, whatever the order of a query's own FROM.
-        drawn = data.draw(join_queries(max(sizes), size, shuffled=True), f"q{number}")
+        drawn = data.draw(join_queries(max(sizes), size, shuffled=True, one_column=one_column), f"q{number}")
         late = data.draw(late_filters(drawn, rows), f"late filters of q{number}")
         event(f"late filters: {bool(late)}")
         queries[f"q{number}"] = compile_query(drawn.cql, rows.catalog, late_filters=late)

@@ -93,6 +93,16 @@ def bands_of(graph: JoinGraph, relation: str) -> tuple[tuple[str, Band], ...]:
     )
 
 
+def compared_by(graph: JoinGraph) -> dict[str, frozenset[str]]:
+    """For each code name, the relations that the graph compares by it."""
+    bands = {
+        band_name(theta): frozenset((theta.band.left_relation, theta.band.right_relation))
+        for theta in graph.thetas
+        if theta.band is not None
+    }
+    return bands | {key.name: key.relations for key in graph.keys}
+
+
 def _probes(node: JoinNode, graph: JoinGraph, late: Mapping[int, frozenset[str]]) -> tuple[tuple[Probe, ...], ...]:
     programs = []
     for position, child in enumerate(node.inputs):

@@ -23,7 +23,7 @@ import numpy as np
 from anabranch.engine.batch import Combinations, concatenated
 from anabranch.engine.compile import JoinProgram
 from anabranch.engine.meter import Meter
-from anabranch.engine.operators.join import WindowJoin, code_reader, keep, passing
+from anabranch.engine.operators.join import WindowJoin, keep, passing
 from anabranch.engine.track import PlanTrack, least_outside
 from anabranch.plan.migration import FilteredState, StateMatching, Strategy
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, kept
@@ -60,7 +60,7 @@ def fill(track: PlanTrack, matching: StateMatching, old: PlanTrack, floors: Mapp
             found = _everything(track, plan, programs, low)
         else:
             continue
-        track.intermediates[plan.shape].insert(found, code_reader(track.bases))
+        track.intermediates[plan.shape].insert(found, track.codes)
         counts[plan.shape] = len(found)
     return counts
 

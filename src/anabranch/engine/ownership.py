@@ -75,7 +75,7 @@ class Ownership:
         for dimension in self.partitioning.dimensions:
             group *= dimension.share
             if dimension.share > 1 and not dimension.relations.isdisjoint(found.rows):
-                group += coordinates(read_code(bases, dimension.code, found), dimension.share)
+                group += coordinates(read_code(bases, dimension.code, dimension.relations, found), dimension.share)
         return group
 
 

@@ -86,6 +86,7 @@ class PlanTrack:
         self.contents = contents(plan, self.thetas)
         self.program = compile_plan(plan, query.graph)
         self.bases = bases
+        self.codes = code_reader(bases, query.graph)
         for name, base in bases.items():
             base.require(self.program.indexes[name])
         self.intermediates: dict[str, IntermediateState] = {}
@@ -96,7 +97,7 @@ class PlanTrack:
                 columns = carried_columns(query, inner)
                 state = IntermediateState(arena, f"track{number}.state{i}", inner.relations, indexes, columns)
             else:
-                state.require(indexes, code_reader(bases))
+                state.require(indexes, self.codes)
             self.intermediates[inner.shape] = state
         self.mergers = make_mergers(query, plan, bases, owns)
         joins = {join.node.shape: self.join(join, meter) for join in self.program.joins}
@@ -104,7 +105,8 @@ class PlanTrack:
 
     def join(self, program: JoinProgram, meter: Meter, since: tuple[int, ...] = ()) -> WindowJoin:
         """One join of the plan over this track's states."""
-        return WindowJoin(program, tuple(self.state(child) for child in program.node.inputs), self.bases, meter, since)
+        inputs = tuple(self.state(child) for child in program.node.inputs)
+        return WindowJoin(program, inputs, self.bases, self.codes, meter, since)
 
     def state(self, plan: PhysicalPlan) -> State:
         """The state of an input of some join."""

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from random import Random
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from anabranch.schema import TIMESTAMP, Schema
 
 SECOND = 1_000_000
 _SPAN = 40
+_DENSE_SPAN = 8
 _COLUMNS = pa.schema(
     [
         ("ts", TIMESTAMP),
@@ -57,6 +59,14 @@ _THETAS = (
     "({a}.x = {b}.x OR {a}.s = {b}.s)",
     "{a}.s <> {b}.s",
     "{a}.p % 2 = {b}.p % 2",
+)
+_SMALL = (0, 0, 1, 2, None)
+_VALUES: tuple[tuple[object, ...], ...] = (
+    _SMALL,
+    _SMALL,
+    ("a", "ab", "b", None),
+    (0.0, -0.0, 0.5, 1.0, float("nan"), None),
+    (Decimal("1.50"), Decimal("2.25"), None),
 )
 _FILTERS = (
     "{a}.p % 3 <> 0",
@@ -95,11 +105,19 @@ class DrawnQuery:
 
 @st.composite
 def arrivals(draw: st.DrawFn, streams: int, most_rows: int = 14, *, alike: bool = False) -> Arrivals:
-    """Streams of up to `most_rows` rows each; with `alike`, many of them share times and values."""
+    """Streams of up to `most_rows` rows each; with `alike`, many of them share times and values.
+
+    Half the draws are dense: all streams have so many rows, within seconds of each other, and much of it joins. They
+    come from a seed and do not shrink.
+    """
     tables, disorder = {}, {}
+    dense = draw(st.none() | st.integers(0, 2**32 - 1).map(Random))
     for number in range(streams):
         allowed = draw(st.sampled_from([0, 0, 3])) * SECOND
-        rows = draw(st.lists(_row(allowed), max_size=most_rows))
+        if dense is None:
+            rows = draw(st.lists(_row(allowed), max_size=most_rows))
+        else:
+            rows = [_dense_row(dense, allowed) for _ in range(most_rows)]
         if alike and rows:
             rows = [row for row in rows for _ in range(draw(st.sampled_from([1, 1, 2, 4])))][:most_rows]
         # A row arrives by its time plus a delay of at most the allowed disorder, so none is late in any cut.
@@ -117,24 +135,24 @@ def arrivals(draw: st.DrawFn, streams: int, most_rows: int = 14, *, alike: bool 
 def _row(draw: st.DrawFn, disorder: int) -> tuple[int, int, tuple[object, ...]]:
     time = draw(st.integers(0, 2 * _SPAN)) * SECOND // 2
     delay = draw(st.integers(0, disorder)) if disorder else 0
-    small = st.sampled_from([0, 0, 1, 2, None])
-    values = (
-        draw(small),
-        draw(small),
-        draw(st.sampled_from(["a", "ab", "b", None])),
-        draw(st.sampled_from([0.0, -0.0, 0.5, 1.0, float("nan"), None])),
-        draw(st.sampled_from(["1.50", "2.25", None]).map(lambda text: None if text is None else Decimal(text))),
-    )
-    return time, delay, values
+    return time, delay, tuple(draw(st.sampled_from(values)) for values in _VALUES)
+
+
+def _dense_row(random: Random, disorder: int) -> tuple[int, int, tuple[object, ...]]:
+    time = random.randrange(2 * _DENSE_SPAN) * SECOND // 2
+    return time, random.randint(0, disorder), tuple(random.choice(values[:-1]) for values in _VALUES)
 
 
 @st.composite
-def join_queries(draw: st.DrawFn, streams: int, relations: int, *, shuffled: bool = False) -> DrawnQuery:
+def join_queries(
+    draw: st.DrawFn, streams: int, relations: int, *, shuffled: bool = False, one_column: bool = False
+) -> DrawnQuery:
     """A join of that many relations, connected in most draws: chains, stars, cycles; self-joins now and then.
 
-    FROM has them in the order of their names unless `shuffled`.
+    FROM has them in the order of their names unless `shuffled`. With `one_column` all equalities are of one column,
+    so that several queries compare by the same expressions, of different relations.
     """
-    parts = _Parts(draw, streams, relations, shuffled=shuffled)
+    parts = _Parts(draw, streams, relations, shuffled=shuffled, equalities=_EQUALITIES[: 1 if one_column else None])
     outputs = [f"{name}.p AS p{i}" for i, name in enumerate(parts.names)]
     outputs.append(f"{parts.names[0]}.s AS s, {parts.names[-1]}.x + 1 AS x, {parts.names[0]}.f AS f")
     where = f" WHERE {' AND '.join(parts.predicates)}" if parts.predicates else ""
@@ -184,7 +202,14 @@ class _Parts:
     """The FROM list and the predicates that both kinds of query share."""
 
     def __init__(
-        self, draw: st.DrawFn, streams: int, relations: int, slide: int | None = None, *, shuffled: bool = False
+        self,
+        draw: st.DrawFn,
+        streams: int,
+        relations: int,
+        slide: int | None = None,
+        *,
+        shuffled: bool = False,
+        equalities: Sequence[str] = _EQUALITIES,
     ) -> None:
         self.names = list("abcdef"[:relations])
         self.streams = [f"s{i % streams}" for i in range(relations)]
@@ -201,17 +226,17 @@ class _Parts:
         ]
         self.from_cql = ", ".join(draw(st.permutations(items)) if shuffled else items)
         self.from_sql = ", ".join(f"{s} AS {n}" for s, n in zip(self.streams, self.names, strict=True))
-        self.predicates = self._joins(draw) + self._filters(draw)
+        self.predicates = self._joins(draw, equalities) + self._filters(draw)
 
-    def _joins(self, draw: st.DrawFn) -> list[str]:
+    def _joins(self, draw: st.DrawFn, equalities: Sequence[str]) -> list[str]:
         texts = []
         for position in range(1, len(self.names)):
             partner = self.names[draw(st.integers(0, position - 1))]
-            templates = _EQUALITIES if draw(st.integers(0, 4)) else _THETAS
+            templates = equalities if draw(st.integers(0, 4)) else _THETAS
             texts.append(draw(st.sampled_from(templates)).format(a=partner, b=self.names[position]))
         if len(self.names) > 2:
             for a, b in draw(st.lists(st.sampled_from(list(itertools.combinations(self.names, 2))), max_size=2)):
-                texts.append(draw(st.sampled_from(_EQUALITIES + _THETAS)).format(a=a, b=b))
+                texts.append(draw(st.sampled_from((*equalities, *_THETAS))).format(a=a, b=b))
         if 2 <= len(self.names) <= 3 and not draw(st.integers(0, 9)):
             texts.pop()  # a cross product
         return texts

@@ -19,7 +19,7 @@ from anabranch.plan.mesh import Mesh, parse_mesh, parse_plan
 from anabranch.plan.query import Query
 from anabranch.schema import TIMESTAMP
 from anabranch.testing.duckdb_sql import duckdb_answer
-from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
+from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.scripted import answer_lines, read_rows, read_script
 
 SCRIPT = read_script("\n".join(f"stream {name} (k bigint, c bigint)" for name in "abcd"))
@@ -76,6 +76,47 @@ def test_a_late_filter_is_its_querys_own(after: str, slots: int) -> None:
     assert sorted(answers["without"]) == ["1 20", "1 21", "3 20", "3 21", "5 20", "5 21"]
 
 
+BANDED = compiled("SELECT a.c AS x, c.c AS z FROM a [RANGE 9 SECONDS], c [RANGE 9 SECONDS] WHERE ABS(a.c - c.c) <= 1")
+KEYED = compiled("SELECT a.c AS x, c.c AS z FROM a [RANGE 9 SECONDS], c [RANGE 9 SECONDS] WHERE a.k = c.k")
+MIXED = compiled(
+    "SELECT a.c AS x, b.c AS y, c.c AS z FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS], c [RANGE 9 SECONDS] "
+    "WHERE c.k = b.k AND a.c < c.c"
+)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("query", "plan"),
+    [
+        (BANDED, "(a c)"),
+        (MIXED, "(a b c)"),
+        (MIXED, "((a b) c)"),
+        (MIXED, "((a c) b)"),
+        (MIXED, "((b c) a)"),
+        (MIXED, "mesh(a: c>b; b: c>a; c: b>a)"),
+    ],
+)
+def test_a_code_of_another_query_says_nothing_in_this_one(query: Query, plan: str, slots: int) -> None:
+    """KEYED compares k of a and c. So a carries that code, by which neither of the others compares it.
+
+    It was taken, as that of the first relation that has it, for the code of whole combinations: which were then not
+    found in inner states by MIXED, and belonged to slots where nobody finds them, of BANDED.
+    """
+    queries = {"this": query, "other": KEYED}
+    plans = BundlePlan({"this": parse_plan(plan), "other": parse_plan("(a c)")})
+    together = bundle(queries)
+    host = LocalHost(together, plans, slots=slots)
+    streams = together.graph.streams
+    lines = [f"{name} {i} {(i * (1 + shift)) % 7} {i}" for i in range(20) for shift, name in enumerate(streams)]
+    answers: dict[str, list[pa.Table]] = {name: [] for name in queries}
+    for i in range(0, len(lines), 3):
+        for name, table in by_query(host.step(read_rows(SCRIPT.catalog, lines[i : i + 3]))).items():
+            answers[name].append(table)
+    for name, each in queries.items():
+        expected = batch_answer(each, read_rows(SCRIPT.catalog, lines))
+        assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(answers[name])))
+
+
 FOUR = compiled(
     f"SELECT a.k AS k, a.c AS x, d.c AS y FROM {', '.join(f'{name} [RANGE 100 SECONDS]' for name in 'abcd')} "
     "WHERE a.k = b.k AND a.k = c.k AND a.k = d.k"
@@ -102,7 +143,8 @@ def test_queries_together_learn_their_own_meshes(slots: int) -> None:
             host.migrate(parse_mesh("mesh(a: d>c; c: a>d, d>a by (k <= 20 ? 0 : 1); d: a>c)"), query="three")
         for name, table in by_query(host.step(batch)).items():
             results[name].append(table)
-    assert any(isinstance(each.plan, Mesh) and len(each.plan.of("a").routes) > 1 for each in learnt)
+    # Which relations get several routes is for the measured times to say.
+    assert any(isinstance(each.plan, Mesh) and any(len(way.routes) > 1 for way in each.plan.ways) for each in learnt)
     decided = [record for record in host.records if "mesh" in record]
     assert {(record["batch"], record["query"]) for record in decided} >= {(2, "four"), (2, "three")}
     assert {record["query"] for record in host.records if record.get("by") == "user"} == {"four", "three"}

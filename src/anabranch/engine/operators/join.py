@@ -11,7 +11,7 @@ way and not by the fan-out. Matches are row numbers; columns are read only by th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from time import perf_counter
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.codes import equal_values
-from anabranch.engine.compile import JoinProgram, KeyCheck, Probe
+from anabranch.engine.compile import JoinProgram, KeyCheck, Probe, compared_by
 from anabranch.engine.evaluate import evaluate, evaluate_mask
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.meter import Meter
@@ -27,6 +27,7 @@ from anabranch.engine.state.base import BaseState, combined
 from anabranch.engine.state.intermediate import CodeReader, IntermediateState
 from anabranch.engine.state.ring import Matches
 from anabranch.expr import Column, Expr
+from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import shape
 
 State = BaseState | IntermediateState
@@ -40,6 +41,7 @@ class WindowJoin:
         program: JoinProgram,
         inputs: tuple[State, ...],
         bases: Mapping[str, BaseState],
+        codes: CodeReader,
         meter: Meter,
         since: tuple[int, ...] = (),
     ) -> None:
@@ -47,6 +49,7 @@ class WindowJoin:
         self.program = program
         self.inputs = inputs
         self.bases = bases
+        self.codes = codes
         self.meter = meter
         self.since = since or (0,) * len(inputs)
         self.name = program.node.shape
@@ -60,7 +63,7 @@ class WindowJoin:
         started = perf_counter()
         state = self.inputs[position]
         assert isinstance(state, IntermediateState)
-        state.insert(found, code_reader(self.bases))
+        state.insert(found, self.codes)
         self.meter.spent("insert", perf_counter() - started)
         self.meter.inserted(shape(self.program.node.inputs[position]), len(found))
 
@@ -149,16 +152,20 @@ def read_column(bases: Mapping[str, BaseState], column: Column, found: Combinati
     return bases[column.relation].column(column.name, found.rows[column.relation])
 
 
-def read_code(bases: Mapping[str, BaseState], name: str, found: Combinations) -> Int64Array:
-    """A code of the combinations, from the first bound relation that has it."""
-    for relation, rows in found.rows.items():
-        if bases[relation].has_code(name):
-            return bases[relation].code(name, rows)
-    raise AssertionError(f"no bound relation has code {name}")
+def read_code(bases: Mapping[str, BaseState], name: str, relations: Set[str], found: Combinations) -> Int64Array:
+    """A code of the combinations, from the first bound one of the relations that are compared by it.
+
+    Which those are is not to be seen from the base states: another query that shares a state may compare by the code
+    what this one does not.
+    """
+    relation = next(bound for bound in found.rows if bound in relations)
+    return bases[relation].code(name, found.rows[relation])
 
 
-def code_reader(bases: Mapping[str, BaseState]) -> CodeReader:
-    return lambda name, found: read_code(bases, name, found)
+def code_reader(bases: Mapping[str, BaseState], graph: JoinGraph) -> CodeReader:
+    """Reads the codes of combinations in which the key classes and bands of the graph hold."""
+    compared = compared_by(graph)
+    return lambda name, found: read_code(bases, name, compared[name], found)
 
 
 def keep(found: Combinations, mask: BoolArray) -> Combinations:

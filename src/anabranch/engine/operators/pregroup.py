@@ -25,7 +25,7 @@ import pyarrow as pa
 from anabranch.engine.batch import Combinations
 from anabranch.engine.evaluate import evaluate
 from anabranch.engine.operators.group_by import Carried, boundaries, raw_parts, reduced
-from anabranch.engine.operators.join import code_reader, keep, read_code, read_column
+from anabranch.engine.operators.join import code_reader, keep, read_column
 from anabranch.engine.ownership import Ownership
 from anabranch.engine.state.arena import Array
 from anabranch.engine.state.base import BaseState
@@ -61,6 +61,7 @@ class Merger:
         self.grouping = grouping
         self.agreement = agreement(graph, grouping, relations)
         self.bases = bases
+        self.codes = code_reader(bases, graph)
         self.owns = owns
         self.marks: Mapping[str, int] = {}
 
@@ -79,7 +80,7 @@ class Merger:
             return read_column(self.bases, column, found)
 
         agreed = {"first": pa.array(first), "last": pa.array(last)}
-        agreed |= {f"code.{name}": pa.array(read_code(self.bases, name, found)) for name in self.agreement.codes}
+        agreed |= {f"code.{name}": pa.array(self.codes(name, found)) for name in self.agreement.codes}
         agreed |= {f"value{i}": evaluate(value, read, length) for i, value in enumerate(self.agreement.values)}
         agreed |= {f"old.{name}": pa.array(found.rows[name] < mark) for name, mark in self._own_marks()}
         if self.owns is not None:
@@ -110,7 +111,7 @@ class Merger:
         # The base rows of an overdue one that stands behind a live one may be gone.
         merged = self.merge(keep(found, found.deadline >= low))
         state.ring.clear()
-        state.insert(merged, code_reader(self.bases))
+        state.insert(merged, self.codes)
         state.compacted = len(merged)
 
     def _own_marks(self) -> list[tuple[str, int]]:

@@ -120,9 +120,6 @@ class BaseState(Indexed):
             self.chunks.drop(self.ring.first)
         return dropped
 
-    def has_code(self, name: str) -> bool:
-        return f"code.{name}" in self.ring.columns
-
     def code(self, name: str, rows: Int64Array | range) -> Int64Array:
         """The codes of the rows of those numbers."""
         return self.ring.get(f"code.{name}", rows)
