@@ -63,8 +63,24 @@ class RunSettings:
         self._name = queryName
         return self
 
-    def trigger(self, *, processingTime: str | None = None, availableNow: bool | None = None) -> Self:
-        """Either a micro-batch every `processingTime`, or all data there is now and then the end."""
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,
+        availableNow: bool | None = None,
+        once: bool | None = None,
+        continuous: str | None = None,
+    ) -> Self:
+        """Either a micro-batch every `processingTime`, or all data there is now and then the end.
+
+        Spark's `once`, which it advises against itself, and `continuous` are refused with what to write instead.
+        """
+        if once:
+            hint = "write trigger(availableNow=True), which takes all data there is and ends"
+            raise SpecError("a query cannot be triggered by once", hint=hint)
+        if continuous is not None:
+            hint = "write trigger(processingTime='1 second'): results come with micro-batches"
+            raise SpecError("a query cannot be triggered by continuous", hint=hint)
         match processingTime, availableNow:
             case str(), None | False:
                 read_duration(processingTime, "the trigger's processing time", SpecError)

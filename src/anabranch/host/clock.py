@@ -45,6 +45,19 @@ class Clocks:
         """The watermark as an event time; None while a stream that is not idle has had no row."""
         return self.watermark if self.watermark > BEFORE_ALL else None
 
+    @property
+    def newest(self) -> int | None:
+        """The newest event time of all; None while there is no row."""
+        return max((clock.newest for clock in self.streams.values() if clock.newest is not None), default=None)
+
+    def seconds_since(self, before: Clocks) -> float | None:
+        """Seconds of event time by which the newest row of all moved; None when there was none before."""
+        return None if self.newest is None or before.newest is None else (self.newest - before.newest) / 1e6
+
+    def seconds_behind(self, now: int) -> float | None:
+        """Seconds from the newest row of all to the time of day, in microseconds; None while there is no row."""
+        return None if self.newest is None else (now - self.newest) / 1e6
+
     def advance(
         self,
         newest: Mapping[str, int | None],

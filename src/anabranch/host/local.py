@@ -32,7 +32,7 @@ from anabranch.host.commit import counts_by_stream, merged_statistics, next_mani
 from anabranch.host.memory import keep, recall
 from anabranch.host.meshing import Staging
 from anabranch.host.slot import SlotEngine, SlotPlan, SlotTask, advance, bring_to, drain, make_engine, rebuild
-from anabranch.host.steering import Record, Switch, event_seconds, seconds_behind
+from anabranch.host.steering import Record, Switch
 from anabranch.host.store import Manifest, Store
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.plan.bundle import BundlePlan, partitioning_of
@@ -128,7 +128,7 @@ class LocalHost:
         self._commit(task, reports, clocks)
         started = perf_counter()
         waiting = sum(counts_by_stream(self.query, reports, "rows").values())
-        seconds, behind = event_seconds(earlier, clocks), seconds_behind(clocks, self.now())
+        seconds, behind = clocks.seconds_since(earlier), clocks.seconds_behind(self.now())
         records = self.steering.after(self.batch, reports, seconds, waiting, behind)
         if self._store is not None:
             records += keep(self._store, self.steering, self.batch, records)

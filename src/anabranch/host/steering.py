@@ -20,7 +20,6 @@ from anabranch.adapt.routing import decide_mesh
 from anabranch.adapt.settings import Settings
 from anabranch.errors import MigrationError
 from anabranch.host.change import Change, Wish, begin
-from anabranch.host.clock import Clocks
 from anabranch.host.meshing import Found, MeshWatch, Searches, Staging
 from anabranch.host.slot import SlotPlan
 from anabranch.migrate.machine import Instruction, Run
@@ -329,20 +328,6 @@ class Steering:
 
 def _merged(several: list[Mapping[str, Any]]) -> StepStatistics:
     return merge(StepStatistics.from_json(statistics) for statistics in several)
-
-
-def event_seconds(before: Clocks, after: Clocks) -> float | None:
-    """Seconds of event time by which a batch moved the newest row of all; None when there was none before."""
-    newest = [
-        [clock.newest for clock in clocks.streams.values() if clock.newest is not None] for clocks in (before, after)
-    ]
-    return (max(newest[1]) - max(newest[0])) / 1e6 if newest[0] else None
-
-
-def seconds_behind(clocks: Clocks, now: int) -> float | None:
-    """Seconds from the newest row of all to the time of day, in microseconds; None while there is no row."""
-    newest = [clock.newest for clock in clocks.streams.values() if clock.newest is not None]
-    return (now - max(newest)) / 1e6 if newest else None
 
 
 def _loops(

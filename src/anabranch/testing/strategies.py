@@ -107,8 +107,8 @@ class DrawnQuery:
 def arrivals(draw: st.DrawFn, streams: int, most_rows: int = 14, *, alike: bool = False) -> Arrivals:
     """Streams of up to `most_rows` rows each; with `alike`, many of them share times and values.
 
-    Half the draws are dense: all streams have so many rows, within seconds of each other, and much of it joins. They
-    come from a seed and do not shrink.
+    Half the draws are dense: all streams have so many rows, within seconds of each other and with few NULLs, and much
+    of it joins. They come from a seed and do not shrink.
     """
     tables, disorder = {}, {}
     dense = draw(st.none() | st.integers(0, 2**32 - 1).map(Random))
@@ -140,7 +140,8 @@ def _row(draw: st.DrawFn, disorder: int) -> tuple[int, int, tuple[object, ...]]:
 
 def _dense_row(random: Random, disorder: int) -> tuple[int, int, tuple[object, ...]]:
     time = random.randrange(2 * _DENSE_SPAN) * SECOND // 2
-    return time, random.randint(0, disorder), tuple(random.choice(values[:-1]) for values in _VALUES)
+    values = tuple(random.choice(several if random.random() < 0.2 else several[:-1]) for several in _VALUES)
+    return time, random.randint(0, disorder), values
 
 
 @st.composite

@@ -173,6 +173,8 @@ def test_a_stream_needs_a_name_that_queries_can_write(session: Session, spark: S
         (lambda writer: writer.outputMode("update"), "output mode 'update' is not known"),
         (lambda writer: writer.trigger(), "exactly one of processingTime and availableNow"),
         (lambda writer: writer.trigger(processingTime="1 second", availableNow=True), "exactly one of"),
+        (lambda writer: writer.trigger(once=True), "cannot be triggered by once"),
+        (lambda writer: writer.trigger(continuous="1 second"), "cannot be triggered by continuous"),
         (lambda writer: writer.trigger(processingTime="often"), "processing time is no duration"),
         (lambda writer: writer.slots(0), "0 slots cannot run a query"),
         (lambda writer: writer.queryName(" "), "the name of a query is empty"),

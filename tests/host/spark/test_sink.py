@@ -276,11 +276,19 @@ def test_a_path_that_no_file_system_knows_is_refused(spark: SparkSession) -> Non
 
 
 def test_any_other_format_goes_to_sparks_writer(spark: SparkSession) -> None:
-    sink = make_sink("no.such.format", {"path": "p", "a": "b"}, spark=spark, schema=SCHEMA)
-    assert sink == WriterSink("no.such.format", {"a": "b", "path": "p"})
-    with pytest.raises(errors.SinkError, match=r"sink 'no\.such\.format' at 'p' failed on batch 0") as caught:
+    sink = make_sink("jdbc", {"url": "jdbc:none:", "dbtable": "t"}, spark=spark, schema=SCHEMA)
+    assert sink == WriterSink("jdbc", {"url": "jdbc:none:", "dbtable": "t"})
+    with pytest.raises(errors.SinkError, match="sink 'jdbc' failed on batch 0") as caught:
         sink.write(rows(spark, (1, "a")), 0)
-    assert "Failed to find the data source: no.such.format" in caught.value.detail
+    assert "No suitable driver" in caught.value.detail
+
+
+@pytest.mark.parametrize("format", ["no.such.format", "avro", "delta"])
+def test_a_format_that_spark_does_not_have_is_refused_at_once(spark: SparkSession, format: str) -> None:
+    with pytest.raises(errors.SpecError, match=f"Spark has no sink format '{format}'") as caught:
+        make_sink(format, {"path": "p"}, spark=spark, schema=SCHEMA)
+    assert "find" in caught.value.detail
+    assert "spark.jars.packages" in caught.value.hint
 
 
 @contextmanager

@@ -43,13 +43,14 @@ def the_query() -> Query:
 
 
 def skewed_batch(number: int, rng: np.random.Generator) -> dict[str, pa.Table]:
-    """Rows of a are of two kinds; b has no partner for the one and c none for the other."""
+    """Rows of a are of two kinds; b has no partner for the one and c none for the other, but for one key of all."""
     tables = {}
     for name in "abcd":
         kind = rng.integers(0, 2, ROWS)
         keys = rng.integers(0, 500, ROWS) + 1_000 * kind
         alone = kind == {"b": 0, "c": 1}.get(name, 2)
         keys[alone] += 10_000 * (2 + "abcd".index(name))
+        keys[:: ROWS // 2] = 5_000
         times = np.sort(rng.integers(10 * number, 10 * number + 10, ROWS)) * 1_000_000
         instants = pa.array(times).cast(pa.timestamp("us")).cast(TIMESTAMP)
         tables[name] = pa.table({"ts": instants, "k": keys, "c": kind})
@@ -61,8 +62,9 @@ def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer() -> None:
     batches = [skewed_batch(number, rng) for number in range(4)]
     staged = LocalHost(query, mjoin(query.graph.names), staging=Staging(first=2, waits=True), adapt=ANY_SAVING)
     plain = LocalHost(query, mjoin(query.graph.names))
-    for batch in batches:
-        assert rows_as_multiset(staged.step(batch)) == rows_as_multiset(plain.step(batch))
+    answers = [(rows_as_multiset(staged.step(batch)), rows_as_multiset(plain.step(batch))) for batch in batches]
+    assert all(of_staged == of_plain for of_staged, of_plain in answers)
+    assert all(of_plain for _, of_plain in answers)
     decided = [record for record in staged.records if record["kind"] == "decision"]
     assert decided[0]["batch"] == 2
     assert decided[0]["action"] == "migrate", decided[0]["reason"]

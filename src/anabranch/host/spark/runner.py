@@ -45,7 +45,7 @@ from anabranch.host.spark.session import refuse_speculation
 from anabranch.host.spark.sink import Sink
 from anabranch.host.spark.source import PASSES, has_observed_filters, tagged_union, to_slots
 from anabranch.host.spark.worker import finish_function, step_function, then
-from anabranch.host.steering import Record, event_seconds, seconds_behind
+from anabranch.host.steering import Record
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, TIME, wire_layout
 from anabranch.plan.bundle import Bundle, BundlePlan, partitioning_of
@@ -203,13 +203,13 @@ class SparkRunner:
         manifest = next_manifest(task, reports, clocks)
         self.store.commit(manifest)
         self.announce("committed", batch_id)
-        seconds = event_seconds(self._clocks, clocks)
+        seconds = clocks.seconds_since(self._clocks)
         before, self.manifest, self._clocks = self.manifest, manifest, clocks
         self.store.collect((manifest, before) if before else (manifest,))
         self.announce("collected", batch_id)
         collected = time.perf_counter()
         waiting = sum(counts_by_stream(self.query, reports, "rows").values())
-        behind = seconds_behind(clocks, _now())
+        behind = clocks.seconds_behind(_now())
         records = [*refused, *self.steering.after(batch_id, reports, seconds, waiting, behind)]
         records += keep(self.store, self.steering, batch_id, records)
         self._tell(records)

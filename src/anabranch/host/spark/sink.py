@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
 
@@ -24,6 +26,7 @@ from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.batch_files import BatchFolder
 from anabranch.host.spark.failure import evaluating, named_failure, query_id
 from anabranch.host.spark.parquet_sink import KNOWN_OPTIONS, ParquetSink
+from anabranch.host.spark.session import first_cause
 from anabranch.schema import Schema
 
 FILE_FORMATS = frozenset({"parquet", "csv", "json", "orc", "text", "avro"})
@@ -45,7 +48,7 @@ def make_sink(
     path: str | None = None,
     partition_by: tuple[str, ...] = (),
 ) -> Sink:
-    """The sink of a format name; a SpecError says which setting it lacks."""
+    """The sink of a format name; a SpecError says which setting it lacks, or that Spark has no such format."""
     require_columns(partition_by, schema)
     rest = {key: value for key, value in options.items() if key.lower() != "path"}
     target = path or next((value for key, value in options.items() if key.lower() == "path"), None)
@@ -61,9 +64,27 @@ def make_sink(
                 raise SpecError(f"the '{format}' sink has no path", hint="give start(path) or option('path', …)")
             if file_format == "parquet" and not partition_by and rest.keys() <= KNOWN_OPTIONS:
                 return ParquetSink(target, **rest)
+            _require_format(file_format, spark)
             return FileSink(file_format, target, rest, partition_by)
         case _:
+            _require_format(format, spark)
             return WriterSink(format, rest if target is None else {**rest, "path": target}, partition_by)
+
+
+def _require_format(format: str, spark: SparkSession) -> None:
+    """Refuses, before anything is read, a format that Spark would look for in vain at the first batch."""
+    jvm, session = spark._jvm, spark._jsparkSession
+    assert jvm is not None
+    try:
+        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
+            format, session.sessionState().conf()
+        )
+    except (PySparkException, Py4JError) as error:
+        raise SpecError(
+            f"Spark has no sink format '{format}'",
+            detail=first_cause(error),
+            hint="check the name; a format from a package needs that package: spark.jars.packages",
+        ) from error
 
 
 def require_columns(partition_by: tuple[str, ...], schema: Schema) -> None:
