@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 # Spark's workers start whatever `python3` PATH finds, which has not the packages of this environment.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-# The default draws the same examples every time, so that a red test is red for everyone. The nightly one explores.
+# The default draws the same examples every time, so that a red test is red for everyone, but for what Hypothesis takes
+# from the constants of the modules that happen to be loaded. The nightly one explores.
 settings.register_profile(
     "default",
     max_examples=60,
