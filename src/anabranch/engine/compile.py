@@ -79,24 +79,25 @@ def index_name(index: tuple[str, ...]) -> str:
     return "+".join(index) or ALL
 
 
-def band_name(theta: Theta) -> str:
-    """The code name of the band that a theta carries; the same in every query that has it."""
-    return f"band{hashlib.sha256(str(theta).encode()).hexdigest()[:16]}"
+def band_name(band: Band) -> str:
+    """The code name of a band; the same in every query that has it.
+
+    Not of the predicate that carries it: what else a query says of the pair narrows the band, and other bounds are
+    other buckets.
+    """
+    return f"band{hashlib.sha256(repr(band).encode()).hexdigest()[:16]}"
 
 
 def bands_of(graph: JoinGraph, relation: str) -> tuple[tuple[str, Band], ...]:
     """The bands that one relation has a side of, with their code names."""
-    return tuple(
-        (band_name(theta), theta.band)
-        for theta in graph.thetas
-        if theta.band is not None and relation in (theta.band.left_relation, theta.band.right_relation)
-    )
+    bands = dict.fromkeys(theta.band for theta in graph.thetas if theta.band is not None)
+    return tuple((band_name(band), band) for band in bands if relation in (band.left_relation, band.right_relation))
 
 
 def compared_by(graph: JoinGraph) -> dict[str, frozenset[str]]:
     """For each code name, the relations that the graph compares by it."""
     bands = {
-        band_name(theta): frozenset((theta.band.left_relation, theta.band.right_relation))
+        band_name(theta.band): frozenset((theta.band.left_relation, theta.band.right_relation))
         for theta in graph.thetas
         if theta.band is not None
     }
@@ -135,9 +136,9 @@ def compile_probe(target: int, bound: frozenset[str], others: frozenset[str], gr
         if band is None:
             continue
         if band.left_relation in bound and band.right_relation in others:
-            return Probe(target, (band_name(theta),), (band.left_relation,), (0, -1), (), thetas)
+            return Probe(target, (band_name(band),), (band.left_relation,), (0, -1), (), thetas)
         if band.right_relation in bound and band.left_relation in others:
-            return Probe(target, (band_name(theta),), (band.right_relation,), (0, 1), (), thetas)
+            return Probe(target, (band_name(band),), (band.right_relation,), (0, 1), (), thetas)
     return Probe(target, (), (), (0,), (), thetas)
 
 

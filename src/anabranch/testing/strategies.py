@@ -55,6 +55,7 @@ _THETAS = (
     "{a}.x < {b}.x",
     "ABS({a}.x - {b}.x) <= 1",
     "{a}.x BETWEEN {b}.x - 1 AND {b}.x + 2",
+    "{a}.x BETWEEN {b}.x - 1 AND {b}.x",  # its first comparison is also that of the band above
     "{a}.f - {b}.f BETWEEN -0.5 AND 0.5",
     "({a}.x = {b}.x OR {a}.s = {b}.s)",
     "{a}.s <> {b}.s",

@@ -117,6 +117,27 @@ def test_a_code_of_another_query_says_nothing_in_this_one(query: Query, plan: st
         assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(answers[name])))
 
 
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("highs", [(1, 5), (5, 1)])
+def test_bands_that_begin_with_the_same_comparison_are_looked_up_apart(highs: tuple[int, int], slots: int) -> None:
+    """Both queries say a.c >= c.c - 1, and how far above is said by each for itself.
+
+    The bucket numbers were named after the first comparison alone. So both queries looked into the buckets of the
+    query that came last, and the one with the wider band lost what lies more than its neighbour's width away.
+    """
+    queries = {
+        f"q{number}": compiled(
+            "SELECT a.c AS x, c.c AS z FROM a [RANGE 9 SECONDS], c [RANGE 9 SECONDS] "
+            f"WHERE a.c >= c.c - 1 AND a.c <= c.c + {high}"
+        )
+        for number, high in enumerate(highs)
+    }
+    host = LocalHost(bundle(queries), BundlePlan(dict.fromkeys(queries, parse_plan("(a c)"))), slots=slots)
+    rows = read_rows(SCRIPT.catalog, [f"{name} {i % 3} 0 {i}" for i in range(12) for name in "ac"])
+    for name, answer in by_query(host.step(rows)).items():
+        assert not describe_difference(batch_answer(queries[name], rows), rows_as_multiset(answer))
+
+
 FOUR = compiled(
     f"SELECT a.k AS k, a.c AS x, d.c AS y FROM {', '.join(f'{name} [RANGE 100 SECONDS]' for name in 'abcd')} "
     "WHERE a.k = b.k AND a.k = c.k AND a.k = d.k"
