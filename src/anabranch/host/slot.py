@@ -138,10 +138,10 @@ def bring_to(engine: SlotEngine, task: SlotTask, slot: int) -> dict[str, Any]:
 
 
 def _bring_to(engine: Engine, wanted: SlotPlan) -> dict[str, Any]:
-    if engine.plan == wanted.plan:
-        return {}
-    if engine.is_migrating:
+    if engine.plan != wanted.plan and engine.is_migrating:
+        # Where the change is made box by box, the plan that it leaves may not be the one to go back to.
         engine.abort_migration()
+    if engine.plan == wanted.plan:
         return {}
     try:
         return {"migrated": asdict(engine.migrate(wanted.plan, wanted.strategy))}

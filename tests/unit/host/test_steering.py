@@ -96,6 +96,30 @@ def test_a_change_may_be_made_box_by_box() -> None:
     assert [record["phase"] for record in host.records] == ["began", "ended"]
 
 
+def test_a_change_box_by_box_that_is_aborted_on_its_second_box_goes_back_all_the_way() -> None:
+    """The slot undid the box that was under way and stayed on the plan before it: the change never came to an end."""
+    streams = read_script("\n".join(f"stream {name} (k bigint)" for name in "abcdef")).catalog
+    listed = ", ".join(f"{name} [RANGE 1 SECONDS]" for name in "abcdef")
+    keys = " AND ".join(f"{one}.k = {other}.k" for one, other in pairwise("abcdef"))
+    query = compile_query(f"SELECT a.k AS k FROM {listed} WHERE {keys}", streams)
+    host = LocalHost(query, parse("(((a b) c) (d e f))"))
+    found = []
+    for second in range(6):
+        if second == 1:
+            host.migrate(parse("(((b c) a) ((d e) f))"), "parallel-track", box_by_box=True)
+        if second == 5:
+            assert str(host._engines[0].plan) == "(((b c) a) ((d e) f))"
+            assert host._engines[0].is_migrating
+            host.steering.of_query(None).abort("second thoughts")
+        rows = [f"{name} {second} {second // 5}" for name in "abcdef"]
+        found.append(host.step(read_rows(streams, rows)).num_rows)
+    assert str(host._engines[0].plan) == "(((a b) c) (d e f))"
+    assert [record["phase"] for record in host.records] == ["began", "given up"]
+    # Each second but the first of its key: all combinations with the second before, less those of that one alone.
+    assert found == [1, *[2**6 - 1] * 4, 1]
+    host.migrate(parse("(a b c d e f)"))
+
+
 def test_a_change_to_the_plan_at_work_begins_and_ends_with_its_batch() -> None:
     host = LocalHost(QUERY, LEFT, slots=2)
     step(host, "a 1 1 x", "b 2 1 y")
