@@ -30,6 +30,9 @@ from anabranch.plan.query import Query
 from anabranch.schema import Field, Schema
 from anabranch.window import FOREVER, Window
 
+MOST_RELATIONS = 128
+"""Rows travel with the number of their relation in a byte; the negative half of it are rows that a filter rejects."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -97,6 +100,12 @@ def bundle(queries: Mapping[str, Query]) -> Bundle:
                 hint="start it on its own",
             )
     relations = _shared_relations({name: query.graph for name, query in named.items()})
+    if len(relations) > MOST_RELATIONS:
+        raise BundleError(
+            f"{len(relations)} relations are too many for queries that run together",
+            detail=f"they may have {MOST_RELATIONS} aliases in all",
+            hint="give a stream the same alias in several queries, or start some of them on their own",
+        )
     keys, graphs = _shared_keys([query.graph for query in named.values()])
     members = tuple(
         _member(name, query, graph, relations) for (name, query), graph in zip(named.items(), graphs, strict=True)

@@ -8,7 +8,7 @@ import pytest
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.errors import BundleError
-from anabranch.plan.bundle import Bundle, bundle, partitioning_of
+from anabranch.plan.bundle import MOST_RELATIONS, Bundle, bundle, partitioning_of
 from anabranch.schema import TIMESTAMP, Field, Schema
 
 COLUMNS = Schema((Field("ts", TIMESTAMP, False), Field("k", pa.int64()), Field("v", pa.int64())))
@@ -91,3 +91,13 @@ def test_a_filter_of_one_query_that_guards_a_computation_is_refused() -> None:
     guarded = PAIR.format(20) + " AND a.v < 1000 AND a.v * 1000 < b.v"
     with pytest.raises(BundleError, match="query 'guarded' has a filter of 'a' that the other queries do not have"):
         together(guarded=guarded, pair=PAIR.format(20))
+
+
+def test_more_relations_than_rows_can_name_are_refused() -> None:
+    """The 129th was refused by numpy, in the middle of the first batch that had rows of it."""
+    texts = {f"q{i:03}": f"SELECT x{i}.v AS v FROM a [RANGE 5 SECONDS] AS x{i}" for i in range(MOST_RELATIONS + 1)}
+    with pytest.raises(BundleError, match="129 relations are too many") as caught:
+        together(**texts)
+    assert "the same alias" in caught.value.hint
+    del texts["q000"]
+    assert len(together(**texts).graph.relations) == MOST_RELATIONS
