@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from anabranch.engine.evaluate import evaluate
 from anabranch.errors import ExpressionError
 from anabranch.expr import Call, Cast, Column, Expr, Literal
 from anabranch.host.spark.anchor import slot_keys
-from anabranch.host.spark.expressions import key_code, literal, quote, to_spark_sql
+from anabranch.host.spark.expressions import key_code, literal, quote, to_column, to_spark_sql
 from anabranch.schema import INTERVAL, TIMESTAMP
 from anabranch.testing import edges
 from anabranch.testing.edges import BOOL, CASES, FLOAT, INT, TEXT, TEXTS_TO_READ, Case, agreed, column, edge_rows
@@ -110,8 +111,10 @@ def test_the_session_time_zone_does_not_matter(spark: SparkSession) -> None:
     try:
         check(spark, BY_TYPES[(TIMESTAMP,)], edge_rows((TIMESTAMP,)))
         check(spark, BY_TYPES[(TIMESTAMP, INTERVAL)], edge_rows((TIMESTAMP, INTERVAL)))
-        # Both sides of the spring change of New York.
-        spring = pa.array([1_710_054_000_000_000, 1_710_140_400_000_000], TIMESTAMP)
+        # Both sides of the spring change of New York, and what no clock shows there that day.
+        spring = pa.array([1_710_054_000_000_000, 1_710_140_400_000_000, 1_710_037_800_000_000], TIMESTAMP)
+        hours = pa.array([datetime.timedelta(hours=hour) for hour in (-24, 0, 1)], INTERVAL)
+        check(spark, BY_TYPES[(TIMESTAMP, INTERVAL)], pa.table({"c0": spring.take([1, 2, 2]), "c1": hours}))
         table = pa.table({"c0": spring, "c1": spring[::-1]})
         check(spark, BY_TYPES[(TIMESTAMP, TIMESTAMP)], table)
         texts = pa.table({"c0": pa.array(TEXTS_TO_READ[TIMESTAMP], TEXT)})
@@ -120,6 +123,39 @@ def test_the_session_time_zone_does_not_matter(spark: SparkSession) -> None:
         check(spark, [Case(Cast(column(0, edges.DATE), TIMESTAMP), (edges.DATE,))], dates)
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+
+def test_a_wall_clock_is_that_of_utc_whatever_the_session(spark: SparkSession) -> None:
+    """In New York no clock showed half past two that day: Spark takes it for half past three, another row's key."""
+    clock = pa.timestamp("us")
+    values = pa.array([datetime.datetime(2024, 3, 10, hour, 30) for hour in (1, 2, 3)], clock)
+    table = pa.table({"row": pa.array(range(3)), "c0": values})
+    x = column(0, clock)
+    three = Literal(datetime.datetime(2024, 3, 10, 3, tzinfo=datetime.UTC), TIMESTAMP)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        code = key_code(to_column(x), clock).alias("code")
+        below = to_column(Call("less", (Cast(x, TIMESTAMP), three), pa.bool_())).alias("below")
+        frame = spark.createDataFrame(table, "row bigint, c0 timestamp_ntz")
+        found = frame.select("row", code, below).toArrow().sort_by("row")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+    assert found["code"].to_pylist() == key_codes(values, clock).tolist()
+    assert found["below"].to_pylist() == [True, True, False]
+
+
+def test_lengths_of_time_differ_whatever_the_session(spark: SparkSession) -> None:
+    """Counted from 1970 on, one of them ends where a clock in New York was put forward: it had the other's code."""
+    values = pa.array([datetime.timedelta(days=115, hours=hour, minutes=30) for hour in (2, 3)], INTERVAL)
+    table = pa.table({"row": pa.array(range(2)), "c0": values})
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        found = spark.createDataFrame(table).select("row", key_code(f.col("c0"), INTERVAL).alias("code")).toArrow()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+    assert found.sort_by("row")["code"].to_pylist() == key_codes(values, INTERVAL).tolist()
 
 
 def test_the_key_of_a_slot_hashes_to_its_partition(spark: SparkSession) -> None:

@@ -2,7 +2,8 @@
 
 The text is for sessions in ANSI mode (Spark's default), where overflow and casts that do not fit are errors; where the
 language wants NULL instead, the `try_` functions are used. It does not depend on the session's time zone: dates and
-clock fields are taken from microseconds since the epoch.
+clock fields are taken from microseconds since the epoch, and a wall clock without a zone is that of UTC, as in the
+engine.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _DAY = 86_400_000_000
 _EPOCH_LOCAL = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
+_MICRO = "INTERVAL '0 00:00:00.000001' DAY TO SECOND"
 _MOST_DIGITS = 22
 
 _INFIX = {
@@ -86,9 +88,22 @@ def to_spark_sql(expr: Expr, column: Callable[[Column], str]) -> str:
 
 def to_column(expr: Expr) -> SparkColumn:
     """The expression over the columns of one frame."""
-    if isinstance(expr, Column):
+    if isinstance(expr, Column) and not _is_wall_clock(expr.type):
         return f.col(quote(expr.name))
-    return f.expr(to_spark_sql(expr, lambda reference: quote(reference.name)))
+    return f.expr(to_spark_sql(expr, _of_frame))
+
+
+def _of_frame(column: Column) -> str:
+    """A column of the frame; a wall clock as the time at which UTC shows it.
+
+    Left to itself, Spark would take it for the time at which the session's zone does, which two clocks may share.
+    """
+    name = quote(column.name)
+    return _from_local(name) if _is_wall_clock(column.type) else name
+
+
+def _is_wall_clock(kind: pa.DataType) -> bool:
+    return pa.types.is_timestamp(kind) and kind.tz is None
 
 
 def key_code(key: SparkColumn, kind: pa.DataType) -> SparkColumn:
@@ -100,8 +115,7 @@ def key_code(key: SparkColumn, kind: pa.DataType) -> SparkColumn:
     if pa.types.is_timestamp(kind):
         return f.unix_micros(key)
     if pa.types.is_duration(kind):
-        epoch = f.expr(_EPOCH_LOCAL)
-        return f.timestamp_diff("MICROSECOND", epoch, epoch + key)
+        return f.call_function("div", key, f.expr(_MICRO))
     if is_float(kind):
         value = key.cast(types.DoubleType())
         return f.xxhash64(f.when(f.isnan(value), math.nan).when(value == 0.0, 0.0).otherwise(value))
@@ -262,7 +276,8 @@ def _local(time: str) -> str:
 
 
 def _from_local(time: str) -> str:
-    return f"timestamp_micros(timestampdiff(MICROSECOND, {_EPOCH_LOCAL}, {time}))"
+    """The time at which the wall clock of UTC shows this; `timestampdiff` would look at the session's clock for it."""
+    return f"timestamp_micros((({time}) - {_EPOCH_LOCAL}) DIV {_MICRO})"
 
 
 def _cast(value: str, source: pa.DataType, target: pa.DataType) -> str:
