@@ -15,12 +15,13 @@ from collections.abc import Callable
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
+from pyspark.sql import SparkSession, types
 from pyspark.sql import functions as f
-from pyspark.sql import types
 
-from anabranch.errors import ExpressionError
-from anabranch.expr import Call, Cast, Column, Expr, Literal
+from anabranch.errors import ExpressionError, HostError
+from anabranch.expr import Call, Cast, Column, Expr, Literal, can_fail
 from anabranch.host.spark.arrow_schema import data_type
+from anabranch.plan.join_graph import JoinGraph
 from anabranch.schema import is_decimal, is_float, is_integer, is_text
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -104,6 +105,21 @@ def _of_frame(column: Column) -> str:
 
 def _is_wall_clock(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) and kind.tz is None
+
+
+def require_ansi(spark: SparkSession, graph: JoinGraph) -> None:
+    """Refuses what a session that is not in ANSI mode would compute wrongly where it should fail."""
+    if str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true":
+        return
+    for relation in graph.relations:
+        computed = [key.expression(relation.name) for key in graph.keys_of([relation.name])]
+        for expression in [*computed, *([relation.filter] if relation.filter is not None else [])]:
+            if can_fail(expression):
+                raise HostError(
+                    "the Spark session has 'spark.sql.ansi.enabled' off",
+                    detail=f"'{expression}' may overflow or not be convertible, which would pass unnoticed",
+                    hint="set spark.sql.ansi.enabled=true for this session",
+                )
 
 
 def key_code(key: SparkColumn, kind: pa.DataType) -> SparkColumn:

@@ -39,6 +39,7 @@ from anabranch.host.slot import SlotTask
 from anabranch.host.spark.anchor import forget_at_slots, is_on_several_machines, make_anchor
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.bundle_sink import BundleSink
+from anabranch.host.spark.expressions import require_ansi
 from anabranch.host.spark.failure import evaluating, for_spark
 from anabranch.host.spark.parquet_sink import ParquetSink
 from anabranch.host.spark.session import refuse_speculation
@@ -352,6 +353,7 @@ def start_query(
 ) -> tuple[StreamingQuery, SparkRunner]:
     """Starts the query; the checkpoint holds Spark's part in `spark/` and ours in `anabranch/`."""
     refuse_speculation(spark)
+    require_ansi(spark, query.graph)
     runner = SparkRunner(query, plan, sink, checkpoint, slots, idle_timeouts, announce, changes, execution)
     by_stream = {declarations[stream].name: frame for stream, frame in frames.items()}
     union = tagged_union(runner.layout, runner.partitioning, {**frames, **by_stream})
