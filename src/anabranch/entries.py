@@ -7,6 +7,7 @@ instead. Unknown names are refused with the nearest known one, and so is a name 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -20,6 +21,7 @@ from anabranch.errors import SpecError
 from anabranch.window import parse_duration
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def document(text: str) -> Any:
@@ -111,8 +113,9 @@ class Entry:
         return self.value
 
     def location(self, folder: Path) -> str:
+        """A path, which is one below the folder unless it is absolute or a URI."""
         text = self.text()
-        return text if "://" in text else os.path.normpath(folder / text)
+        return text if _SCHEME.match(text) else os.path.normpath(folder / text)
 
     def options(self) -> tuple[tuple[str, str], ...]:
         """Options as the texts Spark wants."""

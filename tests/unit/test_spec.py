@@ -45,6 +45,20 @@ def changed(path: str, value: object) -> str:
     return text
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("ckpt", "/specs/ckpt"),
+        ("../c:k", "/c:k"),
+        ("/c/k", "/c/k"),
+        ("file:/c/k", "file:/c/k"),
+        ("s3://c/k", "s3://c/k"),
+    ],
+)
+def test_only_what_is_no_uri_is_below_the_folder_of_the_spec(written: str, read: str) -> None:
+    assert parse(changed("checkpoint", written), folder=FOLDER).checkpoint == read
+
+
 def test_a_good_spec_is_read_whole(tmp_path: Path) -> None:
     file = tmp_path / "spec.yaml"
     file.write_text(GOOD + "trigger: 2 seconds\nslots: 3\nplan: ((a b) c)\nname: n\nidle_timeout: 1 minute\n")

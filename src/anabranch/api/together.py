@@ -13,7 +13,8 @@ from anabranch.choosing import first_plan, headline
 from anabranch.errors import BundleError, SpecError
 from anabranch.host.spark.bundle_sink import BundleSink
 from anabranch.host.spark.handle import QueryHandle
-from anabranch.host.spark.sink import Sink
+from anabranch.host.spark.parquet_sink import ParquetSink
+from anabranch.host.spark.sink import FileSink, Sink
 from anabranch.optimize import Choice
 from anabranch.plan.bundle import Bundle, BundlePlan, bundle, describe
 from anabranch.plan.execution import DEFAULT_EXECUTION
@@ -126,9 +127,8 @@ def _refuse_one_place(sinks: Mapping[str, Sink]) -> None:
     """Files carry the name of the run, so two queries would replace each other's in one folder."""
     places: dict[str, str] = {}
     for name, sink in sinks.items():
-        path = getattr(sink, "path", None)
-        if path is not None and (other := places.setdefault(path.rstrip("/"), name)) != name:
+        if isinstance(sink, FileSink | ParquetSink) and (other := places.setdefault(sink.place, name)) != name:
             raise SpecError(
-                f"queries '{other}' and '{name}' write to the same folder '{path}'",
+                f"queries '{other}' and '{name}' write to the same folder '{sink.path}'",
                 hint="give each query a folder of its own",
             )

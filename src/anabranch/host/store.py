@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import uuid
 from collections.abc import Mapping
@@ -32,6 +31,7 @@ import pyarrow.fs as pafs
 
 from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, PlanError, StorageFull
 from anabranch.host.clock import Clocks
+from anabranch.host.locations import UNKNOWN, locate
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, execution_model, rows_wait
 from anabranch.plan.partitioning import Dimension, Partitioning
 from anabranch.plan.query import Query
@@ -75,8 +75,8 @@ class Store:
     """A checkpoint folder on any file system that Arrow can reach."""
 
     def __init__(self, location: str) -> None:
-        self.location = location if "://" in location else os.path.abspath(location)
-        self.files, root = _file_system(self.location)
+        self.files, root = _file_system(location)
+        self.location = root if isinstance(self.files, pafs.LocalFileSystem) else location
         self.root = f"{root.rstrip('/')}/anabranch"
 
     # --- identity -----------------------------------------------------------------------------------------------------
@@ -320,11 +320,9 @@ def _late_text(filters: list[str]) -> str:
 
 
 def _file_system(location: str) -> tuple[pafs.FileSystem, str]:
-    if location.startswith("/"):
-        return pafs.LocalFileSystem(), location
     try:
-        files, path = pafs.FileSystem.from_uri(location)
-    except (pa.ArrowInvalid, OSError) as error:
+        files, path, _ = locate(location)
+    except UNKNOWN as error:
         raise CheckpointError(
             f"checkpoint location '{location}' cannot be used",
             detail=str(error),

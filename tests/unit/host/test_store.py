@@ -68,8 +68,18 @@ def host(folder: Path, of: Query = QUERY, slots: int = 1) -> LocalHost:
 def test_a_checkpoint_keeps_its_identity(tmp_path: Path) -> None:
     identity = Store(str(tmp_path)).open(QUERY)
     assert Store(str(tmp_path)).open(QUERY) == identity
-    assert Store(f"file://{tmp_path}").open(QUERY) == identity
     assert Store(str(tmp_path / "other")).open(QUERY) != identity
+
+
+@pytest.mark.parametrize("name", ["plain", "with blank", "a%20b", "é:1#?[x]"])
+def test_a_folder_is_the_same_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Spark decodes nothing in a path; `file:/…`, which it prints itself, once led to a folder below this one."""
+    identity = Store(str(tmp_path / name)).open(QUERY)
+    monkeypatch.chdir(tmp_path)
+    for location in (name, f"./{name}", f"file:{tmp_path}/{name}", f"file://{tmp_path}/{name}"):
+        store = Store(location)
+        assert (store.open(QUERY), store.location) == (identity, str(tmp_path / name))
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
 
 def test_a_manifest_comes_back_as_it_was(tmp_path: Path) -> None:

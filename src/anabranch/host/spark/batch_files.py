@@ -15,10 +15,10 @@ import posixpath
 import uuid
 from collections.abc import Mapping
 
-import pyarrow as pa
 from pyarrow import fs, orc, parquet
 
 from anabranch.errors import SinkError
+from anabranch.host.locations import UNKNOWN, locate
 
 _STAGING = ".staging-"
 
@@ -27,11 +27,17 @@ class BatchFolder:
     """The files of one folder; `stage` and `publish` are called in turn for each batch."""
 
     def __init__(self, path: str, format: str, options: Mapping[str, str]) -> None:
-        self._files, self._root, self._spark_root = locate(path)
+        self._files, self._root, self._spark_root = open_place(path)
         self._format = format
         self._has_header = options.get("header", "false").lower() == "true"
         self._newest: int | None = None
         self._staged = ""
+
+    @property
+    def place(self) -> str:
+        """The folder by a name that it has alone, however its path was written."""
+        is_local = isinstance(self._files, fs.LocalFileSystem)
+        return f"file://{os.path.realpath(self._root)}" if is_local else self._spark_root.rstrip("/")
 
     def stage(self, batch_id: int, query_id: str) -> str:
         """The path to write this attempt at the batch to; nobody else ever writes there.
@@ -102,19 +108,13 @@ def _owner(query_id: str) -> str:
     return query_id[:8] or "0" * 8
 
 
-def locate(path: str) -> tuple[fs.FileSystem, str, str]:
-    """The file system of a path, the path in it, and the path as Spark is to be told it."""
-    scheme, separator, rest = path.partition(":")
-    if not separator or "/" in scheme or scheme == "file":
-        # Hadoop does not decode `%20`, so a local path is taken as it is written and never becomes a URI.
-        local = os.path.abspath("/" + rest.lstrip("/") if scheme == "file" else path)
-        return fs.LocalFileSystem(), local, f"file://{local}"
+def open_place(path: str) -> tuple[fs.FileSystem, str, str]:
+    """Where a sink writes; see `locate`."""
     try:
-        files, root = fs.FileSystem.from_uri("s3" + path[3:] if scheme == "s3a" else path)
-    except (pa.ArrowException, OSError, ValueError) as error:
+        return locate(path)
+    except UNKNOWN as error:
         raise SinkError(
             f"sink path '{path}' cannot be opened",
             detail=str(error),
             hint="write it as a local path or a URI Arrow knows",
         ) from error
-    return files, root, path

@@ -22,7 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from anabranch.errors import SinkError
-from anabranch.host.spark.batch_files import BatchFolder, locate
+from anabranch.host.spark.batch_files import BatchFolder, open_place
 from anabranch.host.spark.failure import evaluating, named_failure, query_id
 from anabranch.schema import is_fixed_width
 
@@ -38,6 +38,11 @@ class ParquetSink:
 
     def __post_init__(self) -> None:
         self._folder = BatchFolder(self.path, "parquet", {})
+
+    @property
+    def place(self) -> str:
+        """The folder that the sink writes to."""
+        return self._folder.place
 
     def in_workers(
         self, frame: DataFrame, batch_id: int
@@ -97,7 +102,7 @@ class OpenFile:
 
     def __init__(self, file: StagedFile, partition: int) -> None:
         self._file = file
-        self._files, folder, _ = locate(file.staging)
+        self._files, folder, _ = open_place(file.staging)
         self._folder = folder
         self._target = posixpath.join(folder, f"part-{partition:05d}.parquet")
         self._partial = posixpath.join(folder, f".part-{uuid.uuid4().hex}")

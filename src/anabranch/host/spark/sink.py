@@ -116,6 +116,11 @@ class FileSink:
     def __post_init__(self) -> None:
         self._folder = BatchFolder(self.path, self.format, self.options)
 
+    @property
+    def place(self) -> str:
+        """The folder that the sink writes to."""
+        return self._folder.place
+
     def write(self, frame: DataFrame, batch_id: int) -> None:
         with named_failure(self.format, self.path, batch_id), evaluating(batch_id):
             staging = self._folder.stage(batch_id, query_id(frame))
