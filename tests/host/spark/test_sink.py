@@ -11,10 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark import AccumulatorParam, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch import errors
 from anabranch.host.spark.failure import for_spark
+from anabranch.host.spark.parquet_sink import ParquetSink
 from anabranch.host.spark.sink import (
     ConsoleSink,
     FileSink,
@@ -58,6 +60,26 @@ def test_files_read_back_as_a_plain_table(
     sink.write(rows(spark, (3, "c")), 2)
     assert content(spark, tmp_path / "out", format, **options) == [(1, "a"), (2, "b"), (3, "c")]
     assert [name[:15] for name in visible(tmp_path / "out")] == ["part-000000000-", "part-000000002-"]
+
+
+@pytest.mark.parametrize(
+    ("format", "options"),
+    [
+        ("csv", {"header": "true", "lineSep": "|"}),
+        ("csv", {"header": "true", "compression": "deflate"}),
+        ("csv", {"header": "true", "compression": "gzip"}),
+        ("csv", {"Header": "true", "compression": "lz4"}),
+        ("json", {"lineSep": "|", "compression": "snappy"}),
+    ],
+)
+def test_no_row_is_taken_for_an_empty_file(
+    spark: SparkSession, tmp_path: Path, format: str, options: dict[str, str]
+) -> None:
+    """Lines that end otherwise, or a compression that Arrow does not read, once looked like a header without rows."""
+    sink = FileSink(format, str(tmp_path / "out"), options)
+    for batch, found in enumerate([[(1, "a"), (2, "b")], [], [(3, "c")]]):
+        sink.write(rows(spark, *found), batch)
+    assert content(spark, tmp_path / "out", format, **options) == [(1, "a"), (2, "b"), (3, "c")]
 
 
 def test_a_folder_of_files_has_exactly_the_selected_columns(spark: SparkSession, tmp_path: Path) -> None:
@@ -275,12 +297,50 @@ def test_a_path_that_no_file_system_knows_is_refused(spark: SparkSession) -> Non
         make_sink("parquet", {"path": "gopher://x/y"}, spark=spark, schema=SCHEMA)
 
 
+@pytest.mark.parametrize("compression", ["uncompressed", "None", "GZIP", "lz4"])
+def test_parquet_takes_the_compressions_that_spark_names(spark: SparkSession, tmp_path: Path, compression: str) -> None:
+    sink = make_sink("parquet", {"path": str(tmp_path), "compression": compression}, spark=spark, schema=SCHEMA)
+    frame = rows(spark, (1, "a"), (2, "b"))
+    if isinstance(sink, ParquetSink):
+        frame = frame.mapInArrow(sink.in_workers(frame, 0), COLUMNS)
+    sink.write(frame, 0)
+    assert content(spark, tmp_path) == [(1, "a"), (2, "b")]
+
+
 def test_any_other_format_goes_to_sparks_writer(spark: SparkSession) -> None:
     sink = make_sink("jdbc", {"url": "jdbc:none:", "dbtable": "t"}, spark=spark, schema=SCHEMA)
     assert sink == WriterSink("jdbc", {"url": "jdbc:none:", "dbtable": "t"})
     with pytest.raises(errors.SinkError, match="sink 'jdbc' failed on batch 0") as caught:
         sink.write(rows(spark, (1, "a")), 0)
     assert "No suitable driver" in caught.value.detail
+
+
+def test_a_writer_that_computes_several_partitions_in_one_task_gets_each_by_itself(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """JDBC does so to keep to `numPartitions`; a step that ran below that took two slots for one."""
+    seen = spark.sparkContext.accumulator(set(), _Union())
+
+    def note(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        seen.add({context.partitionId()})
+        yield from batches
+
+    settings = {"url": f"jdbc:derby:{tmp_path}/database;create=true", "dbtable": "results", "numPartitions": "1"}
+    settings["driver"] = "org.apache.derby.iapi.jdbc.AutoloadedDriver"
+    frame = spark.range(9, numPartitions=3).selectExpr("id AS k", "string(id) AS v").mapInArrow(note, COLUMNS)
+    WriterSink("jdbc", settings).write(frame, 0)
+    assert seen.value == {0, 1, 2}
+    assert spark.read.format("jdbc").options(**settings).load().count() == 9
+
+
+class _Union(AccumulatorParam[set[int]]):
+    def zero(self, value: set[int]) -> set[int]:
+        return set()
+
+    def addInPlace(self, value1: set[int], value2: set[int]) -> set[int]:
+        return value1 | value2
 
 
 @pytest.mark.parametrize("format", ["no.such.format", "avro", "delta"])

@@ -29,7 +29,7 @@ class BatchFolder:
     def __init__(self, path: str, format: str, options: Mapping[str, str]) -> None:
         self._files, self._root, self._spark_root = open_place(path)
         self._format = format
-        self._has_header = options.get("header", "false").lower() == "true"
+        self._options = {key.lower(): value for key, value in options.items()}
         self._newest: int | None = None
         self._staged = ""
 
@@ -88,20 +88,24 @@ class BatchFolder:
         return list(self._files.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=recursive)))
 
     def _has_rows(self, file: fs.FileInfo) -> bool:
-        """False for a file that is known to be empty; Arrow does not look into Avro, whose empty files stay."""
+        """False for a file that is known to be empty; one that Arrow cannot look into, such as Avro, stays."""
         match self._format:
             case "parquet":
                 return bool(parquet.read_metadata(file.path, filesystem=self._files).num_rows)
             case "orc":
                 with self._files.open_input_file(file.path) as source:
                     return bool(orc.ORCFile(source).nrows)
-            case "csv" | "json" | "text":
+            case "csv" | "json" | "text" if self._has_plain_lines(file):
                 with self._files.open_input_stream(file.path) as stream:
                     start: bytes = stream.read(1 << 16)
                 lines = start.count(b"\n") + (not start.endswith(b"\n") and len(start) > 0)
-                return lines > int(self._format == "csv" and self._has_header)
+                return lines > int(self._format == "csv" and self._options.get("header", "false").lower() == "true")
             case _:
                 return True
+
+    def _has_plain_lines(self, file: fs.FileInfo) -> bool:
+        """True when the lines of the file can be counted: they end as usual, in a compression that Arrow reads."""
+        return "linesep" not in self._options and file.extension in (self._format, "txt", "gz", "bz2")
 
 
 def _owner(query_id: str) -> str:

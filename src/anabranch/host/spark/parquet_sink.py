@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posixpath
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -26,7 +26,13 @@ from anabranch.host.spark.batch_files import BatchFolder, open_place
 from anabranch.host.spark.failure import evaluating, named_failure, query_id
 from anabranch.schema import is_fixed_width
 
-KNOWN_OPTIONS = frozenset({"compression"})
+_COMPRESSIONS = {name: name for name in ("none", "snappy", "gzip", "zstd", "lz4_raw")} | {"uncompressed": "none"}
+"""Arrow's names of the compressions that Spark writes too, by Spark's."""
+
+
+def understands(options: Mapping[str, str]) -> bool:
+    """True of options that workers can heed; Spark's own writer knows more, or says what is wrong with them."""
+    return options.keys() <= {"compression"} and options.get("compression", "snappy").lower() in _COMPRESSIONS
 
 
 @dataclass
@@ -59,7 +65,8 @@ class ParquetSink:
     def staged(self, frame: DataFrame, batch_id: int) -> StagedFile:
         """What a worker writes its results of the batch to."""
         with named_failure("parquet", self.path, batch_id):
-            return StagedFile(self._folder.stage(batch_id, query_id(frame)), self.compression)
+            staging = self._folder.stage(batch_id, query_id(frame))
+            return StagedFile(staging, _COMPRESSIONS[self.compression.lower()])
 
     def publish(self, frame: DataFrame, batch_id: int) -> None:
         """What workers staged of the batch is there for everyone."""

@@ -25,7 +25,7 @@ from anabranch.errors import SinkError, SpecError
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.batch_files import BatchFolder
 from anabranch.host.spark.failure import evaluating, named_failure, query_id
-from anabranch.host.spark.parquet_sink import KNOWN_OPTIONS, ParquetSink
+from anabranch.host.spark.parquet_sink import ParquetSink, understands
 from anabranch.host.spark.session import first_cause
 from anabranch.schema import Schema
 
@@ -62,7 +62,7 @@ def make_sink(
         case file_format if file_format in FILE_FORMATS:
             if target is None:
                 raise SpecError(f"the '{format}' sink has no path", hint="give start(path) or option('path', …)")
-            if file_format == "parquet" and not partition_by and rest.keys() <= KNOWN_OPTIONS:
+            if file_format == "parquet" and not partition_by and understands(rest):
                 return ParquetSink(target, **rest)
             _require_format(file_format, spark)
             return FileSink(file_format, target, rest, partition_by)
@@ -141,7 +141,9 @@ class WriterSink:
     """Any other Spark batch writer, in append mode.
 
     Delta drops a replayed batch by its transaction identifier. With another format the batch that a crash interrupts
-    may be there twice, unless the format itself replaces rows by a key.
+    may be there twice, unless the format itself replaces rows by a key. The frame is kept for the writer, which may
+    look at it twice, or have several of its partitions computed by one task, as JDBC does by `numPartitions`: a slot is
+    known by its task.
     """
 
     format: str
@@ -149,7 +151,8 @@ class WriterSink:
     partition_by: tuple[str, ...] = ()
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
-        with named_failure(self.format, self.options.get("path"), batch_id), evaluating(batch_id):
+        path = self.options.get("path")
+        with evaluated(frame, self.format, batch_id), named_failure(self.format, path, batch_id):
             writer = _appending(frame, self.format, batch_id).options(**self.options)
             _partitioned(writer, self.partition_by).save()
 
@@ -183,8 +186,9 @@ class TableSink:
                 self._open(frame)
             ordered = frame.select(*(f"`{column}`" for column in self._columns))
             if self._files is None:
-                writer = _appending(ordered, self._format or "", batch_id).options(**self._options)
-                _partitioned(writer, self._partition_by).saveAsTable(self.name)
+                with evaluated(ordered, "table", batch_id):
+                    writer = _appending(ordered, self._format or "", batch_id).options(**self._options)
+                    _partitioned(writer, self._partition_by).saveAsTable(self.name)
                 return
             self._files.write(ordered, batch_id)
             if self._partition_by:
