@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
@@ -66,6 +67,9 @@ BATCH_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
 }
 
+_latest: WeakValueDictionary[str, SparkRunner] = WeakValueDictionary()
+"""Of each checkpoint that this process runs, or ran, the run that was started last; its hot state is that one's."""
+
 Announce = Callable[[str, int], None]
 Listener = Callable[[Mapping[str, Any]], None]
 
@@ -109,6 +113,7 @@ class SparkRunner:
             plan = resumed(plan, self.changes.course, self.manifest.report)
         self.steering = make_steering(query, plan, self.partitioning, self.changes.course)
         hot.claim(self.identity, self.store.location)
+        _latest[self.identity] = self
         self._clocks = (
             self.manifest.clocks.resumed(_now()) if self.manifest else Clocks.at_start(query.graph.streams, _now())
         )
@@ -143,14 +148,19 @@ class SparkRunner:
         return self._adaptive.get(batch_id)
 
     def release(self) -> None:
-        """Gives back the memory that hot state takes; once, for a later run may have it by then."""
-        if not self._is_released:
-            self._is_released = True
+        """Gives back the memory that hot state takes; once, and not what a later run of the checkpoint has by now."""
+        atexit.unregister(self.release)
+        if self._is_released:
+            return
+        self._is_released = True
+        is_latest = _latest.get(self.identity) is self
+        if is_latest:
             hot.forget(self.identity)
-            if self._anchor is not None:
-                with suppress(Exception):  # Spark may have ended before
+        if self._anchor is not None:
+            with suppress(Exception):  # Spark may have ended before
+                if is_latest:
                     forget_at_slots(self._anchor, self.identity)
-                    self._anchor.unpersist()
+                self._anchor.unpersist()
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """One round; what goes wrong in it is kept in `failure`, because Spark passes on only its text."""
@@ -165,6 +175,8 @@ class SparkRunner:
 
     def _round(self, frame: DataFrame, batch_id: int) -> None:
         committed = self.manifest.batch if self.manifest else -1
+        if batch_id > committed + 1:
+            committed = self._catch_up()
         if batch_id <= committed:
             return
         if batch_id != committed + 1:
@@ -217,6 +229,14 @@ class SparkRunner:
         spent = {"plan": planned - started, "step": written - planned, "commit": collected - written}
         spent["adapt"] = time.perf_counter() - collected
         self._remember(batch_id, task, reports, clocks, spent, records)
+
+    def _catch_up(self) -> int:
+        """The batch of the last manifest, read again: Spark ends an earlier run only as this one begins."""
+        self.manifest = self.store.latest()
+        if self.manifest is None:
+            return -1
+        self._clocks = self.manifest.clocks.resumed(_now())
+        return self.manifest.batch
 
     def _configure(self, session: SparkSession) -> None:
         """Settings of the session that Spark cloned for this query alone; the user's own is not touched."""

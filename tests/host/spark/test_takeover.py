@@ -1,0 +1,53 @@
+"""A query started again from a checkpoint that an earlier run still has: the later one takes it over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from anabranch.host.hot import hot_folder
+from anabranch.host.spark import runner
+from anabranch.host.store import Store
+from anabranch.testing.oracle import describe_difference
+from tests.host.spark.stories import Story, cut, feed, register, written
+
+pytestmark = pytest.mark.spark
+
+PAIR = Story(
+    "SELECT a.p AS p0, b.p AS p1 FROM s0 [RANGE 8 SECONDS] AS a, s1 [RANGE 5 SECONDS] AS b WHERE a.x = b.x", rows=40
+)
+
+
+def test_a_later_run_takes_over_what_the_earlier_one_did_and_keeps_its_hot_state(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = PAIR.tables()
+    batches = list(cut(tables, 4))
+    feed(tmp_path, batches[0])
+    query = register(spark, PAIR, tmp_path).sql(PAIR.cql)
+    writer = query.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    earlier = writer.start(str(tmp_path / "out"))
+    earlier.processAllAvailable()
+    real = getattr(runner, "tagged_union")  # noqa: B009
+
+    def meanwhile(*anything: Any) -> DataFrame:
+        """The earlier run goes on while the later one is being started, and has read the checkpoint already."""
+        for batch in batches[1:3]:
+            feed(tmp_path, batch)
+            earlier.processAllAvailable()
+        return real(*anything)
+
+    monkeypatch.setattr(runner, "tagged_union", meanwhile)
+    later = writer.start(str(tmp_path / "out"))
+    assert not earlier.isActive
+    feed(tmp_path, batches[3])
+    later.processAllAvailable()
+    hot = hot_folder(Store(str(tmp_path / "checkpoint")).open(query._query))
+    earlier.stop()
+    assert list(hot.glob("slot-*.json"))
+    later.stop()
+    assert not hot.exists()
+    assert not describe_difference(PAIR.expected(tables), written(tmp_path))
