@@ -23,6 +23,7 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ from anabranch.host.store import Store
 
 UNUSED = 24 * 3600
 """Seconds without a step after which hot state is given up; a rebuild is all that it can cost."""
+UNOWNED = 60
+"""The same where nobody says whose it is, which whoever makes the folder says at once."""
 
 
 def hot_root() -> Path:
@@ -114,7 +117,7 @@ def claim(identity: str, location: str) -> None:
 
 def forget(identity: str) -> None:
     """Removes the hot state of a query that has stopped; it can be rebuilt."""
-    shutil.rmtree(hot_folder(identity), ignore_errors=True)
+    _remove(hot_folder(identity))
 
 
 def _note_owner(identity: str, location: str) -> None:
@@ -138,16 +141,25 @@ def _sweep(identity: str) -> None:
     now = own.stat().st_mtime
     for other in hot_root().iterdir():
         if other != own and not _is_wanted(other, now):
-            shutil.rmtree(other, ignore_errors=True)
+            _remove(other)
+
+
+def _remove(folder: Path) -> None:
+    """Takes the folder away from its name first: a worker that is still at work would fill it while it is emptied."""
+    with suppress(FileNotFoundError):
+        gone = folder.rename(folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.gone"))
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _is_wanted(folder: Path, now: float) -> bool:
     owner = _read(folder / "owner.json")
+    if folder.suffix == ".gone":
+        return False
     if owner is not None and owner["checkpoint"].startswith("/") and not _is_current(owner, folder.name):
         return False
     try:
         # Every step removes a stamp from the folder and renames another into it.
-        return now - folder.stat().st_mtime < UNUSED
+        return now - folder.stat().st_mtime < (UNUSED if owner is not None else UNOWNED)
     except FileNotFoundError:
         return False
 

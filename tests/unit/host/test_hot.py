@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,3 +192,29 @@ def test_hot_state_of_checkpoints_that_are_gone_is_removed(tmp_path: Path, hot: 
     assert {folder.name for folder in hot.iterdir()} == {kept.identity, "damaged"}
     forget(kept.identity)
     assert {folder.name for folder in hot.iterdir()} == {"damaged"}
+
+
+def test_what_nobody_owns_does_not_stay(tmp_path: Path, hot: Path) -> None:
+    """A worker that outlived its query filled the folder while it was being removed; that lay there for a day."""
+    kept = Worker(tmp_path / "kept")
+    for name, age in {"left": 3600, "new": 0, f"{kept.identity}.x.gone": 0}.items():
+        (hot / name).mkdir()
+        now = hot_folder(kept.identity).stat().st_mtime
+        os.utime(hot / name, (now - age, now - age))
+    claim(kept.identity, str(tmp_path / "kept"))
+    assert {folder.name for folder in hot.iterdir()} == {kept.identity, "new"}
+
+
+def test_what_is_being_removed_is_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker(tmp_path)
+    worker.step("a 1 1 x")
+    real, seen = shutil.rmtree, []
+
+    def rmtree(folder: Path, ignore_errors: bool) -> None:
+        seen.append(hot_folder(worker.identity).exists())
+        real(folder, ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    forget(worker.identity)
+    assert seen == [False]
+    assert not list(hot_root().iterdir())
