@@ -16,10 +16,14 @@ import pyarrow as pa
 from anabranch.engine.batch import RelationBatch, empty_batch
 from anabranch.engine.engine import key_codes_of
 from anabranch.engine.kernels import Int64Array
+from anabranch.errors import HostError
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
+from anabranch.schema import is_fixed_width
 
 RELATION, TIME = "_relation", "_time"
+MOST_BYTES = (1 << 31) - 1
+"""Of one column of texts or lists, in what a slot takes at once."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class WireLayout:
         names = self.query.graph.names
         if not table.num_rows:
             return {name: self.empty(name) for name in names}
+        _refuse_what_arrow_cuts(table)
         tags = _numpy(table, RELATION)
         times = _numpy(table, TIME)
         order = _order(tags, times)
@@ -153,6 +158,17 @@ def _order(tags: Int64Array, times: Int64Array) -> Int64Array | None:
     by_time = np.argsort(times, kind="stable")
     order: Int64Array = by_time[np.argsort(tags[by_time], kind="stable")]
     return order
+
+
+def _refuse_what_arrow_cuts(table: pa.Table) -> None:
+    """Arrow cannot have more in one array of texts or lists, and would hand over the rows before the cut alone."""
+    for column in table.columns:
+        if not is_fixed_width(column.type) and column.nbytes > MOST_BYTES:
+            raise HostError(
+                f"one slot has {column.nbytes:,} bytes of texts or lists to take at once, more than {MOST_BYTES:,}",
+                detail="they are of one micro-batch, or of the state that a restart rebuilds",
+                hint="let the sources give fewer rows at a time (maxFilesPerTrigger, …), or use more slots",
+            )
 
 
 def _numpy(rows: pa.Table | pa.RecordBatch, name: str) -> Int64Array:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
+from anabranch.errors import HostError
+from anabranch.host import wire
 from anabranch.host.wire import RELATION, TIME, WireLayout, wire_layout
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.testing.scripted import read_script
@@ -109,3 +112,20 @@ def test_rejected_rows_leave_only_their_newest_times() -> None:
     passed, newest = layout.without_rejected(table.set_column(0, table.schema.field(0), tags))
     assert newest == {"a": 6, "b": 6}
     assert {name: batch.times.tolist() for name, batch in layout.split(passed).items()} == {"a": [7], "b": [5, 7]}
+
+
+def test_texts_that_arrow_would_cut_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows that stand in order already, those behind the cut were lost; of others the worker died."""
+    layout = LAYOUTS["chain"]
+    payload = pa.RecordBatch.from_pydict(
+        {
+            field.name: pa.array(["x" * 90 if pa.types.is_string(field.type) else None] * 3, field.type)
+            for field in layout.query.graph.relation("a").schema
+        }
+    )
+    codes = {code: np.arange(3) for code in layout.codes["a"]}
+    table = layout.join({"a": RelationBatch(np.arange(3), codes, payload)})
+    assert len(layout.split(table)["a"]) == 3
+    monkeypatch.setattr(wire, "MOST_BYTES", 200)
+    with pytest.raises(HostError, match="bytes of texts or lists to take at once, more than 200"):
+        layout.split(table)
