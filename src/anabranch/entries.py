@@ -29,7 +29,9 @@ def document(text: str) -> Any:
     try:
         return yaml.load(text, Loader=_DistinctKeys)
     except yaml.YAMLError as error:
-        raise SpecError("the spec is not YAML", detail=str(error), hint="see 'anabranch run --help'") from error
+        detail = str(error).replace('in "<unicode string>", ', "at ")
+        hint = "indent entries of one level equally, by spaces and not tabs; see 'anabranch run --help'"
+        raise SpecError("the spec is not YAML", detail=detail, hint=hint) from error
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,14 @@ class Entry:
                 raise self.wrong(f"has the key {key!r}, which is {kind(key)}", f'quote it: "{key}"')
         return {key: Entry(self.inside(key), value) for key, value in self.value.items() if value is not None}
 
+    def filled(self) -> dict[str, Entry]:
+        """The same where none may be empty: what a user has named is not passed over."""
+        entries = self.named()
+        for key in self.value:
+            if key not in entries:
+                raise Entry(self.inside(key), None).wrong("is empty", "write its entries below it, indented further")
+        return entries
+
     def mapping(self, known: str, required: Mapping[str, str] = NOTHING) -> dict[str, Entry]:
         """The entries below, none unknown and none of the required ones missing, each of which has an example."""
         entries, names = self.named(), known.split()
@@ -70,9 +80,9 @@ class Entry:
                 raise self.missing(key, example)
         return entries
 
-    def text(self) -> str:
+    def text(self, hint: str = "write a text") -> str:
         if not isinstance(self.value, str) or not self.value.strip():
-            raise self.wrong(f"is {kind(self.value)}", "write a text")
+            raise self.wrong(f"is {kind(self.value)}", hint)
         return self.value.strip()
 
     def texts(self) -> tuple[str, ...]:

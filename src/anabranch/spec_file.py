@@ -86,11 +86,17 @@ def parse_any(text: str, *, folder: Path) -> Spec | TogetherSpec:
     if not isinstance(root.value, Mapping) or "queries" not in root.value:
         entries = root.mapping(f"{_OF_A_RUN} {_OF_A_QUERY} execution queries", _REQUIRED)
         return _spec(entries, root, folder)
+    for key in ("query", "sink"):
+        if key in root.value:
+            raise SpecError(
+                f"the spec has both '{key}' and 'queries'",
+                hint=f"write '{key}' below the query it is of: queries: {{alerts: {{query: …, sink: …}}}}",
+            )
     required = {key: _REQUIRED[key] for key in ("streams", "checkpoint")}
     shared = root.mapping(f"{_OF_A_RUN} queries", {**required, "queries": "queries: {alerts: {query: …, sink: …}}"})
     queries = shared.pop("queries")
     specs = {}
-    for name, entry in queries.named().items():
+    for name, entry in queries.filled().items():
         if not name.isidentifier():
             raise queries.wrong(f"has a query named '{name}'", "use letters, digits and _, a letter first")
         own = entry.mapping(_OF_A_QUERY, {key: _REQUIRED[key] for key in ("query", "sink")})
@@ -103,9 +109,12 @@ def parse_any(text: str, *, folder: Path) -> Spec | TogetherSpec:
 def _spec(entries: Mapping[str, Entry], own: Entry, folder: Path) -> Spec:
     """A spec from its entries; `own` is what holds those of the query."""
     streams = entries["streams"]
-    named = streams.named()
+    named = streams.filled()
     if not named:
         raise streams.wrong("is empty", "declare at least one stream")
+    for name in named:
+        if not name.isidentifier():
+            raise streams.wrong(f"has a stream named '{name}'", "use letters, digits and _, a letter first")
     spec = Spec(
         streams=tuple(_stream(name, entry, folder) for name, entry in named.items()),
         query=entries["query"].text(),
@@ -134,7 +143,7 @@ def _spec(entries: Mapping[str, Entry], own: Entry, folder: Path) -> Spec:
         settings = own.value["adapt"] or {}
         if not isinstance(settings, Mapping):
             entry = Entry(own.inside("adapt"), settings)
-            raise entry.wrong(f"is {kind(settings)}", "write for example adapt: {every: 10}")
+            raise entry.wrong(f"is {kind(settings)}", "write adapt: {}, or for example adapt: {every: 10}")
         Settings.from_mapping(settings)
         spec = replace(spec, adapt=settings)
     if entry := entries.get("switch"):
@@ -217,13 +226,12 @@ def _stream(name: str, entry: Entry, folder: Path) -> StreamSpec:
 def _schema(entry: Entry | None) -> tuple[Schema | None, str | None]:
     if entry is None:
         return None, None
-    text = entry.text()
+    hint = 'write for example "ts timestamp, k bigint"'
+    text = entry.text(hint)
     try:
         return parse_schema(text), text
     except ValueError as error:
-        raise entry.wrong(
-            "is not a list of columns", 'write for example "ts timestamp, k bigint"', str(error)
-        ) from error
+        raise entry.wrong("is not a list of columns", hint, str(error)) from error
 
 
 def _sink(entry: Entry, folder: Path) -> SinkSpec:
@@ -242,13 +250,13 @@ def _sink(entry: Entry, folder: Path) -> SinkSpec:
 
 
 def _trigger(entry: Entry) -> Trigger:
-    text = entry.text()
+    hint = "write available_now, or an interval such as 2 seconds"
+    text = entry.text(hint)
     if text == "available_now":
         return AvailableNow()
     try:
         interval = parse_duration(text)
     except ValueError as error:
-        hint = "write available_now, or an interval such as 2 seconds"
         raise entry.wrong(f"is '{text}'", hint, str(error)) from error
     if interval < 0:
         raise entry.wrong(f"is negative: '{text}'", "write 0 seconds for batches as fast as they go")
@@ -278,12 +286,12 @@ def _wishes(entries: Mapping[str, Entry]) -> Wishes:
 
 
 def _plan(entry: Entry) -> str:
-    text = entry.text()
+    hint = 'write auto, mjoin, tree, mesh, or a plan such as "((a b) c)"'
+    text = entry.text(hint)
     if text not in PLAN_WORDS:
         try:
             parse_plan(text)
         except PlanError as error:
             detail = f"{error.message}\n{error.detail}".rstrip()
-            hint = 'write auto, mjoin, tree, mesh, or a plan such as "((a b) c)"'
             raise entry.wrong("is not a plan", hint, detail) from error
     return text

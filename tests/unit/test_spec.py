@@ -173,6 +173,7 @@ def test_the_catalog_needs_schemas() -> None:
         ("streams", None, "entry 'streams' is missing", "streams: {s0"),
         ("streams", {}, "entry 'streams' is empty", "declare at least one"),
         ("streams", ["s0"], "entry 'streams' is a list", "entries below"),
+        ("streams.s-0", {}, "entry 'streams' has a stream named 's-0'", "letters, digits and _"),
         ("query", None, "entry 'query' is missing", "SELECT"),
         ("query", 5, "entry 'query' is a number", "write a text"),
         ("sink", None, "entry 'sink' is missing", "format: parquet"),
@@ -212,14 +213,17 @@ def test_the_catalog_needs_schemas() -> None:
         ("streams.s0.watermark", "-1 seconds", "entry 'streams.s0.watermark' is negative", "10 seconds"),
         ("streams.s0.options", {"a": [1]}, "entry 'streams.s0.options.a' is a list", "text, a number"),
         ("trigger", "once", "entry 'trigger' is 'once'", "available_now"),
+        ("trigger", 2, "entry 'trigger' is a number", "an interval such as 2 seconds"),
         ("trigger", "-2 seconds", "entry 'trigger' is negative", "0 seconds"),
         ("slots", 0, "entry 'slots' is 0", "at least 1"),
         ("slots", True, "entry 'slots' is True", "at least 1"),
         ("plan", "((a b) c", "entry 'plan' is not a plan", "mjoin"),
+        ("plan", ["a", "b"], "entry 'plan' is a list", "mjoin"),
+        ("queries", {"alerts": {}}, "the spec has both 'query' and 'queries'", "below the query it is of"),
         ("allow_unbounded", "sure", "entry 'allow_unbounded' is a text", "true or false"),
         ("idle_timeout", 3, "entry 'idle_timeout' is a number", "10 seconds"),
         ("execution", "sometimes", "entry 'execution' is 'sometimes'", "semi-synchronised"),
-        ("adapt", "soon", "entry 'adapt' is a text", "write for example adapt: {every: 10}"),
+        ("adapt", "soon", "entry 'adapt' is a text", "write adapt: {}, or for example adapt: {every: 10}"),
         ("adapt", {"policy": "daily"}, "entry 'adapt.policy': unknown policy 'daily'", "known are periodic"),
         ("switch", 5, "entry 'switch' is a number", "write a list such as"),
         ("switch", [{"at_batch": 5}], "entry 'switch.0.plan' is missing", "write for example plan:"),
@@ -250,9 +254,19 @@ def test_a_key_given_twice_is_refused() -> None:
         parse(GOOD + "checkpoint: other\n", folder=FOLDER)
 
 
+def test_a_stream_of_which_nothing_is_said_is_not_passed_over() -> None:
+    with pytest.raises(SpecError, match=r"entry 'streams\.s2' is empty") as caught:
+        parse(GOOD.replace("query:", "  s2:\nquery:"), folder=FOLDER)
+    assert "indented further" in caught.value.hint
+
+
 def test_what_is_not_yaml_is_refused() -> None:
     with pytest.raises(SpecError, match="not YAML"):
         parse("streams: [", folder=FOLDER)
+    with pytest.raises(SpecError, match="not YAML") as caught:
+        parse(GOOD.replace("  s0:", "\ts0:"), folder=FOLDER)
+    assert "at line 3, column 1" in caught.value.detail
+    assert "not tabs" in caught.value.hint
     with pytest.raises(SpecError, match="the spec is empty"):
         parse("", folder=FOLDER)
 

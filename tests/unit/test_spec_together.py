@@ -60,6 +60,7 @@ def test_each_query_has_its_own_and_all_have_what_is_said_of_the_run() -> None:
         ("sink: {format: csv, path: audits, partition_by: p0}", "", "entry 'queries.audits.sink' is missing"),
         ("trigger: 2 seconds", "plan: mjoin", "entry 'plan' is not known"),
         ("  alerts:\n", "  at-work:\n", "entry 'queries' has a query named 'at-work'"),
+        ("  alerts:\n", "  idle:\n  alerts:\n", "entry 'queries.idle' is empty"),
         ("adapt:", "adapt: [1]", "entry 'queries.alerts.adapt' is a list"),
         ("checkpoint: ckpt", "", "entry 'checkpoint' is missing"),
     ],
