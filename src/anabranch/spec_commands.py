@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = _spec(arguments)
     # Below, because these need pyspark, which explain and --help must not.
     from anabranch.api import ContinuousQueryWriter
-    from anabranch.launch import prepare, prepare_together, session
+    from anabranch.launch import named_end, prepare, prepare_together, session
     from anabranch.live import follow
 
     console = Console(stderr=True)
@@ -138,7 +138,8 @@ def run(arguments: argparse.Namespace) -> int:
             console.print(line, highlight=False, soft_wrap=True)
         handle = writer.start()
         try:
-            follow(handle, console)
+            with named_end():
+                follow(handle, console)
         except KeyboardInterrupt:
             console.print("stopping; the checkpoint stays good for a restart")
             handle.stop()
@@ -155,6 +156,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def explain_spec(arguments: argparse.Namespace) -> int:
     """Prints one stage of each query of the spec and draws its plan if asked; fails when no plan keeps the limits."""
+    if arguments.picture is not None and arguments.picture.suffix.lower() != ".svg":
+        raise SpecError(f"option '--picture' is '{arguments.picture}'", hint="pictures are SVG: name it plan.svg")
     chosen = _spec(arguments)
     queries = chosen.queries if isinstance(chosen, spec.TogetherSpec) else {"": chosen}
     explained = {name: _explanation(each) for name, each in queries.items()}

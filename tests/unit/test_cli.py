@@ -128,6 +128,7 @@ def test_a_room_that_lacks_a_package_says_so() -> None:
         (["explain", "SPEC", "--plan", "((a b)"], "error: plan text is wrong at character 7"),
         (["explain", "SPEC", "--plan", "(a b)"], "error: plan '(a b)' leaves out 'c'"),
         (["explain", "SPEC", "--slots", "0"], "error: option '--slots' is 0"),
+        (["explain", "SPEC", "--picture", "plan.png"], "error: option '--picture' is 'plan.png'"),
         (["run", "SPEC", "--master", "somewhere"], "error: master 'somewhere' is none that Spark knows"),
         (["run", "SPEC", "--conf", "spark.ui.port"], "error: option '--conf' is 'spark.ui.port'"),
         (["run", "SPEC", "--conf", "driver.memory=4g"], "error: setting 'driver.memory' is none of Spark's"),

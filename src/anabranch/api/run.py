@@ -58,8 +58,9 @@ class RunSettings:
 
     def queryName(self, queryName: str) -> Self:
         """The name of the query, and of the table of a memory sink."""
-        if not queryName.strip():
-            raise SpecError("the name of a query is empty", hint="give it a name, or leave it out")
+        if not isinstance(queryName, str) or not queryName.strip():
+            found = "is empty" if isinstance(queryName, str) else f"is {queryName!r}"
+            raise SpecError(f"the name of a query {found}", hint="give it a name, or leave it out")
         self._name = queryName
         return self
 
@@ -70,23 +71,27 @@ class RunSettings:
         availableNow: bool | None = None,
         once: bool | None = None,
         continuous: str | None = None,
+        realTime: str | None = None,
     ) -> Self:
         """Either a micro-batch every `processingTime`, or all data there is now and then the end.
 
-        Spark's `once`, which it advises against itself, and `continuous` are refused with what to write instead.
+        Spark's `once`, which it advises against itself, `continuous` and `realTime` are refused with what to write.
         """
         if once:
             hint = "write trigger(availableNow=True), which takes all data there is and ends"
             raise SpecError("a query cannot be triggered by once", hint=hint)
-        if continuous is not None:
-            hint = "write trigger(processingTime='1 second'): results come with micro-batches"
-            raise SpecError("a query cannot be triggered by continuous", hint=hint)
+        for name, value in (("continuous", continuous), ("realTime", realTime)):
+            if value is not None:
+                hint = "write trigger(processingTime='1 second'): results come with micro-batches"
+                raise SpecError(f"a query cannot be triggered by {name}", hint=hint)
         match processingTime, availableNow:
-            case str(), None | False:
-                read_duration(processingTime, "the trigger's processing time", SpecError)
-                self._trigger = {"processingTime": processingTime}
             case None, True:
                 self._trigger = {"availableNow": True}
+            case _, None | False if processingTime is not None:
+                if read_duration(processingTime, "the trigger's processing time", SpecError) < 0:
+                    hint = "write '0 seconds' for batches as fast as they go"
+                    raise SpecError(f"the trigger's processing time is negative: '{processingTime}'", hint=hint)
+                self._trigger = {"processingTime": processingTime}
             case _:
                 raise SpecError(
                     "a trigger needs exactly one of processingTime and availableNow",
@@ -96,8 +101,8 @@ class RunSettings:
 
     def slots(self, count: int) -> Self:
         """How many tasks share the work; a restart from a checkpoint may name another number."""
-        if count < 1:
-            raise SpecError(f"{count} slots cannot run a query", hint="use one slot or more")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise SpecError(f"{count!r} slots cannot run a query", hint="use a whole number of at least 1")
         self._slots = count
         return self
 

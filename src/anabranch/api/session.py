@@ -82,8 +82,16 @@ class Session:
         CatalogError
             When the frame is not streaming, lacks the column, or has a column of a type that cannot be carried.
         """
-        if _NAME.fullmatch(name) is None:
+        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             raise CatalogError(f"'{name}' is no name for a stream", hint="use letters, digits and _, a letter first")
+        if not isinstance(frame, spark_host.DataFrame):
+            raise CatalogError(
+                f"stream '{name}' is no DataFrame", detail=f"it is {frame!r}", hint="read it with spark.readStream"
+            )
+        if not isinstance(event_time, str):
+            raise CatalogError(
+                f"the event time of stream '{name}' is no name", detail=f"it is {event_time!r}", hint="name its column"
+            )
         if not frame.isStreaming:
             raise CatalogError(
                 f"stream '{name}' is a batch DataFrame", hint="read it with spark.readStream instead of spark.read"
@@ -102,6 +110,8 @@ class Session:
             if sample.isStreaming:
                 raise CatalogError(f"the sample of stream '{name}' is streaming itself", hint="read it with spark.read")
             sample = partial(StreamSample, sample)
+        elif sample is not None and not callable(sample):
+            raise CatalogError(f"the sample of stream '{name}' is no DataFrame", hint="read it with spark.read")
         self.catalog.register(declaration)
         self._streams[name.lower()] = RegisteredStream(declaration, frame, idle_timeout, sample)
 

@@ -5,7 +5,8 @@ Nothing is touched before `start`: neither the checkpoint nor the sink.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from anabranch.host.spark.sink import ForeachBatchSink, Sink, TableSink, make_si
 from anabranch.host.steering import Switch
 from anabranch.optimize import Choice
 from anabranch.plan.execution import DEFAULT_EXECUTION, execution_model
-from anabranch.plan.mesh import parse_plan
+from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.window import parse_duration
 
 if TYPE_CHECKING:
@@ -68,14 +69,16 @@ class ContinuousQueryWriter(RunSettings):
             raise SpecError(f"output mode '{outputMode}' is not known", hint="use 'append', or leave it out")
         return self
 
-    def partitionBy(self, *columns: str) -> ContinuousQueryWriter:
-        """The columns whose values become folders of a file sink or partitions of a table."""
-        self._partition_by = columns
+    def partitionBy(self, *columns: str | Sequence[str]) -> ContinuousQueryWriter:
+        """The columns whose values become folders of a file sink or partitions of a table, one by one or in a list."""
+        self._partition_by = tuple(
+            name for column in columns for name in ([column] if isinstance(column, str) else column)
+        )
         return self
 
-    def plan(self, choice: str) -> ContinuousQueryWriter:
-        """The plan to run, as in `ContinuousQuery.plan`; a restart from a checkpoint may name another."""
-        self._wishes = replace(self._wishes, plan=choice)
+    def plan(self, choice: str | Plan) -> ContinuousQueryWriter:
+        """The plan to run, as `ContinuousQuery.plan` takes or gives it; a restart may name another."""
+        self._wishes = replace(self._wishes, plan=str(choice))
         return self
 
     def limits(self, *, cpu: float | None = None, memory: float | str | None = None) -> ContinuousQueryWriter:
@@ -174,17 +177,19 @@ class ContinuousQueryWriter(RunSettings):
         self._adapt = Settings.from_mapping(settings)
         return self
 
-    def switch(self, at_batch: int, plan: str, strategy: str = "auto") -> ContinuousQueryWriter:
+    def switch(self, at_batch: int, plan: str | Plan, strategy: str = "auto") -> ContinuousQueryWriter:
         """Changes the plan at a batch that is known beforehand; may be said several times."""
-        self._switches = (*self._switches, Switch(at_batch, parse_plan(plan), strategy))
+        self._switches = (*self._switches, Switch(at_batch, parse_plan(str(plan)), strategy))
         return self
 
     def foreachBatch(self, function: Callable[[spark_host.DataFrame, int], None]) -> ContinuousQueryWriter:
         """Hands each batch to a function instead of a format; it must give the same outcome when called again."""
+        if not callable(function):
+            raise SpecError("foreachBatch has no function", hint="give it a function of (frame, batch_id)")
         self._function = function
         return self
 
-    def start(self, path: str | None = None) -> QueryHandle:
+    def start(self, path: str | os.PathLike[str] | None = None) -> QueryHandle:
         """Starts the query.
 
         Parameters
@@ -203,7 +208,7 @@ class ContinuousQueryWriter(RunSettings):
         CheckpointError
             When the checkpoint belongs to another query or is damaged; it is left as it is.
         """
-        return self._start(self.sink(self._name, path))
+        return self._start(self.sink(self._name, None if path is None else os.fspath(path)))
 
     def sink(self, name: str | None, path: str | None = None) -> Sink:
         """Where the results go by these settings; `name` is that of a memory sink's table."""

@@ -83,6 +83,12 @@ class Store:
 
     def open(self, query: Query, execution: ExecutionModel = DEFAULT_EXECUTION) -> str:
         """Claims an empty checkpoint for the query, or makes sure an existing one is its own; returns its identity."""
+        try:
+            return self._claim(query, execution)
+        except OSError as error:
+            raise self._storage_error(error, self.root) from error
+
+    def _claim(self, query: Query, execution: ExecutionModel) -> str:
         path = f"{self.root}/metadata.json"
         found = self._read_json(path)
         if found is None:
@@ -303,7 +309,9 @@ class Store:
                 detail="the batch was not committed; it will be replayed",
                 hint="free space on that file system and start the query again",
             )
-        return CheckpointError(f"cannot write '{path}'", detail=str(error), hint="check the folder's permissions")
+        return CheckpointError(
+            f"cannot write '{path}'", detail=str(error), hint="check that it is a folder, and its permissions"
+        )
 
 
 def rows_name(batch: int, slot: int, attempt: str) -> str:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 import anabranch
 from anabranch import errors
 from anabranch.api import ContinuousQuery, Session
-from anabranch.choosing import proposal
+from anabranch.choosing import first_plan, proposal
 from anabranch.optimize.strategy import kind
 from anabranch.schema import TIMESTAMP
 
@@ -147,6 +147,10 @@ def test_a_batch_frame_is_refused(session: Session, spark: SparkSession) -> None
         (COLUMNS, {"event_time": "k"}, "event time 'k' of stream 's2' is of type bigint"),
         (COLUMNS, {"event_time": "ts", "watermark": "soon"}, "the watermark of stream 's2' is no duration"),
         (COLUMNS, {"event_time": "ts", "watermark": "-1 seconds"}, "negative allowed disorder"),
+        (COLUMNS, {"event_time": "ts", "watermark": 5}, "the watermark of stream 's2' is 5"),
+        (COLUMNS, {"event_time": "ts", "idle_timeout": 60}, "the idle timeout of stream 's2' is 60"),
+        (COLUMNS, {"event_time": None}, "the event time of stream 's2' is no name"),
+        (COLUMNS, {"event_time": "ts", "sample": [1]}, "the sample of stream 's2' is no DataFrame"),
         (COLUMNS, {"event_time": "ts", "idle_timeout": "0 seconds"}, "the idle timeout of stream 's2' is not positive"),
         ("ts timestamp, v variant", {"event_time": "ts"}, "column 'v' of stream 's2' is of type variant"),
     ],
@@ -162,6 +166,8 @@ def test_what_a_stream_lacks_is_named(
 def test_a_stream_needs_a_name_that_queries_can_write(session: Session, spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(errors.CatalogError, match="'no-name' is no name for a stream"):
         session.register("no-name", stream(spark, tmp_path / "x"), event_time="ts")
+    with pytest.raises(errors.CatalogError, match="stream 's2' is no DataFrame"):
+        session.register("s2", "data/s2", event_time="ts")  # type: ignore[arg-type]
 
 
 # --- settings of a start ----------------------------------------------------------------------------------------------
@@ -175,9 +181,15 @@ def test_a_stream_needs_a_name_that_queries_can_write(session: Session, spark: S
         (lambda writer: writer.trigger(processingTime="1 second", availableNow=True), "exactly one of"),
         (lambda writer: writer.trigger(once=True), "cannot be triggered by once"),
         (lambda writer: writer.trigger(continuous="1 second"), "cannot be triggered by continuous"),
+        (lambda writer: writer.trigger(realTime="1 second"), "cannot be triggered by realTime"),
         (lambda writer: writer.trigger(processingTime="often"), "processing time is no duration"),
+        (lambda writer: writer.trigger(processingTime=2), "processing time is 2"),
+        (lambda writer: writer.trigger(processingTime="-2 seconds"), "processing time is negative"),
         (lambda writer: writer.slots(0), "0 slots cannot run a query"),
+        (lambda writer: writer.slots("2"), "'2' slots cannot run a query"),
         (lambda writer: writer.queryName(" "), "the name of a query is empty"),
+        (lambda writer: writer.queryName(5), "the name of a query is 5"),
+        (lambda writer: writer.foreachBatch(5), "foreachBatch has no function"),
         (lambda writer: writer.idleTimeout("0 seconds"), "the idle timeout of the query is not positive"),
         (lambda writer: writer.option("checkpointLocaton", "c"), "option 'checkpointLocaton' is not known"),
         (lambda writer: writer.start("out"), "the query into 'parquet' has no checkpoint"),
@@ -192,7 +204,32 @@ def test_wrong_settings_are_named(join: ContinuousQuery, settings: Callable[...,
         settings(join.writeStream)
 
 
+def test_plans_columns_and_paths_are_taken_as_what_they_are(join: ContinuousQuery, tmp_path: Path) -> None:
+    writer = join.writeStream.plan(join.plan("(b a)"))
+    assert str(first_plan(writer.choice())) == "(b a)"
+    assert writer.partitionBy(["p0", "p1"])._partition_by == writer.partitionBy("p0", "p1")._partition_by
+    with pytest.raises(errors.SpecError, match="has no checkpoint"):
+        join.writeStream.start(tmp_path / "out")
+
+
 # --- running ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_that_is_refused_takes_no_results_from_the_one_before(
+    join: ContinuousQuery, session: Session, spark: SparkSession, feed: Feed
+) -> None:
+    feed("s0", [(1, 7, 10)])
+    feed("s1", [(3, 7, 20)])
+    handle = join.writeStream.format("memory").queryName("taken").slots(1).start()
+    handle.processAllAvailable()
+    again = join.writeStream.format("memory").queryName("taken").slots(1)
+    with pytest.raises(errors.SpecError, match="a query named 'taken' is running already"):
+        again.start()
+    assert spark.table("taken").count() == 1
+    handle.stop()
+    with pytest.raises(errors.NoFeasiblePlan):
+        again.limits(memory="1 B").start()
+    assert spark.table("taken").count() == 1
 
 
 def test_a_join_runs_into_files_and_again_from_its_checkpoint(

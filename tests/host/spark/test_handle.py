@@ -118,6 +118,11 @@ def test_a_handle_mirrors_a_streaming_query(start: Start, capsys: pytest.Capture
 
     batch = next(progress for progress in handle.recentProgress if progress["numInputRows"])
     assert (batch["batchId"], batch["name"], batch["runId"]) == (0, "mirrored", handle.runId)
+    assert (batch.batchId, batch.sources) == (batch["batchId"], batch["sources"])
+    assert not hasattr(batch, "batchID")
+    # Spark's JSON leaves empty entries out; its dictionary has them, and so have its users' programs.
+    (sparks, *_) = handle._query.recentProgress
+    assert batch.keys() == sparks.keys() | {"adaptive"}
     assert batch["adaptive"]["rowsOut"] == 5
     assert json.loads(batch.json) == json.loads(batch.prettyJson) == batch
     assert handle.lastProgress == handle.recentProgress[-1]

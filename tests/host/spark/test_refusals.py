@@ -104,6 +104,46 @@ def test_parts_of_different_runs_are_refused(spark: SparkSession, tmp_path: Path
     assert committed(tmp_path) == ["000000001.json"]
 
 
+def test_what_spark_keeps_of_a_checkpoint_is_named_when_it_is_damaged(spark: SparkSession, tmp_path: Path) -> None:
+    query = register(spark, PAIR, tmp_path).sql(PAIR.cql)
+    feed(tmp_path, PAIR.tables())
+    run(query, tmp_path)
+    feed(tmp_path, {"s0": table([(70, 1, 1)])})
+    checkpoint = tmp_path / "checkpoint"
+    whole = contents(checkpoint)
+    for name in ("metadata", "offsets/0", "commits/0", "sources/0/0"):
+        file = checkpoint / "spark" / name
+        (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+        file.write_text("v9 nonsense {")
+        with pytest.raises(errors.CorruptCheckpoint, match="cannot be used") as refused:
+            run(query, tmp_path)
+        assert refused.value.detail.count("\n") == 0, name
+        assert "restore the whole folder" in refused.value.hint
+        assert committed(tmp_path) == ["000000000.json"]
+        for path, content in whole.items():
+            (checkpoint / path).write_bytes(content)
+    run(query, tmp_path)
+    assert len(committed(tmp_path)) == 2
+
+
+# --- sources ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_cannot_be_read_is_no_fault_of_the_sink(spark: SparkSession, tmp_path: Path) -> None:
+    tables = PAIR.tables()
+    query = register(spark, PAIR, tmp_path).sql(PAIR.cql)
+    feed(tmp_path, tables)
+    bad = tmp_path / "s0" / "9999.parquet"
+    bad.write_text("no Parquet")
+    with pytest.raises(errors.CatalogError, match="a file of a stream cannot be read, on batch") as caught:
+        run(query, tmp_path)
+    assert "9999.parquet" in caught.value.detail
+    assert "not committed" in caught.value.hint
+    bad.unlink()
+    run(query, tmp_path)
+    assert not describe_difference(PAIR.expected(tables), written(tmp_path))
+
+
 # --- sinks ------------------------------------------------------------------------------------------------------------
 
 

@@ -201,6 +201,7 @@ def test_any_other_failure_of_a_worker_is_the_hosts(spark: SparkSession) -> None
 
 def test_memory_keeps_batches_as_arrow_and_as_a_view(spark: SparkSession) -> None:
     sink = MemorySink("kept", spark, SCHEMA)
+    sink.begin()
     assert spark.table("kept").count() == 0
     for batch in range(6):
         sink.write(rows(spark, *((batch, str(i)) for i in range(batch))), batch)

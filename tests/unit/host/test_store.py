@@ -321,6 +321,27 @@ def test_a_location_that_is_none_is_refused() -> None:
     assert "absolute path" in caught.value.hint
 
 
+@pytest.mark.parametrize("below", ["", "inside"])
+def test_a_location_that_is_a_file_is_refused_and_left_alone(tmp_path: Path, below: str) -> None:
+    file = tmp_path / "file"
+    file.write_text("of somebody")
+    with pytest.raises(CheckpointError, match="cannot write") as caught:
+        host(file / below)
+    assert "Not a directory" in caught.value.detail
+    assert "permissions" in caught.value.hint
+    assert file.read_text() == "of somebody"
+
+
+def test_a_location_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Store, "_read_json", refuse)
+    with pytest.raises(CheckpointError, match="cannot") as caught:
+        host(tmp_path)
+    assert "Permission denied" in caught.value.detail
+
+
 # --- commit and replay -----------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong while a source is opened or a batch is written, by its right name: whose fault it is."""
+"""What goes wrong while a query starts, reads or writes, by its right name: whose fault it is."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException, PythonException, UnsupportedOperationException
+from pyspark.errors import (
+    PySparkException,
+    PythonException,
+    StreamingQueryException,
+    UnsupportedOperationException,
+)
 from pyspark.sql import DataFrame
 
 from anabranch import errors
-from anabranch.errors import AnabranchError, CatalogError, ExpressionError, HostError, SinkError
+from anabranch.errors import AnabranchError, CatalogError, CorruptCheckpoint, ExpressionError, HostError, SinkError
 from anabranch.host.spark.session import first_cause
 
 
@@ -56,6 +61,41 @@ def named_source(stream: str) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def named_start(checkpoint: str) -> Iterator[None]:
+    """Turns what Spark raises when it starts a query into an error that names the checkpoint, which it reads first."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise CorruptCheckpoint(
+            f"checkpoint '{checkpoint}' has a part of Spark's own that cannot be used",
+            detail=first_cause(error),
+            hint=_RESTORE,
+        ) from error
+
+
+def damaged_log(error: StreamingQueryException) -> CorruptCheckpoint | None:
+    """The error by its right name if it says that a file of Spark's part of the checkpoint is damaged or missing."""
+    reason = spark_reason(error)
+    if _DAMAGED_LOG.search(reason) is None:
+        return None
+    return CorruptCheckpoint("Spark's part of the checkpoint cannot be used", detail=reason, hint=_RESTORE)
+
+
+def spark_reason(error: StreamingQueryException) -> str:
+    """Why a query ended, in one line, without the numbers of the query around it."""
+    first = str(error).strip().partition("\n")[0]
+    return first.rpartition("terminated with exception: ")[2].removesuffix(" SQLSTATE: XXKST")
+
+
+_DAMAGED_LOG = re.compile(r"Failed to read log file|CONCURRENT_STREAM_LOG_UPDATE|batch \d+ doesn't exist")
+"""A file that is gone looks to Spark like another driver at work in the same folder."""
+_RESTORE = (
+    "if another driver uses the folder, stop one of them; "
+    "else restore the whole folder from a copy, or start with an empty checkpoint folder"
+)
+
+
 def refuses_schema(error: Exception) -> bool:
     """Whether a source said that it has columns of its own, as rate and kafka do."""
     return isinstance(error, UnsupportedOperationException)
@@ -81,6 +121,12 @@ def evaluating(batch_id: int) -> Iterator[None]:
                 f"an expression failed on batch {batch_id}",
                 detail=str(error).strip().partition("\n")[0],
                 hint="the batch is not committed; guard the expression against such values, or cast to a wider type",
+            ) from error
+        if _BAD_FILE in str(error):
+            raise CatalogError(
+                f"a file of a stream cannot be read, on batch {batch_id}",
+                detail=next(line for line in str(error).splitlines() if _BAD_FILE in line).partition("] ")[2],
+                hint="the batch is not committed; mend the file, or write the columns that it has into the schema",
             ) from error
         if _DEAD_WORKER in str(error):
             raise HostError(
@@ -110,6 +156,7 @@ def for_spark(error: BaseException) -> BaseException:
 
 _MUCH = 1000
 _DEAD_WORKER = "Python worker exited unexpectedly"
+_BAD_FILE = "[FAILED_READ_FILE"
 
 
 def _is_data_exception(error: Exception) -> bool:

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.errors import AnabranchError, MigrationError
+from anabranch.host.spark.failure import damaged_log
 from anabranch.plan.bundle import BundlePlan
 from anabranch.plan.mesh import Plan
 from anabranch.stats.routes import RouteStatistics, merge_routes
@@ -66,7 +67,16 @@ class Runner(Protocol):
 
 
 class Progress(dict[str, Any]):
-    """One trigger of a query: Spark's keys, and ours under `adaptive` (None when the trigger had nothing to do)."""
+    """One trigger of a query: Spark's keys, and ours under `adaptive` (None when the trigger had nothing to do).
+
+    As in PySpark every key is an attribute too: `progress.batchId`.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"a progress has no '{name}'", name=name, obj=self) from None
 
     @property
     def json(self) -> str:
@@ -127,7 +137,7 @@ class QueryHandle:
 
     def migrate(
         self,
-        plan: str,
+        plan: str | Plan,
         strategy: str = "auto",
         slots: Iterable[int] | None = None,
         box_by_box: bool = False,
@@ -138,7 +148,7 @@ class QueryHandle:
         Parameters
         ----------
         plan
-            A plan text over the aliases of the query, such as `((a b) c)`.
+            A plan, or its text over the aliases of the query, such as `((a b) c)`.
         strategy
             `moving-state` (one longer batch, in which states that are lacking are computed), `parallel-track` (both
             plans run side by side for a window), or `auto` for what costs least.
@@ -162,7 +172,7 @@ class QueryHandle:
         >>> handle.migrate("(a (b c))", strategy="parallel-track")  # doctest: +SKIP
         """
         self._require_running()
-        self._runner.migrate(plan, strategy, slots, box_by_box, query)
+        self._runner.migrate(str(plan), strategy, slots, box_by_box, query)
 
     def abort_migration(self, query: str | None = None) -> None:
         """Goes back, with the next batch, to the plan from before the change that is under way."""
@@ -255,7 +265,8 @@ class QueryHandle:
             )
 
     def _progress(self, spark: StreamingQueryProgress) -> Progress:
-        progress = Progress(json.loads(spark.json))
+        # Spark's JSON leaves out what is empty; PySpark's own dictionary has it.
+        progress = Progress({"eventTime": {}, "observedMetrics": {}, **json.loads(spark.json)})
         # An idle trigger bears the number of the batch to come; the statistics of that batch are not its own.
         progress["adaptive"] = self._runner.adaptive(progress["batchId"]) if _has_batch(progress) else None
         return progress
@@ -266,7 +277,7 @@ class QueryHandle:
         raise original from original.__cause__
 
     def _original(self, outer: StreamingQueryException) -> AnabranchError | StreamingQueryException:
-        failure = self._runner.failure
+        failure = self._runner.failure or damaged_log(outer)
         if not isinstance(failure, AnabranchError):
             return outer
         if failure.__cause__ is None:

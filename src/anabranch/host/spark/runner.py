@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.catalog import StreamDeclaration
 from anabranch.engine.operators.group_by import parts_schema
-from anabranch.errors import CorruptCheckpoint
+from anabranch.errors import CorruptCheckpoint, SpecError
 from anabranch.host import hot
 from anabranch.host.bundling import Course, make_steering, resumed
 from anabranch.host.clock import Clocks
@@ -41,10 +41,10 @@ from anabranch.host.spark.anchor import forget_at_slots, is_on_several_machines,
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.bundle_sink import BundleSink
 from anabranch.host.spark.expressions import require_ansi
-from anabranch.host.spark.failure import evaluating, for_spark
+from anabranch.host.spark.failure import evaluating, for_spark, named_start
 from anabranch.host.spark.parquet_sink import ParquetSink
 from anabranch.host.spark.session import refuse_speculation
-from anabranch.host.spark.sink import Sink
+from anabranch.host.spark.sink import MemorySink, Sink
 from anabranch.host.spark.source import PASSES, has_observed_filters, tagged_union, to_slots
 from anabranch.host.spark.worker import finish_function, step_function, then
 from anabranch.host.steering import Record
@@ -374,6 +374,7 @@ def start_query(
     """Starts the query; the checkpoint holds Spark's part in `spark/` and ours in `anabranch/`."""
     refuse_speculation(spark)
     require_ansi(spark, query.graph)
+    _refuse_name_in_use(spark, name)
     runner = SparkRunner(query, plan, sink, checkpoint, slots, idle_timeouts, announce, changes, execution)
     by_stream = {declarations[stream].name: frame for stream, frame in frames.items()}
     union = tagged_union(runner.layout, runner.partitioning, {**frames, **by_stream})
@@ -383,7 +384,20 @@ def start_query(
         writer = writer.queryName(name)
     # Hot state is memory; a driver that ends without stop() gives it back too.
     atexit.register(runner.release)
-    return writer.start(), runner
+    with named_start(runner.store.location):
+        started = writer.start()
+    for each in sink.sinks.values() if isinstance(sink, BundleSink) else (sink,):
+        if isinstance(each, MemorySink):
+            each.begin()
+    return started, runner
+
+
+def _refuse_name_in_use(spark: SparkSession, name: str | None) -> None:
+    """Before the checkpoint is claimed; Spark itself would say so only after."""
+    if name and any(other.name == name for other in spark.streams.active):
+        raise SpecError(
+            f"a query named '{name}' is running already", hint="stop it first, or give this one another queryName()"
+        )
 
 
 def _now() -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Protocol
 
 import pyarrow as pa
@@ -225,7 +226,8 @@ class MemorySink:
     """All results on the driver, as Arrow and as a temporary view of the user's session; for notebooks and tests.
 
     The view is a union of parts whose sizes at least halve from one to the next, so a batch is sent to Spark a
-    logarithmic number of times. A restart begins empty: the driver's memory is not durable.
+    logarithmic number of times. A restart begins empty: the driver's memory is not durable. Until `begin` or the first
+    results, the view is whatever it was: a query that is refused takes nothing from the one before it.
     """
 
     def __init__(self, name: str, spark: SparkSession, schema: Schema) -> None:
@@ -235,7 +237,13 @@ class MemorySink:
         self._spark_schema = to_spark(schema)
         self._batches: dict[int, pa.Table] = {}
         self._parts: list[tuple[pa.Table, DataFrame]] = []
-        self._show(spark.createDataFrame([], self._spark_schema))
+        self._showing = Lock()
+
+    def begin(self) -> None:
+        """Afterwards the view is there, and empty unless a batch was quicker."""
+        with self._showing:
+            if not self._parts:
+                self._spark.createDataFrame([], self._spark_schema).createOrReplaceTempView(self.name)
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
         with named_failure("memory", self.name, batch_id), evaluating(batch_id):
@@ -256,14 +264,12 @@ class MemorySink:
     def _append(self, rows: pa.Table) -> None:
         while self._parts and self._parts[-1][0].num_rows <= 2 * rows.num_rows:
             rows = pa.concat_tables([self._parts.pop()[0], rows])
-        self._parts.append((rows, self._spark.createDataFrame(rows, schema=self._spark_schema)))
-        union = self._parts[0][1]
-        for _, part in self._parts[1:]:
-            union = union.unionAll(part)
-        self._show(union)
-
-    def _show(self, frame: DataFrame) -> None:
-        frame.createOrReplaceTempView(self.name)
+        with self._showing:
+            self._parts.append((rows, self._spark.createDataFrame(rows, schema=self._spark_schema)))
+            union = self._parts[0][1]
+            for _, part in self._parts[1:]:
+                union = union.unionAll(part)
+            union.createOrReplaceTempView(self.name)
 
 
 @dataclass(frozen=True)
