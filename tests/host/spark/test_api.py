@@ -140,6 +140,15 @@ def test_a_batch_frame_is_refused(session: Session, spark: SparkSession) -> None
     assert "readStream" in caught.value.hint
 
 
+def test_streams_that_spark_cannot_run_are_told_from_a_damaged_checkpoint(session: Session, tmp_path: Path) -> None:
+    counted = stream(session.spark, tmp_path / "s2").groupBy("ts", "k").count()
+    session.register("s2", counted, event_time="ts")
+    query = session.sql("SELECT a.k AS k FROM s2 [RANGE 1 SECOND] AS a")
+    with pytest.raises(errors.CatalogError, match="Spark cannot run what the streams of the query compute") as caught:
+        query.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).start(str(tmp_path / "out"))
+    assert "streaming aggregations without watermark" in caught.value.detail
+
+
 @pytest.mark.parametrize(
     ("columns", "settings", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def test_a_later_run_takes_over_what_the_earlier_one_did_and_keeps_its_hot_state
     writer = query.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     earlier = writer.start(str(tmp_path / "out"))
     earlier.processAllAvailable()
-    real = getattr(runner, "tagged_union")  # noqa: B009
+    real: Callable[..., DataFrame] = getattr(runner, "tagged_union")  # noqa: B009
 
     def meanwhile(*anything: Any) -> DataFrame:
         """The earlier run goes on while the later one is being started, and has read the checkpoint already."""

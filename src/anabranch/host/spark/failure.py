@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import (
+    AnalysisException,
     PySparkException,
     PythonException,
     StreamingQueryException,
@@ -63,9 +64,15 @@ def named_source(stream: str) -> Iterator[None]:
 
 @contextmanager
 def named_start(checkpoint: str) -> Iterator[None]:
-    """Turns what Spark raises when it starts a query into an error that names the checkpoint, which it reads first."""
+    """Turns what Spark raises when it starts a query into an error of the streams, or of the checkpoint it reads."""
     try:
         yield
+    except AnalysisException as error:
+        raise CatalogError(
+            "Spark cannot run what the streams of the query compute",
+            detail=first_cause(error),
+            hint="change what was computed in the frames before they were registered",
+        ) from error
     except (PySparkException, Py4JError) as error:
         raise CorruptCheckpoint(
             f"checkpoint '{checkpoint}' has a part of Spark's own that cannot be used",
