@@ -284,6 +284,27 @@ def test_a_table_of_other_columns_is_refused(spark: SparkSession) -> None:
         TableSink("others", spark).write(rows(spark, (1, "a")), 0)
 
 
+def test_a_table_of_other_types_is_refused(spark: SparkSession) -> None:
+    """Its files could be written and never be read."""
+    spark.sql("CREATE TABLE narrow (k int, v string) USING parquet")
+    with pytest.raises(errors.SinkError, match="column 'k' of table 'narrow' is of another type") as caught:
+        TableSink("narrow", spark).write(rows(spark, (1, "a")), 0)
+    assert "int in the table and bigint in the query" in caught.value.detail
+    assert spark.table("narrow").count() == 0
+
+
+def test_the_files_of_a_table_are_written_as_it_reads_them(spark: SparkSession, tmp_path: Path) -> None:
+    """The table takes the first line of each file for a header, so there must be one."""
+    settings = {"header": "true", "sep": ", ", "path": str(tmp_path / "a table")}
+    spark.sql(f"CREATE TABLE headed ({COLUMNS}) USING csv OPTIONS (header 'true', sep ', ')")
+    TableSink("headed", spark).write(rows(spark, (1, "a"), (2, "b")), 0)
+    TableSink("elsewhere", spark, "csv", settings).write(rows(spark, (1, "a")), 0)
+    TableSink("elsewhere", spark).write(rows(spark, (2, "b")), 1)
+    for name in ("headed", "elsewhere"):
+        assert sorted((row.k, row.v) for row in spark.table(name).collect()) == [(1, "a"), (2, "b")]
+    assert len(list((tmp_path / "a table").glob("part-00000000?-*"))) == 2
+
+
 def test_missing_settings_are_named(spark: SparkSession) -> None:
     with pytest.raises(errors.SpecError, match="the 'parquet' sink has no path"):
         make_sink("parquet", {}, spark=spark, schema=SCHEMA)

@@ -39,7 +39,8 @@ def test_a_later_run_takes_over_what_the_earlier_one_did_and_keeps_its_hot_state
         for batch in batches[1:3]:
             feed(tmp_path, batch)
             earlier.processAllAvailable()
-        return real(*anything)
+        union: DataFrame = real(*anything)
+        return union
 
     monkeypatch.setattr(runner, "tagged_union", meanwhile)
     later = writer.start(str(tmp_path / "out"))

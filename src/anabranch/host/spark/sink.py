@@ -10,6 +10,7 @@ Limit: a reader that looks while a batch moves into place may see part of that b
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from anabranch.host.spark.session import first_cause
 from anabranch.schema import Schema
 
 FILE_FORMATS = frozenset({"parquet", "csv", "json", "orc", "text", "avro"})
+TYPED_FORMATS = frozenset({"parquet", "orc", "avro"})
+"""Those whose files say of what types their columns are."""
 
 
 class Sink(Protocol):
@@ -219,7 +222,28 @@ class TableSink:
         self._partition_by = tuple(column.name for column in columns if column.isPartition)
         self._format = str(facts.get("Provider", "")).lower() or None
         if self._format in FILE_FORMATS and "Location" in facts:
-            self._files = FileSink(self._format, facts["Location"], self._options, self._partition_by)
+            self._require_types(frame)
+            options = {key: value for key, value in self._file_options().items() if key.lower() != "path"}
+            self._files = FileSink(self._format, facts["Location"], options, self._partition_by)
+
+    def _require_types(self, frame: DataFrame) -> None:
+        """Refuses, where files know their types, files that the table could not read."""
+        wanted = {field.name.lower(): field.dataType.simpleString() for field in self._spark.table(self.name).schema}
+        for column in frame.schema if self._format in TYPED_FORMATS else ():
+            selected, expected = column.dataType.simpleString(), wanted[column.name.lower()]
+            if selected != expected:
+                raise SinkError(
+                    f"column '{column.name}' of table '{self.name}' is of another type than in the query",
+                    detail=f"it is {expected} in the table and {selected} in the query",
+                    hint=f"select CAST(… AS {expected.upper()}) AS {column.name}, or name another table",
+                )
+
+    def _file_options(self) -> dict[str, str]:
+        """How the table's files are written, such as their header; what the user says of it wins."""
+        described = self._spark.sql(f"DESCRIBE TABLE EXTENDED {self.name} AS JSON").collect()[0][0]
+        stored: dict[str, str] = json.loads(described).get("storage_properties", {})
+        said = {key.lower() for key in self._options}
+        return {key: value for key, value in stored.items() if key.lower() not in said} | self._options
 
 
 class MemorySink:
