@@ -329,6 +329,14 @@ def test_parquet_takes_the_compressions_that_spark_names(spark: SparkSession, tm
     assert content(spark, tmp_path) == [(1, "a"), (2, "b")]
 
 
+@pytest.mark.parametrize("format", ["parquet", "csv"])
+def test_a_folder_of_sparks_own_sink_is_refused(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    """What is not in its log nobody would see who reads the folder."""
+    (tmp_path / "out" / "_spark_metadata").mkdir(parents=True)
+    with pytest.raises(errors.SinkError, match="is the sink of a query of Spark's own"):
+        make_sink(format, {"path": str(tmp_path / "out")}, spark=spark, schema=SCHEMA)
+
+
 def test_any_other_format_goes_to_sparks_writer(spark: SparkSession) -> None:
     sink = make_sink("jdbc", {"url": "jdbc:none:", "dbtable": "t"}, spark=spark, schema=SCHEMA)
     assert sink == WriterSink("jdbc", {"url": "jdbc:none:", "dbtable": "t"})

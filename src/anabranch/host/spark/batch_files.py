@@ -21,6 +21,7 @@ from anabranch.errors import SinkError
 from anabranch.host.locations import UNKNOWN, locate
 
 _STAGING = ".staging-"
+_SPARKS_LOG = "_spark_metadata"
 
 
 class BatchFolder:
@@ -32,6 +33,7 @@ class BatchFolder:
         self._options = {key.lower(): value for key, value in options.items()}
         self._newest: int | None = None
         self._staged = ""
+        self._refuse_sparks_log()
 
     @property
     def place(self) -> str:
@@ -69,6 +71,15 @@ class BatchFolder:
         if self._files.get_file_info(staging).type == fs.FileType.Directory:
             self._files.delete_dir(staging)
         self._newest = batch_id if self._newest is None else max(batch_id, self._newest)
+
+    def _refuse_sparks_log(self) -> None:
+        log = self._files.get_file_info(posixpath.join(self._root, _SPARKS_LOG))
+        if log.type == fs.FileType.Directory:
+            raise SinkError(
+                f"folder '{self._root}' is the sink of a query of Spark's own",
+                detail=f"found its '{_SPARKS_LOG}'; Spark reads from there only what that lists, and not these results",
+                hint=f"write to another folder, or remove '{_SPARKS_LOG}' once that query has ended for good",
+            )
 
     def _drop_staging(self, owner: str) -> None:
         for entry in self._list(self._root, recursive=False):
