@@ -114,9 +114,10 @@ def test_recommended_settings_are_texts_for_spark() -> None:
     assert all(key.startswith("spark.") and value for key, value in recommended_configuration().items())
 
 
-def test_a_session_that_speculates_is_refused() -> None:
+@pytest.mark.parametrize("written", ["true", "TRUE"])
+def test_a_session_that_speculates_is_refused(written: str) -> None:
     spark = Mock()
-    spark.conf.get = lambda key, default: {"spark.speculation": "true"}.get(key, default)
+    spark.conf.get = lambda key, default: {"spark.speculation": written}.get(key, default)
     with pytest.raises(HostError, match=r"spark\.speculation"):
         refuse_speculation(spark)
     spark.conf.get = lambda key, default: default

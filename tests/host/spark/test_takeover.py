@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from anabranch.errors import CheckpointError
 from anabranch.host.hot import hot_folder
 from anabranch.host.spark import runner
 from anabranch.host.store import Store
@@ -53,3 +54,22 @@ def test_a_later_run_takes_over_what_the_earlier_one_did_and_keeps_its_hot_state
     later.stop()
     assert not hot.exists()
     assert not describe_difference(PAIR.expected(tables), written(tmp_path))
+
+
+def test_a_run_that_spark_does_not_start_leaves_the_earlier_one_alone(spark: SparkSession, tmp_path: Path) -> None:
+    feed(tmp_path, PAIR.tables())
+    query = register(spark, PAIR, tmp_path).sql(PAIR.cql)
+    writer = query.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    earlier = writer.start(str(tmp_path / "out"))
+    earlier.processAllAvailable()
+    hot = hot_folder(Store(str(tmp_path / "checkpoint")).open(query._query))
+    spark.conf.set("spark.sql.streaming.stopActiveRunOnRestart", "false")
+    try:
+        with pytest.raises(CheckpointError, match="is in use by a query that runs"):
+            writer.start(str(tmp_path / "out"))
+    finally:
+        spark.conf.unset("spark.sql.streaming.stopActiveRunOnRestart")
+    assert earlier.isActive
+    assert list(hot.glob("slot-*.json"))
+    earlier.stop()
+    assert not hot.exists()

@@ -17,7 +17,15 @@ from pyspark.errors import (
 from pyspark.sql import DataFrame
 
 from anabranch import errors
-from anabranch.errors import AnabranchError, CatalogError, CorruptCheckpoint, ExpressionError, HostError, SinkError
+from anabranch.errors import (
+    AnabranchError,
+    CatalogError,
+    CheckpointError,
+    CorruptCheckpoint,
+    ExpressionError,
+    HostError,
+    SinkError,
+)
 from anabranch.host.spark.session import first_cause
 
 
@@ -74,6 +82,12 @@ def named_start(checkpoint: str) -> Iterator[None]:
             hint="change what was computed in the frames before they were registered",
         ) from error
     except (PySparkException, Py4JError) as error:
+        if _IN_USE in str(error):
+            raise CheckpointError(
+                f"checkpoint '{checkpoint}' is in use by a query that runs",
+                detail=first_cause(error),
+                hint="stop that one first, or set spark.sql.streaming.stopActiveRunOnRestart=true",
+            ) from error
         raise CorruptCheckpoint(
             f"checkpoint '{checkpoint}' has a part of Spark's own that cannot be used",
             detail=first_cause(error),
@@ -162,6 +176,7 @@ def for_spark(error: BaseException) -> BaseException:
 
 
 _MUCH = 1000
+_IN_USE = "is already active"
 _DEAD_WORKER = "Python worker exited unexpectedly"
 _BAD_FILE = "[FAILED_READ_FILE"
 

@@ -113,7 +113,6 @@ class SparkRunner:
             plan = resumed(plan, self.changes.course, self.manifest.report)
         self.steering = make_steering(query, plan, self.partitioning, self.changes.course)
         hot.claim(self.identity, self.store.location)
-        _latest[self.identity] = self
         self._clocks = (
             self.manifest.clocks.resumed(_now()) if self.manifest else Clocks.at_start(query.graph.streams, _now())
         )
@@ -376,16 +375,24 @@ def start_query(
     require_ansi(spark, query.graph)
     _refuse_name_in_use(spark, name)
     runner = SparkRunner(query, plan, sink, checkpoint, slots, idle_timeouts, announce, changes, execution)
-    by_stream = {declarations[stream].name: frame for stream, frame in frames.items()}
-    union = tagged_union(runner.layout, runner.partitioning, {**frames, **by_stream})
-    writer = union.writeStream.foreachBatch(runner.on_batch)
-    writer = writer.option("checkpointLocation", f"{runner.store.location}/spark").trigger(**trigger)
-    if name:
-        writer = writer.queryName(name)
+    earlier = _latest.get(runner.identity)
+    _latest[runner.identity] = runner
     # Hot state is memory; a driver that ends without stop() gives it back too.
     atexit.register(runner.release)
-    with named_start(runner.store.location):
-        started = writer.start()
+    try:
+        by_stream = {declarations[stream].name: frame for stream, frame in frames.items()}
+        union = tagged_union(runner.layout, runner.partitioning, {**frames, **by_stream})
+        writer = union.writeStream.foreachBatch(runner.on_batch)
+        writer = writer.option("checkpointLocation", f"{runner.store.location}/spark").trigger(**trigger)
+        if name:
+            writer = writer.queryName(name)
+        with named_start(runner.store.location):
+            started = writer.start()
+    except BaseException:
+        if earlier is not None:
+            _latest[runner.identity] = earlier
+        runner.release()
+        raise
     for each in sink.sinks.values() if isinstance(sink, BundleSink) else (sink,):
         if isinstance(each, MemorySink):
             each.begin()

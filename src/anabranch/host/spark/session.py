@@ -118,7 +118,7 @@ def first_cause(error: Exception) -> str:
 
 def refuse_speculation(spark: SparkSession) -> None:
     """Two attempts of one slot at once would share, and spoil, its hot state."""
-    if spark.conf.get("spark.speculation", "false") == "true":
+    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
         raise HostError(
             "the Spark session has 'spark.speculation' on",
             detail="a slot's state on a machine belongs to one attempt at a time",
