@@ -5,7 +5,9 @@
 Each comparison is read as a sum of terms and a constant; when exactly one term of one relation and one of another stay,
 with opposite signs, it bounds their difference. Bounds of the same pair are intersected over all predicates, and the
 first of them carries the band. Every predicate stays as it is: the band only says where to look, so its bounds are
-closed and rounded outwards.
+closed and rounded outwards. Sums of doubles with several constants are rounded on the way, by some 2**-53 of those (of
+the terms, buckets take care), so their bounds give way by more than that. What is wider than doubles can reckon with is
+no band.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from anabranch.plan.join_graph import Band, Theta
 _MEASURABLE = frozenset({"integer", "float", "decimal", "timestamp"})
 _MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
 _EXACT_IN_DOUBLE = 2**53
+_ROUNDING = Fraction(1, 2**49)
+_WIDEST = Fraction(2**960)
+"""Where a sum with such a constant is no number any more, so is the number of its bucket."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +52,22 @@ class _Bounds:
 
 @dataclass(frozen=True)
 class _Sum:
-    """Terms added, terms subtracted, and a constant."""
+    """Terms added, terms subtracted, and constants."""
 
     added: tuple[Expr, ...]
     subtracted: tuple[Expr, ...]
-    constant: Fraction
+    constants: tuple[Fraction, ...] = ()
+
+    @property
+    def constant(self) -> Fraction:
+        return sum(self.constants, Fraction(0))
 
     def minus(self, other: _Sum) -> _Sum:
-        return _Sum(self.added + other.subtracted, self.subtracted + other.added, self.constant - other.constant)
+        return self.plus(_Sum(other.subtracted, other.added, tuple(-constant for constant in other.constants)))
 
     def plus(self, other: _Sum) -> _Sum:
-        return _Sum(self.added + other.added, self.subtracted + other.subtracted, self.constant + other.constant)
+        added, subtracted = self.added + other.added, self.subtracted + other.subtracted
+        return _Sum(added, subtracted, self.constants + other.constants)
 
 
 def thetas_with_bands(predicates: Sequence[Expr]) -> tuple[Theta, ...]:
@@ -81,6 +91,8 @@ def thetas_with_bands(predicates: Sequence[Expr]) -> tuple[Theta, ...]:
 def _band(bounds: _Bounds) -> Band | None:
     if bounds.low is None or bounds.high is None or bounds.low > bounds.high:
         return None
+    if max(-bounds.low, bounds.high, bounds.high - bounds.low) > _WIDEST:
+        return None
     (left,), (right,) = relations(bounds.left), relations(bounds.right)
     low, high = float(bounds.low), float(bounds.high)
     low = math.nextafter(low, -math.inf) if Fraction(low) > bounds.low else low
@@ -95,15 +107,24 @@ def _bounds(predicate: Expr) -> _Bounds | None:
     distance = _absolute(left), _absolute(right)
     if distance[1] is not None:
         function, left, right, distance = _MIRRORED[function], right, left, (distance[1], distance[0])
+    is_rounded = kind_of(left.type) == "float"
     if distance[0] is None:
-        return _pair(_sum(left).minus(_sum(right)), function, None)
+        total = _sum(left).minus(_sum(right))
+        return _pair(total, function, None, _slack(total.constants) if is_rounded else Fraction(0))
     limit = _sum(right)
     if limit.added or limit.subtracted or function not in {"less", "less_equal"}:
         return None
-    return _pair(_sum(distance[0]), function, limit.constant)
+    total = _sum(distance[0])
+    slack = _slack(total.constants + limit.constants) if is_rounded else Fraction(0)
+    return _pair(total, function, limit.constant, slack)
 
 
-def _pair(total: _Sum, function: str, distance: Fraction | None) -> _Bounds | None:
+def _slack(constants: tuple[Fraction, ...]) -> Fraction:
+    """By how much a sum of doubles may be off for what happens between its constants; one alone happens last."""
+    return sum(map(abs, constants), Fraction(0)) * _ROUNDING if len(constants) > 1 else Fraction(0)
+
+
+def _pair(total: _Sum, function: str, distance: Fraction | None, slack: Fraction) -> _Bounds | None:
     """What `total function 0`, or `|total| function distance`, says of the difference of two terms."""
     if len(total.added) != 1 or len(total.subtracted) != 1:
         return None
@@ -118,10 +139,10 @@ def _pair(total: _Sum, function: str, distance: Fraction | None) -> _Bounds | No
     type_ = common_type(left.type, right.type)
     left, right = coerce(left, type_), coerce(right, type_)
     if distance is not None:
-        return _Bounds(left, right, -distance - total.constant, distance - total.constant)
+        return _Bounds(left, right, -distance - total.constant - slack, distance - total.constant + slack)
     if function in {"less", "less_equal"}:
-        return _Bounds(left, right, None, -total.constant)
-    return _Bounds(left, right, -total.constant, None)
+        return _Bounds(left, right, None, slack - total.constant)
+    return _Bounds(left, right, -total.constant - slack, None)
 
 
 def _absolute(expr: Expr) -> Expr | None:
@@ -135,14 +156,14 @@ def _sum(expr: Expr) -> _Sum:
         case Literal():
             constant = _constant(expr)
             if constant is not None:
-                return _Sum((), (), constant)
+                return _Sum((), (), (constant,) if constant else ())
         case Call(function="add", arguments=(left, right)):
             return _sum(left).plus(_sum(right))
         case Call(function="subtract", arguments=(left, right)):
             return _sum(left).minus(_sum(right))
         case Call(function="negate", arguments=(argument,)):
-            return _Sum((), (), Fraction(0)).minus(_sum(argument))
-    return _Sum((expr,), (), Fraction(0))
+            return _Sum((), ()).minus(_sum(argument))
+    return _Sum((expr,), ())
 
 
 def _uncast(expr: Expr) -> Expr:
