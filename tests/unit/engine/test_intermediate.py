@@ -6,11 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
+from anabranch.cql import compile_query
 from anabranch.engine.batch import Combinations
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena, MappedArena, ProcessArena
 from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.host.local import LocalHost
+from anabranch.plan.text import parse
+from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
+from anabranch.testing.scripted import read_rows, read_script
 
+CATALOG = read_script("\n".join(f"stream {name} (k bigint, c bigint)" for name in "abc")).catalog
 INDEXES: tuple[tuple[str, ...], ...] = (("x",), ("x", "y"), ())
 
 
@@ -70,3 +76,16 @@ def test_a_state_is_found_again(tmp_path: Path) -> None:
     again = state_of(MappedArena(tmp_path))
     again.reopen(state.layout())
     assert rows_at(again, 5) == [(0, 5), (1, 6), (2, 7)]
+
+
+def test_what_merged_rows_carry_is_not_taken_for_the_rows_of_another_relation() -> None:
+    """Merged rows of a relation called `row` carry their weight: once it stood where rows of one called `weight` do."""
+    window = "[RANGE 9 SECONDS SLIDE 2 SECONDS]"
+    query = compile_query(
+        f"SELECT COUNT(*) AS n, SUM(weight.c) AS s FROM a {window} AS row, b {window} AS weight, c {window} AS x "
+        "WHERE row.k = weight.k AND x.k = row.k",
+        CATALOG,
+    )
+    rows = read_rows(CATALOG, [f"{name} {i} {i % 2} {i}" for i in range(8) for name in "abc"])
+    host = LocalHost(query, parse("(([row] weight) x)"))
+    assert not describe_difference(batch_answer(query, rows), rows_as_multiset(host.step(rows)))

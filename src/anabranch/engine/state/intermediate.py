@@ -35,7 +35,8 @@ class IntermediateState(Indexed):
         self.compacted = 0
         """How many rows were left when merged rows were last merged anew."""
         self._carried = tuple(carried or ())
-        columns = {f"row.{relation}": ("<i8", 1) for relation in relations} | dict(carried or {})
+        columns = {f"row.{relation}": ("<i8", 1) for relation in relations}
+        columns |= {_carried(name): form for name, form in (carried or {}).items()}
         super().__init__(Ring(arena, name, columns, indexes))
 
     def layout(self) -> dict[str, Any]:
@@ -72,7 +73,8 @@ class IntermediateState(Indexed):
         # In order of deadline, so that what expires together leaves together.
         found = found.take(np.argsort(found.deadline, kind="stable"))
         columns: dict[str, Array] = {f"row.{relation}": found.rows[relation] for relation in self.relations}
-        first = self.ring.append({**columns, **found.carried, DEADLINE: found.deadline}, len(found))
+        columns |= {_carried(name): values for name, values in found.carried.items()}
+        first = self.ring.append({**columns, DEADLINE: found.deadline}, len(found))
         self.ring.link(first, partial(_codes, found, code), found.newest)
 
     def drop(self, low: int) -> int:
@@ -84,7 +86,12 @@ class IntermediateState(Indexed):
 
     def carried(self, numbers: Int64Array) -> dict[str, Array]:
         """What the merged rows in the combinations of those numbers stand for."""
-        return {name: self.ring.get(name, numbers) for name in self._carried}
+        return {name: self.ring.get(_carried(name), numbers) for name in self._carried}
+
+
+def _carried(name: str) -> str:
+    """The column of something carried, which begins with a relation's name and would else be taken for row numbers."""
+    return f"carried.{name}"
 
 
 def _codes(found: Combinations, code: CodeReader, index: Index) -> Int64Array:
