@@ -15,7 +15,7 @@ watermark of their own streams.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -92,6 +92,7 @@ def bundle(queries: Mapping[str, Query]) -> Bundle:
     if not queries:
         raise BundleError("no query is named that could run", hint="name one query or more")
     named = dict(sorted(queries.items()))
+    _refuse_names(named)
     for name, query in named.items():
         if query.grouping is not None:
             raise BundleError(
@@ -114,6 +115,16 @@ def bundle(queries: Mapping[str, Query]) -> Bundle:
     text = "\n".join(f"{name}: {query.text}" for name, query in named.items())
     graph = JoinGraph(tuple(relations.values()), keys, tuple(bands))
     return Bundle(text, graph, (), None, members)
+
+
+def _refuse_names(names: Iterable[str]) -> None:
+    """Results travel in columns of these names, and states lie in files of them; Spark does not tell cases apart."""
+    known: dict[str, str] = {}
+    for name in names:
+        if not name.isidentifier():
+            raise BundleError(f"'{name}' is no name for a query", hint="use letters, digits and _, a letter first")
+        if (other := known.setdefault(name.lower(), name)) != name:
+            raise BundleError(f"queries '{other}' and '{name}' differ only in case", hint="give one another name")
 
 
 def describe(bundle: Bundle) -> str:

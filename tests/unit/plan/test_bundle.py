@@ -22,6 +22,19 @@ def together(**texts: str) -> Bundle:
     return bundle({name: compile_query(text, catalog) for name, text in texts.items()})
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("a.b", "c"), "'a.b' is no name for a query"),
+        (("a/b", "c"), "'a/b' is no name for a query"),
+        (("alerts", "Alerts"), "queries 'Alerts' and 'alerts' differ only in case"),
+    ],
+)
+def test_names_that_cannot_be_told_apart_in_a_frame_are_refused(names: tuple[str, str], message: str) -> None:
+    with pytest.raises(BundleError, match=message):
+        together(**dict.fromkeys(names, PAIR.format(20)))
+
+
 def test_a_key_that_two_queries_compare_has_one_code() -> None:
     chain = "SELECT b.v AS x FROM b [RANGE 20 SECONDS] AS b, c [RANGE 20 SECONDS] AS c WHERE b.k = c.k"
     made = together(pair=PAIR.format(20), chain=chain)
