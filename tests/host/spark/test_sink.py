@@ -329,6 +329,19 @@ def test_parquet_takes_the_compressions_that_spark_names(spark: SparkSession, tm
     assert content(spark, tmp_path) == [(1, "a"), (2, "b")]
 
 
+def test_a_length_of_time_comes_back_as_one(spark: SparkSession, tmp_path: Path) -> None:
+    """Parquet knows none: without Spark's own note of the types it was a number of microseconds."""
+    sink = make_sink("parquet", {"path": str(tmp_path)}, spark=spark, schema=SCHEMA)
+    assert isinstance(sink, ParquetSink)
+    frame = spark.sql("SELECT 1L AS k, INTERVAL '1 02:03:04.000005' DAY TO SECOND AS v, array(struct(1 AS n)) AS s")
+    sink.write(frame.mapInArrow(sink.in_workers(frame, 0), frame.schema), 0)
+    back = spark.read.parquet(str(tmp_path))
+    assert back.collect() == frame.collect()
+    assert [field.dataType.simpleString() for field in back.schema] == [
+        field.dataType.simpleString() for field in frame.schema
+    ]
+
+
 @pytest.mark.parametrize("format", ["parquet", "csv"])
 def test_a_folder_of_sparks_own_sink_is_refused(spark: SparkSession, tmp_path: Path, format: str) -> None:
     """What is not in its log nobody would see who reads the folder."""

@@ -22,10 +22,12 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from anabranch.errors import SinkError
+from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.batch_files import BatchFolder, open_place
 from anabranch.host.spark.failure import evaluating, named_failure, query_id
-from anabranch.schema import is_fixed_width
+from anabranch.schema import Schema, is_fixed_width
 
+_SPARKS_TYPES = "org.apache.spark.sql.parquet.row.metadata"
 _COMPRESSIONS = {name: name for name in ("none", "snappy", "gzip", "zstd", "lz4_raw")} | {"uncompressed": "none"}
 """Arrow's names of the compressions that Spark writes too, by Spark's."""
 
@@ -148,4 +150,6 @@ def _sink_errors(staging: str) -> Iterator[None]:
 def _writer(files: fs.FileSystem, path: str, schema: pa.Schema, compression: str) -> parquet.ParquetWriter:
     # A dictionary of numbers is built, outgrown and thrown away; of texts it often pays.
     texts = [field.name for field in schema if not is_fixed_width(field.type)]
+    # Parquet has no lengths of time, which would come back as numbers; so Spark's own writer leaves its types there.
+    schema = schema.with_metadata({_SPARKS_TYPES: to_spark(Schema.from_arrow(schema)).json()})
     return parquet.ParquetWriter(path, schema, filesystem=files, compression=compression, use_dictionary=texts)
