@@ -141,7 +141,7 @@ class FixedStatistics:
         for name, value in self.bytes.items():
             _require(value, f"bytes.{name}", "number of bytes", high=math.inf)
         for name, value in self.groups.items():
-            _require(value, f"groups.{name}", "number of groups", high=math.inf)
+            _require(value, f"groups.{name}", "number of groups", low=1.0, high=math.inf)
         for name, value in self.filters.items():
             _require(value, f"filters.{name}", "selectivity", high=1.0)
         seen: dict[frozenset[str], str] = {}
@@ -266,9 +266,9 @@ class Layered:
 NOTHING_KNOWN = FixedStatistics()
 
 
-def _require(value: float, entry: str, kind: str, *, high: float) -> None:
-    if math.isnan(value) or value < 0 or value > high or (high == math.inf and value == math.inf):
-        wanted = "between 0 and 1" if high == 1.0 else "of 0 or more"
+def _require(value: float, entry: str, kind: str, *, low: float = 0.0, high: float) -> None:
+    if math.isnan(value) or value < low or value > high or (high == math.inf and value == math.inf):
+        wanted = "between 0 and 1" if high == 1.0 else f"of {low:g} or more"
         raise StatisticsError(f"'stats.{entry}' is {value:g}", hint=f"write a {kind} {wanted}")
 
 

@@ -66,6 +66,7 @@ def test_a_whole_block_is_read() -> None:
         ({"selectivities": {"a b": 0.1, "b a": 0.2}}, "'stats.selectivities.b a' contradicts", "keep one of them"),
         ({"filters": {"a": -0.1}}, "'stats.filters.a' is -0.1", "selectivity between 0 and 1"),
         ({"bytes": {"a": -8}}, "'stats.bytes.a' is -8", "number of bytes of 0 or more"),
+        ({"groups": {"a": 0}}, "'stats.groups.a' is 0", "number of groups of 1 or more"),
         ({"rate": {"a": 1}}, "unknown entry 'stats.rate'", "did you mean 'rates'?"),
         ({"costs": {"insertt": 1}}, "unknown entry 'stats.costs.insertt'", "did you mean 'insert'?"),
         ({"costs": {"insert": 1e-6}}, "'stats.costs' lacks 'delete'", "give all of insert, delete"),
