@@ -57,9 +57,14 @@ class Statistics:
     def __post_init__(self) -> None:
         if not (self.batch > 0 and math.isfinite(self.batch)):
             raise StatisticsError(f"'batch' is {self.batch}", hint="write the seconds between two batches")
+        if self.record_bytes is not None and not 0 < self.record_bytes < math.inf:
+            raise StatisticsError(f"'record_bytes' is {self.record_bytes}", hint="write a number of bytes above 0")
         for name, stream in self.streams.items():
-            if not (stream.rate >= 0 and math.isfinite(stream.rate) and stream.row_bytes > 0):
+            if not (0 <= stream.rate < math.inf and 0 < stream.row_bytes < math.inf):
                 raise StatisticsError(f"stream '{name}' has rate {stream.rate} and rows of {stream.row_bytes} bytes")
+            for column, size in stream.column_bytes.items():
+                if not 0 <= size < math.inf:
+                    raise StatisticsError(f"column '{name}.{column}' has {size} bytes", hint="at least 0")
             for column, count in stream.distinct.items():
                 if not count >= 1:
                     raise StatisticsError(f"column '{name}.{column}' has {count} distinct values", hint="at least 1")
@@ -125,8 +130,16 @@ def from_dict(entry: Any) -> Statistics:
                 detail=f"{type(error).__name__}: {error}",
                 hint="a stream has a site, a rate, and optionally row_bytes, column_bytes and distinct",
             ) from error
-    given = {str(text): float(share) for text, share in entry.get("selectivities", {}).items()}
     units = FixedStatistics.from_mapping({"costs": entry.get("costs")}).costs or ENGINE
     uniform = entry.get("record_bytes")
-    batch = float(entry.get("batch", 1.0))
-    return Statistics(streams, given, units, batch, None if uniform is None else float(uniform))
+    try:
+        given = {str(text): float(share) for text, share in (entry.get("selectivities") or {}).items()}
+        return Statistics(
+            streams, given, units, float(entry.get("batch", 1.0)), None if uniform is None else float(uniform)
+        )
+    except (TypeError, ValueError, AttributeError) as error:
+        raise TopologyError(
+            "'selectivities', 'batch' or 'record_bytes' of the network file is not well-formed",
+            detail=f"{type(error).__name__}: {error}",
+            hint="selectivities are numbers by predicate, the other two are numbers",
+        ) from error

@@ -74,7 +74,9 @@ class Topology:
             for end in (link.left, link.right):
                 if end not in self.positions:
                     raise TopologyError(f"link '{link.left}'-'{link.right}' ends at unknown site '{end}'")
-            if not (link.cost >= 0 and link.latency >= 0 and link.bandwidth > 0 and math.isfinite(link.cost)):
+            if link.left == link.right:
+                raise TopologyError(f"a link leads from site '{link.left}' to itself", hint="leave it out")
+            if not (0 <= link.cost < math.inf and 0 <= link.latency < math.inf and link.bandwidth > 0):
                 raise TopologyError(
                     f"link '{link.left}'-'{link.right}' has cost {link.cost}, latency {link.latency}, bandwidth "
                     f"{link.bandwidth}",
@@ -263,6 +265,9 @@ def from_dict(entry: Any) -> Topology:
     """
     if not isinstance(entry, Mapping) or not {"sites", "links"} <= set(entry):
         raise TopologyError("a network needs 'sites' and 'links'")
+    for name in ("sites", "links"):
+        if not isinstance(entry[name], list | tuple):
+            raise TopologyError(f"'{name}' of the network is no list", hint=f"write '{name}: [...]', empty if need be")
     sites = [{"name": site} if isinstance(site, str | int) else site for site in entry["sites"]]
     try:
         return Topology(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.cost.units import ENGINE
-from anabranch.errors import NoFeasiblePlan, StatisticsError
+from anabranch.errors import NoFeasiblePlan, StatisticsError, TopologyError
 from anabranch.optimize.choice import resource_model
 from anabranch.place.check import complaints
 from anabranch.place.exhaustive import Exhaustive
@@ -63,6 +64,27 @@ def test_costs_are_given_by_the_names_of_a_query_file() -> None:
         statistics_from({"streams": {}, "costs": {"inserts": 1}})
     with pytest.raises(StatisticsError, match="'batch' is 0"):
         statistics_from({"streams": {}, "batch": 0})
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"selectivities": [0.5]}, "is not well-formed"),
+        ({"selectivities": {"a.x < 5": "few"}}, "is not well-formed"),
+        ({"batch": None}, "is not well-formed"),
+        ({"record_bytes": "wide"}, "is not well-formed"),
+        ({"record_bytes": -1}, "'record_bytes' is -1"),
+        ({"streams": {"a": {"site": "n", "rate": 1, "row_bytes": math.inf}}}, "rows of inf bytes"),
+        ({"streams": {"a": {"site": "n", "rate": 1, "column_bytes": {"k": -8}}}}, "'a.k' has -8.0 bytes"),
+    ],
+)
+def test_numbers_of_a_network_file_that_are_none_are_named(entry: dict[str, object], message: str) -> None:
+    with pytest.raises((StatisticsError, TopologyError), match=message):
+        statistics_from({"streams": {}, **entry})
+
+
+def test_selectivities_may_be_left_empty() -> None:
+    assert statistics_from({"streams": {}, "selectivities": None}).selectivities == {}
 
 
 def _limited(topology: Topology, free: Landscape, share: float) -> Topology:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 
@@ -78,6 +79,11 @@ def test_a_network_survives_yaml_and_graphml(tmp_path: Path) -> None:
         ({"sites": []}, "needs 'sites' and 'links'"),
         ({"sites": [], "links": []}, "the network has no site"),
         ({"sites": ["a", "b"], "links": [{"cost": 3}]}, "not well-formed"),
+        ({"sites": None, "links": []}, "'sites' of the network is no list"),
+        ({"sites": {"a": {"cpu": 1}}, "links": []}, "'sites' of the network is no list"),
+        ({"sites": ["a"], "links": {}}, "'links' of the network is no list"),
+        ({"sites": ["a"], "links": [{"ends": ["a", "a"], "bandwidth": 1}]}, "from site 'a' to itself"),
+        ({"sites": ["a", "b"], "links": [{"ends": ["a", "b"], "cost": 1, "latency": math.inf}]}, "latency inf"),
     ],
 )
 def test_bad_networks_name_what_is_wrong(entry: object, message: str) -> None:
