@@ -3,7 +3,8 @@
 A proposed plan passes when it needs less of the scarce resource than the plan in force by a ratio *and* by an amount,
 and what it saves within the horizon is at least what the migration costs. Scarce is what the objective names; where
 both count (`qualified`), the one of which the plan in force takes the larger share. A plan that breaks its limits is
-left for one that keeps them without ratio and amount, but never without pay-back. All rates are per second of event
+left for one that keeps them without ratio and amount, but never without pay-back: then scarce is what it has too little
+of, even if the objective names the other. All rates are per second of event
 time, so a replay at ten times the speed decides as the live stream did.
 """
 
@@ -57,15 +58,14 @@ class Verdict:
 
 
 def scarce(current: Resources, objective: Objective, budget: Budget) -> Resource:
-    """The resource by which the two plans are compared."""
-    match objective.kind:
-        case "memory":
-            return "memory"
-        case "qualified":
-            cores = budget.total_cpu if budget.cpu < float("inf") else float(budget.slots)
-            return "memory" if current.memory / budget.total_memory > current.cpu / cores else "cpu"
-        case _:
-            return "cpu"
+    """The resource by which the two plans are compared: one whose limit is broken, whatever the objective."""
+    over_cpu, over_memory = current.cpu > budget.total_cpu, current.memory > budget.total_memory
+    if over_cpu != over_memory:
+        return "cpu" if over_cpu else "memory"
+    if over_cpu or objective.kind == "qualified":
+        cores = budget.total_cpu if budget.cpu < float("inf") else float(budget.slots)
+        return "memory" if current.memory / budget.total_memory > current.cpu / cores else "cpu"
+    return "memory" if objective.kind == "memory" else "cpu"
 
 
 def judge(

@@ -11,9 +11,10 @@ from anabranch.optimize.hints import Objective
 from anabranch.optimize.strategy import Budget
 
 amounts = st.floats(1e-3, 1e3)
-costs = st.builds(Resources, amounts, amounts.map(lambda value: 1e4 * value), amounts)
+sizes = amounts.map(lambda value: 1e4 * value)
+costs = st.builds(Resources, amounts, sizes, amounts)
 prices = st.builds(Price, st.just("moving-state"), amounts, amounts, amounts)
-budgets = st.builds(Budget, st.one_of(amounts, st.just(float("inf"))), st.one_of(amounts, st.just(float("inf"))))
+budgets = st.builds(Budget, st.one_of(amounts, st.just(float("inf"))), st.one_of(sizes, st.just(float("inf"))))
 objectives = st.sampled_from([Objective(), Objective("cpu"), Objective("memory"), Objective("rate", 10.0)])
 gates = st.builds(Gate, st.floats(1, 3), st.floats(0, 10), st.floats(0, 1e5), st.floats(1, 1e4))
 
@@ -42,6 +43,17 @@ def test_a_plan_never_replaces_itself(
     gate: Gate, cost: Resources, price: Price, objective: Objective, budget: Budget
 ) -> None:
     assert not judge(gate, cost, cost, price, objective, budget).passed
+
+
+@given(gates, costs, costs, objectives, budgets)
+def test_a_plan_that_breaks_its_limits_is_left_for_one_that_keeps_them(
+    gate: Gate, current: Resources, proposed: Resources, objective: Objective, budget: Budget
+) -> None:
+    # With 'objective: cpu' a plan over its memory was kept, because the one within it needed more CPU.
+    if not budget.allows(current) and budget.allows(proposed):
+        verdict = judge(gate, current, proposed, Price("moving-state", 0.0, 0.0, 0.0), objective, budget)
+        assert verdict.passed
+        assert verdict.reason.startswith("keeps the limits")
 
 
 def test_each_threshold_gives_its_reason() -> None:
