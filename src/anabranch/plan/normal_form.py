@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.errors import PlanError, SpecError
-from anabranch.expr import Call, Expr, columns, conjunction, conjuncts, relations
-from anabranch.functions import bind_call, coerce
+from anabranch.expr import Call, Cast, Expr, columns, conjunction, conjuncts, relations
+from anabranch.functions import bind_call, coerce, is_nullable
 from anabranch.plan.bands import thetas_with_bands
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.key_classes import equal_expressions, key_sides
@@ -45,7 +45,8 @@ def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) 
         readers = [*grouping.keys, *(a.argument for a in grouping.aggregates if a.argument is not None)]
     readers += [theta.predicate for theta in thetas]
     readers += [expression for key in keys if not key.is_exact for _, expression in key.members]
-    arms = [replace(arm, conditions=tuple(each for each in arm.conditions if each not in late)) for arm in arms]
+    members = [member for key in keys for _, member in key.members]
+    arms = [_without(arm, late, [each for each in members if relations(each) == {arm.source.relation}]) for arm in arms]
     joined = tuple(_relation(arm, filters.get(arm.source.relation, []), readers) for arm in arms)
     return Query(text, JoinGraph(joined, keys, thetas), plan.outputs, grouping)
 
@@ -67,6 +68,18 @@ def _late(arms: Sequence[_Arm], named: Sequence[str]) -> tuple[Expr, ...]:
             raise _not_late(name, can_be)
         found |= dict.fromkeys(chosen)
     return tuple(found)
+
+
+def _without(arm: _Arm, late: Sequence[Expr], keys: Iterable[Expr]) -> _Arm:
+    """The arm without its late conditions; where one of them kept NULL keys out, they are kept out by themselves."""
+    early = [each for each in arm.conditions if each not in late]
+    tested = {column for each in arm.conditions if each in late for column in columns(each)}
+    for key in keys:
+        while isinstance(key, Cast):  # a cast is NULL exactly when its argument is
+            key = key.argument
+        if is_nullable(key) and not tested.isdisjoint(columns(key)):
+            early.append(bind_call("is_not_null", (key,)))
+    return replace(arm, conditions=tuple(dict.fromkeys(early)))
 
 
 def _can_be_late(condition: Expr) -> bool:

@@ -74,6 +74,7 @@ _FILTERS = (
     "{a}.s LIKE 'a%'",
     "{a}.x IS NULL",
     "{a}.x IN (0, 1)",
+    "{a}.x <> 2",
     "NOT ({a}.y = 1)",
     "{a}.f > 0.5",
     "COALESCE({a}.x, {a}.y) >= 1",
