@@ -15,7 +15,7 @@ from anabranch.engine.fabric import track
 from anabranch.errors import BundleError, MigrationError
 from anabranch.host.bundling import by_query
 from anabranch.host.local import LocalHost
-from anabranch.plan.bundle import Bundle, BundlePlan, bundle
+from anabranch.plan.bundle import Bundle, BundlePlan, Member, bundle
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.testing.meshes import meshes
@@ -57,19 +57,34 @@ def test_queries_that_run_together_get_their_batch_answers(data: st.DataObject, 
 def test_changing_the_plan_of_one_query_changes_no_answer(data: st.DataObject, sizes: list[int]) -> None:
     rows = data.draw(arrivals(max(sizes), most_rows=10), "rows")
     queries, together = _together(data, rows, sizes)
-    host = _host(data, together, None)
+    batches = data.draw(batch_cuts(rows, least=3), "batches")
+    restart = data.draw(st.sampled_from([None, *range(1, len(batches))]), "restart")
     results: dict[str, list[pa.Table]] = {name: [] for name in queries}
-    for batch in data.draw(batch_cuts(rows, least=3), "batches"):
-        member = data.draw(st.sampled_from(together.members), "changing")
-        strategy = data.draw(st.sampled_from(["moving-state", "parallel-track"]), "strategy")
-        with suppress(MigrationError):  # a change is under way already
-            host.migrate(data.draw(_any_plan(member.query), "plan"), strategy, query=member.name)
-        mine = {name: table for name, table in batch.items() if name in together.graph.streams}
-        for name, table in by_query(host.step(mine)).items():
-            results[name].append(table)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = None if restart is None else folder
+        host = _host(data, together, checkpoint)
+        for number, batch in enumerate(batches):
+            if number == restart:
+                host = _host(data, together, checkpoint)
+            _ask(data, host, data.draw(st.sampled_from(together.members), "changing"))
+            mine = {name: table for name, table in batch.items() if name in together.graph.streams}
+            for name, table in by_query(host.step(mine)).items():
+                results[name].append(table)
     for name, query in queries.items():
         answer = rows_as_multiset(pa.concat_tables(results[name]))
         assert not describe_difference(batch_answer(query, rows.tables), answer)
+
+
+def _ask(data: st.DataObject, host: LocalHost, member: Member) -> None:
+    """A change of one query's plan, of all its slots or of one, or an abort of the change under way."""
+    if not data.draw(st.integers(0, 4), "abort"):
+        with suppress(MigrationError):  # none is under way
+            host.steering.of_query(member.name).abort()
+    plan = data.draw(_any_plan(member.query), "plan")
+    strategy = data.draw(st.sampled_from(["moving-state", "parallel-track"]), "strategy")
+    slots = data.draw(st.sampled_from([None, [0]]), "slots")
+    with suppress(MigrationError):  # one is under way already
+        host.migrate(plan, strategy, slots, query=member.name, box_by_box=data.draw(st.booleans(), "box by box"))
 
 
 def _together(data: st.DataObject, rows: Arrivals, sizes: list[int]) -> tuple[dict[str, Query], Bundle]:

@@ -48,6 +48,8 @@ _EQUALITIES = (
     "{a}.x + 1 = {b}.x",
     "{a}.d = {b}.d",
     "{a}.f = {b}.f",
+    "{a}.x = {b}.f",
+    "{a}.ts = {b}.ts",
     "{a}.x = {b}.x AND {a}.s = {b}.s",
     "{a}.x = {b}.x AND {a}.y = {b}.y",
 )
@@ -110,9 +112,10 @@ def arrivals(draw: st.DrawFn, streams: int, most_rows: int = 14, *, alike: bool 
     """Streams of up to `most_rows` rows each; with `alike`, many of them share times and values.
 
     Half the draws are dense: all streams have so many rows, within seconds of each other and with few NULLs, and much
-    of it joins. They come from a seed and do not shrink.
+    of it joins. They come from a seed and do not shrink. Some begin before 1970.
     """
     tables, disorder = {}, {}
+    start = draw(st.sampled_from([0, 0, -5 * SECOND - 1]))
     dense = draw(st.none() | st.integers(0, 2**32 - 1).map(Random))
     for number in range(streams):
         allowed = draw(st.sampled_from([0, 0, 3])) * SECOND
@@ -124,7 +127,7 @@ def arrivals(draw: st.DrawFn, streams: int, most_rows: int = 14, *, alike: bool 
             rows = [row for row in rows for _ in range(draw(st.sampled_from([1, 1, 2, 4])))][:most_rows]
         # A row arrives by its time plus a delay of at most the allowed disorder, so none is late in any cut.
         rows.sort(key=lambda row: row[0] + row[1])
-        columns = [[row[0] for row in rows], *([row[2][i] for row in rows] for i in range(5))]
+        columns = [[start + row[0] for row in rows], *([row[2][i] for row in rows] for i in range(5))]
         columns.append([1000 * number + i for i in range(len(rows))])
         arrays = [pa.array(columns[0], pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)]
         arrays += [pa.array(values, field.type) for values, field in zip(columns[1:], list(_COLUMNS)[1:], strict=True)]
