@@ -88,7 +88,8 @@ class Entrance:
         self._files = {}
         for name, batch in self._rows.items():
             if len(batch):
-                file = f"waiting.{name}.{self._written}"
+                # No relation is called so; the chunks of one have its name.
+                file = f"+waiting.{name}.{self._written}"
                 self.arena.keep_batch(file, _to_record(batch))
                 self._files[name] = file
         self._written += 1

@@ -14,6 +14,8 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.engine.state.arena import Arena, MappedArena
 from anabranch.engine.state.base import BaseState
 
+ODD = "km/h"
+LONG = "n" * 300
 COLUMNS = {"whole": pa.int64(), "part": pa.float64(), "small": pa.int16(), "truth": pa.bool_()}
 
 
@@ -49,3 +51,18 @@ def test_a_null_among_values_is_read_back_also_when_the_state_is_found_again(tmp
     again.reopen(state.layout())
     for opened in (state, again):
         assert read(opened, [3, 1, 4, 3]) == expected([None, 0, 5, None])
+
+
+def test_columns_of_any_name_have_a_file(tmp_path: Path) -> None:
+    """The arrays of a state bear the names of its columns: a slash in it, or its length, ended a query on Spark."""
+    catalog = Catalog()
+    catalog.register(StreamDeclaration("s", parse_schema(f"ts timestamp, `{ODD}` double, {LONG} bigint"), "ts"))
+    query = compile_query(f"SELECT s.`{ODD}`, s.{LONG} FROM s [RANGE 9 SECONDS]", catalog)
+    state, again = (BaseState(MappedArena(tmp_path), query.graph, "s", ()) for _ in range(2))
+    state.require(((),))
+    payload = pa.RecordBatch.from_pydict({ODD: [2.5, None], LONG: [7, 8]})
+    state.append(RelationBatch(np.arange(2, dtype=np.int64), {}, payload))
+    again.reopen(state.layout())
+    assert again.column(ODD, range(2)).to_pylist() == [2.5, None]
+    assert again.column(LONG, range(2)).to_pylist() == [7, 8]
+    assert all(path.parent == tmp_path for path in tmp_path.rglob("*"))

@@ -16,6 +16,7 @@ from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.execution import Entrance
 from anabranch.engine.state.arena import MappedArena
+from anabranch.engine.state.chunks import ChunkStore
 from anabranch.engine.track import PlanTrack, least_outside
 from anabranch.host.commit import relation_floors
 from anabranch.host.local import LocalHost
@@ -130,3 +131,17 @@ def test_rows_wait_for_the_watermark_and_are_found_again(tmp_path: Path) -> None
     assert released.payload.column("v").to_pylist() == ["3", "4"]
     assert again.rows["a"].times.tolist() == [5]
     assert again.pass_through({}, 4)["a"].times.tolist() == []
+
+
+def test_rows_that_wait_do_not_take_the_file_of_another_relations_chunk(tmp_path: Path) -> None:
+    """Of a relation called `waiting` there are chunks, and rows of one called `chunk` may wait: both were one file."""
+    arena = MappedArena(tmp_path)
+    text = pa.record_batch({"v": ["kept"]})
+    chunks = ChunkStore(arena, "waiting", text.schema)
+    chunks.append(0, text)
+    entrance = Entrance(arena)
+    entrance.pass_through({"chunk": RelationBatch(np.zeros(1, dtype=np.int64), {}, text)}, -1)
+    entrance.layout()
+    again = ChunkStore(arena, "waiting", text.schema)
+    again.reopen(chunks.layout())
+    assert again.chunks[0].batch == text

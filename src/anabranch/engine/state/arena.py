@@ -8,10 +8,12 @@ Spark's Python workers are interchangeable, so between two steps a state must be
 
 from __future__ import annotations
 
+import hashlib
 import os
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +22,7 @@ import pyarrow as pa
 from anabranch.errors import StorageFull
 
 Array: TypeAlias = npt.NDArray[Any]
+_LONGEST_NAME = 200
 
 
 class Arena(Protocol):
@@ -73,7 +76,7 @@ class MappedArena:
         self.folder = folder
 
     def allocate(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
-        path = self.folder / name
+        path = self._path(name)
         path.unlink(missing_ok=True)
         path.touch()
         return self.extend(name, shape, kind)
@@ -81,7 +84,7 @@ class MappedArena:
     def extend(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
         size = _size(shape, kind)
         try:
-            with open(self.folder / name, "r+b") as file:
+            with open(self._path(name), "r+b") as file:
                 # Without this a full tmpfs shows itself as SIGBUS in the middle of a kernel.
                 os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
@@ -89,7 +92,7 @@ class MappedArena:
         return self.open(name, shape, kind)
 
     def open(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
-        path = self.folder / name
+        path = self._path(name)
         size, found = _size(shape, kind), path.stat().st_size
         if found != size:
             # A writable mapping would silently lengthen the file with zeros.
@@ -98,17 +101,22 @@ class MappedArena:
 
     def keep_batch(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
-            with pa.OSFile(str(self.folder / name), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+            with pa.OSFile(str(self._path(name)), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
                 writer.write_batch(batch)
         except OSError as error:
             raise self._full(error, int(batch.nbytes)) from error
         return self.open_batch(name)
 
     def open_batch(self, name: str) -> pa.RecordBatch:
-        return pa.ipc.open_file(pa.memory_map(str(self.folder / name))).get_batch(0)
+        return pa.ipc.open_file(pa.memory_map(str(self._path(name)))).get_batch(0)
 
     def release(self, name: str) -> None:
-        (self.folder / name).unlink(missing_ok=True)
+        self._path(name).unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        """The file of that name, which holds those of columns and queries: these may have slashes, or be very long."""
+        plain = quote(name, safe="+")
+        return self.folder / (plain if len(plain) <= _LONGEST_NAME else hashlib.sha256(name.encode()).hexdigest())
 
     def _full(self, error: OSError, size: int) -> StorageFull:
         return StorageFull(
