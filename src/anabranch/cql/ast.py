@@ -133,14 +133,26 @@ class Statement:
     """Where ISTREAM was written around the query, if it was."""
 
 
+def children(expression: Expression) -> tuple[Expression, ...]:
+    match expression:
+        case Operation(arguments=arguments) | FunctionCall(arguments=arguments):
+            return arguments
+        case CastTo(argument=argument):
+            return (argument,)
+        case ColumnName() | Constant():
+            return ()
+
+
 def walk(expression: Expression) -> Iterator[Expression]:
     """The expression and all below it, parents first."""
     yield expression
-    match expression:
-        case Operation(arguments=arguments) | FunctionCall(arguments=arguments):
-            for argument in arguments:
-                yield from walk(argument)
-        case CastTo(argument=argument):
-            yield from walk(argument)
-        case ColumnName() | Constant():
-            pass
+    for child in children(expression):
+        yield from walk(child)
+
+
+def depth(expression: Expression) -> int:
+    """How many expressions stand inside each other at most."""
+    level, count = [expression], 0
+    while level:
+        level, count = [child for parent in level for child in children(parent)], count + 1
+    return count

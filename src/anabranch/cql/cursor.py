@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from anabranch.cql.ast import Identifier
 from anabranch.cql.lexer import Kind, Token, tokens
 from anabranch.errors import ParseError, Unsupported
@@ -16,6 +19,9 @@ RESERVED = frozenset({
 # fmt: on
 """Words that are never names unless quoted; every other keyword may also name a column, a stream or an alias."""
 
+MOST_NESTED = 40
+"""How deep brackets, CASE, NOT and signs may stand inside each other; the parser takes eight calls for each."""
+
 
 class Cursor:
     """A position in the tokens of one text."""
@@ -24,6 +30,26 @@ class Cursor:
         self.text = text
         self._tokens = tokens(text)
         self._at = 0
+        self._depth = 0
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """One level further inside; what is nested too deep is refused with its place, not by Python's stack."""
+        self._depth += 1
+        if self._depth > MOST_NESTED:
+            raise ParseError(
+                f"expressions are nested more than {MOST_NESTED} deep",
+                text=self.text,
+                span=self.peek().span,
+                hint="leave out needless brackets, or compute a part where the stream is read",
+            )
+        yield
+        self._depth -= 1
+
+    @property
+    def is_outside(self) -> bool:
+        """True when nothing that is nested is being read."""
+        return self._depth == 0
 
     def peek(self, ahead: int = 0) -> Token:
         return self._tokens[min(self._at + ahead, len(self._tokens) - 1)]

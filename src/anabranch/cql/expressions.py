@@ -16,6 +16,7 @@ from anabranch.cql.ast import (
     Expression,
     FunctionCall,
     Operation,
+    depth,
 )
 from anabranch.cql.cursor import Cursor
 from anabranch.cql.lexer import Kind, Token
@@ -34,16 +35,28 @@ _COMPARISONS = {
 }
 _SUMS = {"+": "add", "-": "subtract", "||": "concat"}
 _PRODUCTS = {"*": "multiply", "/": "divide", "%": "modulo"}
+_MOST_DIGITS = 1000
+_MOST_DEEP = 120
+"""Whatever walks an expression takes up to four calls for each step of `a + b + c + …`, which is nested to the left."""
 _SUBQUERY_REMEDY = "join the stream in FROM and put the condition in WHERE"
 
 
 def expression(cursor: Cursor) -> Expression:
     """Any expression; whether a condition is boolean is for the binder to say."""
     start = cursor.peek().span.start
-    parts = [_conjunction(cursor)]
-    while cursor.take_word("OR"):
-        parts.append(_conjunction(cursor))
-    return parts[0] if len(parts) == 1 else Operation("or", tuple(parts), _since(cursor, start))
+    with cursor.nested():
+        parts = [_conjunction(cursor)]
+        while cursor.take_word("OR"):
+            parts.append(_conjunction(cursor))
+    found = parts[0] if len(parts) == 1 else Operation("or", tuple(parts), _since(cursor, start))
+    if cursor.is_outside and depth(found) > _MOST_DEEP:
+        raise ParseError(
+            f"an expression of more than {_MOST_DEEP} steps one after the other",
+            text=cursor.text,
+            span=_since(cursor, start),
+            hint="compute a part of it where the stream is read",
+        )
+    return found
 
 
 def duration(cursor: Cursor, expected: str) -> Duration:
@@ -92,7 +105,9 @@ def _negation(cursor: Cursor) -> Expression:
     negated = cursor.take_word("NOT")
     if negated is None:
         return _comparison(cursor)
-    return Operation("not", (_negation(cursor),), _since(cursor, negated.span.start))
+    with cursor.nested():
+        argument = _negation(cursor)
+    return Operation("not", (argument,), _since(cursor, negated.span.start))
 
 
 def _comparison(cursor: Cursor) -> Expression:
@@ -150,12 +165,12 @@ def _product(cursor: Cursor) -> Expression:
 
 
 def _signed(cursor: Cursor) -> Expression:
-    if cursor.take_symbol("+"):
-        return _signed(cursor)
-    minus = cursor.take_symbol("-")
-    if minus is None:
+    sign = cursor.take_symbol("+", "-")
+    if sign is None:
         return _primary(cursor)
-    return Operation("negate", (_signed(cursor),), _since(cursor, minus.span.start))
+    with cursor.nested():
+        argument = _signed(cursor)
+    return argument if sign.value == "+" else Operation("negate", (argument,), _since(cursor, sign.span.start))
 
 
 def _primary(cursor: Cursor) -> Expression:
@@ -163,7 +178,7 @@ def _primary(cursor: Cursor) -> Expression:
     match token.kind:
         case Kind.NUMBER | Kind.TEXT:
             cursor.take()
-            return Constant(_number(token.value) if token.kind is Kind.NUMBER else token.value, token.span)
+            return Constant(_number(cursor, token) if token.kind is Kind.NUMBER else token.value, token.span)
         case Kind.SYMBOL if token.is_symbol("("):
             cursor.take()
             _refuse_subquery(cursor)
@@ -181,8 +196,12 @@ def _primary(cursor: Cursor) -> Expression:
     return _column(cursor)
 
 
-def _number(digits: str) -> int | float:
-    return int(digits) if digits.isdigit() else float(digits)
+def _number(cursor: Cursor, token: Token) -> int | float:
+    if not token.value.isdigit():
+        return float(token.value)
+    if len(token.value) > _MOST_DIGITS:
+        raise ParseError(f"a number of {len(token.value)} digits is too long", text=cursor.text, span=token.span)
+    return int(token.value)
 
 
 def _column(cursor: Cursor) -> Expression:
@@ -268,7 +287,9 @@ def _cast(cursor: Cursor) -> Expression:
 def _whole_number(cursor: Cursor) -> int:
     if cursor.peek().kind is not Kind.NUMBER or not cursor.peek().value.isdigit():
         raise cursor.unexpected("a whole number")
-    return int(cursor.take().value)
+    value = _number(cursor, cursor.take())
+    assert isinstance(value, int), "made of digits"
+    return value
 
 
 def _interval(cursor: Cursor) -> Expression:

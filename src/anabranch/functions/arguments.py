@@ -88,11 +88,11 @@ def _spelled_decimal(expr: Expr) -> Expr:
     value = decimal.Decimal(repr(expr.value))
     _, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int), "literals are finite"
-    if exponent > 0:
-        value = scaled(value, 0)
-        digits, exponent = value.as_tuple().digits, 0
-    precision = max(len(digits), -exponent)
-    return Literal(value, pa.decimal128(precision, -exponent)) if precision <= MAX_DIGITS else expr
+    precision = max(len(digits) + max(exponent, 0), -exponent)
+    if precision > MAX_DIGITS:
+        return expr
+    scale = max(-exponent, 0)
+    return Literal(scaled(value, scale), pa.decimal128(precision, scale))
 
 
 def wrong(name: str, expected: str, arguments: Arguments, hint: str = "") -> ValueError:

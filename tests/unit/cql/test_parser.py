@@ -163,3 +163,27 @@ def _parse_or_refuse(text: str) -> None:
     if refusal is not None:
         assert 0 <= refusal.span.start <= refusal.span.end <= len(text)
         assert str(refusal).startswith(refusal.message)
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("(" * 60 + "a" + ")" * 60, 40),
+        ("- " * 60 + "a", 80),
+        ("NOT " * 60 + "a", 160),
+        ("CASE WHEN a THEN " * 60 + "1" + " END" * 60, 17 * 39 + 10),
+        (" + ".join("a" * 200), 0),
+        ("9" * 5000, 0),
+        ("CAST(a AS DECIMAL(" + "9" * 5000 + "))", 18),
+        ("1\u0663", 1),
+    ],
+)
+def test_what_python_would_choke_on_is_refused_with_its_place(text: str, at: int) -> None:
+    with pytest.raises(ParseError) as caught:
+        selected(text)
+    assert caught.value.span.start == len("SELECT ") + at
+
+
+def test_what_is_just_shallow_enough_is_taken() -> None:
+    for text in ("(" * 39 + "a" + ")" * 39, " + ".join("a" * 120), "NOT " * 39 + "a"):
+        selected(text)
