@@ -31,11 +31,16 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 def evaluate(expr: Expr, columns: ColumnLookup, length: int) -> pa.Array:
     """The value of the expression for each of `length` rows, of exactly the expression's type."""
+    if length == 0:
+        # Of no rows not even a constant may fail.
+        return pa.nulls(0, expr.type)
     return as_array(_value(expr, columns, length), length)
 
 
 def evaluate_mask(expr: Expr, columns: ColumnLookup, length: int) -> Mask:
     """True for the rows where the predicate is true; NULL is not true."""
+    if length == 0:
+        return np.zeros(0, dtype=np.bool_)
     value = _value(expr, columns, length)
     return np.full(length, value.as_py() is True) if isinstance(value, pa.Scalar) else _true(value)
 
@@ -58,14 +63,34 @@ def _value(expr: Expr, columns: ColumnLookup, length: int) -> Datum:
             case Call(function="coalesce"):
                 return _coalesce(expr, columns, length)
             case Call():
-                arguments = [_value(argument, columns, length) for argument in expr.arguments]
-                return _retyped(KERNELS[expr.function](*arguments), expr.type)
+                return _retyped(KERNELS[expr.function](*_arguments(expr, columns, length)), expr.type)
     except pa.ArrowInvalid as error:
         raise ExpressionError(
             f"expression '{expr}' failed on a row",
             detail=str(error),
             hint="filter such rows out before, or cast to a wider type",
         ) from error
+
+
+def _arguments(expr: Call, columns: ColumnLookup, length: int) -> list[Datum]:
+    """The values of the arguments; one that can fail is needed only where those before it are not NULL.
+
+    A divisor comes before what it divides, and is to be other than zero: so does Spark.
+    """
+    first, *others = expr.arguments
+    if expr.function in ("divide", "modulo") and can_fail(first):
+        divisor = _value(others[0], columns, length)
+        return [_on_rows(first, columns, _true(as_array(pc.not_equal(divisor, 0), length))), divisor]
+    values = [_value(first, columns, length)]
+    for argument in others:
+        if expr.function in _LENIENT or not can_fail(argument):
+            values.append(_value(argument, columns, length))
+        else:
+            needed = np.ones(length, dtype=np.bool_)
+            for value in values:
+                needed &= as_array(value, length).is_valid().to_numpy(zero_copy_only=False)
+            values.append(_on_rows(argument, columns, needed))
+    return values
 
 
 def _retyped(value: Datum, kind: pa.DataType) -> Datum:
@@ -118,6 +143,8 @@ def _coalesce(expr: Call, columns: ColumnLookup, length: int) -> Datum:
 
 def _on_rows(expr: Expr, columns: ColumnLookup, rows: Mask) -> pa.Array:
     """The expression's values where `rows` is true; elsewhere NULL, or whatever costs nothing."""
+    if not rows.any():
+        return pa.nulls(len(rows), expr.type)
     if not can_fail(expr) or rows.all():
         return evaluate(expr, columns, len(rows))
     chosen = pa.array(rows)
@@ -137,13 +164,29 @@ def _field(kernel: Callable[[Datum], Datum]) -> Callable[[Datum], Datum]:
     return lambda value: kernel(_moment(value))
 
 
+def _on_numbers(kernel: Callable[..., Datum]) -> Callable[..., Datum]:
+    """The kernel with times as the numbers they are: of times and intervals, Arrow's reads what stands under NULL."""
+
+    def applied(*values: Datum) -> Datum:
+        kinds = [value.type for value in values]
+        timed = [pa.types.is_timestamp(kind) or pa.types.is_duration(kind) for kind in kinds]
+        return kernel(
+            *[value.cast(pa.int64()) if is_time else value for value, is_time in zip(values, timed, strict=True)]
+        )
+
+    return applied
+
+
+_LENIENT = frozenset({"greatest", "least"})
+"""Functions of several values whose result may not be NULL although one of them is."""
+
 KERNELS: dict[str, Callable[..., Any]] = {
-    "add": pc.add_checked,
-    "subtract": pc.subtract_checked,
-    "multiply": pc.multiply_checked,
+    "add": _on_numbers(pc.add_checked),
+    "subtract": _on_numbers(pc.subtract_checked),
+    "multiply": _on_numbers(pc.multiply_checked),
     "divide": arithmetic.divide,
     "modulo": arithmetic.modulo,
-    "negate": pc.negate_checked,
+    "negate": _on_numbers(pc.negate_checked),
     "abs": arithmetic.absolute,
     "equal": compare.equal,
     "not_equal": compare.not_equal,

@@ -1,7 +1,8 @@
 """Casts with the rules of Spark's ANSI mode: what does not fit is an error, never a NULL or a wrap.
 
 Fractions are cut toward zero when they become integers and rounded half away from zero when they become decimals. Times
-are UTC; numbers stand for seconds since the epoch. Strings are read in their plain forms, with spaces around them.
+are UTC; numbers stand for seconds since the epoch. Strings are read in their plain forms, with blanks around them; the
+forms are public because Spark, which reads more than these, is held to them. Only years 1 to 9999 have a written form.
 """
 
 from __future__ import annotations
@@ -22,15 +23,27 @@ from anabranch.engine.evaluate_numbers import from_numbers, numbers, validity
 from anabranch.schema import TIMESTAMP, is_decimal, is_float, is_integer, is_text, type_name
 
 _SECOND = 1_000_000
+SECONDS_LIMIT = 2**63 // _SECOND
+"""A number becomes a timestamp when it is smaller than this in size; so many seconds are 292,000 years."""
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+"""The first day of the year 1 and the last of the year 9999, since the epoch."""
+DAY = 86_400 * _SECOND
+
 _BLANKS = "".join(chr(code) for code in range(33)) + "\x7f"
 _WHOLE = r"^[+-]?[0-9]+$"
-_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_FLOAT = rf"{_NUMBER}|^(?i:[+-]?inf(inity)?|nan)$"
+NUMBER_FORM = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+FLOAT_FORM = rf"{NUMBER_FORM}|(?i:[+-]?inf(?:inity)?|nan)"
+_DAY_FORM = r"(?P<year>[0-9]{4})(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})"
+_ZONE_FORM = r" *(?:Z|UTC|GMT|(?P<sign>[+-])(?P<offset>[0-9]{1,2}(?::[0-9]{2})?|[0-9]{4}))?"
+_CLOCK_FORM = (
+    r"(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{1,2})"
+    rf"(?::(?P<second>[0-9]{{1,2}})(?:\.(?P<fraction>[0-9]*))?{_ZONE_FORM})?"
+)
+DATE_FORM = rf"{_DAY_FORM}(?:[ T](?s:.*))?)?)?"
+TIMESTAMP_FORM = rf"{_DAY_FORM}(?:[ T]{_CLOCK_FORM})?)?)?"
 _TRUE = ["t", "true", "y", "yes", "1"]
 _FALSE = ["f", "false", "n", "no", "0"]
-_DATE = r"(?P<year>[0-9]{4})(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})"
-_CLOCK = r"(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{1,2})(?::(?P<second>[0-9]{1,2})(?:\.(?P<fraction>[0-9]{0,9}))?)?"
-_ZONE = r" *(?P<zone>Z|UTC|GMT|(?P<sign>[+-])(?P<zone_hour>[0-9]{1,2})(?::?(?P<zone_minute>[0-9]{2}))?)?"
+_WIDEST_ZONE = 18 * 60
 
 
 def cast(values: pa.Array, target: pa.DataType) -> pa.Array:
@@ -55,8 +68,10 @@ def cast(values: pa.Array, target: pa.DataType) -> pa.Array:
     if is_integer(target):
         return _to_integer(values, target)
     if is_float(target):
-        floats = decimals_to_floats(values) if is_decimal(source) else values
-        return floats.cast(target, safe=False)
+        if is_decimal(source):
+            # From the digits: by way of a double, a float would be rounded twice.
+            return decimals_to_floats(values) if target == pa.float64() else decimals_to_text(values).cast(target)
+        return values.cast(target, safe=False)
     if is_decimal(target):
         return _to_decimal(values, target)
     raise AssertionError(f"no cast from {source} to {target}")
@@ -83,15 +98,18 @@ def _to_decimal(values: pa.Array, target: pa.DataType) -> pa.Array:
         # Spark reads a float's digits as written; what is not a number has none and gives NULL.
         return decimals_from_text(pc.if_else(finite, floats, pa.scalar(None, pa.float64())).cast(pa.string()), target)
     if is_integer(values.type):
-        return values.cast(pa.int64()).cast(pa.decimal128(19, 0)).cast(target)
+        values = values.cast(pa.int64()).cast(pa.decimal128(19, 0))
+    # In 256 bits every decimal can be brought to every scale; Arrow's 128 bits wrap silently on the way.
+    wide = values.cast(pa.decimal256(76, max(values.type.scale, target.scale)))
     if values.type.scale > target.scale:
-        wide = values.cast(pa.decimal128(38, values.type.scale))
-        values = pc.round(wide, ndigits=target.scale, round_mode="half_towards_infinity")
-    return values.cast(target)
+        wide = pc.round(wide, ndigits=target.scale, round_mode="half_towards_infinity")
+    return wide.cast(pa.decimal256(76, target.scale)).cast(target)
 
 
 def _to_text(values: pa.Array) -> pa.Array:
     kind = values.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
+        _require_written_year(values)
     if is_float(kind):
         return floats_to_text(values)
     if is_decimal(kind):
@@ -100,6 +118,16 @@ def _to_text(values: pa.Array) -> pa.Array:
         written = values.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string())
         return pc.replace_substring_regex(written, r"\.?0*$", "")
     return values.cast(pa.string())
+
+
+def _require_written_year(values: pa.Array) -> None:
+    is_date = pa.types.is_date32(values.type)
+    places = np.asarray(numbers(values.cast(pa.int32() if is_date else pa.int64())), dtype=np.int64)
+    days = places if is_date else np.floor_divide(places, DAY)
+    fine = ((days >= FIRST_DAY) & (days <= LAST_DAY)) | ~validity(values)
+    if not fine.all():
+        unit = "days" if is_date else "microseconds"
+        raise pa.ArrowInvalid(f"{places[int(np.argmin(fine))]} {unit} since 1970 are not in the years 1 to 9999")
 
 
 def _from_time(values: pa.Array, target: pa.DataType) -> pa.Array:
@@ -122,6 +150,7 @@ def _from_time(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _to_timestamp(values: pa.Array) -> pa.Array:
+    _require_seconds(values)
     if is_float(values.type):
         micros = _to_integer(pc.multiply(values.cast(pa.float64()), float(_SECOND)), pa.int64())
     elif is_decimal(values.type):
@@ -130,8 +159,15 @@ def _to_timestamp(values: pa.Array) -> pa.Array:
         scaled = pc.cast(wide, options=options)
         micros = pa.Array.from_buffers(pa.decimal128(38, 0), len(scaled), scaled.buffers()).cast(pa.int64())
     else:
-        micros = pc.multiply_checked(values.cast(pa.int64()), _SECOND)
+        micros = pc.multiply(values.cast(pa.int64()), _SECOND)
     return micros.cast(TIMESTAMP)
+
+
+def _require_seconds(values: pa.Array) -> None:
+    size = np.abs(np.asarray(numbers(cast(values, pa.float64())), dtype=np.float64))
+    fine = (size < SECONDS_LIMIT) | ~validity(values)
+    if not fine.all():
+        raise _misfit(values, fine, TIMESTAMP)
 
 
 # --- reading strings -------------------------------------------------------------------------------------------------
@@ -143,9 +179,9 @@ def _from_text(texts: pa.Array, target: pa.DataType) -> pa.Array:
     if is_integer(target):
         return _unsigned(_matching(texts, _WHOLE, target)).cast(pa.int64()).cast(target)
     if is_float(target):
-        return _unsigned(_matching(texts, _FLOAT, target)).cast(target)
+        return _unsigned(_matching(texts, rf"^(?:{FLOAT_FORM})$", target)).cast(target)
     if is_decimal(target):
-        return decimals_from_text(_matching(texts, _NUMBER, target).cast(pa.string()), target)
+        return decimals_from_text(_matching(texts, rf"^(?:{NUMBER_FORM})$", target).cast(pa.string()), target)
     if pa.types.is_boolean(target):
         lowered = pc.utf8_lower(texts)
         yes = pc.is_in(lowered, value_set=pa.array(_TRUE, lowered.type))
@@ -153,19 +189,29 @@ def _from_text(texts: pa.Array, target: pa.DataType) -> pa.Array:
         _require(texts, known.to_numpy(zero_copy_only=False), target)
         return pc.if_else(texts.is_valid(), yes, pa.scalar(None, pa.bool_()))
     if pa.types.is_date32(target):
-        days, valid = _days(texts, pc.extract_regex(texts, rf"^{_DATE}(?:[ T].*)?)?)?$"), target)
+        days, valid = _days(texts, pc.extract_regex(texts, rf"^{DATE_FORM}$"), target)
         return from_numbers(days.astype(np.int32), valid, pa.int32()).cast(target)
     assert pa.types.is_timestamp(target), target
-    parts = pc.extract_regex(texts, rf"^{_DATE}(?:[ T]{_CLOCK}{_ZONE})?)?)?$")
+    parts = pc.extract_regex(texts, rf"^{TIMESTAMP_FORM}$")
     days, valid = _days(texts, parts, target)
-    field = {name: _field(parts, name, 0) for name in ("hour", "minute", "second", "zone_hour", "zone_minute")}
+    field = {name: _field(parts, name, 0) for name in ("hour", "minute", "second")}
     _require(texts, (field["hour"] < 24) & (field["minute"] < 60) & (field["second"] < 60), target)
     fraction = pc.utf8_slice_codeunits(pc.utf8_rpad(parts.field("fraction"), width=6, padding="0"), 0, 6)
     micros = numbers(pc.fill_null(fraction, "0").cast(pa.int64()))
-    zone = 60 * field["zone_hour"] + field["zone_minute"]
-    behind = np.asarray(pc.fill_null(pc.equal(parts.field("sign"), "-"), False).to_numpy(zero_copy_only=False))
-    minutes = 1440 * days + 60 * field["hour"] + field["minute"] - np.where(behind, -zone, zone)
+    minutes = 1440 * days + 60 * field["hour"] + field["minute"] - _zone_minutes(texts, parts, target)
     return from_numbers((60 * minutes + field["second"]) * _SECOND + micros, valid, pa.int64()).cast(target)
+
+
+def _zone_minutes(texts: pa.Array, parts: pa.StructArray, target: pa.DataType) -> np.ndarray:
+    """How far the matched zones are ahead of UTC, which is no more than 18 hours."""
+    digits = pc.replace_substring(pc.fill_null(parts.field("offset"), ""), ":", "")
+    written = numbers(pc.if_else(pc.equal(digits, ""), "0", digits).cast(pa.int64()))
+    hours_alone = pc.less_equal(pc.utf8_length(digits), 2).to_numpy(zero_copy_only=False)
+    hours, minutes = np.where(hours_alone, written, written // 100), np.where(hours_alone, 0, written % 100)
+    zone = 60 * hours + minutes
+    _require(texts, (minutes < 60) & (zone <= _WIDEST_ZONE), target)
+    behind = np.asarray(pc.fill_null(pc.equal(parts.field("sign"), "-"), False).to_numpy(zero_copy_only=False))
+    return np.where(behind, -zone, zone)
 
 
 def _days(texts: pa.Array, parts: pa.StructArray, target: pa.DataType) -> tuple[np.ndarray, np.ndarray]:

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from anabranch.engine.evaluate_compare import Datum
 from anabranch.schema import is_integer
 
-MOST_DIGITS = 22
-"""Powers of ten up to this one are exact in a float64; ROUND is offered that far."""
 EXACT_BELOW = 1e15
 """Scaled numbers from here on have no digits left that ROUND could remove reliably; they stay as they are."""
 
@@ -87,8 +85,6 @@ def round_half_away(values: pa.Array, digits: pa.Array) -> pa.Array:
     if not valid.any():
         return pa.nulls(len(values), values.type)
     places = int(numbers(digits)[int(np.argmax(valid))])
-    if abs(places) > MOST_DIGITS:
-        raise pa.ArrowInvalid(f"ROUND keeps at most {MOST_DIGITS} digits, not {places}")
     given = np.asarray(numbers(values), dtype=np.float64)
     scale = 10.0 ** abs(places)
     with np.errstate(over="ignore", invalid="ignore"):

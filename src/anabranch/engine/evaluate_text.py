@@ -58,19 +58,7 @@ def concat(*values: Datum) -> Datum:
 def like(value: Datum, pattern: pa.Scalar) -> Datum:
     if not pattern.is_valid:
         return pa.scalar(None, pa.bool_())
-    return pc.match_like(value, checked_pattern(pattern.as_py()))
-
-
-def checked_pattern(pattern: str) -> str:
-    """The LIKE pattern itself; a backslash must stand before %, _ or another backslash."""
-    at = 0
-    while at < len(pattern):
-        if pattern[at] == "\\":
-            at += 1
-            if pattern[at : at + 1] not in ("%", "_", "\\"):
-                raise pa.ArrowInvalid(f"the LIKE pattern '{pattern}' has a backslash before neither %, _ nor backslash")
-        at += 1
-    return pattern
+    return pc.match_like(value, pattern.as_py())
 
 
 def replace(value: Datum, searched: pa.Scalar, replacement: pa.Scalar) -> Datum:

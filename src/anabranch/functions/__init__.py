@@ -19,6 +19,7 @@ from anabranch.functions.table import (
     bind_call,
     bind_cast,
     is_nullable,
+    makes_null,
 )
 from anabranch.functions.types import coerce, common_type, kind_of, type_named, without_widening
 
@@ -33,6 +34,7 @@ __all__ = [
     "common_type",
     "is_nullable",
     "kind_of",
+    "makes_null",
     "type_named",
     "without_widening",
 ]

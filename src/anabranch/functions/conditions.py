@@ -74,7 +74,8 @@ def of_one_type(name: str, arguments: Arguments) -> Expr:
         if kind_of(argument.type) == OTHER:
             raise not_computable(argument.type)
     unified = _typed(unify(arguments))
-    return Call(name, unified, unified[0].type)
+    # Of one value all these are that value; Spark knows no GREATEST or LEAST of one.
+    return unified[0] if len(unified) == 1 else Call(name, unified, unified[0].type)
 
 
 def nullif(_name: str, arguments: Arguments) -> Expr:

@@ -11,6 +11,9 @@ from anabranch.functions.arguments import CAST_HINT, SYMBOLS, Arguments, found, 
 from anabranch.functions.types import BIGINT, DOUBLE, NULL, as_decimal, canonical, coerce, decimal_type, kind_of
 from anabranch.schema import INTERVAL, TIMESTAMP
 
+MOST_DIGITS = 22
+"""Powers of ten up to this one are exact in a double; ROUND is offered that far."""
+
 
 def additive(name: str, arguments: Arguments) -> Expr:
     left, right = two(name, arguments)
@@ -81,4 +84,6 @@ def rounded(name: str, arguments: Arguments) -> Expr:
     digits: Expr = arguments[1] if len(arguments) == 2 else Literal(0, BIGINT)
     if len(arguments) not in {1, 2} or not isinstance(digits, Literal):
         raise wrong(name, expected, arguments)
+    if isinstance(digits.value, int) and abs(digits.value) > MOST_DIGITS:
+        raise ValueError(f"'ROUND' keeps at most {MOST_DIGITS} digits, not {digits.value}")
     return Call(name, widened(name, expected, (arguments[0], digits), (DOUBLE, BIGINT)), DOUBLE)

@@ -32,7 +32,7 @@ from anabranch.functions.types import (
     kind_of,
     not_computable,
 )
-from anabranch.schema import TIMESTAMP, type_name
+from anabranch.schema import TIMESTAMP, is_decimal, is_float, type_name
 
 
 def bind_call(name: str, arguments: Arguments) -> Expr:
@@ -80,6 +80,11 @@ def bind_aggregate(name: str, argument: Expr | None) -> AggregateCall:
     return AggregateCall("sum", argument, argument.type)
 
 
+def makes_null(cast: Cast) -> bool:
+    """True when the cast gives NULL for some value: a float that is not finite has no decimal."""
+    return is_float(cast.argument.type) and is_decimal(cast.type)
+
+
 def is_nullable(expr: Expr) -> bool:
     """False only when the expression cannot be NULL, whatever the row."""
     match expr:
@@ -88,7 +93,7 @@ def is_nullable(expr: Expr) -> bool:
         case Literal():
             return expr.value is None
         case Cast():
-            return is_nullable(expr.argument)
+            return is_nullable(expr.argument) or makes_null(expr)
         case Call(function="is_null" | "is_not_null"):
             return False
         case Call(function="coalesce" | "greatest" | "least"):

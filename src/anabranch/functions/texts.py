@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from anabranch.expr import Call, Expr, Literal
 from anabranch.functions.arguments import Arguments, widened, wrong
 from anabranch.functions.types import BIGINT, BOOLEAN, DATE, NULL, STRING, coerce, kind_of
@@ -15,6 +17,10 @@ def pattern(name: str, arguments: Arguments) -> Expr:
     expected = "(string, a string literal)"
     if len(arguments) != 2 or not isinstance(arguments[1], Literal):
         raise wrong(name, expected, arguments)
+    written = arguments[1].value
+    # Pairs of a backslash and what it stands before go first; what is left has none, or one that is astray.
+    if isinstance(written, str) and "\\" in re.sub(r"\\[%_\\]", "", written):
+        raise ValueError(f"the pattern '{written}' has a backslash before neither %, _ nor a backslash", "write \\\\")
     return Call(name, widened(name, expected, arguments, (STRING, STRING)), BOOLEAN)
 
 

@@ -27,7 +27,7 @@ def infer_key_filters(plan: LogicalPlan) -> LogicalPlan | None:
         for relation, member in known.members:
             if (relation, member) not in fixed:
                 position = next(i for i, child in enumerate(filtered) if relation in relation_names(child))
-                filtered[position] = _with(filtered[position], bind_call("equal", (member, literal)))
+                filtered[position] = _with(filtered[position], member, literal)
     return None if tuple(filtered) == plan.inputs else Join(tuple(filtered), plan.predicates)
 
 
@@ -40,5 +40,10 @@ def _fixed(condition: Expr) -> tuple[Expr, Literal] | None:
     return None
 
 
-def _with(child: LogicalPlan, condition: Expr) -> LogicalPlan:
+def _with(child: LogicalPlan, member: Expr, literal: Literal) -> LogicalPlan:
+    try:
+        condition = bind_call("equal", (member, literal))
+    except ValueError:
+        # The literal was compared with a decimal of another size; together with this one it needs too many digits.
+        return child
     return child if condition in conditions(child) or passes_nothing(child) else Filter(child, condition)

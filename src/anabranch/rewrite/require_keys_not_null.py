@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.expr import Call, Cast, Expr, children, conjunction, relations
-from anabranch.functions import bind_call, is_nullable
+from anabranch.functions import bind_call, is_nullable, makes_null
 from anabranch.plan.key_classes import key_sides
 from anabranch.plan.logical import Filter, Join, LogicalPlan, relation_names
 from anabranch.rewrite.arms import conditions, passes_nothing
@@ -36,5 +36,5 @@ def _rejects_null(condition: Expr, expr: Expr) -> bool:
 
 
 def _below_casts(expr: Expr) -> Expr:
-    # A cast fails or gives a value, so it is NULL exactly when its argument is.
-    return _below_casts(expr.argument) if isinstance(expr, Cast) else expr
+    # Most casts fail or give a value, so they are NULL exactly when their argument is.
+    return _below_casts(expr.argument) if isinstance(expr, Cast) and not makes_null(expr) else expr

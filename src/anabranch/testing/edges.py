@@ -19,7 +19,8 @@ from anabranch.schema import INTERVAL, TIMESTAMP
 
 BOOL, INT, FLOAT, TEXT, DATE = pa.bool_(), pa.int64(), pa.float64(), pa.string(), pa.date32()
 PRICE, RATE = pa.decimal128(10, 2), pa.decimal128(6, 4)
-WIDE = pa.decimal128(38, 18)
+WIDE, WHOLE, FRACTION = pa.decimal128(38, 18), pa.decimal128(38, 0), pa.decimal128(38, 38)
+CLOCK = pa.timestamp("us")
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,15 @@ def column(index: int, kind: pa.DataType) -> Column:
     return Column("t", f"c{index}", kind)
 
 
+_TIMES: list[object] = [
+    0,
+    -1,
+    1,
+    1_709_210_096_123_456,
+    1_710_037_800_000_000,
+    -62_135_596_800_000_000,
+    253_402_300_799_999_999,
+]
 _EDGES: dict[pa.DataType, list[object]] = {
     BOOL: [True, False],
     pa.int8(): [0, 1, -128, 127],
@@ -61,17 +71,28 @@ _EDGES: dict[pa.DataType, list[object]] = {
     pa.float32(): [0.0, 1.5, -2.5, 0.1],
     FLOAT: [
         *[0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.5, 2.675, -1.005, 1234.5678, 1e-7, 123456789.0, 1e16, -1e300, 1e-300],
-        *[math.inf, -math.inf, math.nan],
+        *[math.inf, -math.inf, math.nan, 2.0**63, -(2.0**63), 9223372036854.0, -9223372036854.5],
     ],
     PRICE: [Decimal(text) for text in ("0.00", "0.05", "-0.05", "1.25", "-7.50", "99999999.99", "-99999999.99")],
     RATE: [Decimal(text) for text in ("0.0000", "0.3333", "-12.5000", "99.9999")],
-    WIDE: [Decimal(text) for text in ("0", "0.000000000000000001", "-1.5", "12345678901234567890.123456789012345678")],
+    WIDE: [
+        Decimal(text)
+        for text in (
+            *("0", "0.000000000000000001", "-1.5", "12345678901234567890.123456789012345678"),
+            *("99999999999999999999.999999999999999999", "1.000000059604644776", "9223372036854.775808"),
+        )
+    ],
+    WHOLE: [
+        Decimal(text) for text in ("0", "5", "-541", "9" * 38, "-" + "9" * 38, "1" + "0" * 20, "9223372036854775807")
+    ],
+    FRACTION: [Decimal(text) for text in ("0", "0." + "9" * 38, "-0." + "9" * 38, "0." + "0" * 37 + "1", "-0.5")],
     TEXT: [
         *["", "a", "A", "ab", "abc", "b%", "a_b", "a\\b", " pad ", "a\nb", "'q'"],
         *["\u00e9t\u00e9", "Stra\u00dfe", "\U0001f600x"],
     ],
     DATE: [datetime.date(*day) for day in ((1970, 1, 1), (1969, 12, 31), (2024, 2, 29), (1, 1, 1), (9999, 12, 31))],
-    TIMESTAMP: [0, -1, 1, 1_709_210_096_123_456, -62_135_596_800_000_000, 253_402_300_799_999_999],
+    TIMESTAMP: _TIMES,
+    CLOCK: _TIMES,
     INTERVAL: [0, 1, -1, 86_400_000_000, -90_061_000_001, 2**61],
 }
 
@@ -80,11 +101,30 @@ EDGE_TYPES = tuple(_EDGES)
 _NUMBERS_AS_TEXT = [
     *["0", "1", "-1", "+12", " 42 ", "9223372036854775807", "9223372036854775808", "1.5", "-.5", "5.", "1e3", "1E-2"],
     *["1e400", "NaN", "inf", "-Infinity", "0x1F", "1_000", "", "abc", "--1", "0.005", "-0.005", "99999999.995"],
+    *["1.5f", "2D", "0x1p3", "+nan", "\u0663", "\t7\n", "1e", "1 2"],
 ]
 _TIMES_AS_TEXT = [
     *["2024-02-29", "2023-02-29", "2024-2-3", "2024", "2024-13-01", "1969-12-31 23:59:59.999999", "nonsense", ""],
     *["2024-02-29 12:34:56.5", "2024-02-29T12:34:56Z", "2024-02-29 12:34:56+01:30", "2024-02-29 12:34", " 2024-01-01 "],
-    *["2024-01-01 24:00:00", "2024-01-01 00:00:00.123456789"],
+    *["2024-01-01 24:00:00", "2024-01-01 00:00:00.1234567890", "2024-01-01 12:00:00.", "2024-01-01 1:2:3+1:30"],
+    *["2024-01-01 12:00:00 Europe/Paris", "2024-01-01 12:00:00 PST", "2024-01-01 12:00:00UTC+2", "T12:00:00", "12:00"],
+    *["2024-01-01 12:00:00+18:00", "2024-01-01 12:00:00+18:30", "2024-01-01 12:00:00-01:60", "2024-01-01 12:00Z"],
+    *[
+        "2024-01-01 12:00:00-0830",
+        "2024-01-01 12:00:00+130",
+        "2024-01-01 12:00:00 UTC",
+        "2024-01-01 12",
+        "2024-01-01 x",
+    ],
+    *[
+        "2024-03-10 02:30:00",
+        "2024-01-01 12:00:00+01:30:15",
+        "0000-01-01",
+        "10000-01-01",
+        "+2024-01-01",
+        "-0001-01-01",
+        "2024-01-01T\nx",
+    ],
 ]
 _TRUTHS_AS_TEXT = ["true", "FALSE", " t ", "n", "1", "0", "yes", "maybe", ""]
 TEXTS_TO_READ: dict[pa.DataType, list[str]] = {
@@ -137,12 +177,13 @@ def _ordered(kind: pa.DataType) -> list[Case]:
 
 
 def _casts() -> list[Case]:
-    numbers = (pa.int8(), pa.int32(), INT, pa.float32(), FLOAT, PRICE, WIDE)
+    numbers = (pa.int8(), pa.int32(), INT, pa.float32(), FLOAT, PRICE, WIDE, WHOLE, FRACTION)
     pairs = [(source, target) for source in numbers for target in (*numbers, BOOL, TEXT)]
     pairs += [(BOOL, target) for target in (*numbers, TEXT)]
-    pairs += [(source, TIMESTAMP) for source in (INT, FLOAT, PRICE)]
+    pairs += [(source, TIMESTAMP) for source in (INT, FLOAT, PRICE, WIDE, WHOLE)]
     pairs += [(DATE, TEXT), (DATE, TIMESTAMP), (TIMESTAMP, TEXT), (TIMESTAMP, DATE), (TIMESTAMP, INT)]
     pairs += [(TIMESTAMP, FLOAT), (TIMESTAMP, pa.int32()), (TIMESTAMP, WIDE), (TIMESTAMP, PRICE)]
+    pairs += [(CLOCK, target) for target in (TIMESTAMP, TEXT, DATE, INT, FLOAT, WIDE)]
     return [Case(Cast(column(0, source), target), (source,)) for source, target in pairs if source != target]
 
 

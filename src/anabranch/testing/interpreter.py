@@ -26,6 +26,8 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _DAY = 86_400_000_000
 _WIDE = Context(prec=100)
+_FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+_MOST_SECONDS = 9_223_372_036_854
 
 
 def interpret(expr: Expr, row: Callable[[Column], Value]) -> Value:
@@ -51,7 +53,13 @@ def interpret(expr: Expr, row: Callable[[Column], Value]) -> Value:
                     return value
             return None
         case Call():
-            values = [interpret(argument, row) for argument in expr.arguments]
+            if expr.function in ("divide", "modulo") and not interpret(expr.arguments[1], row):
+                return None
+            values: list[Value] = []
+            for argument in expr.arguments:
+                values.append(interpret(argument, row))
+                if values[-1] is None and expr.function not in ("greatest", "least", "is_null", "is_not_null", "in"):
+                    return None
             return _call(expr, values)
 
 
@@ -292,14 +300,16 @@ def _converted(value: Value, source: pa.DataType, target: pa.DataType) -> Value:
     if pa.types.is_date32(target):
         return _moment(value if time else _instant(value, any_clock=True)).date()
     if pa.types.is_timestamp(target):
-        return _micros(value)
+        return value if time else _micros(value)
     if pa.types.is_integer(target):
         whole = value // 1_000_000 if time else _integer(value)
         if not -(2 ** (target.bit_width - 1)) <= whole < 2 ** (target.bit_width - 1):
             raise ValueError(whole)
         return whole
     if pa.types.is_floating(target):
-        number = value / 1_000_000 if time else _number(value)
+        if pa.types.is_float32(target) and isinstance(value, Decimal):
+            return _nearest_float32(value)
+        number = float(value) / 1e6 if time else _number(value)
         return pa.scalar(number, pa.float64()).cast(target, safe=False).as_py()
     return _decimal(Decimal(value).scaleb(-6) if time else value, target)
 
@@ -308,6 +318,8 @@ def _text(value: Value, source: pa.DataType) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if pa.types.is_timestamp(source):
+        if not _FIRST <= value <= _LAST:
+            raise ValueError(value)
         written = _moment(value).replace(tzinfo=None).isoformat(sep=" ")
         return written.rstrip("0") if value % 1_000_000 else written
     if isinstance(value, float):
@@ -345,7 +357,7 @@ def _integer(value: Value) -> int:
 
 
 def _number(value: Value) -> float:
-    if isinstance(value, str) and not (_is_decimal(value) or value.lower().lstrip("+-") in ("inf", "infinity", "nan")):
+    if isinstance(value, str) and not (_is_decimal(value) or re.fullmatch(r"(?i)[+-]?inf(inity)?|nan", value)):
         raise ValueError(value)
     return float(value)
 
@@ -366,37 +378,50 @@ def _decimal(value: Value, target: pa.DataType) -> Decimal | None:
     return rounded
 
 
+def _nearest_float32(value: Decimal) -> float:
+    near = np.float32(value)
+    around = (near, np.nextafter(near, np.float32(np.inf)), np.nextafter(near, np.float32(-np.inf)))
+    finite = [one for one in around if np.isfinite(one)]
+    # Of two that are equally near, the one whose last bit is zero.
+    return float(min(finite, key=lambda one: (abs(_WIDE.subtract(Decimal(float(one)), value)), one.view(np.int32) & 1)))
+
+
 def _micros(value: Value) -> int:
     match value:
         case datetime.date():
             return (value.toordinal() - _EPOCH.toordinal()) * _DAY
         case str():
             return _instant(value, any_clock=False)
-        case Decimal():
-            micros = int((value * 1_000_000).to_integral_value(ROUND_DOWN))
-        case float():
-            micros = int(value * 1e6)
-        case _:
-            micros = int(value) * 1_000_000
-    if not -(2**63) <= micros < 2**63:
+    if not abs(float(value)) < _MOST_SECONDS:
         raise ValueError(value)
-    return micros
+    match value:
+        case Decimal():
+            return int(_WIDE.multiply(value, Decimal(1_000_000)).to_integral_value(ROUND_DOWN))
+        case float():
+            return int(value * 1e6)
+        case _:
+            return int(value) * 1_000_000
 
 
 def _instant(text: str, any_clock: bool) -> int:
-    date, space, clock = text.replace("T", " ", 1).partition(" ")
+    date, space, clock = re.sub(r"^([0-9-]*)T", r"\1 ", text).partition(" ")
     if not re.fullmatch(r"[0-9]{4}(-[0-9]{1,2}){0,2}", date) or (space and date.count("-") < 2):
         raise ValueError(text)
     year, month, day = (*map(int, date.split("-")), 1, 1)[:3]
     start = _micros(datetime.date(year, month, day))
     if any_clock or not space:
         return start
-    form = r"(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{0,9}))?)? *(?:Z|UTC|GMT|([+-])(\d{1,2}):?(\d{2})?)?"
+    form = r"(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))? *(?:Z|UTC|GMT|([+-])(\d{4}|\d{1,2}(?::\d\d)?))?)?"
     match = re.fullmatch(form, clock, re.ASCII)
     if match is None:
         raise ValueError(text)
-    hour, minute, second, fraction, sign, zone_hour, zone_minute = match.groups("")
+    hour, minute, second, fraction, sign, zone = match.groups("")
     moment = datetime.time(int(hour), int(minute), int(second or 0), int(fraction.ljust(6, "0")[:6]))
     since_midnight = ((moment.hour * 60 + moment.minute) * 60 + moment.second) * 1_000_000 + moment.microsecond
-    zone = (int(zone_hour or 0) * 60 + int(zone_minute or 0)) * 60_000_000
-    return start + since_midnight - (-zone if sign == "-" else zone)
+    if len(zone) == 4 and ":" not in zone:
+        zone = f"{zone[:2]}:{zone[2:]}"
+    hours, minutes = (int(part or 0) for part in (*zone.split(":"), "")[:2])
+    if minutes > 59 or 60 * hours + minutes > 18 * 60:
+        raise ValueError(text)
+    ahead = (60 * hours + minutes) * 60_000_000
+    return start + since_midnight - (-ahead if sign == "-" else ahead)

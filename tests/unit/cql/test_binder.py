@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from anabranch import cql
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.errors import AnabranchError, BindError, UnboundedJoin
 from anabranch.expr import GROUPED, Call, Cast, Column, Expr, Literal, walk
+from anabranch.functions import is_nullable
 from anabranch.plan.logical import Aggregate, Filter, Project, Source
 from anabranch.schema import TIMESTAMP, Field, Schema, type_name
 from anabranch.window import Window
@@ -151,6 +153,10 @@ def test_in_over_expressions_is_a_disjunction() -> None:
         "INTERVAL 1 DAY / 2",
         "POWER(2)",
         "s IN (1)",
+        r"s LIKE 'a\b'",
+        r"s LIKE 'a\\\'",
+        "ROUND(f, 23)",
+        "ROUND(f, -23)",
     ],
 )
 def test_wrong_types_are_refused_with_a_place(expression: str) -> None:
@@ -278,3 +284,33 @@ def test_a_column_is_meant_before_an_alias() -> None:
 def test_aggregate_types(aggregate: str, kind: str) -> None:
     query = cql.compile_query(f"SELECT {aggregate} AS result {GROUPED_FROM}", catalog())
     assert type_name(query.schema.fields[0].type) == kind
+
+
+@pytest.mark.parametrize("pattern", [r"a\\", r"\%\_\\", "", "%"])
+def test_patterns_with_escapes_are_taken(pattern: str) -> None:
+    assert bound(f"s LIKE '{pattern}'").type == pa.bool_()
+
+
+@pytest.mark.parametrize("function", ["GREATEST", "LEAST", "COALESCE"])
+def test_of_one_value_it_is_that_value(function: str) -> None:
+    """Spark knows no GREATEST of one value, so the same query ran in process and failed there."""
+    assert bound(f"{function}(n)") == bound("n")
+
+
+def test_a_cast_that_makes_null_is_nullable() -> None:
+    assert is_nullable(bound("CAST(COALESCE(f, 0.0) AS DECIMAL(10, 2))"))
+    assert not is_nullable(bound("CAST(COALESCE(i, 0) AS DECIMAL(20, 0))"))
+
+
+@pytest.mark.parametrize("number", ["1e100", "1e308", "1e-308", "1e38"])
+def test_a_number_too_long_for_a_decimal_is_a_double_beside_one(number: str) -> None:
+    """Numbers of more than 76 digits came out of Python as an InvalidOperation."""
+    call = bound(f"d < {number}")
+    assert isinstance(call, Call)
+    assert {argument.type for argument in call.arguments} == {pa.float64()}
+
+
+def test_a_round_number_beside_a_decimal_is_exact() -> None:
+    call = bound("d < 1e3")
+    assert isinstance(call, Call)
+    assert call.arguments[1] == Literal(Decimal(1000), pa.decimal128(10, 2))

@@ -80,6 +80,9 @@ DRAWN: dict[pa.DataType, st.SearchStrategy[Any]] = {
     edges.PRICE: st.decimals("-99999999.99", "99999999.99", places=2),
     edges.RATE: st.decimals("-99.9999", "99.9999", places=4),
     edges.WIDE: st.decimals("-99999999999999999999", "99999999999999999999", places=18),
+    edges.WHOLE: st.integers(-(10**38) + 1, 10**38 - 1).map(Decimal),
+    edges.FRACTION: st.integers(-(10**38) + 1, 10**38 - 1).map(lambda units: Decimal(f"{units}E-38")),
+    edges.CLOCK: st.integers(-(2**63), 2**63 - 1),
     TEXT: st.text(alphabet="aAbß é%_\\\u0130\n", max_size=5),
     edges.DATE: st.dates(),
     TIMESTAMP: st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999),
@@ -107,6 +110,16 @@ def test_a_branch_not_taken_cannot_fail() -> None:
     square = Call("multiply", (x, x), INT)
     small = Call("less", (x, Literal(100, INT)), BOOL)
     assert by_engine(Call("case", (small, square, Literal(-1, INT)), INT), table).to_pylist() == [9, -1, -1]
+    nonsense = Cast(Literal("x", TEXT), INT)
+    always = Call("is_null", (Literal(None, INT),), BOOL)
+    assert by_engine(Call("case", (always, x, nonsense), INT), table).to_pylist() == [3, 2**62, None]
+    assert by_engine(Call("or", (always, Call("equal", (x, nonsense), BOOL)), BOOL), table).to_pylist() == [True] * 3
+    assert by_engine(nonsense, table.slice(0, 0)).to_pylist() == []
+    none = Call("modulo", (nonsense, Call("subtract", (x, x), INT)), INT)
+    assert by_engine(none, table).to_pylist() == [None] * 3
+    huge = pa.table({"c0": pa.array([None, 2**62]), "c1": pa.array([2**62, None], INT)})
+    double = Call("add", (column(1, INT), column(1, INT)), INT)
+    assert by_engine(Call("less", (x, double), BOOL), huge).to_pylist() == [None, None]
     odd = Call("equal", (square, Literal(9, INT)), BOOL)
     assert by_engine(Call("and", (small, odd), BOOL), table).to_pylist() == [True, False, None]
     large = Call("greater_equal", (x, Literal(100, INT)), BOOL)
@@ -167,3 +180,15 @@ def test_wide_decimals_keep_every_digit() -> None:
     table = pa.table({"c0": pa.array([value], edges.WIDE)})
     assert by_engine(Cast(column(0, edges.WIDE), TEXT), table).to_pylist() == [str(value)]
     assert by_engine(Cast(column(0, edges.WIDE), FLOAT), table).to_pylist() == [float(value)]
+
+
+def test_what_stands_under_a_null_cannot_overflow() -> None:
+    """Arrow adds durations and times also where one of them is NULL, with whatever bytes lie there."""
+    hidden = pa.Array.from_buffers(INTERVAL, 1, [pa.py_buffer(b"\0"), pa.py_buffer(np.array([-(2**63)]).tobytes())])
+    table = pa.table({"c0": hidden, "c1": pa.array([-(2**62)], INTERVAL), "c2": pa.array([2**62])})
+    for expr in (
+        Call("add", (column(0, INTERVAL), column(1, INTERVAL)), INTERVAL),
+        Call("multiply", (column(0, INTERVAL), column(2, INT)), INTERVAL),
+        Call("negate", (column(0, INTERVAL),), INTERVAL),
+    ):
+        assert by_engine(expr, table).to_pylist() == [None]

@@ -167,3 +167,37 @@ def test_a_plan_that_was_not_rewritten_has_no_normal_form() -> None:
 def test_rules_are_named_after_their_files() -> None:
     for rule in RULES:
         assert rule.__module__ == f"anabranch.rewrite.{rule.__name__}"
+
+
+def test_a_literal_is_not_copied_to_a_key_it_cannot_be_compared_with() -> None:
+    """Each comparison of the text fits 38 digits; the one that was inferred did not, and a bare ValueError came out."""
+    known = Catalog()
+    sizes = {"x": pa.int64(), "long": pa.decimal128(38, 0), "fine": pa.decimal128(38, 18)}
+    schema = Schema((Field("ts", TIMESTAMP), *(Field(name, kind) for name, kind in sizes.items())))
+    known.register(StreamDeclaration("s", schema, "ts"))
+    text = f"SELECT a.x FROM {FROM} WHERE a.x = b.long AND a.x = c.fine AND c.fine = 1.5"
+    query = normal_form(text, rewrite(cql.bind(text, known)))
+    filters = {relation.name: str(relation.filter) for relation in query.graph.relations}
+    assert "1.5" in filters["a"]
+    assert "1.5" in filters["c"]
+    assert "1.5" not in filters["b"]
+
+
+def test_a_null_test_of_a_cast_that_makes_null_is_kept() -> None:
+    """What is not a number has no decimal: the cast of a column without NULLs may be NULL. It was folded to FALSE."""
+    known = Catalog()
+    known.register(StreamDeclaration("s", Schema((Field("ts", TIMESTAMP), Field("f", pa.float64(), False))), "ts"))
+    text = "SELECT a.f FROM s AS a WHERE CAST(a.f AS DECIMAL(10, 2)) IS NULL"
+    (relation,) = normal_form(text, rewrite(cql.bind(text, known, allow_unbounded=True))).graph.relations
+    assert relation.filter is not None
+    rows = pa.array([1.5, float("nan")])
+    assert evaluate(relation.filter, lambda _: rows, 2).to_pylist() == [False, True]
+
+
+def test_keys_that_a_cast_makes_null_are_dropped_early() -> None:
+    known = Catalog()
+    known.register(StreamDeclaration("s", Schema((Field("ts", TIMESTAMP), Field("f", pa.float64(), False))), "ts"))
+    sides = " = ".join(f"CAST({name}.f AS DECIMAL(10, 2))" for name in ("a", "b"))
+    text = f"SELECT a.f FROM s [RANGE 1 MINUTE] AS a, s [RANGE 1 MINUTE] AS b WHERE {sides}"
+    for relation in normal_form(text, rewrite(cql.bind(text, known))).graph.relations:
+        assert str(relation.filter) == f"CAST({relation.name}.f AS DECIMAL(10,2)) IS NOT NULL"

@@ -1,9 +1,10 @@
 """Expressions as Spark SQL text with the meaning that the engine gives them.
 
 The text is for sessions in ANSI mode (Spark's default), where overflow and casts that do not fit are errors; where the
-language wants NULL instead, the `try_` functions are used. It does not depend on the session's time zone: dates and
-clock fields are taken from microseconds since the epoch, and a wall clock without a zone is that of UTC, as in the
-engine.
+language wants NULL instead, the `try_` functions are used. Where Spark accepts more than the engine (it reads a time in
+the zone of a city, and cuts a number of seconds that no timestamp can hold), the text refuses it. It does not depend on
+the session's time zone: dates and clock fields are taken from microseconds since the epoch, and a wall clock without a
+zone is that of UTC.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
+import re
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -18,18 +20,28 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import SparkSession, types
 from pyspark.sql import functions as f
 
-from anabranch.errors import ExpressionError, HostError
+from anabranch.engine.evaluate_casts import (
+    DATE_FORM,
+    DAY,
+    FIRST_DAY,
+    FLOAT_FORM,
+    LAST_DAY,
+    NUMBER_FORM,
+    SECONDS_LIMIT,
+    TIMESTAMP_FORM,
+)
+from anabranch.errors import HostError
 from anabranch.expr import Call, Cast, Column, Expr, Literal, can_fail
 from anabranch.host.spark.arrow_schema import data_type
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.schema import is_decimal, is_float, is_integer, is_text
+from anabranch.schema import TIMESTAMP, is_decimal, is_float, is_integer, is_text, type_name
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
-_DAY = 86_400_000_000
 _EPOCH_LOCAL = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
 _MICRO = "INTERVAL '0 00:00:00.000001' DAY TO SECOND"
-_MOST_DIGITS = 22
+_EXACT_DIGITS = 34
+"""Spark negates decimals with this many digits; longer ones it rounds."""
 
 _INFIX = {
     "add": "+",
@@ -47,7 +59,6 @@ _INFIX = {
 _PREFIX = {
     "divide": "try_divide",
     "modulo": "try_mod",
-    "abs": "abs",
     "coalesce": "coalesce",
     "exp": "exp",
     "ln": "ln",
@@ -91,10 +102,10 @@ def to_column(expr: Expr) -> SparkColumn:
     """The expression over the columns of one frame."""
     if isinstance(expr, Column) and not _is_wall_clock(expr.type):
         return f.col(quote(expr.name))
-    return f.expr(to_spark_sql(expr, _of_frame))
+    return f.expr(to_spark_sql(expr, of_frame))
 
 
-def _of_frame(column: Column) -> str:
+def of_frame(column: Column) -> str:
     """A column of the frame; a wall clock as the time at which UTC shows it.
 
     Left to itself, Spark would take it for the time at which the session's zone does, which two clocks may share.
@@ -122,8 +133,12 @@ def require_ansi(spark: SparkSession, graph: JoinGraph) -> None:
                 )
 
 
-def key_code(key: SparkColumn, kind: pa.DataType) -> SparkColumn:
+def key_code(expr: Expr, kind: pa.DataType) -> SparkColumn:
     """A BIGINT code of a key: the value itself where it fits, else the hash that `engine.codes.key_codes` gives."""
+    if pa.types.is_timestamp(kind) and expr.type != kind:
+        # Left to Spark, a date or a wall clock would become an instant in the session's zone.
+        expr = Cast(expr, kind)
+    key = to_column(expr)
     if is_integer(kind) or pa.types.is_boolean(kind):
         return key.cast(types.LongType())
     if pa.types.is_date32(kind):
@@ -143,7 +158,7 @@ def spark_type(kind: pa.DataType) -> str:
     if is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     if pa.types.is_timestamp(kind):
-        return "TIMESTAMP"
+        return "TIMESTAMP_LTZ"
     if pa.types.is_duration(kind):
         return "INTERVAL DAY TO SECOND"
     if is_text(kind):
@@ -206,9 +221,9 @@ def _call(expr: Call, arguments: list[str]) -> str:
     kind = expr.arguments[0].type
     if function in _INFIX:
         if pa.types.is_timestamp(expr.type):
-            # Spark adds intervals on the session's wall clock; without a zone there is nothing to jump.
-            local = f"{_local(arguments[0])} {_INFIX[function]} {arguments[1]}"
-            return _from_local(local)
+            # Spark adds intervals on the session's wall clock, which jumps in spring.
+            moved = f"unix_micros({arguments[0]}) {_INFIX[function]} (({arguments[1]}) DIV {_MICRO})"
+            return f"timestamp_micros({moved})"
         if function == "subtract" and pa.types.is_timestamp(kind):
             return f"({_local(arguments[0])} - {_local(arguments[1])})"
         if is_decimal(expr.type):
@@ -230,8 +245,16 @@ def _special(function: str, arguments: list[str], expr: Call) -> str:
     match function:
         case "not":
             return f"(NOT {value})"
+        case "negate" if is_long_decimal(expr.type):
+            written = f"CAST({value} AS STRING)"
+            turned = f"CASE WHEN {value} < 0 THEN ltrim('-', {written}) ELSE concat('-', {written}) END"
+            return f"CAST({turned} AS {spark_type(expr.type)})"
         case "negate":
             return f"(- {value})"
+        case "abs" if is_long_decimal(expr.type):
+            return f"CAST(ltrim('-', CAST({value} AS STRING)) AS {spark_type(expr.type)})"
+        case "abs":
+            return f"abs({value})"
         case "is_null":
             return f"({value} IS NULL)"
         case "is_not_null":
@@ -275,15 +298,14 @@ def _round(value: str, digits: Expr) -> str:
         return "CAST(NULL AS DOUBLE)"
     assert isinstance(digits.value, int), digits
     places = digits.value
-    if abs(places) > _MOST_DIGITS:
-        raise ExpressionError(f"ROUND keeps at most {_MOST_DIGITS} digits, not {places}")
     scaled = f"abs({value}) {'*' if places >= 0 else '/'} 1e{abs(places)}"
     return f"CASE WHEN {scaled} < 1e15 THEN round({value}, {places}) + 0D ELSE {value} END"
 
 
 def _date(time: str) -> str:
     """The UTC date of a timestamp."""
-    return f"date_from_unix_date(CAST((unix_micros({time}) - pmod(unix_micros({time}), {_DAY}L)) DIV {_DAY}L AS INT))"
+    micros = f"unix_micros({time})"
+    return f"date_from_unix_date(CAST({micros} DIV {DAY}L - IF({micros} % {DAY}L < 0L, 1L, 0L) AS INT))"
 
 
 def _local(time: str) -> str:
@@ -296,16 +318,79 @@ def _from_local(time: str) -> str:
     return f"timestamp_micros((({time}) - {_EPOCH_LOCAL}) DIV {_MICRO})"
 
 
+def is_long_decimal(kind: pa.DataType) -> bool:
+    return is_decimal(kind) and bool(kind.precision > _EXACT_DIGITS)
+
+
 def _cast(value: str, source: pa.DataType, target: pa.DataType) -> str:
-    if pa.types.is_timestamp(target) and is_text(source):
-        # A text without a zone means UTC, whatever the session's zone.
-        zoned = f"rlike(trim({value}), '(Z|UTC|GMT|[0-9]{{1,2}}:[0-9]{{2}}.*[+-][0-9:]+)$')"
-        unzoned = _from_local(f"CAST({value} AS TIMESTAMP_NTZ)")
-        return f"CASE WHEN {zoned} THEN CAST({value} AS TIMESTAMP) ELSE {unzoned} END"
-    if pa.types.is_timestamp(target) and pa.types.is_date32(source):
-        return f"timestamp_micros(unix_date({value}) * {_DAY}L)"
-    if pa.types.is_timestamp(source) and is_text(target):
-        return f"CAST({_local(value)} AS STRING)"
+    if _is_wall_clock(source):
+        source = TIMESTAMP  # as `of_frame` reads it
+    if source == target:
+        return value
+    if is_text(source):
+        return _read(value, target)
+    if pa.types.is_timestamp(target):
+        return _instant(value, source)
+    if is_text(target) and (pa.types.is_timestamp(source) or pa.types.is_date32(source)):
+        return _written_time(value, source)
     if pa.types.is_timestamp(source) and pa.types.is_date32(target):
         return _date(value)
+    if is_float(source) and target == pa.int64():
+        # Spark takes 2**63 for the largest BIGINT.
+        return _refused(f"{value} >= 9223372036854775808D", value, target, f"CAST({value} AS BIGINT)")
+    if is_decimal(source) and is_integer(target):
+        # By way of a BIGINT: Spark rounds long fractions on the direct way to smaller integers.
+        value = f"CAST({value} AS BIGINT)"
     return f"CAST({value} AS {spark_type(target)})"
+
+
+def _read(text: str, target: pa.DataType) -> str:
+    """A text as a value, if it has the plain form of one."""
+    form = (
+        NUMBER_FORM
+        if is_decimal(target)
+        else FLOAT_FORM
+        if is_float(target)
+        else rf"(?!0000){DATE_FORM}"
+        if pa.types.is_date32(target)
+        else rf"(?!0000){TIMESTAMP_FORM}"
+        if pa.types.is_timestamp(target)
+        else None
+    )
+    if form is None:
+        return f"CAST({text} AS {spark_type(target)})"
+    blanks = r"[\x00-\x20\x7f]*"
+    plain = re.sub(r"\?P<\w+>", "", rf"\A{blanks}(?:{form}){blanks}\z")
+    refused = f"NOT rlike({text}, {_text_literal(plain)})"
+    if not pa.types.is_timestamp(target):
+        return _refused(refused, text, target, f"CAST({text} AS {spark_type(target)})")
+    # A text without a zone means UTC, whatever the session's zone.
+    zoned = f"rlike({text}, {_text_literal(rf'(?:Z|UTC|GMT|:.*[+-][0-9:]+){blanks}{chr(92)}z')})"
+    unzoned = _from_local(f"CAST({text} AS TIMESTAMP_NTZ)")
+    return _refused(refused, text, target, f"CASE WHEN {zoned} THEN CAST({text} AS TIMESTAMP_LTZ) ELSE {unzoned} END")
+
+
+def _instant(value: str, source: pa.DataType) -> str:
+    """The timestamp of a date's first instant, or of a number of seconds."""
+    if pa.types.is_date32(source):
+        return f"timestamp_micros(unix_date({value}) * {DAY}L)"
+    if pa.types.is_timestamp(source):
+        return value
+    refused = f"CAST({value} AS DOUBLE) >= {SECONDS_LIMIT}D OR CAST({value} AS DOUBLE) <= -{SECONDS_LIMIT}D"
+    return _refused(refused, value, TIMESTAMP, f"CAST({value} AS TIMESTAMP_LTZ)")
+
+
+def _written_time(value: str, source: pa.DataType) -> str:
+    """A date or timestamp as text; only years of four digits have one."""
+    if pa.types.is_date32(source):
+        place, first, last, written = f"unix_date({value})", FIRST_DAY, LAST_DAY, f"CAST({value} AS STRING)"
+    else:
+        place, first, last = f"unix_micros({value})", FIRST_DAY * DAY, LAST_DAY * DAY + DAY - 1
+        written = f"CAST({_local(value)} AS STRING)"
+    return _refused(f"{place} < {first}L OR {place} > {last}L", place, pa.string(), written)
+
+
+def _refused(condition: str, value: str, target: pa.DataType, otherwise: str) -> str:
+    """The second text, but an error where the condition is true."""
+    said = f"concat('\\'', CAST({value} AS STRING), '\\' is not a {type_name(target)}')"
+    return f"CASE WHEN {condition} THEN raise_error({said}) ELSE {otherwise} END"

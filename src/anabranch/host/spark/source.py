@@ -83,7 +83,7 @@ def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: D
             selected[wire] = f.xxhash64(*map(_named, _hashable(frame)))
         else:
             key = keys[code]
-            selected[wire] = key_code(to_column(key.expression(relation.name)), key.type)
+            selected[wire] = key_code(key.expression(relation.name), key.type)
             if isinstance(layout.query, Bundle):
                 # Rows without this key are of use to the queries that do not compare it; the others filter them.
                 selected[wire] = f.coalesce(selected[wire], f.lit(0))
