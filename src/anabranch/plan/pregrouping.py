@@ -30,10 +30,12 @@ import pyarrow as pa
 from anabranch.expr import AggregateCall, Column, Expr, can_fail, columns, relations
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import Grouping
-from anabranch.schema import is_fixed_width, is_float, is_integer
+from anabranch.schema import is_decimal, is_fixed_width, is_float, is_integer
 
 WHOLE_SUM = pa.decimal128(38, 0)
 """Sums of integers travel as decimals: Arrow's sums of integers wrap silently."""
+_LONGEST = 38
+"""Sums of decimals wrap likewise where they may need more digits than there are."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Part:
     aggregate: int
     function: str
     type: pa.DataType
+    word: int | None = None
+    """Of a sum of long decimals: whether this is the sum of the lower (0) or of the upper (1) 64 bits."""
 
 
 def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
@@ -57,6 +61,8 @@ def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
             return (Part(f"{name}.count", position, "count", pa.int64()),)
         case "sum" if is_integer(aggregate.type):
             return (Part(f"{name}.sum", position, "sum", WHOLE_SUM),)
+        case "sum" if is_decimal(aggregate.type) and aggregate.type.precision == _LONGEST:
+            return tuple(Part(f"{name}.word{word}", position, "sum", WHOLE_SUM, word) for word in (0, 1))
         case ("min" | "max") as least if is_float(aggregate.type):
             return (Part(f"{name}.{least}", position, least, pa.int64()),)
         case other:

@@ -190,6 +190,7 @@ def grouped_queries(draw: st.DrawFn, streams: int, relations: int, *, plain: boo
         f"MAX({first}.p) AS high",
         f"AVG({last}.p) AS mean",
         f"SUM({first}.d) AS sd",
+        f"SUM(CAST({first}.d AS DECIMAL(38, 2))) AS sl",
         f"MIN({first}.f) AS lf",
         f"MAX({last}.f) AS hf",
     ]

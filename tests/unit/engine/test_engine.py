@@ -261,6 +261,44 @@ def test_a_sum_that_overflows_ends_the_query() -> None:
         host.step(rows)
 
 
+@pytest.mark.parametrize("kind", ["decimal(38,0)", "decimal(30,5)"])
+def test_a_sum_of_long_decimals_is_right_or_ends_the_query(kind: str) -> None:
+    """Arrow's sums of decimals wrap as those of integers do: three times 6e37 made a negative sum."""
+    catalog = Catalog()
+    catalog.register(StreamDeclaration("a", parse_schema(f"ts timestamp, k bigint, d {kind}"), "ts"))
+    text = "SELECT a.k AS k, SUM(a.d) AS total FROM a [RANGE 9 SECONDS SLIDE 10 SECONDS] GROUP BY a.k"
+    query = compile_query(text, catalog)
+    field = query.graph.relations[0].schema.find("d")
+    assert field is not None
+    size = 10 ** (field.type.precision - field.type.scale) - 1
+    largest, least = Decimal(size), Decimal(-size)
+
+    def summed(values: list[Decimal | None]) -> object:
+        times = pa.array([1] * len(values) + [11], pa.int64()).cast(pa.timestamp("s")).cast(TIMESTAMP)
+        keys = pa.array([0] * len(values) + [1])
+        rows = pa.table({"ts": times, "k": keys, "d": pa.array([*values, None], field.type)})
+        return LocalHost(query, mjoin(("a",)), slots=2).step({"a": rows}).column("total").to_pylist()
+
+    assert summed([largest, Decimal(-5), None, largest, least]) == [size - 5]
+    assert summed([least, Decimal(7)]) == [7 - size]
+    assert summed([None]) == [None]
+    if field.type.precision == 38:
+        with pytest.raises(ExpressionError, match="SUM"):
+            summed([largest] * 2)
+        with pytest.raises(ExpressionError, match="SUM"):
+            summed([least] * 4)
+
+
+def test_an_output_cannot_fail_on_a_group_that_having_leaves_out() -> None:
+    text = (
+        "SELECT a.k AS k, CAST(SUM(a.v) AS TINYINT) AS small FROM a [RANGE 9 SECONDS SLIDE 10 SECONDS] "
+        "GROUP BY a.k HAVING SUM(a.v) < 100"
+    )
+    host = LocalHost(compile_query(text, catalog_of()), mjoin(("a",)))
+    rows = read_rows(catalog_of(), ["a 1 0 1000", "a 1 1 7", "a 11 0 0"])
+    assert answer_lines(host.step(rows)) == ("1 7",)
+
+
 def test_every_boundary_is_answered_once_however_late_the_watermark_comes() -> None:
     text = "SELECT WINDOW_END() AS at, COUNT(*) AS n FROM a [RANGE 3 SECONDS SLIDE 2 SECONDS]"
     for cut in (1, 2, 30):

@@ -4,8 +4,9 @@ A combination counts at every boundary B (a multiple of the slide) with newest <
 combinations is first reduced by (first boundary, last boundary, keys), then spread over its boundaries and kept as
 parts per boundary. When the watermark passes a boundary its parts are reduced once more and leave. Parts of several
 slots merge the same way; `finish` turns merged parts into answers. AVG travels as a sum and a count, the sum of
-integers as a decimal (Arrow's sums wrap silently), the least or greatest float as its place in SQL's order (Arrow
-passes over NaN, which SQL takes for the greatest number).
+integers as a decimal (Arrow's sums wrap silently), the sum of long decimals as the sums of their two words (those wrap
+too), the least or greatest float as its place in SQL's order (Arrow passes over NaN, which SQL takes for the greatest
+number).
 
 The pending parts are derived: they can be recomputed from the live base rows, which a grouped query therefore keeps
 until the watermark has passed every boundary they can count at.
@@ -15,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anabranch.engine.codes import decimal_words
 from anabranch.engine.evaluate import evaluate, evaluate_mask
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena
@@ -167,16 +170,19 @@ def finish(query: Query, parts: pa.Table) -> pa.Table:
             total = _flat(merged, f"part{i}.sum")
             columns[f"aggregate{i}"] = pc.divide(total, pc.if_else(pc.equal(count, 0), None, count).cast(pa.float64()))
         else:
-            columns[f"aggregate{i}"] = _final(aggregate, _flat(merged, f"part{i}.{aggregate.function}"))
+            columns[f"aggregate{i}"] = _final(aggregate, [_flat(merged, part.name) for part in parts_of(i, aggregate)])
 
     def read(column: Column) -> pa.Array:
         return columns[column.name]
 
-    answers = [evaluate(output.expression, read, merged.num_rows) for output in query.outputs]
-    table = pa.table(answers, names=list(query.schema.names))
+    length = merged.num_rows
     if grouping.having is not None:
-        table = table.filter(pa.array(evaluate_mask(grouping.having, read, merged.num_rows)))
-    return table
+        # Before the outputs: they may fail on groups that are not asked for.
+        passes = pa.array(evaluate_mask(grouping.having, read, length))
+        columns = {name: column.filter(passes) for name, column in columns.items()}
+        length = len(columns[BOUNDARY.name])
+    answers = [evaluate(output.expression, read, length) for output in query.outputs]
+    return pa.table(answers, names=list(query.schema.names))
 
 
 def _parts(grouping: Grouping) -> list[Part]:
@@ -184,8 +190,9 @@ def _parts(grouping: Grouping) -> list[Part]:
     return [part for i, aggregate in enumerate(grouping.aggregates) for part in parts_of(i, aggregate)]
 
 
-def _final(aggregate: AggregateCall, part: pa.Array) -> pa.Array:
-    """The value of an aggregate that travels as one part."""
+def _final(aggregate: AggregateCall, parts: Sequence[pa.Array]) -> pa.Array:
+    """The value of an aggregate other than AVG, of its merged parts."""
+    part = parts[0] if len(parts) == 1 else _joined_words(parts[0], parts[1], aggregate.type.scale)
     if aggregate.function in {"min", "max"} and is_float(aggregate.type):
         return _in_order(part).cast(aggregate.type)
     try:
@@ -196,6 +203,13 @@ def _final(aggregate: AggregateCall, part: pa.Array) -> pa.Array:
             detail=str(error),
             hint="cast its argument to decimal or double, or use a shorter window",
         ) from error
+
+
+def _joined_words(lower: pa.Array, upper: pa.Array, scale: int) -> pa.Array:
+    """The sum of some decimals, which may be too long, from the sums of their lower and upper words."""
+    wide = pa.decimal256(38, 0)
+    units = pc.add(pc.multiply(upper.cast(wide), pa.scalar(Decimal(2**64), pa.decimal256(20, 0))), lower.cast(wide))
+    return pa.Array.from_buffers(pa.decimal256(76, scale), len(units), units.buffers(), offset=units.offset)
 
 
 def _order_of(floats: pa.Array) -> pa.Array:
@@ -245,6 +259,10 @@ def _raw_part(part: Part, argument: pa.Array | None, length: int) -> pa.Array:
     if part.function == "count":
         return pa.array(np.ones(length, dtype=np.int64)) if argument is None else argument.is_valid().cast(pa.int64())
     assert argument is not None
+    if part.word is not None:
+        words = np.ascontiguousarray(decimal_words(argument)[:, part.word])
+        missing = argument.is_null().to_numpy(zero_copy_only=False)
+        return pa.array(words if part.word else words.view(np.uint64), mask=missing).cast(part.type)
     if part.function != "sum" and is_float(argument.type):
         return _order_of(argument)
     return argument.cast(part.type)
