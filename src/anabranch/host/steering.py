@@ -75,7 +75,7 @@ class Steering:
         self._triggers: dict[int, str] = {}
         self._wish: Wish | None = None
         self._given_up: Wish | None = None
-        self._under_way: Change | None = None
+        self._under_way: list[Change] = []
         self._lock = threading.Lock()
 
     @property
@@ -119,11 +119,11 @@ class Steering:
     def abort(self, reason: str = "asked for") -> None:
         """With the next batch all slots of the change under way, or asked for, go back to the plans they had."""
         with self._lock:
-            if self._wish is None and self._under_way is None:
+            if self._wish is None and not self._under_way:
                 raise MigrationError("no change of plan is under way", hint="only such a change can be aborted")
             self._wish = None
-            if self._under_way is not None:
-                self._obey(self._under_way.abort(reason))
+            for change in self._under_way:
+                self._obey(change.abort(reason))
 
     def freeze(self, frozen: bool = True) -> None:
         """Keeps the loop from changing anything, or lets it again; it goes on watching.
@@ -170,7 +170,8 @@ class Steering:
             if scheduled:
                 self._wish = Wish(scheduled, "schedule")
             if self._wish is not None:
-                self._under_way, instructions = begin(self._wish, self._plans, batch, self._query.graph)
+                change, instructions = begin(self._wish, self._plans, batch, self._query.graph)
+                self._under_way.append(change)
                 self._obey(instructions)
                 self._wish = None
             now = tuple(replace(plan, learns=slot in self._triggers) for slot, plan in enumerate(self.plans))
@@ -186,7 +187,7 @@ class Steering:
         """
         with self._lock:
             # What the batch was like, before the change under way makes its next move.
-            plans, changing = self.plans, set(self._under_way.slots if self._under_way else ())
+            plans, changing = self.plans, set(self._changing)
             records = self._progress(batch, reports)
             for together, loop in self._loops:
                 plan = plans[together[0]].plan
@@ -197,6 +198,10 @@ class Steering:
                 decision = loop.observe(seen)
                 if decision is None:
                     continue
+                if decision.action == "migrate" and self._wish is not None and self._wish.by == "user":
+                    decision = replace(
+                        decision, action="keep", reason=f"another change was asked for; otherwise: {decision.reason}"
+                    )
                 records.append({**decision.to_json(), "slots": list(together)})
                 if decision.action == "migrate" and decision.strategy is not None:
                     chosen = dict.fromkeys(together, SlotPlan(decision.proposed, decision.strategy))
@@ -254,7 +259,7 @@ class Steering:
     def _mesh_records(self, batch: int, several: list[Found]) -> list[Record]:
         """Decisions on what was found; slots whose mesh is worth it take it with the next batch."""
         records, chosen = [], {}
-        is_busy = self._under_way is not None or self._wish is not None
+        is_busy = bool(self._under_way) or self._wish is not None
         for found in several:
             flow = self._watches[found.slot].flow
             if flow is None:
@@ -276,17 +281,22 @@ class Steering:
                 self._plans[instruction.slot] = SlotPlan(instruction.plan, instruction.strategy)
 
     def _progress(self, batch: int, reports: Reports) -> list[Record]:
-        """Records of the change under way, which goes on with the next batch."""
-        if self._under_way is None:
-            return []
-        instructions, records = self._under_way.progress(batch, reports)
-        self._obey(instructions)
-        if self._under_way.is_over:
-            self._under_way = None
-        return records
+        """Records of the changes under way, which go on with the next batch."""
+        told: list[Record] = []
+        for change in self._under_way:
+            instructions, records = change.progress(batch, reports)
+            self._obey(instructions)
+            told += records
+        self._under_way = [change for change in self._under_way if not change.is_over]
+        return told
+
+    @property
+    def _changing(self) -> list[int]:
+        """The slots of the changes under way; where each slot adapts by itself there may be several changes at once."""
+        return sorted(slot for change in self._under_way for slot in change.slots)
 
     def _require_rest(self) -> None:
-        busy = self._under_way.slots if self._under_way else sorted(self._wish.plans) if self._wish else []
+        busy = self._changing or (sorted(self._wish.plans) if self._wish else [])
         if busy:
             raise MigrationError(
                 "the query is changing its plan already",

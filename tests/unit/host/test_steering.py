@@ -270,6 +270,45 @@ def test_slots_may_adapt_each_by_what_it_sees() -> None:
     assert seen[0,] != seen[1,]
 
 
+def test_a_slot_that_changes_does_not_end_the_change_of_another() -> None:
+    """The second change was taken for the only one: the first never ended, its slot learnt from two tracks and died."""
+    gate = Gate(ratio=1.0, cores=0.0, horizon=1e9, cool_down=Interval(batches=1))
+    adapt = Settings(policy=Periodic(Interval(batches=2)), gate=gate, scope="slot", remember=2)
+    host = LocalHost(QUERY, RIGHT, slots=2, adapt=adapt)
+    drifting(host, 1, matching="bc")
+    host.migrate(LEFT, "parallel-track", slots=[0])
+    drifting(host, 16, matching="bc")
+    told = [(r["slots"], r["phase"], r["by"], r["batch"]) for r in host.records if r["kind"] == "migration"]
+    other = next(batch for slots, phase, by, batch in told if slots == [1] and phase == "began")
+    ended = next(batch for slots, phase, by, batch in told if slots == [0] and (phase, by) == ("ended", "user"))
+    assert 0 < other < ended
+    learnt = [r["batch"] for r in host.records if r["kind"] == "decision" and r["slots"] == [0]]
+    assert min(learnt) > ended
+
+
+def test_what_a_user_asks_for_is_not_overruled_by_a_loop() -> None:
+    """A decision of the loop took the place of a change that was asked for while its batch ran."""
+    gate = Gate(cores=0.0, horizon=1e9)
+    adapt = Settings(policy=Periodic(Interval(batches=3)), gate=gate, remember=4)
+    host = LocalHost(QUERY, RIGHT, adapt=adapt)
+    while not any(record.get("action") == "migrate" for record in host.records):
+        drifting(host, 1, matching="bc")
+    deciding = host.batch
+    host = LocalHost(QUERY, RIGHT, adapt=adapt)
+    drifting(host, deciding - 1, matching="bc")
+    plans = host.steering.next(host.batch)  # the batch takes its plans, and then the user speaks
+    host.steering.next = lambda batch: plans  # type: ignore[method-assign]
+    host.migrate(LEFT)
+    drifting(host, 1, matching="bc")
+    del host.steering.next
+    decision = next(record for record in host.records if record["kind"] == "decision")
+    assert decision["action"] == "keep"
+    assert decision["reason"].startswith("another change was asked for; otherwise: saves")
+    drifting(host, 1, matching="bc")
+    assert host.plan == LEFT
+    assert host.records[-2]["by"] == "user"
+
+
 @pytest.mark.parametrize(("keys", "merges"), [(20, True), (0, False)])
 def test_the_loop_merges_rows_where_many_share_a_key_and_not_where_none_do(keys: int, merges: bool) -> None:
     window = "[RANGE 8 SECONDS SLIDE 4 SECONDS]"
