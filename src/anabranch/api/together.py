@@ -14,7 +14,7 @@ from anabranch.errors import BundleError, SpecError
 from anabranch.host.spark.bundle_sink import BundleSink
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.parquet_sink import ParquetSink
-from anabranch.host.spark.sink import FileSink, Sink
+from anabranch.host.spark.sink import FileSink, Sink, WriterSink
 from anabranch.optimize import Choice
 from anabranch.plan.bundle import Bundle, BundlePlan, bundle, describe
 from anabranch.plan.execution import DEFAULT_EXECUTION
@@ -40,6 +40,11 @@ class Together(RunSettings):
         self._session = session
         self._writers = dict(sorted(writers.items()))
         for name, writer in self._writers.items():
+            if not isinstance(writer, ContinuousQueryWriter):
+                raise SpecError(
+                    f"query '{name}' is given as {type(writer).__name__}",
+                    hint=f"give its writer, with a sink: together({name}=query.writeStream.option('path', …))",
+                )
             said = [*writer._said(), *(["an execution model"] if writer._execution != DEFAULT_EXECUTION else [])]
             if said:
                 raise SpecError(
@@ -124,11 +129,22 @@ class Together(RunSettings):
 
 
 def _refuse_one_place(sinks: Mapping[str, Sink]) -> None:
-    """Files carry the name of the run, so two queries would replace each other's in one folder."""
+    """Files, and Delta's transactions, carry the name of the run: in one place queries would replace each other's."""
     places: dict[str, str] = {}
     for name, sink in sinks.items():
-        if isinstance(sink, FileSink | ParquetSink) and (other := places.setdefault(sink.place, name)) != name:
+        place = _place(sink)
+        if place is not None and (other := places.setdefault(place, name)) != name:
             raise SpecError(
-                f"queries '{other}' and '{name}' write to the same folder '{sink.path}'",
+                f"queries '{other}' and '{name}' write to the same folder '{place}'",
                 hint="give each query a folder of its own",
             )
+
+
+def _place(sink: Sink) -> str | None:
+    match sink:
+        case FileSink() | ParquetSink():
+            return sink.place
+        case WriterSink():
+            return sink.options.get("path", "").rstrip("/") or None
+        case _:
+            return None

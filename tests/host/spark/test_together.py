@@ -154,6 +154,8 @@ def test_what_cannot_run_together_is_refused_by_name(spark: SparkSession, tmp_pa
     for path in (f"{tmp_path}/two", f"file:{tmp_path}/two/", f"file://{tmp_path}/one/../two"):
         with pytest.raises(SpecError, match="queries 'three' and 'two' write to the same folder"):
             writers(path).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(SpecError, match="query 'two' is given as ContinuousQuery"):
+        session.together(two=session.sql(TWO.cql))  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="query 'two' has a trigger of its own"):
         session.together(two=session.sql(TWO.cql).writeStream.trigger(availableNow=True))
     with pytest.raises(BundleError, match="relation 'a' is not the same stream"):
