@@ -93,7 +93,7 @@ def shown(view: View) -> Group | Text:
 
 
 def line(view: View) -> Text:
-    """The view in one line."""
+    """The view in one line, where the terminal has room for it; the plan comes last and is not cut off."""
     if view.batch < 0:
         return Text("waiting for the first batch …", style="dim")
     parts = [
@@ -105,7 +105,7 @@ def line(view: View) -> Text:
         ("state", f"{view.state_rows:,} rows, {size_text(view.state_bytes)}"),
         ("plan", _plan_text(view)),
     ]
-    text = Text(no_wrap=True, overflow="ellipsis")
+    text = Text()
     for label, value in parts:
         text.append(f"{label} ", style="dim").append(value, style="bold").append("  ")
     return text

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 
 from anabranch.live import MOST_ROUTES, View, advance, follow, line, shown
 from anabranch.sizes import size_text
@@ -70,6 +71,14 @@ def test_the_line_names_what_a_user_watches() -> None:
     shown = line(advance(View(), [progress(0)])).plain
     for part in ("batch 0 in 0.45 s", "rows/s 1,23", "state 100 rows, 2.3 MB", "plan (a b)", "late 1"):
         assert part in shown
+
+
+def test_a_narrow_terminal_shows_all_of_it() -> None:
+    out = io.StringIO()
+    view = replace(advance(View(), [progress(0)]), plan="(a b c | a>b>c, b>a>c, c>a>b)", rows_out=123_456_789)
+    # In a group, as a live display renders it: printed alone, a text is wrapped whatever it says of itself.
+    Console(file=out, width=80).print(Group(line(view)))
+    assert " ".join(out.getvalue().split()).endswith("plan (a b c | a>b>c, b>a>c, c>a>b)")
 
 
 def route(relation: str, number: int, rows: int, **kept: int) -> dict[str, Any]:
