@@ -20,7 +20,7 @@ from rich.console import Console
 
 import anabranch
 from anabranch import doctor, spec_commands
-from anabranch.commands import add_command, examples
+from anabranch.commands import add_command, examples, writing
 from anabranch.cost.units import ENGINE, calibration_file, save_units
 from anabranch.errors import AnabranchError, HostError, InvariantBroken
 from anabranch.host.spark.quiet import VERBOSE
@@ -92,6 +92,8 @@ def demonstrate(arguments: argparse.Namespace) -> int:
     """Runs the demo; fails when its result is not the batch answer."""
     from anabranch.demo import run_demo
 
+    with writing(arguments.output):
+        arguments.output.mkdir(exist_ok=True)
     return 0 if run_demo(arguments.output, seconds=arguments.seconds, seed=arguments.seed) else 1
 
 

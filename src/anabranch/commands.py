@@ -1,10 +1,15 @@
-"""How every command of the shell presents itself: a purpose, the options, and examples that can be typed."""
+"""What the commands of the shell share: how they present themselves, and how they write what they are asked for."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from textwrap import dedent, indent
 from typing import TYPE_CHECKING
+
+from anabranch.errors import HostError
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -24,3 +29,13 @@ def add_command(commands: Commands, name: str, purpose: str, lines: str) -> argp
 def examples(lines: str) -> str:
     """Lines of a text block as the end of a help."""
     return "examples:\n" + indent(dedent(lines).strip(), "  ")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Tells what keeps a file or folder that the user has named from being written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise HostError(f"'{path}' cannot be written", detail=str(error), hint="name another place") from error

@@ -21,8 +21,8 @@ from rich.console import Console
 
 from anabranch import explain, spec
 from anabranch.choosing import decide, proposal
-from anabranch.commands import add_command
-from anabranch.errors import HostError, SpecError
+from anabranch.commands import add_command, writing
+from anabranch.errors import SpecError
 from anabranch.explain import choice_svg
 from anabranch.host.spark.quiet import VERBOSE, is_verbose
 from anabranch.optimize import Choice
@@ -268,9 +268,6 @@ def _with_options(arguments: argparse.Namespace, chosen: spec.Spec) -> spec.Spec
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise HostError(f"file '{path}' cannot be written", detail=str(error)) from error
     print(f"wrote {path}", file=sys.stderr)

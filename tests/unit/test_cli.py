@@ -15,6 +15,8 @@ from anabranch.doctor import Finding
 from anabranch.host.spark.quiet import VERBOSE
 from anabranch.lab import calibrate
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PLACED = [str(EXAMPLES / "network.yaml"), str(EXAMPLES / "airline-queries.yaml")]
 SPEC = dedent(
     """
     streams:
@@ -129,6 +131,7 @@ def test_a_room_that_lacks_a_package_says_so() -> None:
         (["explain", "SPEC", "--plan", "(a b)"], "error: plan '(a b)' leaves out 'c'"),
         (["explain", "SPEC", "--slots", "0"], "error: option '--slots' is 0"),
         (["explain", "SPEC", "--picture", "plan.png"], "error: option '--picture' is 'plan.png'"),
+        (["place", *PLACED, "--picture", "network.txt"], "error: option '--picture' is 'network.txt'"),
         (["run", "SPEC", "--master", "somewhere"], "error: master 'somewhere' is none that Spark knows"),
         (["run", "SPEC", "--conf", "spark.ui.port"], "error: option '--conf' is 'spark.ui.port'"),
         (["run", "SPEC", "--conf", "driver.memory=4g"], "error: setting 'driver.memory' is none of Spark's"),
@@ -145,6 +148,23 @@ def test_a_users_error_is_told_without_a_traceback(
     shown = capsys.readouterr().err
     assert shown.startswith(expected)
     assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["explain", "SPEC", "--picture", "SPEC/plan.svg"],
+        ["lab", "rate-selections", "--quick", "--output", "SPEC"],
+        ["demo", "--output", "SPEC"],
+        ["place", *PLACED, "--json", "SPEC/deployments.json"],
+        ["place", *PLACED, "--picture", "SPEC/network.svg"],
+    ],
+)
+def test_a_place_that_cannot_be_written_is_named(
+    words: list[str], spec_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([word.replace("SPEC", str(spec_file)) for word in words]) == cli.USER_ERROR
+    assert capsys.readouterr().err.startswith(f"error: '{words[-1].replace('SPEC', str(spec_file))}' cannot be written")
 
 
 def test_an_error_of_the_query_points_at_its_place(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

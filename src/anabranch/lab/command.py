@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from anabranch.commands import add_command
+from anabranch.commands import add_command, writing
 from anabranch.lab.registry import Cell, Outcome, Setting, experiments, find, perform
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     chosen = list(experiments().values()) if arguments.name == "all" else [find(arguments.name)]
     setting = Setting(seed=arguments.seed, quick=arguments.quick)
+    with writing(arguments.output):
+        arguments.output.mkdir(exist_ok=True)
     for experiment in chosen:
         outcome = perform(experiment, setting, arguments.output)
         console.print(_table(experiment.title, outcome))

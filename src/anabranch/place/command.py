@@ -12,14 +12,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from anabranch.commands import add_command
-from anabranch.errors import HostError
+from anabranch.commands import add_command, writing
+from anabranch.errors import HostError, SpecError
 from anabranch.place.check import complaints
 from anabranch.place.run import COMPARED, PLANNERS, Options, Run, deploy, planner_named
 from anabranch.place.spec import load_network, load_queries
 
 if TYPE_CHECKING:
     from anabranch.commands import Commands
+
+PICTURES = (".svg", ".png", ".pdf")
 
 
 def add_arguments(commands: Commands) -> None:
@@ -50,6 +52,10 @@ def add_arguments(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Deploys the queries in order and prints what was decided."""
     console = Console()
+    if arguments.picture is not None and arguments.picture.suffix.lower() not in PICTURES:
+        raise SpecError(
+            f"option '--picture' is '{arguments.picture}'", hint=f"let it end with one of {', '.join(PICTURES)}"
+        )
     network = load_network(arguments.network)
     queries = load_queries(arguments.queries, network)
     options = Options(max_cs=arguments.max_cs, seed=arguments.seed)
@@ -64,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(_comparison(sorted(runs, key=lambda one: one.landscape.cost)))
     if arguments.json is not None:
         deployments = [asdict(decision.deployment) for decision in chosen.decisions]
-        arguments.json.write_text(json.dumps(deployments, indent=2), encoding="utf-8")
+        with writing(arguments.json):
+            arguments.json.write_text(json.dumps(deployments, indent=2), encoding="utf-8")
         console.print(f"deployments written to {arguments.json}", highlight=False)
     if arguments.picture is not None:
         _draw(chosen, arguments.picture)
@@ -80,7 +87,8 @@ def _draw(chosen: Run, path: Path) -> None:
         from anabranch.place.picture import save
     except ImportError as error:
         raise HostError("pictures need matplotlib", hint="pip install 'anabranch[lab]'") from error
-    save(chosen.landscape, path, f"{chosen.planner}: {len(chosen.decisions)} queries")
+    with writing(path):
+        save(chosen.landscape, path, f"{chosen.planner}: {len(chosen.decisions)} queries")
 
 
 def _deployments(chosen: Run) -> Table:
