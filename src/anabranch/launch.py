@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from pyspark.errors import StreamingQueryException
-
 from anabranch.api import ContinuousQueryWriter, QueryHandle, Session, Together
-from anabranch.errors import HostError
-from anabranch.host.spark.failure import named_source, refuses_schema, spark_reason
+from anabranch.host.spark.failure import named_source, refuses_schema
 from anabranch.host.spark.sample import StreamSample, sample_of_files
 from anabranch.host.spark.session import DataFrame, SparkSession, open_session
 from anabranch.spec import FILE_FORMATS, AvailableNow, Every, Spec, StreamSpec, TogetherSpec
@@ -87,19 +82,6 @@ def _run(run: Run, spec: Spec) -> Run:
             return run.trigger(availableNow=True)
         case Every(interval):
             return run.trigger(processingTime=duration_text(interval).lower())
-
-
-@contextmanager
-def named_end() -> Iterator[None]:
-    """Turns what Spark or a source ends a query by into an error for whoever has started it from a spec."""
-    try:
-        yield
-    except StreamingQueryException as error:
-        raise HostError(
-            "the query was ended by Spark",
-            detail=spark_reason(error),
-            hint="the checkpoint stays good for a restart; --verbose shows everything that Spark says",
-        ) from error
 
 
 def sample(stream: StreamSpec, spark: SparkSession) -> StreamSample | None:

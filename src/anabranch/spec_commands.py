@@ -120,7 +120,8 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = _spec(arguments)
     # Below, because these need pyspark, which explain and --help must not.
     from anabranch.api import ContinuousQueryWriter
-    from anabranch.launch import named_end, prepare, prepare_together, session
+    from anabranch.host.spark.failure import named_end
+    from anabranch.launch import prepare, prepare_together, session
     from anabranch.live import follow
 
     console = Console(stderr=True)

@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from pyspark.errors import StreamingQueryException
 
 from anabranch import launch
 from anabranch.cli import main
 from anabranch.ddl import parse_schema
-from anabranch.errors import CatalogError, NoFeasiblePlan
+from anabranch.errors import CatalogError, HostError, NoFeasiblePlan
+from anabranch.host.spark.failure import named_end
 from anabranch.launch import prepare, prepare_together, read, start
 from anabranch.optimize import Proposal
 from anabranch.schema import TIMESTAMP
@@ -199,3 +201,12 @@ def test_a_filter_that_fails_on_sampled_rows_hides_nothing_of_the_other_queries(
     assert "sampled" in sources["q0"]
     assert "sampled" not in sources["q1"]
     assert "could not be sampled" in caplog.text
+
+
+def test_what_spark_ends_a_query_by_is_told_in_one_line() -> None:
+    said = (
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: no broker SQLSTATE: XXKST\n=== Plan ==="
+    )
+    with pytest.raises(HostError, match="the query was ended by Spark") as caught, named_end():
+        raise StreamingQueryException(said)
+    assert caught.value.detail == "no broker"

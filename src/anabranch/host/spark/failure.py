@@ -103,6 +103,19 @@ def damaged_log(error: StreamingQueryException) -> CorruptCheckpoint | None:
     return CorruptCheckpoint("Spark's part of the checkpoint cannot be used", detail=reason, hint=_RESTORE)
 
 
+@contextmanager
+def named_end() -> Iterator[None]:
+    """Turns what Spark or a source ends a query by into an error for whoever has started it from a spec."""
+    try:
+        yield
+    except StreamingQueryException as error:
+        raise HostError(
+            "the query was ended by Spark",
+            detail=spark_reason(error),
+            hint="the checkpoint stays good for a restart; --verbose shows everything that Spark says",
+        ) from error
+
+
 def spark_reason(error: StreamingQueryException) -> str:
     """Why a query ended, in one line, without the numbers of the query around it."""
     first = str(error).strip().partition("\n")[0]
