@@ -86,6 +86,14 @@ def advance(view: View, recent: Sequence[Mapping[str, Any]]) -> View:
     return view
 
 
+def late_notice(view: View) -> str | None:
+    """What to tell of a run whose streams brought rows that were too late."""
+    if not view.late_rows:
+        return None
+    rows = "1 row" if view.late_rows == 1 else f"{view.late_rows:,} rows"
+    return f"{rows} came later than the streams' watermarks allow and were dropped; a longer watermark admits more"
+
+
 def shown(view: View) -> Group | Text:
     """The line, and the routes below it if there are several for some relation."""
     several = _with_choice(view.routes)

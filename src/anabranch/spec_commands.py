@@ -118,11 +118,14 @@ def add_verbose(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the query of a spec, or its queries together, until it ends or is interrupted."""
     chosen = _spec(arguments)
+    if arguments.report is not None:
+        with writing(arguments.report):
+            arguments.report.open("a").close()
     # Below, because these need pyspark, which explain and --help must not.
     from anabranch.api import ContinuousQueryWriter
     from anabranch.host.spark.failure import named_end
     from anabranch.launch import prepare, prepare_together, session
-    from anabranch.live import follow
+    from anabranch.live import View, advance, follow, late_notice
 
     console = Console(stderr=True)
     # Py4J logs the traceback of an interrupt, to the root logger.
@@ -145,6 +148,8 @@ def run(arguments: argparse.Namespace) -> int:
             console.print("stopping; the checkpoint stays good for a restart")
             handle.stop()
         finally:
+            if notice := late_notice(advance(View(), handle.recentProgress)):
+                console.print(notice, highlight=False, soft_wrap=True)
             if arguments.report is not None:
                 report = handle.report()
                 if isinstance(writer, ContinuousQueryWriter):

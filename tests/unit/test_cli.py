@@ -136,6 +136,7 @@ def test_a_room_that_lacks_a_package_says_so() -> None:
         (["run", "SPEC", "--conf", "spark.ui.port"], "error: option '--conf' is 'spark.ui.port'"),
         (["run", "SPEC", "--conf", "driver.memory=4g"], "error: setting 'driver.memory' is none of Spark's"),
         (["run", "SPEC", "--conf", "spark.master=yarn"], "error: setting 'spark.master' is said as a master"),
+        (["run", "SPEC", "--report", "/dev/null/report.json"], "error: '/dev/null/report.json' cannot be written"),
         (["explain", "no-such.yaml"], "error: spec file 'no-such.yaml' does not exist"),
         (["run", "no-such.yaml"], "error: spec file 'no-such.yaml' does not exist"),
     ],

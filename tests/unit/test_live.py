@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console, Group
 
-from anabranch.live import MOST_ROUTES, View, advance, follow, line, shown
+from anabranch.live import MOST_ROUTES, View, advance, follow, late_notice, line, shown
 from anabranch.sizes import size_text
 
 
@@ -119,6 +119,12 @@ def test_nothing_is_written_where_there_is_no_terminal() -> None:
     view = follow(Script(3), Console(file=out, force_terminal=False))
     assert out.getvalue() == ""
     assert view.batch == 2
+
+
+def test_rows_that_were_dropped_are_told_at_the_end() -> None:
+    assert late_notice(View()) is None
+    assert str(late_notice(View(late_rows=1))).startswith("1 row came later")
+    assert str(late_notice(View(late_rows=1_000))).startswith("1,000 rows came later")
 
 
 def test_a_terminal_sees_the_last_batch() -> None:

@@ -189,13 +189,23 @@ class ContinuousQueryWriter(RunSettings):
         self._function = function
         return self
 
-    def start(self, path: str | os.PathLike[str] | None = None) -> QueryHandle:
+    def start(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: str | Sequence[str] | None = None,
+        queryName: str | None = None,
+        **options: object,
+    ) -> QueryHandle:
         """Starts the query.
 
         Parameters
         ----------
         path
             Where a file sink writes.
+        format, outputMode, partitionBy, queryName, options
+            The same as by the methods of these names, as PySpark takes them here too.
 
         Raises
         ------
@@ -208,6 +218,15 @@ class ContinuousQueryWriter(RunSettings):
         CheckpointError
             When the checkpoint belongs to another query or is damaged; it is left as it is.
         """
+        if format is not None:
+            self.format(format)
+        if outputMode is not None:
+            self.outputMode(outputMode)
+        if partitionBy is not None:
+            self.partitionBy(partitionBy)
+        if queryName is not None:
+            self.queryName(queryName)
+        self.options(**options)
         return self._start(self.sink(self._name, None if path is None else os.fspath(path)))
 
     def sink(self, name: str | None, path: str | None = None) -> Sink:

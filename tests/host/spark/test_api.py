@@ -249,8 +249,8 @@ def test_a_join_runs_into_files_and_again_from_its_checkpoint(
     feed("s1", [(3, 7, 20)])
 
     def run(plan: str, slots: int) -> anabranch.QueryHandle:
-        writer = join.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
-        handle = writer.trigger(availableNow=True).plan(plan).slots(slots).start(str(out))
+        writer = join.writeStream.trigger(availableNow=True).plan(plan).slots(slots)
+        handle = writer.start(str(out), "parquet", "append", checkpointLocation=tmp_path / "checkpoint")
         handle.awaitTermination()
         return handle
 
