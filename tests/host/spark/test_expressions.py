@@ -135,7 +135,6 @@ def test_the_session_time_zone_does_not_matter(spark: SparkSession) -> None:
         check(spark, [Case(Cast(column(0, TEXT), TIMESTAMP), (TEXT,))], texts)
         dates = edge_rows((edges.DATE,))
         check(spark, [Case(Cast(column(0, edges.DATE), TIMESTAMP), (edges.DATE,))], dates)
-        check(spark, BY_TYPES[(edges.CLOCK,)], edge_rows((edges.CLOCK,)))
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(zone))
 
@@ -214,16 +213,15 @@ def test_key_codes_are_those_of_spark(spark: SparkSession, kind: pa.DataType) ->
     assert codes.sort_by("row")["code"].to_pylist() == key_codes(values, kind).tolist()
 
 
-def test_keys_of_other_time_types_are_instants_of_utc(spark: SparkSession) -> None:
+def test_a_date_joined_with_a_timestamp_is_midnight_in_utc(spark: SparkSession) -> None:
     """A date joined with a timestamp was midnight in the session's zone on Spark, and midnight UTC in every filter."""
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
-        for kind in (edges.DATE, edges.CLOCK):
-            values = pa.array(edges.edge_values(kind)[1:], kind)
-            table = pa.table({"row": pa.array(range(len(values))), "c0": values})
-            codes = spark.createDataFrame(table).select("row", key_code(column(0, kind), TIMESTAMP).alias("code"))
-            assert codes.toArrow().sort_by("row")["code"].to_pylist() == key_codes(values, TIMESTAMP).tolist()
+        values = pa.array(edges.edge_values(edges.DATE)[1:], edges.DATE)
+        table = pa.table({"row": pa.array(range(len(values))), "c0": values})
+        codes = spark.createDataFrame(table).select("row", key_code(column(0, edges.DATE), TIMESTAMP).alias("code"))
+        assert codes.toArrow().sort_by("row")["code"].to_pylist() == key_codes(values, TIMESTAMP).tolist()
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(zone))
 
