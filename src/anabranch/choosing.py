@@ -209,24 +209,26 @@ def _no_feasible_plan(failed: Infeasible, budget: Budget) -> NoFeasiblePlan:
     cost, slots = failed.cost, budget.slots
     each = f" in each of {slots} slots" if slots > 1 else ""
     cpu, memory = _rounded_up(cost.cpu / slots), _rounded_up(cost.memory / slots)
-    needs = f"cpu: {cpu:g}", f"memory: {size_text(memory)}"
+    # All that the named plan exceeds: with one limit of two raised, the next error would be about the other.
+    needs = [f"cpu: {cpu:g}"] if cost.cpu > budget.total_cpu else []
+    needs += [f"memory: {size_text(memory)}"] if cost.memory > budget.total_memory else []
     allowed = (
         f"'limits.cpu' allows {budget.cpu:g} cores{each}",
         f"'limits.memory' allows {size_text(budget.memory)}{each}",
     )
     match failed.bound:
         case "cpu":
-            named, best, write, limit = "'limits.cpu'", "the least CPU", needs[0], allowed[0]
+            named, best, limit = "'limits.cpu'", "the least CPU", allowed[0]
         case "memory":
-            named, best, write, limit = "'limits.memory'", "the least memory", needs[1], allowed[1]
+            named, best, limit = "'limits.memory'", "the least memory", allowed[1]
         case "cpu and memory together":
-            named, best, write = "'limits.cpu' and 'limits.memory' together", "the nearest", ", ".join(needs)
+            named, best = "'limits.cpu' and 'limits.memory' together", "the nearest"
             limit = f"{allowed[0]} and {allowed[1]}"
     return NoFeasiblePlan(
         f"no plan keeps within {named}",
         detail=f"{limit}; {best} has {failed.best}, which needs {cost.cpu / slots:.3g} cores and "
         f"{size_text(cost.memory / slots)}{each}",
-        hint=f"write 'limits: {{{write}}}' or more, use more slots, or shorten the windows",
+        hint=f"write 'limits: {{{', '.join(needs)}}}' or more, use more slots, or shorten the windows",
     )
 
 

@@ -1,7 +1,8 @@
-"""A mesh among the plans of a query: written out, learnt from a sample, or left for the run to learn."""
+"""Choosing: a mesh written out, learnt from a sample or left for the run to learn; limits that no plan keeps."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -9,8 +10,8 @@ import pytest
 
 from anabranch import cql
 from anabranch.catalog import Catalog
-from anabranch.choosing import Learn, Wishes, decide, first_plan, headline, learns
-from anabranch.errors import PlanError
+from anabranch.choosing import Learn, Wishes, decide, first_plan, headline, learns, proposal
+from anabranch.errors import NoFeasiblePlan, PlanError
 from anabranch.explain import Explanation
 from anabranch.lab.virtual_clock import stream
 from anabranch.plan.mesh import parse_mesh
@@ -117,3 +118,14 @@ def test_a_mesh_that_is_written_out_is_checked_and_explained() -> None:
     assert "route 1: c > b" in Explanation(TEXT, CATALOG).text("physical", lambda: choice)
     with pytest.raises(PlanError, match="does not probe every other relation once"):
         decide(QUERY, replace(BUSY, plan="mesh(a: b; b: a>c; c: a>b)"))
+
+
+@pytest.mark.parametrize(("cpu", "memory"), [(1e-3, 1e3), (1e-3, 1e12), (1e3, 1e3)])
+def test_with_the_limits_that_an_error_names_there_is_a_plan(cpu: float, memory: float) -> None:
+    # The hint named one limit only, and whoever raised it was told of the other next.
+    wishes = replace(BUSY, cpu=cpu, memory=memory)
+    with pytest.raises(NoFeasiblePlan) as caught:
+        proposal(decide(QUERY, wishes))
+    named = dict(re.findall(r"(cpu|memory): ([^,}]+)", caught.value.hint or ""))
+    raised = wishes.with_limits(float(named["cpu"]) if "cpu" in named else None, named.get("memory"))
+    assert proposal(decide(QUERY, raised)).plan
