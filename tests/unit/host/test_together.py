@@ -23,7 +23,8 @@ from anabranch.testing.oracle import Answer, batch_answer, describe_difference, 
 from anabranch.testing.scripted import answer_lines, read_rows, read_script
 
 SCRIPT = read_script("\n".join(f"stream {name} (k bigint, c bigint)" for name in "abcd"))
-ROWS = 2_000
+ROWS = 4_000
+"""Of a batch, for each slot: times are measured, and few rows tell little."""
 ANY_SAVING = Settings(gate=Gate(ratio=1.0, cores=0.0))
 
 
@@ -155,7 +156,7 @@ def test_queries_together_learn_their_own_meshes(slots: int) -> None:
     first = BundlePlan({"four": parse_plan("(a b c d)"), "three": parse_plan("(d c a)")})
     host = LocalHost(bundle(queries), first, slots=slots, staging=Staging(first=2, waits=True), adapt=ANY_SAVING)
     rng = np.random.default_rng(1)
-    batches = [skewed_batch(number, rng) for number in range(6)]
+    batches = [skewed_batch(number, rng, slots * ROWS) for number in range(6)]
     results: dict[str, list[pa.Table]] = {name: [] for name in queries}
     for number, batch in enumerate(batches):
         if number == 4:
@@ -175,15 +176,15 @@ def test_queries_together_learn_their_own_meshes(slots: int) -> None:
         assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(results[name])))
 
 
-def skewed_batch(number: int, rng: np.random.Generator) -> dict[str, pa.Table]:
+def skewed_batch(number: int, rng: np.random.Generator, rows: int) -> dict[str, pa.Table]:
     """Rows are of two kinds; b has no partner for the one and c none for the other, but for one key that all have."""
     tables = {}
     for name in "abcd":
-        kind = rng.integers(0, 2, ROWS)
-        keys = rng.integers(0, 500, ROWS) + 1_000 * kind
+        kind = rng.integers(0, 2, rows)
+        keys = rng.integers(0, 500, rows) + 1_000 * kind
         keys[kind == {"b": 0, "c": 1}.get(name, 2)] += 10_000 * (2 + "abcd".index(name))
-        keys[:: ROWS // 2] = 5_000
-        times = np.sort(rng.integers(10 * number, 10 * number + 10, ROWS)) * 1_000_000
+        keys[:: rows // 2] = 5_000
+        times = np.sort(rng.integers(10 * number, 10 * number + 10, rows)) * 1_000_000
         instants = pa.array(times).cast(pa.timestamp("us")).cast(TIMESTAMP)
         tables[name] = pa.table({"ts": instants, "k": keys, "c": kind})
     return tables
