@@ -190,8 +190,9 @@ def advance(
         counts["rows"][name] = _first_copies(task.partitioning, slot, name, admitted[name])
         if late is not None:
             counts["late"][name] = _first_copies(task.partitioning, slot, name, late.take(np.flatnonzero(~on_time)))
-        if len(admitted[name]):
-            counts["newest"][name] = int(admitted[name].times.max())
+        if len(batch):
+            # Late rows too: a stream that brings nothing else is not silent.
+            counts["newest"][name] = int(batch.times.max())
     admitting = perf_counter() - started
     yield from (batch for batch in engine.step(admitted, task.floors, task.watermark) if batch.num_rows)
     report: dict[str, Any] = {**(notes or {}), **counts}

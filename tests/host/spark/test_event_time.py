@@ -98,6 +98,20 @@ def test_an_idle_stream_does_not_stall_a_grouped_query(
     assert written(tmp_path) == Counter(answer or [(START + 10 * SECOND, 2)])
 
 
+def test_a_stream_that_brings_only_late_rows_is_not_silent(spark: SparkSession, tmp_path: Path) -> None:
+    # Only the rows that were admitted counted, so s1 stayed idle at its row of 50, s0 raised its floor from 100 to 200,
+    # and the row of 150 was late; in process, and in grouped queries, it was not.
+    feed(tmp_path, {"s0": table([(1, 1, 1)]), "s1": table([(2, 1, 100)])})
+    feed(tmp_path, {"s0": table([(100, 1, 2)])})
+    query = register(spark, Story(PAIR), tmp_path, s1="1 millisecond").sql(PAIR)
+    assert adaptive(run(query, tmp_path), "idleStreams") == [[], ["s1"]]
+    feed(tmp_path, {"s0": table([(200, 1, 3)]), "s1": table([(50, 1, 101)])})
+    feed(tmp_path, {"s1": table([(150, 1, 102), (200, 1, 103)])})
+    handle = run(query, tmp_path)
+    assert adaptive(handle, "idleStreams") == [[], []]
+    assert adaptive(handle, "lateRows") == [{"s0": 0, "s1": 1}, {"s0": 0, "s1": 0}]
+
+
 def test_every_stream_has_a_timeout(spark: SparkSession, tmp_path: Path) -> None:
     query = register(spark, Story(PAIR), tmp_path, s1="none").sql(PAIR)
 
