@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 from anabranch.api import QueryHandle
 from anabranch.cql import compile_query
 from anabranch.host.local import LocalHost
+from anabranch.host.spark import runner
 from anabranch.plan.physical import mjoin
 from tests.host.spark.stories import SECOND, START, Story, feed, register, run, table, written
 
@@ -110,6 +112,21 @@ def test_a_stream_that_brings_only_late_rows_is_not_silent(spark: SparkSession, 
     handle = run(query, tmp_path)
     assert adaptive(handle, "idleStreams") == [[], []]
     assert adaptive(handle, "lateRows") == [{"s0": 0, "s1": 1}, {"s0": 0, "s1": 0}]
+
+
+def test_the_time_that_a_batch_takes_is_no_silence(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What s1 brings while the first batch runs comes with the second. Its silence was taken after the batch, and from
+    # before Spark had started, so that on a slow machine it was idle, and its rows late, before it was asked again.
+    hours = itertools.count()
+    monkeypatch.setattr(runner, "_now", lambda: next(hours) * 3600 * SECOND)
+    feed(tmp_path, {"s0": table([(100, 1, 1)])})
+    query = register(spark, Story(PAIR), tmp_path).sql(PAIR)
+    assert adaptive(run(query, tmp_path), "idleStreams") == [[]]
+    feed(tmp_path, {"s1": table([(90, 1, 100)])})
+    assert adaptive(run(query, tmp_path), "lateRows") == [{"s0": 0, "s1": 0}]
+    assert written(tmp_path) == Counter([(1, 100)])
 
 
 def test_every_stream_has_a_timeout(spark: SparkSession, tmp_path: Path) -> None:

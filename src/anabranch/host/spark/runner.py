@@ -113,9 +113,7 @@ class SparkRunner:
             plan = resumed(plan, self.changes.course, self.manifest.report)
         self.steering = make_steering(query, plan, self.partitioning, self.changes.course)
         hot.claim(self.identity, self.store.location)
-        self._clocks = (
-            self.manifest.clocks.resumed(_now()) if self.manifest else Clocks.at_start(query.graph.streams, _now())
-        )
+        self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(query.graph.streams, _now())
         self._is_observed = has_observed_filters(query.graph.relations)
         self._anchor: DataFrame | None = None
         self._is_configured = False
@@ -186,6 +184,11 @@ class SparkRunner:
                 hint="restore the folder as a whole from a copy, or start with an empty one",
             )
         started = time.perf_counter()
+        # Silence is what Spark has found between batches. What comes while one runs, or before the first, it finds with
+        # the next; so the time that those take must not make a stream idle.
+        now = _now()
+        if not self._is_configured:
+            self._clocks = self._clocks.resumed(now)
         self._configure(frame.sparkSession)
         self.announce("begin", batch_id)
         # Once per batch: whether a stream is idle depends on the time of day, and what a grouped query answers, or
@@ -194,7 +197,7 @@ class SparkRunner:
         if self.query.grouping is not None or rows_wait(self.execution):
             with evaluating(batch_id):
                 newest = frame.groupBy(RELATION).agg(f.max(TIME).alias("newest")).collect()
-            clocks = self._clocks_after(self._newest(newest))
+            clocks = self._clocks_after(self._newest(newest), now)
         observation = Observation()
         if self._is_observed:
             if clocks is None:
@@ -211,7 +214,7 @@ class SparkRunner:
         reports = {slot: self.store.read_report(task.rows_name(slot)) for slot in range(self.partitioning.slots)}
         if clocks is None:
             seen = self._observed(observation.get) if self._is_observed else newest_by_stream(self.query, reports)
-            clocks = self._clocks_after(seen)
+            clocks = self._clocks_after(seen, now)
         manifest = next_manifest(task, reports, clocks)
         self.store.commit(manifest)
         self.announce("committed", batch_id)
@@ -281,9 +284,9 @@ class SparkRunner:
             newest[name] = max(row["newest"], newest.get(name, row["newest"]))
         return self._observed(newest)
 
-    def _clocks_after(self, newest: Mapping[str, int | None]) -> Clocks:
+    def _clocks_after(self, newest: Mapping[str, int | None], now: int) -> Clocks:
         disorder = {relation.stream: relation.disorder for relation in self.query.graph.relations}
-        return self._clocks.advance(newest, disorder, _now(), self.idle_timeouts)
+        return self._clocks.advance(newest, disorder, now, self.idle_timeouts)
 
     # --- telling ------------------------------------------------------------------------------------------------------
 
