@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.engine.engine import Engine
+from anabranch.engine.operators import group_by
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import ForeignCheckpoint, SpecError
 from anabranch.host.local import LocalHost
@@ -58,7 +60,9 @@ def test_a_grouped_query_is_exact_in_every_model(
     rows = data.draw(arrivals(relations, most_rows=10), "rows")
     drawn = data.draw(grouped_queries(relations, relations), "query")
     query = compile_query(drawn.cql, rows.catalog)
-    results, _ = _run(data, query, drawn.relations, rows, execution)
+    # What counts at many boundaries is kept otherwise; to few rows three are many.
+    with patch.object(group_by, "LONG", data.draw(st.sampled_from([group_by.LONG, 0, 2]), "long")):
+        results, _ = _run(data, query, drawn.relations, rows, execution)
     answer = rows_as_multiset(pa.concat_tables(results))
     assert not describe_difference(batch_answer(query, rows.tables), answer)
 

@@ -2,8 +2,9 @@
 
 A combination counts at every boundary B (a multiple of the slide) with newest <= B <= deadline. Each block of new
 combinations is first reduced by (first boundary, last boundary, keys), then spread over its boundaries and kept as
-parts per boundary. When the watermark passes a boundary its parts are reduced once more and leave. Parts of several
-slots merge the same way; `finish` turns merged parts into answers. AVG travels as a sum and a count, the sum of
+parts per boundary. What counts at very many boundaries, or for ever, is kept as it is and spread no further than the
+watermark. When the watermark passes a boundary its parts are reduced once more and leave. Parts of several slots merge
+the same way; `finish` turns merged parts into answers. AVG travels as a sum and a count, the sum of
 integers as a decimal (Arrow's sums wrap silently), the sum of long decimals as the sums of their two words (those wrap
 too), the least or greatest float as its place in SQL's order (Arrow passes over NaN, which SQL takes for the greatest
 number).
@@ -33,9 +34,12 @@ from anabranch.plan.logical import BOUNDARY
 from anabranch.plan.pregrouping import Part, parts_of
 from anabranch.plan.query import Grouping, Query
 from anabranch.schema import TIMESTAMP, is_float
+from anabranch.window import FOREVER
 
 ColumnReader = Callable[[Column], pa.Array]
 _MERGE_AT = 8
+LONG = 1 << 10
+"""What counts at more boundaries than this is not spread over all of them at once."""
 _MAGNITUDE = np.int64(2**63 - 1)
 _MERGED_BY = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 
@@ -55,6 +59,8 @@ class GroupState:
         self.arena = arena
         self.grouping = grouping
         self.pending: dict[int, list[pa.Table]] = {}
+        self.long: pa.Table | None = None
+        """Parts that count at many boundaries, with the first and the last of those not passed yet."""
         self.passed: int | None = None
         """The last boundary number that has been answered."""
         self.written = 0
@@ -68,26 +74,34 @@ class GroupState:
             self.arena.release(file)
         self._files = []
         parts = [part for several in self.pending.values() for part in several]
-        if parts:
-            file = f"groups.{self.written}"
-            self.written += 1
-            batch = pa.concat_tables(parts).combine_chunks().to_batches()[0]
-            self.arena.keep_batch(file, batch)
-            self._files.append(file)
+        for kept in (pa.concat_tables(parts) if parts else None, self.long):
+            if kept is not None and kept.num_rows:
+                file = f"groups.{self.written}"
+                self.written += 1
+                self.arena.keep_batch(file, kept.combine_chunks().to_batches()[0])
+                self._files.append(file)
         return {"passed": self.passed, "written": self.written, "files": self._files}
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
         self.passed, self.written, self._files = layout["passed"], layout["written"], list(layout["files"])
         for file in self._files:
-            self._keep(pa.Table.from_batches([self.arena.open_batch(file)]))
+            parts = pa.Table.from_batches([self.arena.open_batch(file)])
+            if "boundary" in parts.column_names:
+                self._keep(parts)
+            else:
+                self.long = parts
 
     @property
     def rows(self) -> int:
-        return sum(part.num_rows for several in self.pending.values() for part in several)
+        return sum(part.num_rows for part in self._all())
 
     @property
     def bytes(self) -> int:
-        return sum(int(part.nbytes) for several in self.pending.values() for part in several)
+        return sum(int(part.nbytes) for part in self._all())
+
+    def _all(self) -> list[pa.Table]:
+        parts = [part for several in self.pending.values() for part in several]
+        return parts if self.long is None else [*parts, self.long]
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -96,6 +110,8 @@ class GroupState:
     ) -> None:
         """Counts new combinations at their boundaries."""
         first, last = boundaries(newest, deadline, self.grouping.slide)
+        # What never leaves has one end, whenever it came, so that it can be merged.
+        last = np.minimum(last, FOREVER // self.grouping.slide)
         if self.passed is not None:
             first = np.maximum(first, self.passed + 1)
         if not (first <= last).any():
@@ -105,22 +121,39 @@ class GroupState:
         table = table.append_column("first", pa.array(first)).append_column("last", pa.array(last))
         table = table.filter(pa.array(first <= last))
         parts = self._reduced(table, "first", "last")
-        first, last = parts.column("first").to_numpy(), parts.column("last").to_numpy()
-        counts = last - first + 1
-        spread = np.repeat(np.arange(parts.num_rows), counts)
-        boundary = first[spread] + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        spread_parts = parts.drop_columns(["first", "last"]).take(pa.array(spread))
-        self._keep(spread_parts.append_column("boundary", pa.array(boundary)))
+        first, last = _ends(parts)
+        is_long = last - first >= LONG
+        if is_long.any():
+            added = parts.filter(pa.array(is_long))
+            self.long = self._reduced(
+                pa.concat_tables([added.slice(0, 0) if self.long is None else self.long, added]), "first", "last"
+            )
+            parts, last = parts.filter(pa.array(~is_long)), last[~is_long]
+        if parts.num_rows:
+            self._keep(_spread(parts, last))
 
     def pass_watermark(self, watermark: int) -> pa.Table:
         """The parts of all boundaries strictly below the watermark, one row per boundary and group."""
         last = -(-watermark // self.grouping.slide) - 1
+        if self.long is not None:
+            self._pass_long(last)
         due = sorted(boundary for boundary in self.pending if boundary <= last)
         parts = [part for boundary in due for part in self.pending.pop(boundary)]
         self.passed = last if self.passed is None else max(self.passed, last)
         if not parts:
             return self.empty_parts()
         return self._reduced(pa.concat_tables(parts), "boundary").select(self.empty_parts().column_names)
+
+    def _pass_long(self, passed: int) -> None:
+        """Spreads parts that count at many boundaries over those up to the one that is passed."""
+        assert self.long is not None
+        first, last = _ends(self.long)
+        reached = first <= passed
+        if reached.any():
+            self._keep(_spread(self.long.filter(pa.array(reached)), np.minimum(last, passed)[reached]))
+            rest = self.long.set_column(0, "first", pa.array(np.maximum(first, passed + 1)))
+            rest = self._reduced(rest.filter(pa.array(last > passed)), "first", "last")
+            self.long = rest if rest.num_rows else None
 
     def empty_parts(self) -> pa.Table:
         return parts_schema(self.grouping).empty_table()
@@ -140,6 +173,20 @@ class GroupState:
 
     def _reduced(self, table: pa.Table, *by: str) -> pa.Table:
         return reduced(table, [*by, *_key_names(self.grouping)], _parts(self.grouping))
+
+
+def _ends(parts: pa.Table) -> tuple[Int64Array, Int64Array]:
+    """The first and the last boundary of each part."""
+    return parts.column("first").to_numpy(), parts.column("last").to_numpy()
+
+
+def _spread(parts: pa.Table, last: Int64Array) -> pa.Table:
+    """Each part at every boundary from its first to the one given."""
+    first, _ = _ends(parts)
+    counts = last - first + 1
+    rows = np.repeat(np.arange(parts.num_rows), counts)
+    boundary = first[rows] + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return parts.drop_columns(["first", "last"]).take(pa.array(rows)).append_column("boundary", pa.array(boundary))
 
 
 def boundaries(newest: Int64Array, deadline: Int64Array, slide: int) -> tuple[Int64Array, Int64Array]:
