@@ -26,7 +26,7 @@ from anabranch.engine.ownership import needed_in, owner_test
 from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.engine.shared import SharedEngine
 from anabranch.engine.state.arena import Arena
-from anabranch.errors import MigrationError
+from anabranch.errors import HostError, MigrationError
 from anabranch.host.profiles import take_profiles
 from anabranch.host.store import RowFile, Store, rows_name
 from anabranch.host.wire import wire_layout
@@ -192,7 +192,8 @@ def advance(
             counts["late"][name] = _first_copies(task.partitioning, slot, name, late.take(np.flatnonzero(~on_time)))
         if len(batch):
             # Late rows too: a stream that brings nothing else is not silent.
-            counts["newest"][name] = int(batch.times.max())
+            counts["newest"][name] = newest = int(batch.times.max())
+            _refuse_beyond_all_windows(name, newest)
     admitting = perf_counter() - started
     yield from (batch for batch in engine.step(admitted, task.floors, task.watermark) if batch.num_rows)
     report: dict[str, Any] = {**(notes or {}), **counts}
@@ -216,6 +217,16 @@ def advance(
         table = wire_layout(task.query, task.partitioning).join(kept)
         store.write_rows(task.rows_name(slot), table, report)
     return report
+
+
+def _refuse_beyond_all_windows(relation: str, time: int) -> None:
+    """A range added to such a time would wrap, and the row meet nothing."""
+    if time >= FOREVER:
+        raise HostError(
+            f"a row of relation '{relation}' has an event time that no window can be added to",
+            detail=f"it lies {time:,} microseconds after 1970, which is beyond the year 148,000",
+            hint="keep such rows out of the frame that is registered as the stream",
+        )
 
 
 def _account(engine: Engine, wanted: SlotPlan, statistics: StepStatistics) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from anabranch.cql import compile_query
@@ -11,6 +12,7 @@ from anabranch.errors import BatchError, ExpressionError, HostError, PlanError
 from anabranch.host.local import LocalHost
 from anabranch.plan.physical import mjoin
 from anabranch.plan.text import parse
+from anabranch.schema import TIMESTAMP
 from anabranch.testing.scripted import answer_lines, read_rows, read_script
 
 CATALOG = read_script("stream a (k bigint, v bigint)\nstream b (k bigint, v bigint)").catalog
@@ -67,3 +69,13 @@ def test_a_plan_of_another_query_is_refused_at_the_start() -> None:
 def test_no_slots_are_refused() -> None:
     with pytest.raises(PlanError, match="0 slots"):
         LocalHost(compile_query(PRODUCT, CATALOG), mjoin(("a", "b")), slots=0)
+
+
+@pytest.mark.parametrize("time", [2**62, 2**63 - 1])
+def test_an_event_time_to_which_no_window_can_be_added_is_refused(time: int) -> None:
+    """Its deadline wrapped, so the row met nothing, and nobody was told."""
+    host = LocalHost(compile_query(PRODUCT, CATALOG), mjoin(("a", "b")))
+    rows = read_rows(CATALOG, ["a 1 1 3", "b 1 1 5"])
+    times = pa.array([time]).cast(pa.timestamp("us")).cast(TIMESTAMP)
+    with pytest.raises(HostError, match="a row of relation 'b' has an event time that no window can be added to"):
+        host.step({**rows, "b": rows["b"].set_column(0, "ts", times)})
