@@ -34,8 +34,12 @@ _TIME = ""
 """The key under which a row carries its event time; no column has an empty name."""
 
 
-def batch_answer(query: Query, rows: Mapping[str, pa.Table]) -> Answer:
-    """All results of the query over whole streams, `rows` by stream name."""
+def batch_answer(query: Query, rows: Mapping[str, pa.Table], watermark: int | None = None) -> Answer:
+    """All results of the query over whole streams, `rows` by stream name.
+
+    A grouped query's final watermark is that of the rows, unless the caller knows of one that idle streams let rise, or
+    rows that a filter rejected.
+    """
     tables = {name.lower(): table for name, table in rows.items()}
     given = {relation.name: _rows(relation, tables[relation.stream.lower()]) for relation in query.graph.relations}
     combinations = _combinations(query.graph, given)
@@ -44,7 +48,9 @@ def batch_answer(query: Query, rows: Mapping[str, pa.Table]) -> Answer:
             tuple(comparable(interpret(output.expression, _lookup(combination))) for output in query.outputs)
             for combination in combinations
         )
-    return _grouped_answer(query, query.grouping, combinations, _watermark(query.graph, tables))
+    return _grouped_answer(
+        query, query.grouping, combinations, _watermark(query.graph, tables) if watermark is None else watermark
+    )
 
 
 def rows_as_multiset(table: pa.Table) -> Answer:

@@ -1,0 +1,120 @@
+"""Late rows and idle streams: the answer is the batch answer of the rows that were on time, after every batch.
+
+What is on time, and how far the watermark is, is reckoned here once more from ADR 7 alone.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from random import Random
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from anabranch.cql import compile_query
+from anabranch.host.local import LocalHost
+from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel, rows_wait
+from anabranch.plan.query import Query
+from anabranch.testing.interpreter import column_values
+from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
+from anabranch.testing.strategies import SECOND, Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
+
+BEFORE_ALL = -(2**62)
+
+
+class Reckoning:
+    """Streams by ADR 7: their floors, the rows that were on time, and how many were not."""
+
+    def __init__(self, rows: Arrivals, timeouts: Mapping[str, int | None]) -> None:
+        self.disorder = rows.disorder
+        self.timeouts = timeouts
+        self.floors = dict.fromkeys(rows.tables, BEFORE_ALL)
+        self.on_time = {name: table.slice(0, 0) for name, table in rows.tables.items()}
+        self.late = 0
+        self.heard = dict.fromkeys(rows.tables, 0)
+
+    @property
+    def watermark(self) -> int:
+        return min(self.floors.values())
+
+    def take(self, batch: Mapping[str, pa.Table], now: int) -> None:
+        awake = []
+        for name, floor in self.floors.items():
+            times = column_values(batch[name]["ts"]) if name in batch else []
+            if times:
+                admitted = batch[name].filter(pa.array([time >= floor for time in times]))
+                self.on_time[name] = pa.concat_tables([self.on_time[name], admitted])
+                self.late += len(times) - admitted.num_rows
+                self.floors[name] = max(floor, max(times) - self.disorder[name])
+                self.heard[name] = now
+            timeout = self.timeouts[name]
+            if timeout is None or now - self.heard[name] < timeout:
+                awake.append(name)
+        least = min((self.floors[name] for name in awake), default=BEFORE_ALL)
+        self.floors = {n: floor if n in awake else max(floor, least) for n, floor in self.floors.items()}
+
+    def answer(self, query: Query, execution: ExecutionModel) -> Answer:
+        rows = self.on_time
+        if rows_wait(execution):
+            passed = pa.scalar(self.watermark, pa.int64())
+            times = {name: table["ts"].cast(pa.int64()) for name, table in rows.items()}
+            rows = {name: table.filter(pc.less(times[name], passed)) for name, table in rows.items()}
+        return batch_answer(query, rows, self.watermark)
+
+
+@given(
+    data=st.data(),
+    relations=st.integers(1, 3),
+    is_grouped=st.booleans(),
+    execution=st.sampled_from(EXECUTION_MODELS),
+)
+def test_the_answer_is_that_of_the_rows_on_time(
+    data: st.DataObject, relations: int, is_grouped: bool, execution: ExecutionModel
+) -> None:
+    streams = data.draw(st.integers(max(1, relations - 1), relations), "streams")
+    rows = data.draw(arrivals(streams, most_rows=10), "rows")
+    rows = _out_of_order(rows, Random(data.draw(st.integers(0, 2**32 - 1), "order")))
+    drawn = data.draw((grouped_queries if is_grouped else join_queries)(streams, relations), "query")
+    query = compile_query(drawn.cql, rows.catalog)
+    timeouts = {name: data.draw(st.sampled_from([None, 1, 2, 5]), "timeout") for name in rows.tables}
+    reckoning, now, answer = Reckoning(rows, timeouts), 0, Answer()
+    some_plan = plans(drawn.relations, merging=is_grouped)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = folder if data.draw(st.booleans(), "checkpoint") else None
+
+        def host() -> LocalHost:
+            return LocalHost(
+                query,
+                data.draw(some_plan, "plan"),
+                slots=data.draw(st.sampled_from([1, 1, 2, 3]), "slots"),
+                checkpoint=checkpoint,
+                idle_timeouts=timeouts,
+                now=lambda: now,
+                execution=execution,
+            )
+
+        running = host()
+        for batch in data.draw(batch_cuts(rows), "batches"):
+            now += data.draw(st.integers(0, 3), "passed")
+            if checkpoint is not None and not data.draw(st.integers(0, 3), "restart"):
+                running = host()
+                reckoning.heard = dict.fromkeys(reckoning.heard, now)
+            answer += rows_as_multiset(running.step(batch))
+            reckoning.take(batch, now)
+            assert running.clocks.watermark == reckoning.watermark
+            assert not describe_difference(reckoning.answer(query, execution), answer)
+    event(f"late rows: {'some' if reckoning.late else 'none'}, results: {'some' if answer else 'none'}")
+
+
+def _out_of_order(rows: Arrivals, random: Random) -> Arrivals:
+    """The same rows, some of them further behind than their stream allows."""
+    tables, disorder = {}, {}
+    for name, table in rows.tables.items():
+        late = random.choice([0, 2, 8])
+        places = [row + random.uniform(0, late) for row in range(table.num_rows)]
+        tables[name] = table.take(pc.sort_indices(pa.array(places, pa.float64())))
+        disorder[name] = random.choice([0, SECOND, 3 * SECOND])
+    return Arrivals(tables, disorder)
