@@ -12,7 +12,7 @@ values rather than values go to the tree learners: those compute in single preci
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -94,14 +94,19 @@ class TrainingSet:
 
 
 def training_set(
-    relation: str, table: pa.Table, attributes: Sequence[str] | None = None, weights: Doubles | None = None
+    relation: str,
+    table: pa.Table,
+    attributes: Sequence[str] | None = None,
+    weights: Doubles | None = None,
+    also: Collection[str] = (),
 ) -> TrainingSet:
-    """The rows of a table as a training set over the named columns, or over all that can serve.
+    """The rows of a table as a training set over the named columns, or over all that can serve and those in `also`.
 
-    Of its own accord it takes no timestamps: they only grow, so no threshold would serve the rows to come.
+    Of its own accord it takes no timestamps: they only grow, so no threshold would serve the rows to come. A table
+    without columns does not know its rows; the weights do.
     """
     if attributes is None:
-        chosen = [field.name for field in table.schema if _serves(table[field.name])]
+        chosen = [field.name for field in table.schema if field.name in also or _serves(table[field.name])]
     else:
         chosen = list(attributes)
     for name in chosen:

@@ -11,6 +11,7 @@ from anabranch.mesh.learn import CURRENT, SearchSetting
 from anabranch.mesh.precedence import precedence
 from anabranch.mesh.proposal import MeshProposal, find_mesh
 from anabranch.mesh.training import training_set
+from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, RelationRoutes, check_mesh, one_route
 from anabranch.stats.profiles import OperatorProfile
@@ -56,14 +57,7 @@ def find_query_mesh(
 ) -> QueryMesh:
     """The best mesh for all relations of a query, each searched for itself; starts from the current mesh if given."""
     proposals = {
-        seen.relation: find_mesh(
-            training_set(seen.relation, seen.columns),
-            seen.matrix,
-            precedence(graph, seen.relation, seen.matrix.operators),
-            rng,
-            _priced_for(seen, setting or SearchSetting()),
-            current.of(seen.relation) if current is not None else None,
-        )
+        seen.relation: _find_routes(graph, seen, rng, setting or SearchSetting(), current)
         for seen in profiles
         if seen.matrix.rows
     }
@@ -74,6 +68,19 @@ def find_query_mesh(
         for name in graph.names
     ]
     return QueryMesh(check_mesh(Mesh(tuple(ways)), graph), check_mesh(Mesh(tuple(single)), graph), proposals)
+
+
+def _find_routes(
+    graph: JoinGraph, seen: OperatorProfile, rng: np.random.Generator, setting: SearchSetting, current: Mesh | None
+) -> MeshProposal:
+    running = None if current is None else current.of(seen.relation)
+    # What its classifier tests is an attribute, whether or not it would be taken as one by now: texts become many.
+    tested = () if running is None else attributes(running.classifier)
+    sample = training_set(seen.relation, seen.columns, weights=np.ones(seen.matrix.rows), also=tested)
+    needs = precedence(graph, seen.relation, seen.matrix.operators)
+    # Routes with a predicate put off, which only a user writes, take an operator that was not measured: no price.
+    is_priced = running is not None and all({*r.operators} == {*seen.matrix.operators} for r in running.routes)
+    return find_mesh(sample, seen.matrix, needs, rng, _priced_for(seen, setting), running if is_priced else None)
 
 
 def _priced_for(seen: OperatorProfile, setting: SearchSetting) -> SearchSetting:

@@ -246,7 +246,7 @@ def parse_mesh(text: str) -> Mesh:
 
 
 class _Reader(TextReader):
-    token = re.compile(r"\s*('(?:[^']|'')*'|`(?:[^`]|``)*`|#[0-9]+|[A-Za-z_][A-Za-z_0-9]*|\S)", re.S)
+    token = re.compile(r"\s*('(?:[^']|'')*'|`(?:[^`]|``)*`|#?[0-9]+|[A-Za-z_][A-Za-z_0-9]*|\S)", re.S)
     kind = "mesh"
     hint = "meshes look like mesh(a: b>c, c>b by (k <= 3.5 ? 0 : 1); b: a>c; c: b>a)"
 

@@ -19,7 +19,7 @@ from anabranch.host.local import LocalHost, relation_batch
 from anabranch.host.meshing import MeshWatch, Searches, Staging, learn_from_rows
 from anabranch.host.profiles import take_profiles
 from anabranch.host.wire import wire_layout
-from anabranch.plan.mesh import Mesh, parse_mesh
+from anabranch.plan.mesh import Mesh, parse_mesh, parse_plan
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
@@ -88,6 +88,50 @@ def test_a_mesh_passes_the_same_gate_as_any_plan() -> None:
     assert "cores, 0.005 are wanted" in decided[0]["reason"]
     assert decided[0]["mesh"]["isMesh"]
     assert host.plan == mjoin(query.graph.names)
+
+
+THREE = "FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS], c [RANGE 10 SECONDS] WHERE"
+
+
+@pytest.mark.parametrize(
+    ("query", "plan"),
+    [
+        pytest.param(f"SELECT a.c AS c {THREE} a.k = b.k + 1 AND a.k = c.k", "(a b c)", id="a relation of no column"),
+        pytest.param(f"SELECT a.c AS c {THREE} a.k = c.k", "(a b c)", id="a relation that nothing is asked of"),
+        pytest.param(
+            f"SELECT a.w AS w {THREE} a.k = b.k AND a.k = c.k AND a.c < c.c",
+            "mesh(a: b>c>#0; b: a>c; c: a>b)",
+            id="a predicate put off",
+        ),
+        pytest.param(
+            f"SELECT a.w AS w {THREE} a.k = b.k AND a.k = c.k",
+            "mesh(a: b>c, c>b by (w in {'1'} ? 0 : 1); b: a>c; c: a>b)",
+            id="more words than a classifier would be learnt from",
+        ),
+        pytest.param(
+            f"SELECT a.ts AS ts {THREE} a.k = b.k AND a.k = c.k",
+            "mesh(a: b>c, c>b by (ts <= 5000000.0 ? 0 : 1); b: a>c; c: a>b)",
+            id="a classifier of times",
+        ),
+    ],
+)
+def test_whatever_runs_a_search_for_something_better_does_not_end_it(query: str, plan: str) -> None:
+    """A search that met a relation without attributes, or a mesh that it would not have made, ended the query."""
+    script = read_script("\n".join(f"stream {name} (k bigint, c bigint, w string)" for name in "abc"))
+    compiled, rng = compile_query(query, script.catalog), np.random.default_rng(1)
+    staged = LocalHost(compiled, parse_plan(plan), staging=Staging(first=1, waits=True))
+    plain = LocalHost(compiled, mjoin(compiled.graph.names))
+    for number in range(3):
+        batch = {}
+        for name in "abc":
+            times = np.sort(rng.integers(10 * number, 10 * number + 10, 80)) * 1_000_000
+            instants = pa.array(times).cast(pa.timestamp("us")).cast(TIMESTAMP)
+            words = rng.integers(0, 1000, 80).astype(str)
+            batch[name] = pa.table(
+                {"ts": instants, "k": rng.integers(0, 30, 80), "c": rng.integers(0, 3, 80), "w": words}
+            )
+        assert rows_as_multiset(staged.step(batch)) == rows_as_multiset(plain.step(batch))
+    assert [record["policy"] for record in staged.records if record["kind"] == "decision"] == ["mesh", "mesh"]
 
 
 def test_what_a_search_found_is_told_once() -> None:

@@ -37,6 +37,11 @@ def test_a_mesh_is_read_back_as_it_was_printed(data: st.DataObject, relations: i
     assert parse_plan(f"  {str(mesh).replace(' ', '  ')} ") == mesh
 
 
+def test_a_route_of_two_digits_is_read_back() -> None:
+    text = f"mesh(a: {', '.join(['b'] * 13)} by 12; b: a)"
+    assert str(parse_mesh(text)) == text
+
+
 def test_the_mesh_of_one_route_each_is_the_mjoin_with_its_default_orders() -> None:
     chain = graph_of("a.k = b.k AND b.v = c.v")
     assert str(one_route(chain)) == "mesh(a: b>c; b: c>a; c: b>a)"
