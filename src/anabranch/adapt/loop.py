@@ -140,9 +140,13 @@ class Loop:
         if memory["wishes"] != self._wishes:
             return
         known, library = Knowledge.from_json(memory["known"]), Library.from_json(memory["library"])
-        for entry in library.entries:
-            validate(entry.plan, self._query.graph, self._query.grouping)
-        self._known, self.library = known, library
+        graph, grouping = self._query.graph, self._query.grouping
+        entries = tuple(
+            # A plan can be priced once it has its orders, which one that was written by hand may lack.
+            replace(entry, plan=with_default_orders(validate(entry.plan, graph, grouping), graph))
+            for entry in library.entries
+        )
+        self._known, self.library = known, replace(library, entries=entries)
 
     @property
     def _wishes(self) -> str:

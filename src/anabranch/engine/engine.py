@@ -48,6 +48,9 @@ from anabranch.plan.text import parse
 from anabranch.stats.step import StepStatistics, merge
 from anabranch.window import FOREVER
 
+GROUPS, WAITING = "group by", "waiting rows"
+"""States beside those of relations and joins, in statistics; no relation can have such a name."""
+
 
 class Engine:
     """One plan of one query over its states; base states that it is given it shares with others."""
@@ -197,9 +200,9 @@ class Engine:
         sizes = {name: (state.ring.live, state.bytes) for name, state in self.bases.items()}
         sizes |= {name: (state.ring.live, state.bytes) for name, state in self.track.intermediates.items()}
         if self.groups is not None:
-            sizes["groups"] = (self.groups.rows, self.groups.bytes)
+            sizes[GROUPS] = (self.groups.rows, self.groups.bytes)
         if self.entrance is not None:
-            sizes["waiting"] = (len(self.entrance), self.entrance.bytes)
+            sizes[WAITING] = (len(self.entrance), self.entrance.bytes)
         step = self.meter.finish(sizes)
         return merge([step, self.track.retiring_statistics()]) if isinstance(self.track, ParallelTrack) else step
 

@@ -127,7 +127,25 @@ def test_a_grouped_state_shrinks_to_the_rows_of_the_last_instant() -> None:
     host.step({name: rows_of(range(20), range(20)) for name in "ab"})
     host.step({name: rows_of([1000], [0]) for name in "ab"})
     host.step({})
-    assert {state.state: state.rows for state in host.statistics.states} == {"a": 1, "b": 1, "groups": 2}
+    assert {state.state: state.rows for state in host.statistics.states} == {"a": 1, "b": 1, "group by": 2}
+
+
+@pytest.mark.parametrize("execution", [None, "totally-synchronised"])
+def test_relations_may_have_the_names_of_other_states(execution: str | None) -> None:
+    """The state of a relation called 'groups' was told as the groups: its own rows were missing, and learnt from."""
+    aliases = ("groups", "waiting")
+    windows = ", ".join(
+        f"{s} [RANGE 50 SECONDS{'' if execution else ' SLIDE 5 SECONDS'}] AS {n}"
+        for s, n in zip("ab", aliases, strict=True)
+    )
+    asked = "groups.k AS k" if execution else "WINDOW_END() AS at, COUNT(*) AS n"
+    query = compile_query(f"SELECT {asked} FROM {windows} WHERE groups.k = waiting.k", catalog_of())
+    kind = {} if execution is None else {"execution": execution}
+    host = LocalHost(query, mjoin(aliases), **kind)  # type: ignore[arg-type]
+    host.step({name: rows_of(range(20), range(20)) for name in "ab"})
+    states = {state.state: state for state in host.statistics.states}
+    assert all(states[name].inserted > 1 for name in aliases)
+    assert [states[name].inserted for name in aliases] == [states[name].rows for name in aliases]
 
 
 def test_a_filter_over_an_unbounded_window_keeps_nothing() -> None:

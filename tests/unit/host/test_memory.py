@@ -56,6 +56,18 @@ def test_a_restarted_query_tries_the_plans_it_knows_first(learnt: Path, tmp_path
     assert [record for record in host.records if record["kind"] == "warning"] == []
 
 
+def test_a_plan_written_by_hand_into_the_memory_needs_no_orders(learnt: Path, tmp_path: Path) -> None:
+    """It was taken, and ended the query when it was first priced."""
+    file = copied(learnt, tmp_path) / "anabranch" / "memory.json"
+    memory = json.loads(file.read_text())
+    for entry in memory["all"]["library"]:
+        entry["plan"] = "(c b a)"
+    file.write_text(json.dumps(memory))
+    host = started(tmp_path)
+    drifting(host, 6, matching="bc")
+    assert origins(host)[:1] == ["library"]
+
+
 def test_what_was_learnt_for_other_limits_is_not_used(learnt: Path, tmp_path: Path) -> None:
     host = started(copied(learnt, tmp_path), Means(budget=Budget(memory=1e9)))
     drifting(host, 6, matching="bc")
