@@ -50,14 +50,20 @@ def _require_checkable(plan: PhysicalPlan, graph: JoinGraph) -> None:
                     detail=f"'{name}' is {graph.thetas[position]}",
                     hint="put it at a join above, or leave it out: it is then checked as early as it can be",
                 )
-            others = [theta.predicate for other, theta in enumerate(graph.thetas) if other != position]
-            if (guarded := guarded_by(graph.thetas[position].predicate, others)) is not None:
-                raise PlanError(
-                    f"plan '{plan}' cannot put off '{name}'",
-                    detail=f"'{graph.thetas[position]}' may be what keeps '{guarded}' from failing",
-                    hint=f"leave '{name}' out of the plan: it is then checked as early as it can be",
-                )
+            require_no_guard(position, graph, f"plan '{plan}'")
             seen.add(position)
+
+
+def require_no_guard(position: int, graph: JoinGraph, who: str) -> None:
+    """Refuses to put a predicate off that may keep another one from failing."""
+    name = selection_name(position)
+    others = [theta.predicate for other, theta in enumerate(graph.thetas) if other != position]
+    if (guarded := guarded_by(graph.thetas[position].predicate, others)) is not None:
+        raise PlanError(
+            f"{who} cannot put off '{name}'",
+            detail=f"'{graph.thetas[position]}' may be what keeps '{guarded}' from failing",
+            hint=f"leave '{name}' out of it: it is then checked as early as it can be",
+        )
 
 
 def _require_mergeable(merged: PreGroup, plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None) -> None:

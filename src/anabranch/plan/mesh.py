@@ -31,7 +31,7 @@ from typing import TypeAlias
 
 from anabranch.errors import PlanError
 from anabranch.expr import Column
-from anabranch.plan.check import validate
+from anabranch.plan.check import require_no_guard, validate
 from anabranch.plan.classifier import ONE_ROUTE, Classifier, check_attributes, parse_classifier
 from anabranch.plan.classifier import routes as routes_of
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta, is_selection, position_of, selection_name
@@ -219,6 +219,8 @@ def _check_route(relation: str, route: Route, graph: JoinGraph) -> None:
                     f"route '{route}' of relation '{relation}' checks '{operator}' before '{early[0]}' is bound",
                     detail=f"'{operator}' is {selected(operator, graph)}",
                 )
+            if is_selection(operator):
+                require_no_guard(position_of(operator), graph, f"route '{route}' of relation '{relation}'")
         bound |= set(step)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, is_classifiable
 from anabranch.plan.join_graph import JoinGraph, Relation, selection_name
 from anabranch.plan.mesh import Mesh, RelationRoutes, Route, Step, attributes_of, needs
+from anabranch.plan.selections import guarded_by
 from anabranch.schema import is_text
 
 
@@ -27,8 +28,9 @@ def _ways(draw: st.DrawFn, graph: JoinGraph, relation: Relation) -> RelationRout
 @st.composite
 def _route(draw: st.DrawFn, graph: JoinGraph, relation: str) -> Route:
     order: list[str] = list(draw(st.permutations([name for name in graph.names if name != relation])))
-    for position in range(len(graph.thetas)):
-        if draw(st.booleans()):
+    for position, theta in enumerate(graph.thetas):
+        others = [other.predicate for other in graph.thetas if other is not theta]
+        if guarded_by(theta.predicate, others) is None and draw(st.booleans()):
             selection = selection_name(position)
             missing = [order.index(name) for name in needs(selection, graph) if name != relation]
             order.insert(draw(st.integers(max(missing, default=-1) + 1, len(order))), selection)
