@@ -212,7 +212,7 @@ def _shared_relation(name: str, several: Sequence[tuple[str, Relation]]) -> Rela
                 hint="give it another alias in one of them",
             )
     filters = [_parts(relation) for _, relation in several]
-    common = tuple(part for part in filters[0] if all(part in parts for parts in filters))
+    common = _common(filters)
     fields = {field.name: field for _, relation in several for field in relation.schema}
     for part in (part for parts in filters for part in parts if part not in common):
         # What a query still has to test on rows must be carried with them.
@@ -220,6 +220,17 @@ def _shared_relation(name: str, several: Sequence[tuple[str, Relation]]) -> Rela
     window = max((relation.window for _, relation in several), key=range_of)
     schema, condition = Schema(tuple(fields.values())), conjunction(common)
     return replace(first, schema=schema, window=Window(window.range), filter=condition)
+
+
+def _common(filters: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
+    """What all filters test; not a test that can fail where one of them tests something of its own before it."""
+    common: list[Expr] = []
+    for part in filters[0]:
+        if all(part in parts for parts in filters):
+            before = {earlier for parts in filters for earlier in parts[: parts.index(part)]}
+            if not can_fail(part) or before <= set(common):
+                common.append(part)
+    return tuple(common)
 
 
 def _parts(relation: Relation) -> tuple[Expr, ...]:

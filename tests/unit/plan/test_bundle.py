@@ -59,6 +59,19 @@ def test_what_filters_have_in_common_is_tested_once_and_the_rest_by_its_query() 
     assert str(own.filter) == "a.v > 3"
 
 
+def test_a_test_that_can_fail_stays_behind_what_guards_it() -> None:
+    """Both queries test the product, each for rows of its own; it was computed for all rows, and overflowed."""
+    test = " AND a.v * 2 < 9"
+    made = together(some=PAIR.format(20) + " AND a.v < 7" + test, others=PAIR.format(20) + " AND a.v < 8" + test)
+    assert str(made.graph.relation("a").filter) == "a.k IS NOT NULL"
+    own = [str(terms.filter) for member in made.members for terms in member.terms]
+    assert sorted(own) == ["(a.v < 7) AND ((a.v * 2) < 9)", "(a.v < 8) AND ((a.v * 2) < 9)"]
+    made = together(
+        some=PAIR.format(20) + " AND a.v < 7" + test, fewer=PAIR.format(20) + " AND a.v < 7" + test + " AND a.v > 1"
+    )
+    assert str(made.graph.relation("a").filter) == "(a.v < 7) AND ((a.v * 2) < 9) AND a.k IS NOT NULL"
+
+
 def test_a_column_that_only_a_filter_of_one_query_reads_is_carried() -> None:
     other = "SELECT a.k AS x FROM a [RANGE 20 SECONDS] AS a WHERE a.v > 3"
     made = together(pair=PAIR.format(20).replace("a.v AS x", "a.k AS x"), other=other)
