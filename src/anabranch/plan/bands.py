@@ -7,7 +7,7 @@ with opposite signs, it bounds their difference. Bounds of the same pair are int
 first of them carries the band. Every predicate stays as it is: the band only says where to look, so its bounds are
 closed and rounded outwards. Sums of doubles with several constants are rounded on the way, by some 2**-53 of those (of
 the terms, buckets take care), so their bounds give way by more than that. What is wider than doubles can reckon with is
-no band.
+no band, nor is one of which a term can fail that an earlier predicate may guard.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fractions import Fraction
 from anabranch.expr import Call, Cast, Expr, Literal, relations
 from anabranch.functions import coerce, common_type, kind_of, without_widening
 from anabranch.plan.join_graph import Band, Theta
+from anabranch.plan.selections import guarded_by
 
 _MEASURABLE = frozenset({"integer", "float", "decimal", "timestamp"})
 _MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
@@ -82,10 +83,20 @@ def thetas_with_bands(predicates: Sequence[Expr]) -> tuple[Theta, ...]:
         pair = bounds.left, bounds.right
         first, known = found.get(pair, (position, bounds))
         found[pair] = first, known.within(bounds)
-    bands = {first: band for first, bounds in found.values() if (band := _band(bounds)) is not None}
+    bands = {
+        first: band
+        for first, bounds in found.values()
+        if (band := _band(bounds)) is not None and not _may_be_guarded(bounds, predicates[:first])
+    }
     return tuple(
         Theta(predicate, relations(predicate), bands.get(position)) for position, predicate in enumerate(predicates)
     )
+
+
+def _may_be_guarded(bounds: _Bounds, before: Sequence[Expr]) -> bool:
+    """True when a predicate before may keep a term from failing: buckets are numbered ahead of every predicate."""
+    terms = without_widening(bounds.left), without_widening(bounds.right)
+    return any(guarded_by(predicate, terms) is not None for predicate in before)
 
 
 def _band(bounds: _Bounds) -> Band | None:

@@ -37,7 +37,8 @@ def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) 
     late = _late(arms, late_filters)
     thetas = thetas_with_bands([predicate for predicate in predicates if key_sides(predicate) is None])
     ahead = [theta.predicate for theta in thetas] + [member for key in keys for _, member in key.members]
-    _refuse_guards(late, [*ahead, *(each for arm in arms for each in arm.conditions if each not in late)])
+    ahead += [each for arm in arms for each in arm.conditions if each not in late]
+    _refuse_guards(late, [*ahead, *(each for several in filters.values() for each in several)])
     thetas += tuple(Theta(condition, relations(condition)) for condition in late)
     if grouping is None:
         readers = [output.expression for output in plan.outputs]

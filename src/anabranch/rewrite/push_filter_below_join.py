@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from anabranch.expr import Expr, conjunction, relations
+from anabranch.expr import conjunction, relations
 from anabranch.plan.logical import Filter, Join, LogicalPlan, relation_names
 
 
 def push_filter_below_join(plan: LogicalPlan) -> LogicalPlan | None:
-    """Join predicates over one input become a Filter on it; those over none, a Filter on the first input."""
+    """Join predicates over one input become a Filter on it; those over none, a Filter on every input.
+
+    Where a constant is not true, no input has to be looked at: what is written behind it may fail there.
+    """
     if not isinstance(plan, Join):
         return None
-    owners = [_owner(plan, predicate) for predicate in plan.predicates]
-    if all(owner is None for owner in owners):
+    names = [frozenset(relation_names(child)) for child in plan.inputs]
+    kept = tuple(p for p in plan.predicates if not any(relations(p) <= here for here in names))
+    if kept == plan.predicates:
         return None
     filtered = []
-    for position, child in enumerate(plan.inputs):
-        condition = conjunction(tuple(p for p, owner in zip(plan.predicates, owners, strict=True) if owner == position))
+    for child, here in zip(plan.inputs, names, strict=True):
+        condition = conjunction(tuple(p for p in plan.predicates if relations(p) <= here))
         filtered.append(child if condition is None else Filter(child, condition))
-    kept = tuple(p for p, owner in zip(plan.predicates, owners, strict=True) if owner is None)
     return Join(tuple(filtered), kept)
-
-
-def _owner(join: Join, predicate: Expr) -> int | None:
-    read = relations(predicate)
-    return next((i for i, child in enumerate(join.inputs) if read <= set(relation_names(child))), None)
