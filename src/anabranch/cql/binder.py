@@ -28,7 +28,7 @@ from anabranch.cql.ast import (
 from anabranch.cql.parser import parse
 from anabranch.cql.scope import Scope, aggregate_column, closest_first
 from anabranch.errors import BindError, Span, UnboundedJoin, Unsupported
-from anabranch.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, columns, conjuncts
+from anabranch.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, columns, conjuncts
 from anabranch.functions import AGGREGATES, is_nullable, kind_of
 from anabranch.plan.logical import Aggregate, Filter, Join, LogicalPlan, Output, Project, Source
 from anabranch.schema import type_name
@@ -343,7 +343,12 @@ def _meant(statement: Statement, scope: Scope, node: Expression) -> Expression:
 
 
 def _replace_keys(expr: Expr, by_key: dict[Expr, Column]) -> Expr:
-    """The expression with the largest parts that are group keys read from the group."""
+    """The expression with the largest parts that are group keys read from the group.
+
+    A constant stays one, also where it is a key: lists after IN, patterns and digits have to be constants.
+    """
+    if isinstance(expr, Literal):
+        return expr
     if expr in by_key:
         return by_key[expr]
     match expr:

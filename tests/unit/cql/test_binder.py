@@ -256,6 +256,15 @@ def test_above_the_aggregate_only_groups_are_read() -> None:
         assert all(column.relation == GROUPED for column in read)
 
 
+def test_a_constant_that_is_a_group_key_stays_a_constant() -> None:
+    """Lists after IN, patterns and digits are constants for the kernels; they were read from the group as columns."""
+    text = f"SELECT 2 AS two, 'x%' AS p, ROUND(AVG(f), 2) AS m {GROUPED_FROM} GROUP BY 1, 2"
+    query = cql.compile_query(f"{text} HAVING MIN(s) LIKE 'x%' AND COUNT(*) IN (1, 2)", catalog())
+    assert query.grouping is not None
+    assert str(query.grouping.having) == "(aggregate1 LIKE 'x%') AND (aggregate2 IN (1, 2))"
+    assert [str(output.expression) for output in query.outputs] == ["2", "'x%'", "ROUND(aggregate0, 2)"]
+
+
 def test_an_aggregate_written_twice_is_computed_once() -> None:
     query = cql.compile_query(f"SELECT COUNT(*) AS a, COUNT(*) + 1 AS b {GROUPED_FROM}", catalog())
     assert query.grouping is not None
