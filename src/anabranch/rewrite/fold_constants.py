@@ -103,6 +103,7 @@ def _arithmetic(expr: Call, left: Any, right: Any) -> Expr:
         value = _ARITHMETIC[expr.function](left, right)
     except OverflowError:
         return expr
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+    size = value // datetime.timedelta(microseconds=1) if isinstance(value, datetime.timedelta) else value
+    if isinstance(size, int) and not -(2**63) <= size < 2**63:
         return expr
     return Literal(value, expr.type)
