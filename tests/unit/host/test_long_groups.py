@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from anabranch.cql import compile_query
+from anabranch.engine.engine import GROUPS
 from anabranch.host.local import LocalHost
 from anabranch.plan.physical import Leaf, mjoin
 from anabranch.testing.scripted import answer_lines, read_rows, read_script
@@ -41,4 +42,4 @@ def test_what_counts_at_millions_of_boundaries_is_kept_once() -> None:
 
 
 def _pending(host: LocalHost) -> int:
-    return sum(state.rows for state in host.statistics.states if state.state == "groups")
+    return sum(state.rows for state in host.statistics.states if state.state == GROUPS)
