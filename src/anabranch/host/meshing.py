@@ -39,6 +39,7 @@ from anabranch.stats.operators import OperatorMatrix
 from anabranch.stats.profiles import OperatorProfile
 from anabranch.stats.routes import RouteStatistics, merge_routes
 from anabranch.stats.step import StepStatistics, merge
+from anabranch.window import FOREVER
 
 SEARCH = SearchSetting(size=10, strategy="improve", stop=Stop(iterations=500, plateau=150))
 BASELINE = 3
@@ -107,7 +108,7 @@ def _alive(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, Relatio
     alive = {}
     for relation in query.graph.relations:
         batch, reach = rows[relation.name], relation.window.range
-        start = 0 if reach is None else end - reach
+        start = end - (FOREVER if reach is None else reach)
         alive[relation.name] = batch.take(np.flatnonzero((batch.times <= end) & (batch.times >= start)))
     return alive
 

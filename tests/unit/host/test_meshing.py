@@ -169,6 +169,16 @@ def test_a_sample_tells_the_mesh_before_the_query_runs(share: float) -> None:
     assert LearntMesh.from_json(json.loads(json.dumps(learnt.to_json()))) == learnt
 
 
+def test_sampled_rows_that_stay_for_ever_may_be_from_before_1970() -> None:
+    script = read_script("stream a (k bigint)\nstream b (k bigint)")
+    text = "SELECT a.k AS k FROM a [RANGE 10 SECONDS], b [UNBOUNDED] WHERE a.k = b.k"
+    query = compile_query(text, script.catalog, allow_unbounded=True)
+    instants = pa.array(range(-20_000_000, 0, 1_000_000), pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)
+    table = pa.table({"ts": instants, "k": pa.array(range(20), pa.int64())})
+    learnt = learn_from_rows(query, rows_of(query, [{"a": table, "b": table}], 1.0), {"a": 10.0, "b": 20.0})
+    assert set(learnt.relations) == {"a", "b"}
+
+
 def test_samples_that_do_not_meet_in_time_tell_nothing() -> None:
     query, rng = the_query(), np.random.default_rng(1)
     rows = rows_of(query, [skewed_batch(0, rng)], 1.0)
