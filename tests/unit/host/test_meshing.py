@@ -131,7 +131,7 @@ def test_whatever_runs_a_search_for_something_better_does_not_end_it(query: str,
                 {"ts": instants, "k": rng.integers(0, 30, 80), "c": rng.integers(0, 3, 80), "w": words}
             )
         assert rows_as_multiset(staged.step(batch)) == rows_as_multiset(plain.step(batch))
-    assert [record["policy"] for record in staged.records if record["kind"] == "decision"] == ["mesh", "mesh"]
+    assert {record["policy"] for record in staged.records if record["kind"] == "decision"} == {"mesh"}
 
 
 def test_what_a_search_found_is_told_once() -> None:
