@@ -23,7 +23,7 @@ from anabranch.engine.evaluate_casts import cast
 from anabranch.engine.evaluate_compare import Datum
 from anabranch.engine.evaluate_numbers import as_array, on_arrays
 from anabranch.errors import ExpressionError
-from anabranch.expr import Call, Cast, Column, Expr, Literal, can_fail
+from anabranch.expr import Call, Cast, Column, Expr, Literal, can_fail, conjuncts
 
 ColumnLookup: TypeAlias = Callable[[Column], pa.Array]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -38,11 +38,19 @@ def evaluate(expr: Expr, columns: ColumnLookup, length: int) -> pa.Array:
 
 
 def evaluate_mask(expr: Expr, columns: ColumnLookup, length: int) -> Mask:
-    """True for the rows where the predicate is true; NULL is not true."""
-    if length == 0:
-        return np.zeros(0, dtype=np.bool_)
-    value = _value(expr, columns, length)
-    return np.full(length, value.as_py() is True) if isinstance(value, pa.Scalar) else _true(value)
+    """True for the rows where the predicate is true; NULL is not true.
+
+    Of a conjunction each part is asked of the rows that pass those before it, as Spark's filters do: what is NULL
+    there guards as well as what is false.
+    """
+    mask: Mask = np.ones(length, dtype=np.bool_)
+    for part in conjuncts(expr):
+        if can_fail(part) or not mask.any():
+            mask &= _true(_on_rows(part, columns, mask))
+        else:
+            value = _value(part, columns, length)
+            mask &= np.bool_(value.as_py() is True) if isinstance(value, pa.Scalar) else _true(value)
+    return mask
 
 
 def _value(expr: Expr, columns: ColumnLookup, length: int) -> Datum:

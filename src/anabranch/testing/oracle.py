@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from anabranch.errors import ExpressionError
-from anabranch.expr import GROUPED, AggregateCall, Column, Expr
+from anabranch.expr import GROUPED, AggregateCall, Column, Expr, conjuncts
 from anabranch.plan.join_graph import JoinGraph, Relation
 from anabranch.plan.query import Grouping, Query
 from anabranch.testing.interpreter import Value, column_values, interpret, order
@@ -96,7 +96,8 @@ def _rows(relation: Relation, table: pa.Table) -> list[Row]:
     timed = [row for row in rows if row[_TIME] is not None]
     if relation.filter is None:
         return timed
-    return [row for row in timed if interpret(relation.filter, _lookup({relation.name: row})) is True]
+    tests = conjuncts(relation.filter)
+    return [row for row in timed if all(interpret(test, _lookup({relation.name: row})) is True for test in tests)]
 
 
 def _lookup(combination: Combination) -> Callable[[Column], Value]:
@@ -199,7 +200,8 @@ def _grouped_answer(query: Query, grouping: Grouping, combinations: Iterator[Com
         row |= {f"key{index}": value for index, value in enumerate(values[place])}
         row |= {f"aggregate{index}": _aggregate(call, members) for index, call in enumerate(grouping.aggregates)}
         lookup = _lookup({GROUPED: row})
-        if grouping.having is None or interpret(grouping.having, lookup) is True:
+        tests = () if grouping.having is None else conjuncts(grouping.having)
+        if all(interpret(test, lookup) is True for test in tests):
             answer[tuple(comparable(interpret(output.expression, lookup)) for output in query.outputs)] += 1
     return answer
 
