@@ -8,6 +8,7 @@ the equality for a foreign key.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.codes import combine_codes
 from anabranch.engine.evaluate import evaluate, evaluate_mask
+from anabranch.errors import ExpressionError
 from anabranch.expr import Column
 from anabranch.plan.join_graph import JoinGraph, Theta
 from anabranch.plan.pregrouping import Agreement, agreement
@@ -80,7 +82,9 @@ def sampled(query: Query, stretches: Mapping[str, Stretch], rows: Mapping[str, R
                 selectivities[f"{left} {right}"] = pairs.selectivity
             if pairs.tried:
                 for theta in graph.thetas_between([left], [right]):
-                    selectivities[str(theta)] = _share(theta, pairs, rows)
+                    # It is tried alone: what another predicate keeps from failing is not known.
+                    with contextlib.suppress(ExpressionError):
+                        selectivities[str(theta)] = _share(theta, pairs, rows)
     return FixedStatistics(
         rates={name: stretch.rows / stretch.seconds for name, stretch in stretches.items() if stretch.seconds > 0},
         filters=passing,

@@ -48,6 +48,17 @@ def test_keys_that_repeat_give_their_selectivity_from_a_short_sample() -> None:
     assert known.value == pytest.approx(1 / 40, rel=0.1)
 
 
+def test_of_a_predicate_that_another_keeps_from_failing_nothing_is_known() -> None:
+    """It is tried on pairs that the other would have rejected; the overflow ended the start of the query."""
+    query = joined("a.x = b.x AND a.v + b.v < 0 AND a.v * 9000000000000000000 <> b.v")
+    rng = np.random.default_rng(1)
+    rows = {name: drawn(query, name, rng, 3000, 5, k0=40) for name in "ab"}
+    seen = sampled(query, {}, rows)
+    guard, guarded = query.graph.thetas
+    assert str(guard) in seen.selectivities
+    assert str(guarded) not in seen.selectivities
+
+
 def test_pairs_outside_the_windows_do_not_count() -> None:
     """Keys drift with time: only rows near each other agree, and only those are ever compared."""
     query, rng = joined("a.x = b.x", seconds=2), np.random.default_rng(2)
