@@ -9,6 +9,7 @@ sections 4.2 and 5.3.)
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -148,11 +149,20 @@ class Searches:
         """What was found since this was last asked, in the order in which it was begun."""
         done = [search for search in self._under_way if wait or search.done()]
         self._under_way = [search for search in self._under_way if search not in done]
-        return [search.result() for search in done]
+        return [found for found in map(_outcome, done) if found is not None]
 
     def _search(self, slot: int, plan: Plan, trigger: str, profiles: Iterable[Mapping[str, Any]], seed: int) -> Found:
         seen = [OperatorProfile.from_json(each) for each in profiles]
         return Found(slot, plan, trigger, learn(self._graph, seen, seed, plan))
+
+
+def _outcome(search: Future[Found]) -> Found | None:
+    """What was found; a search that failed is told, and the query goes on by the plan that it has."""
+    try:
+        return search.result()
+    except Exception as error:
+        warnings.warn(f"a search for routes failed: {error!r}", stacklevel=2)
+        return None
 
 
 class MeshWatch:

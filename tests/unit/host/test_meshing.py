@@ -134,6 +134,22 @@ def test_whatever_runs_a_search_for_something_better_does_not_end_it(query: str,
     assert {record["policy"] for record in staged.records if record["kind"] == "decision"} == {"mesh"}
 
 
+def test_a_search_that_fails_leaves_the_plan_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("no rows")
+
+    monkeypatch.setattr("anabranch.host.meshing.learn", fails)
+    query, rng = the_query(), np.random.default_rng(1)
+    host = LocalHost(query, mjoin(query.graph.names), staging=Staging(first=2, waits=True), adapt=ANY_SAVING)
+    first, second, third, fourth = (skewed_batch(number, rng) for number in range(4))
+    host.step(first)
+    host.step(second)
+    with pytest.warns(UserWarning, match=r"a search for routes failed: ZeroDivisionError\('no rows'\)"):
+        host.step(third)
+    assert host.step(fourth).num_rows
+    assert host.plan == mjoin(query.graph.names)
+
+
 def test_what_a_search_found_is_told_once() -> None:
     query, rng = the_query(), np.random.default_rng(1)
     searches, plan = Searches(query.graph), mjoin(query.graph.names)
