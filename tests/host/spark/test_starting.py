@@ -32,22 +32,22 @@ def test_an_archive_that_is_there_is_mapped(environment: Path, monkeypatch: pyte
     assert options[: len(jvm.LAZY_COMPILER)] == [*jvm.LAZY_COMPILER]
     assert f"-XX:SharedArchiveFile={file}" in options
     monkeypatch.setenv(archive.OFF, "1")
-    assert session.recommended_configuration()[key].split() == [*jvm.LAZY_COMPILER, *jvm.COLLECTOR]
+    assert session.recommended_configuration()[key].split() == [*jvm.LAZY_COMPILER, *jvm.CLASSES, *jvm.COLLECTOR]
 
 
 def test_a_collector_that_the_user_has_chosen_is_not_contradicted(
     environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of them keep the JVM from starting."""
-    assert jvm.driver_options() == (*jvm.LAZY_COMPILER, *jvm.COLLECTOR)
+    assert jvm.driver_options() == (*jvm.LAZY_COMPILER, *jvm.CLASSES, *jvm.COLLECTOR)
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Xss4m -XX:+UseZGC")
-    assert jvm.driver_options() == jvm.LAZY_COMPILER
+    assert jvm.driver_options() == (*jvm.LAZY_COMPILER, *jvm.CLASSES)
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Xss4m")
-    assert jvm.driver_options() == (*jvm.LAZY_COMPILER, *jvm.COLLECTOR)
+    assert jvm.driver_options() == (*jvm.LAZY_COMPILER, *jvm.CLASSES, *jvm.COLLECTOR)
     monkeypatch.setenv("SPARK_CONF_DIR", str(environment))
-    assert jvm.driver_options() == (*jvm.LAZY_COMPILER, *jvm.COLLECTOR)
+    assert jvm.driver_options() == (*jvm.LAZY_COMPILER, *jvm.CLASSES, *jvm.COLLECTOR)
     (environment / "spark-defaults.conf").write_text("spark.driver.defaultJavaOptions  -XX:+UseG1GC\n")
-    assert jvm.driver_options() == jvm.LAZY_COMPILER
+    assert jvm.driver_options() == (*jvm.LAZY_COMPILER, *jvm.CLASSES)
 
 
 def test_another_java_has_another_archive(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,8 @@ State lives outside the JVM, so there is little to keep, and pauses are short. W
 write of a reference is longer, to run and to compile: a twelfth of a run's CPU. A twentieth of the time may go to
 collecting; by default the heap grows until it is a hundredth, to three times the size for no less CPU.
 """
+CLASSES = ("-XX:MetaspaceSize=192m",)
+"""Room for the classes that Spark loads: at HotSpot's usual first mark a tenth of it calls for a full collection."""
 SPOKEN = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 """Environment variables through which a JVM hears of options."""
 
@@ -46,7 +48,7 @@ def driver_options() -> tuple[str, ...]:
 
 def running_options() -> tuple[str, ...]:
     """The options but for the archive of classes."""
-    return LAZY_COMPILER if _collector_is_chosen() else (*LAZY_COMPILER, *COLLECTOR)
+    return (*LAZY_COMPILER, *CLASSES, *(() if _collector_is_chosen() else COLLECTOR))
 
 
 def _collector_is_chosen() -> bool:
