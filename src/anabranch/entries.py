@@ -21,7 +21,8 @@ from anabranch.errors import SpecError
 from anabranch.window import parse_duration
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+"""How a place begins that is a URI and no path."""
 
 
 def document(text: str) -> Any:
@@ -125,7 +126,7 @@ class Entry:
     def location(self, folder: Path) -> str:
         """A path, which is one below the folder unless it is absolute or a URI."""
         text = self.text()
-        return text if _SCHEME.match(text) else os.path.normpath(folder / text)
+        return text if SCHEME.match(text) else os.path.normpath(folder / text)
 
     def options(self) -> tuple[tuple[str, str], ...]:
         """Options as the texts Spark wants."""

@@ -8,14 +8,14 @@ a URI that both know.
 from __future__ import annotations
 
 import os
-import re
 
 import pyarrow as pa
 from pyarrow import fs
 
+from anabranch.entries import SCHEME
+
 UNKNOWN = (pa.ArrowException, OSError, ValueError)
 """What `locate` raises of a place that Arrow does not know."""
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 
 
 def locate(path: str) -> tuple[fs.FileSystem, str, str]:
@@ -23,7 +23,7 @@ def locate(path: str) -> tuple[fs.FileSystem, str, str]:
 
     An error of Arrow's (see `UNKNOWN`) says that it knows no such place.
     """
-    found = _SCHEME.match(path)
+    found = SCHEME.match(path)
     if found is None or found.group(1).lower() == "file":
         local = os.path.abspath(path if found is None else "/" + path[found.end() :].lstrip("/"))
         return fs.LocalFileSystem(), local, f"file://{local}"
