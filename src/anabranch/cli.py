@@ -19,12 +19,13 @@ from textwrap import indent
 from rich.console import Console
 
 import anabranch
-from anabranch import doctor, spec_commands
+from anabranch import doctor
 from anabranch.commands import add_command, examples, writing
 from anabranch.cost.units import ENGINE, calibration_file, save_units
 from anabranch.errors import AnabranchError, HostError, InvariantBroken
 from anabranch.host.spark.quiet import VERBOSE
 from anabranch.sizes import size_text
+from anabranch.spec import commands as spec_commands
 
 USER_ERROR = 2
 

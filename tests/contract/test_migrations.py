@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch.host.local import LocalHost
+from anabranch.plan.difference import STRATEGIES, Strategy
 from anabranch.plan.mesh import Plan
-from anabranch.plan.migration import STRATEGIES, Strategy
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.testing.contracts import workloads

@@ -22,8 +22,8 @@ from anabranch.engine.operators import group_by
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import ForeignCheckpoint, SpecError
 from anabranch.host.local import LocalHost
+from anabranch.plan.difference import Strategy
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel, execution_model, rows_wait
-from anabranch.plan.migration import Strategy
 from anabranch.plan.physical import Leaf
 from anabranch.plan.query import Query
 from anabranch.testing.hosts import engines_of

@@ -21,7 +21,7 @@ from anabranch.engine.engine import Engine
 from anabranch.engine.state.arena import Arena, MappedArena
 from anabranch.errors import MigrationError
 from anabranch.host.local import LocalHost
-from anabranch.plan.migration import STRATEGIES
+from anabranch.plan.difference import STRATEGIES
 from anabranch.testing.hosts import engines_of
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import (

@@ -17,7 +17,7 @@ from anabranch.cql import compile_query
 from anabranch.errors import MigrationError
 from anabranch.host.local import LocalHost
 from anabranch.host.steering import Switch
-from anabranch.plan.migration import STRATEGIES
+from anabranch.plan.difference import STRATEGIES
 from anabranch.plan.query import Query
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import (

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 from anabranch.demo import drift, skew
 from anabranch.demo.check import Check, compare
 from anabranch.explain import Explanation
-from anabranch.spec_file import load
+from anabranch.spec.file import load
 
 
 def write(folder: Path, streams: dict[str, list[pa.Table]]) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from anabranch import cli, errors
-from anabranch.spec import Spec
+from anabranch.spec.model import Spec
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 from anabranch.adapt.gate import Price
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.cost.resources import Resources
+from anabranch.plan.difference import Strategy
 from anabranch.plan.mesh import Plan
-from anabranch.plan.migration import Strategy
 
 Action: TypeAlias = Literal["migrate", "keep"]
 Origin: TypeAlias = Literal["library", "optimizer", "search"]

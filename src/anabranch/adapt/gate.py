@@ -17,7 +17,7 @@ from anabranch.adapt.policy import TEN_BATCHES, Interval
 from anabranch.cost.resources import Resources
 from anabranch.optimize.hints import Objective
 from anabranch.optimize.strategy import Budget
-from anabranch.plan.migration import Strategy
+from anabranch.plan.difference import Strategy
 
 Resource: TypeAlias = Literal["cpu", "memory"]
 

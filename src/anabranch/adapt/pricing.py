@@ -13,8 +13,8 @@ from __future__ import annotations
 from anabranch.adapt.gate import Price
 from anabranch.cost.resources import ResourceModel, with_default_orders
 from anabranch.errors import MigrationError
+from anabranch.plan.difference import FilteredState, check_strategy, match_states
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.migration import FilteredState, check_strategy, match_states
 from anabranch.plan.physical import JoinNode, PhysicalPlan, PreGroup, kept, nodes
 
 

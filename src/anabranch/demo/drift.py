@@ -26,15 +26,15 @@ from anabranch.demo.check import Check, compare
 from anabranch.demo.screen import command
 from anabranch.explain import Explanation, choice_svg
 from anabranch.host.spark.session import SparkSession
-from anabranch.launch import prepare
 from anabranch.live import View, advance, follow
 from anabranch.optimize import Choice
 from anabranch.optimize.strategy import kind
 from anabranch.picture import OUTPUT
 from anabranch.schema import TIMESTAMP
 from anabranch.sizes import size_text
-from anabranch.spec import Spec
-from anabranch.spec_file import load
+from anabranch.spec.file import load
+from anabranch.spec.launch import prepare
+from anabranch.spec.model import Spec
 
 ORDERS_PER_TICK = 600
 TICK = 0.5

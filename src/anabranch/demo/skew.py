@@ -33,7 +33,6 @@ from anabranch.demo.check import Check, compare
 from anabranch.demo.screen import command
 from anabranch.explain import Explanation, choice_svg
 from anabranch.host.spark.session import SparkSession
-from anabranch.launch import prepare
 from anabranch.live import follow
 from anabranch.optimize import Choice
 from anabranch.optimize.strategy import kind
@@ -42,8 +41,9 @@ from anabranch.plan.classify import assign_routes
 from anabranch.plan.mesh import Mesh, Plan, RelationRoutes
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.schema import TIMESTAMP
-from anabranch.spec import Spec
-from anabranch.spec_file import load
+from anabranch.spec.file import load
+from anabranch.spec.launch import prepare
+from anabranch.spec.model import Spec
 from anabranch.stats.routes import RouteStatistics
 from anabranch.stats.step import StepStatistics, merge
 

@@ -21,12 +21,12 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.engine.batch import Combinations, RelationBatch, joined
-from anabranch.engine.evaluate import evaluate
+from anabranch.engine.evaluate.expression import evaluate
 from anabranch.engine.execution import Entrance, in_order
 from anabranch.engine.fabric.track import MeshTrack
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
-from anabranch.engine.migration import Migrated, fill
+from anabranch.engine.moving_state import Migrated, fill
 from anabranch.engine.operators.group_by import GroupState
 from anabranch.engine.operators.join import keep, read_column
 from anabranch.engine.operators.pregroup import carried_by, carried_columns
@@ -39,9 +39,9 @@ from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.track import PlanTrack
 from anabranch.errors import InvariantBroken, MigrationError
 from anabranch.plan.bundle import Bundle
+from anabranch.plan.difference import Content, Strategy, check_migration, contents, match_states
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, rows_wait
 from anabranch.plan.mesh import Mesh, Plan, check_mesh, parse_mesh
-from anabranch.plan.migration import Content, Strategy, check_migration, contents, match_states
 from anabranch.plan.physical import PhysicalPlan, kept, mjoin
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse

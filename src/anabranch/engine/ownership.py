@@ -13,7 +13,7 @@ import numpy as np
 
 from anabranch.engine import kernels
 from anabranch.engine.batch import Combinations
-from anabranch.engine.codes import xxhash64_remainders
+from anabranch.engine.evaluate.codes import xxhash64_remainders
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.operators.join import read_code
 from anabranch.engine.state.base import BaseState

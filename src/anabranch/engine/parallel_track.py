@@ -28,8 +28,8 @@ from anabranch.engine.operators.join import WindowJoin, keep
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.track import PlanTrack, Way, least_outside, rise
+from anabranch.plan.difference import Box, Content, boxes
 from anabranch.plan.mesh import Mesh, Plan
-from anabranch.plan.migration import Box, Content, boxes
 from anabranch.plan.physical import JoinNode, kept, relations_of, shape
 from anabranch.stats.step import StepStatistics, labelled
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from anabranch.engine.batch import Combinations, RelationBatch
 from anabranch.engine.engine import Engine, expiry, key_codes_of
-from anabranch.engine.evaluate import evaluate_mask
+from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import keep, read_column
 from anabranch.engine.ownership import Ownership

@@ -24,7 +24,7 @@ from anabranch.engine.ownership import Ownership
 from anabranch.engine.state.arena import Arena
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
-from anabranch.plan.migration import Content, contents
+from anabranch.plan.difference import Content, contents
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, kept, shape
 from anabranch.plan.query import Query
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 from anabranch.adapt.loop import Means
 from anabranch.adapt.settings import Settings
 from anabranch.engine.batch import RelationBatch
-from anabranch.engine.codes import combine_codes, key_codes
-from anabranch.engine.evaluate import evaluate, evaluate_mask
+from anabranch.engine.evaluate.codes import combine_codes, key_codes
+from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.operators.group_by import finish
 from anabranch.engine.ownership import own_cells, rows_for_slot

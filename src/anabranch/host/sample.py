@@ -17,8 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anabranch.engine.batch import RelationBatch
-from anabranch.engine.codes import combine_codes
-from anabranch.engine.evaluate import evaluate, evaluate_mask
+from anabranch.engine.evaluate.codes import combine_codes
+from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.errors import ExpressionError
 from anabranch.expr import Column
 from anabranch.plan.join_graph import JoinGraph, Theta

@@ -31,9 +31,9 @@ from anabranch.host.profiles import take_profiles
 from anabranch.host.store import RowFile, Store, rows_name
 from anabranch.host.wire import wire_layout
 from anabranch.plan.bundle import Bundle, BundlePlan
+from anabranch.plan.difference import Strategy
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.mesh import Plan
-from anabranch.plan.migration import Strategy
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics

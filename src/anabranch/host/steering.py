@@ -24,8 +24,8 @@ from anabranch.host.meshing import Found, MeshWatch, Searches, Staging
 from anabranch.host.slot import SlotPlan
 from anabranch.migrate.machine import Instruction, Run
 from anabranch.optimize.choice import resource_model
+from anabranch.plan.difference import STRATEGIES, Strategy, check_migration
 from anabranch.plan.mesh import Mesh, Plan, check_plan, parse_plan
-from anabranch.plan.migration import STRATEGIES, Strategy, check_migration
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query

@@ -21,7 +21,7 @@ from anabranch.engine.engine import Engine
 from anabranch.expr import columns as columns_of
 from anabranch.lab.virtual_clock import Floats, SourceRows, poisson_rows, stream
 from anabranch.migrate.costs import Streams
-from anabranch.plan.migration import Strategy
+from anabranch.plan.difference import Strategy
 from anabranch.plan.physical import nodes
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse

@@ -18,7 +18,7 @@ from anabranch.engine.engine import Engine
 from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.lab.migration_common import COMPARE, INSERT, NEW, OLD, Configuration, Feed, charged, steps
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, misses
-from anabranch.plan.migration import Strategy
+from anabranch.plan.difference import Strategy
 
 CONFIGURATIONS = {
     "low": Configuration(1000.0, dict.fromkeys("abcd", 100.0), (0.1, 0.02, 0.02)),

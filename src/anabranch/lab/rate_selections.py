@@ -7,7 +7,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from anabranch.cost.rate import selection_rate
-from anabranch.engine.evaluate import evaluate_mask
+from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.expr import Call, Column, Literal
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from anabranch.lab.virtual_clock import Floats, served

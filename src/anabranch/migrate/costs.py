@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import prod
 
 from anabranch.errors import PlanError
-from anabranch.plan.migration import match_states
+from anabranch.plan.difference import match_states
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, height, nodes
 
 

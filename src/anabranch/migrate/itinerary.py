@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from anabranch.plan.difference import Content, boxes, contents
 from anabranch.plan.join_graph import Theta
-from anabranch.plan.migration import Content, boxes, contents
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes, pre_groups, shape
 
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from anabranch.errors import InvariantBroken
+from anabranch.plan.difference import Strategy
 from anabranch.plan.mesh import Plan
-from anabranch.plan.migration import Strategy
 
 
 @dataclass(frozen=True)

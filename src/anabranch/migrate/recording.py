@@ -2,10 +2,10 @@
 
 Every state of the first plan has a number, and each step records what it does to the states it touches: that a
 predicate is now checked at or below one (its rows will have to be filtered), or no longer is (nothing will have to be
-done, see `plan.migration`). So at the end nothing has to be compared. An optimizer that starts from scratch has no such
-record; for it `plan.migration.match_states` propagates what is put off through both plans. Where both know a state they
-say the same; the comparison also knows states that a step gave up and a later one made again. (Zhu 2006, Section 13.3;
-its steps for projections are not needed where states hold row numbers.)
+done, see `plan.difference`). So at the end nothing has to be compared. An optimizer that starts from scratch has no
+such record; for it `plan.difference.match_states` propagates what is put off through both plans. Where both know a
+state they say the same; the comparison also knows states that a step gave up and a later one made again. (Zhu 2006,
+Section 13.3; its steps for projections are not needed where states hold row numbers.)
 
 Steps are taken by name of what they change, a state being named by its relations; one that does not apply is None.
 Plans that merge inputs are not rewritten here.
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from anabranch.plan.difference import FilteredState, StateMatching
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.migration import FilteredState, StateMatching
 from anabranch.plan.physical import JoinNode, PhysicalPlan, kept, nodes, shape
 from anabranch.plan.selections import checked_in, guarded_by, put_off
 

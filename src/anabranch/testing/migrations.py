@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from anabranch.errors import AnabranchError, MigrationError
 from anabranch.plan.bundle import BundlePlan
+from anabranch.plan.difference import Strategy, check_migration
 from anabranch.plan.mesh import Plan
-from anabranch.plan.migration import Strategy, check_migration
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, mjoin
 from anabranch.plan.query import Query
 from anabranch.testing.contracts import Batch, Workload, all_shapes

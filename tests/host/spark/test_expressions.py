@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as f
 
-from anabranch.engine.codes import combine_codes, key_codes, xxhash64_long
-from anabranch.engine.evaluate import evaluate
+from anabranch.engine.evaluate.codes import combine_codes, key_codes, xxhash64_long
+from anabranch.engine.evaluate.expression import evaluate
 from anabranch.errors import ExpressionError
 from anabranch.expr import Call, Cast, Expr, Literal
 from anabranch.host.spark.anchor import slot_keys

@@ -14,16 +14,16 @@ import pytest
 import yaml
 from pyspark.errors import StreamingQueryException
 
-from anabranch import launch
 from anabranch.cli import main
 from anabranch.ddl import parse_schema
 from anabranch.errors import CatalogError, HostError, NoFeasiblePlan
 from anabranch.host.spark.failure import named_end
-from anabranch.launch import prepare, prepare_together, read, start
 from anabranch.optimize import Proposal
 from anabranch.schema import TIMESTAMP
-from anabranch.spec import SinkSpec, Spec, StreamSpec, TogetherSpec
-from anabranch.spec_file import load, load_any
+from anabranch.spec import launch
+from anabranch.spec.file import load, load_any
+from anabranch.spec.launch import prepare, prepare_together, read, start
+from anabranch.spec.model import SinkSpec, Spec, StreamSpec, TogetherSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from anabranch.errors import PlanError
 from anabranch.host.meshing import Staging
-from anabranch.launch import prepare
 from anabranch.schema import TIMESTAMP
-from anabranch.spec_file import load
+from anabranch.spec.file import load
+from anabranch.spec.launch import prepare
 from anabranch.testing.oracle import describe_difference
 from tests.host.spark.stories import Story, cut, feed, register, written
 

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.api import QueryHandle, Together
 from anabranch.errors import BundleError, ForeignCheckpoint, SinkError, SpecError
-from anabranch.launch import prepare_together
-from anabranch.spec import TogetherSpec
-from anabranch.spec_file import parse_any
+from anabranch.spec.file import parse_any
+from anabranch.spec.launch import prepare_together
+from anabranch.spec.model import TogetherSpec
 from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
 from tests.host.spark.stories import SPARK_COLUMNS, Story, cut, feed, register, written
 

@@ -12,9 +12,9 @@ from anabranch.adapt.loop import Loop, Observation, Pricing
 from anabranch.cost.resources import ResourceModel
 from anabranch.cql import compile_query
 from anabranch.optimize.choice import resource_model
+from anabranch.plan.difference import Strategy
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh
-from anabranch.plan.migration import Strategy
 from anabranch.plan.physical import PhysicalPlan, nodes, probe_order, shape
 from anabranch.plan.query import Query
 from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.engine.codes import (
+from anabranch.engine.evaluate.codes import (
     band_codes,
     combine_codes,
     equal_values,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.engine.evaluate import KERNELS, evaluate, evaluate_mask
+from anabranch.engine.evaluate.expression import KERNELS, evaluate, evaluate_mask
 from anabranch.errors import ExpressionError
 from anabranch.expr import Call, Cast, Column, Expr, Literal, walk
 from anabranch.schema import INTERVAL, TIMESTAMP

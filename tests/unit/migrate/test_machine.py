@@ -22,8 +22,8 @@ from anabranch.migrate.machine import (
     Run,
     SlotReport,
 )
+from anabranch.plan.difference import boxes
 from anabranch.plan.mesh import Plan
-from anabranch.plan.migration import boxes
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.text import parse
 from anabranch.testing.strategies import plans

@@ -12,8 +12,8 @@ from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.migrate.recording import Recording
 from anabranch.plan.check import validate
+from anabranch.plan.difference import FilteredState, match_states
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.migration import FilteredState, match_states
 from anabranch.plan.physical import nodes
 from anabranch.plan.text import parse
 from anabranch.testing.strategies import plans

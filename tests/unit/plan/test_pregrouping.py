@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.plan.migration import boxes, match_states
+from anabranch.plan.difference import boxes, match_states
 from anabranch.plan.physical import content, kept
 from anabranch.plan.pregrouping import agreement
 from anabranch.plan.text import parse

@@ -15,8 +15,8 @@ from anabranch.errors import MigrationError, PlanError, SpecError
 from anabranch.host.local import LocalHost
 from anabranch.migrate.itinerary import box_by_box
 from anabranch.plan.check import validate
+from anabranch.plan.difference import FilteredState, boxes, check_migration, match_states
 from anabranch.plan.join_graph import render
-from anabranch.plan.migration import FilteredState, boxes, check_migration, match_states
 from anabranch.plan.physical import nodes
 from anabranch.plan.query import Query
 from anabranch.plan.selections import checked_in, put_off

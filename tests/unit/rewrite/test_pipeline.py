@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anabranch import cql
 from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.engine.evaluate import evaluate
+from anabranch.engine.evaluate.expression import evaluate
 from anabranch.errors import InvariantBroken, PlanError
 from anabranch.expr import Expr, conjunction, conjuncts
 from anabranch.plan.logical import Filter, Join, LogicalPlan, Output, Project

@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anabranch.engine.codes import decimal_words
-from anabranch.engine.evaluate import evaluate, evaluate_mask
+from anabranch.engine.evaluate.codes import decimal_words
+from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena
 from anabranch.errors import ExpressionError

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import Combinations
-from anabranch.engine.codes import equal_values
 from anabranch.engine.compile import JoinProgram, KeyCheck, Probe, compared_by
-from anabranch.engine.evaluate import evaluate, evaluate_mask
+from anabranch.engine.evaluate.codes import equal_values
+from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState, combined

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import Combinations
-from anabranch.engine.evaluate import evaluate
+from anabranch.engine.evaluate.expression import evaluate
 from anabranch.engine.operators.group_by import Carried, boundaries, raw_parts, reduced
 from anabranch.engine.operators.join import code_reader, keep, read_column
 from anabranch.engine.ownership import Ownership

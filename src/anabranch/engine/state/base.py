@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import Combinations, RelationBatch, empty_batch
-from anabranch.engine.codes import band_codes, combine_codes
 from anabranch.engine.compile import bands_of
-from anabranch.engine.evaluate import evaluate
+from anabranch.engine.evaluate.codes import band_codes, combine_codes
+from anabranch.engine.evaluate.expression import evaluate
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena, Array
 from anabranch.engine.state.chunks import ChunkStore

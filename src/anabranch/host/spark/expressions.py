@@ -20,7 +20,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import SparkSession, types
 from pyspark.sql import functions as f
 
-from anabranch.engine.evaluate_casts import (
+from anabranch.engine.evaluate.casts import (
     DATE_FORM,
     DAY,
     FIRST_DAY,
@@ -134,7 +134,7 @@ def require_ansi(spark: SparkSession, graph: JoinGraph) -> None:
 
 
 def key_code(expr: Expr, kind: pa.DataType) -> SparkColumn:
-    """A BIGINT code of a key: the value itself where it fits, else the hash that `engine.codes.key_codes` gives."""
+    """A BIGINT code of a key: the value itself where it fits, else the hash of `engine.evaluate.codes.key_codes`."""
     if pa.types.is_timestamp(kind) and expr.type != kind:
         # Left to Spark, a date or a wall clock would become an instant in the session's zone.
         expr = Cast(expr, kind)

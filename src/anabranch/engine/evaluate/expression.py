@@ -16,12 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anabranch.engine import evaluate_compare as compare
-from anabranch.engine import evaluate_numbers as arithmetic
-from anabranch.engine import evaluate_text as text
-from anabranch.engine.evaluate_casts import cast
-from anabranch.engine.evaluate_compare import Datum
-from anabranch.engine.evaluate_numbers import as_array, on_arrays
+from anabranch.engine.evaluate import compare, text
+from anabranch.engine.evaluate import numbers as arithmetic
+from anabranch.engine.evaluate.casts import cast
+from anabranch.engine.evaluate.compare import Datum
+from anabranch.engine.evaluate.numbers import as_array, on_arrays
 from anabranch.errors import ExpressionError
 from anabranch.expr import Call, Cast, Column, Expr, Literal, can_fail, conjuncts
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from anabranch.engine.codes import decimal_words, text_buffers
-from anabranch.engine.evaluate_numbers import validity
-from anabranch.engine.evaluate_text import text_array
+from anabranch.engine.evaluate.codes import decimal_words, text_buffers
+from anabranch.engine.evaluate.numbers import validity
+from anabranch.engine.evaluate.text import text_array
 
 
 def decimals_from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:

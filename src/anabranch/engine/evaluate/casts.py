@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anabranch.engine.evaluate_digits import (
+from anabranch.engine.evaluate.digits import (
     decimals_from_text,
     decimals_to_floats,
     decimals_to_text,
     floats_to_text,
 )
-from anabranch.engine.evaluate_numbers import from_numbers, numbers, validity
+from anabranch.engine.evaluate.numbers import from_numbers, numbers, validity
 from anabranch.schema import TIMESTAMP, is_decimal, is_float, is_integer, is_text, type_name
 
 _SECOND = 1_000_000

@@ -1,12 +1,12 @@
 """The moving state strategy: a new plan's track over the states of the old one, complete before its first step.
 
 States that both plans keep are handed over as they are, or filtered first where the new plan checks a predicate sooner
-(`plan.migration` says when which will do); the rest is computed from what is there, inputs first: all live parts of the
-smallest input of a join look up the others, as new ones would, and where the new plan merges an input, its live rows
-are merged. So group-by moves below joins and back: what was merged is taken apart by going back to the base rows, which
-are all there (Zhu 2006, Section 14.1.1, feeds them through the join again instead). Nothing of the old track changes
-until the new one is complete, so a failure on the way leaves the old plan as it was. (Zhu 2006, Section 12.1; its
-nested-loop join of two states is a lookup by index here.)
+(`plan.difference` says when which will do); the rest is computed from what is there, inputs first: all live parts of
+the smallest input of a join look up the others, as new ones would, and where the new plan merges an input, its live
+rows are merged. So group-by moves below joins and back: what was merged is taken apart by going back to the base rows,
+which are all there (Zhu 2006, Section 14.1.1, feeds them through the join again instead). Nothing of the old track
+changes until the new one is complete, so a failure on the way leaves the old plan as it was. (Zhu 2006, Section 12.1;
+its nested-loop join of two states is a lookup by index here.)
 
 Safe discarding: a combination in a state that goes is found again from base rows or useless. A base row is dropped when
 its deadline lies before the floors of all other relations, hence before those of all relations that could still
@@ -25,7 +25,7 @@ from anabranch.engine.compile import JoinProgram
 from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import WindowJoin, keep, passing
 from anabranch.engine.track import PlanTrack, least_outside
-from anabranch.plan.migration import FilteredState, StateMatching, Strategy
+from anabranch.plan.difference import FilteredState, StateMatching, Strategy
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, kept
 
 

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from numba import njit
 from numpy.typing import NDArray
 
-from anabranch.engine.codes import text_buffers
-from anabranch.engine.evaluate_compare import Datum
-from anabranch.engine.evaluate_numbers import numbers, on_arrays, validity
+from anabranch.engine.evaluate.codes import text_buffers
+from anabranch.engine.evaluate.compare import Datum
+from anabranch.engine.evaluate.numbers import numbers, on_arrays, validity
 
 
 @on_arrays

@@ -9,8 +9,8 @@ import pytest
 
 from anabranch.cli import main
 from anabranch.errors import SpecError
-from anabranch.spec import TogetherSpec
-from anabranch.spec_file import parse, parse_any
+from anabranch.spec.file import parse, parse_any
+from anabranch.spec.model import TogetherSpec
 
 GOOD = dedent(
     """

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anabranch.engine.evaluate_compare import Datum
+from anabranch.engine.evaluate.compare import Datum
 from anabranch.schema import is_integer
 
 EXACT_BELOW = 1e15

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numba import njit
 from numpy.typing import NDArray
 
-from anabranch.engine.evaluate_compare import equal
+from anabranch.engine.evaluate.compare import equal
 from anabranch.schema import INTERVAL, TIMESTAMP, is_decimal, is_float, is_integer, is_text
 
 Codes = NDArray[np.int64]

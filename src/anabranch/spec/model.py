@@ -1,4 +1,4 @@
-"""A spec as a frozen value: streams, a query or several, sinks and how to run them; `spec_file` reads it."""
+"""A spec as a frozen value: streams, a query or several, sinks and how to run them; `spec.file` reads it."""
 
 from __future__ import annotations
 

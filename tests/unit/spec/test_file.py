@@ -12,8 +12,8 @@ from anabranch.cql import compile_query
 from anabranch.errors import SpecError, StatisticsError
 from anabranch.optimize import Objective
 from anabranch.plan.mesh import parse_mesh
-from anabranch.spec import AvailableNow, Every, SinkSpec, SparkSpec, SwitchSpec
-from anabranch.spec_file import load, parse
+from anabranch.spec.file import load, parse
+from anabranch.spec.model import AvailableNow, Every, SinkSpec, SparkSpec, SwitchSpec
 from anabranch.stats.view import Known
 
 FOLDER = Path("/specs")

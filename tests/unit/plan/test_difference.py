@@ -9,8 +9,8 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.errors import AnabranchError, MigrationError, PlanError
+from anabranch.plan.difference import boxes, check_migration, match_states
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.migration import boxes, check_migration, match_states
 from anabranch.plan.physical import PhysicalPlan, nodes
 from anabranch.plan.text import parse
 from anabranch.testing.strategies import plans

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from anabranch import explain, spec
+from anabranch import explain
 from anabranch.choosing import decide, proposal
 from anabranch.commands import add_command, writing
 from anabranch.errors import SpecError
@@ -27,7 +27,8 @@ from anabranch.explain import choice_svg
 from anabranch.host.spark.quiet import VERBOSE, is_verbose
 from anabranch.optimize import Choice
 from anabranch.plan.bundle import bundle, describe
-from anabranch.spec_file import load_any
+from anabranch.spec.file import load_any
+from anabranch.spec.model import Spec, TogetherSpec
 
 if TYPE_CHECKING:
     from anabranch.commands import Commands
@@ -124,8 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
     # Below, because these need pyspark, which explain and --help must not.
     from anabranch.api import ContinuousQueryWriter
     from anabranch.host.spark.failure import named_end
-    from anabranch.launch import prepare, prepare_together, session
     from anabranch.live import View, advance, follow, late_notice
+    from anabranch.spec.launch import prepare, prepare_together, session
 
     console = Console(stderr=True)
     # Py4J logs the traceback of an interrupt, to the root logger.
@@ -135,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
     _tell_of_start(console)
     spark = session(_common(chosen), **_log_level())
     try:
-        writer = prepare_together(chosen, spark) if isinstance(chosen, spec.TogetherSpec) else prepare(chosen, spark)
+        writer = prepare_together(chosen, spark) if isinstance(chosen, TogetherSpec) else prepare(chosen, spark)
         with console.status("looking at the first rows of the streams, and for plans and routes …"):
             headlines = writer.headlines()
         for line in headlines:
@@ -165,7 +166,7 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     if arguments.picture is not None and arguments.picture.suffix.lower() != ".svg":
         raise SpecError(f"option '--picture' is '{arguments.picture}'", hint="pictures are SVG: name it plan.svg")
     chosen = _spec(arguments)
-    queries = chosen.queries if isinstance(chosen, spec.TogetherSpec) else {"": chosen}
+    queries = chosen.queries if isinstance(chosen, TogetherSpec) else {"": chosen}
     explained = {name: _explanation(each) for name, each in queries.items()}
 
     @cache
@@ -180,7 +181,7 @@ def explain_spec(arguments: argparse.Namespace) -> int:
         slots = each.slots or os.cpu_count() or 1
         return decide(explained[name].query, each.wishes, slots=slots, batch=each.seconds_between_batches)
 
-    if isinstance(chosen, spec.TogetherSpec):
+    if isinstance(chosen, TogetherSpec):
         if arguments.picture is not None:
             raise SpecError("option '--picture' draws one query", hint="draw each from a spec of its own")
         print(describe(bundle({name: each.query for name, each in explained.items()})))
@@ -195,7 +196,7 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _explanation(chosen: spec.Spec) -> explain.Explanation:
+def _explanation(chosen: Spec) -> explain.Explanation:
     return explain.Explanation(
         chosen.query,
         chosen.catalog(),
@@ -204,17 +205,17 @@ def _explanation(chosen: spec.Spec) -> explain.Explanation:
     )
 
 
-def _choices_on_spark(chosen: spec.Spec | spec.TogetherSpec) -> Mapping[str, Choice]:
+def _choices_on_spark(chosen: Spec | TogetherSpec) -> Mapping[str, Choice]:
     """The choices by what the streams' first rows say, as a run would make them; a query alone goes without a name."""
     # Here, because it needs pyspark, which explaining without a sample must not.
-    from anabranch.launch import prepare, prepare_together, session
+    from anabranch.spec.launch import prepare, prepare_together, session
 
     console = Console(stderr=True)
     _tell_of_start(console)
     spark = session(_common(chosen), **_log_level())
     try:
         with console.status("looking at the first rows of the streams, and for plans and routes …"):
-            if isinstance(chosen, spec.TogetherSpec):
+            if isinstance(chosen, TogetherSpec):
                 return prepare_together(chosen, spark).choices()
             return {"": prepare(chosen, spark).choice()}
     finally:
@@ -227,9 +228,9 @@ def _tell_of_start(console: Console) -> None:
         console.print("starting Spark …", style="dim")
 
 
-def _common(chosen: spec.Spec | spec.TogetherSpec) -> spec.Spec:
+def _common(chosen: Spec | TogetherSpec) -> Spec:
     """A spec from which to read how it is run."""
-    return chosen.common if isinstance(chosen, spec.TogetherSpec) else chosen
+    return chosen.common if isinstance(chosen, TogetherSpec) else chosen
 
 
 def _log_level() -> dict[str, str]:
@@ -237,10 +238,10 @@ def _log_level() -> dict[str, str]:
     return {} if is_verbose() else {"spark.log.level": "OFF"}
 
 
-def _spec(arguments: argparse.Namespace) -> spec.Spec | spec.TogetherSpec:
+def _spec(arguments: argparse.Namespace) -> Spec | TogetherSpec:
     """The spec file with what the command line says on top."""
     chosen = load_any(arguments.spec)
-    if isinstance(chosen, spec.Spec):
+    if isinstance(chosen, Spec):
         return _with_options(arguments, chosen)
     for option in ("plan", "objective", "cpu", "memory"):
         if vars(arguments)[option] is not None:
@@ -251,7 +252,7 @@ def _spec(arguments: argparse.Namespace) -> spec.Spec | spec.TogetherSpec:
     return chosen.each(partial(_with_options, arguments))
 
 
-def _with_options(arguments: argparse.Namespace, chosen: spec.Spec) -> spec.Spec:
+def _with_options(arguments: argparse.Namespace, chosen: Spec) -> Spec:
     wishes = chosen.wishes.with_limits(arguments.cpu, arguments.memory)
     if arguments.plan is not None:
         wishes = replace(wishes, plan=arguments.plan)

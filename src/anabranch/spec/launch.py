@@ -10,7 +10,7 @@ from anabranch.api import ContinuousQueryWriter, QueryHandle, Session, Together
 from anabranch.host.spark.failure import named_source, refuses_schema
 from anabranch.host.spark.sample import StreamSample, sample_of_files
 from anabranch.host.spark.session import DataFrame, SparkSession, open_session
-from anabranch.spec import FILE_FORMATS, AvailableNow, Every, Spec, StreamSpec, TogetherSpec
+from anabranch.spec.model import FILE_FORMATS, AvailableNow, Every, Spec, StreamSpec, TogetherSpec
 from anabranch.window import duration_text
 
 
