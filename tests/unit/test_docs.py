@@ -18,7 +18,7 @@ PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 @pytest.mark.parametrize("page", ["invariants", "bad-input"])
 def test_every_test_that_a_page_names_exists(page: str) -> None:
-    named = re.findall(r"`([\w/]+)::(test_\w+)`", (ROOT / "docs" / f"{page}.md").read_text())
+    named = re.findall(r"`([\w/]+)::(test_\w+)`", (ROOT / "docs" / "internals" / f"{page}.md").read_text())
     missing = [f"{file}::{name}" for file, name in named if f"def {name}(" not in _text(ROOT / "tests" / f"{file}.py")]
     assert named
     assert not missing
@@ -26,7 +26,7 @@ def test_every_test_that_a_page_names_exists(page: str) -> None:
 
 def test_every_error_has_its_row() -> None:
     kinds = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
-    rows = re.findall(r"^\|[^|]+\| `(\w+)`:", (ROOT / "docs/bad-input.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\|[^|]+\| `(\w+)`:", (ROOT / "docs/internals/bad-input.md").read_text(), re.MULTILINE)
     assert set(rows) == kinds - {"AnabranchError", "CqlError"}
 
 
