@@ -1,4 +1,4 @@
-"""What is wrong with a query, a plan or a limit is refused by name: rows of docs/internals/bad-input.md that need no Spark."""
+"""Wrong queries, plans and limits are refused by name: rows of docs/internals/bad-input.md that need no Spark."""
 
 from __future__ import annotations
 
