@@ -16,8 +16,8 @@ from typing import TypeAlias
 from anabranch.adapt.gate import Gate, Verdict, judge
 from anabranch.adapt.loop import Means
 from anabranch.adapt.routing import AT_ONCE
+from anabranch.calibrate.file import calibrated
 from anabranch.cost.resources import Resources
-from anabranch.cost.units import calibrated
 from anabranch.errors import NoFeasiblePlan, PlanError, SpecError
 from anabranch.optimize import Budget, Choice, Hints, Infeasible, MeshOffer, Objective, Proposal, choose
 from anabranch.optimize.hints import KINDS
@@ -27,7 +27,7 @@ from anabranch.plan.mesh import Mesh, Plan, check_mesh, is_mesh_text, parse_mesh
 from anabranch.plan.physical import pre_groups
 from anabranch.plan.query import Query
 from anabranch.sizes import parse_size, size_text
-from anabranch.stats.meshes import LearntMesh
+from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, Layered, StatisticsView
 
 PLAN_WORDS = ("auto", "mjoin", "tree", "mesh")

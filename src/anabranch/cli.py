@@ -20,8 +20,9 @@ from rich.console import Console
 
 import anabranch
 from anabranch import doctor
+from anabranch.calibrate.file import calibration_file, save_units
 from anabranch.commands import add_command, examples, writing
-from anabranch.cost.units import ENGINE, calibration_file, save_units
+from anabranch.cost.units import ENGINE
 from anabranch.errors import AnabranchError, HostError, InvariantBroken
 from anabranch.host.spark.quiet import VERBOSE
 from anabranch.sizes import size_text
@@ -72,7 +73,7 @@ def prepare_machine(arguments: argparse.Namespace) -> int:
 def calibrate(arguments: argparse.Namespace) -> int:
     """Measures what the engine's operations cost on this machine and keeps it for later choices."""
     # Here, because the engine and its kernels are loaded for it.
-    from anabranch.lab.calibrate import calibrate as measure
+    from anabranch.calibrate.measure import calibrate as measure
 
     print("measuring; this takes some ten seconds and wants an otherwise quiet machine", file=sys.stderr)
     units = measure(arguments.seed)

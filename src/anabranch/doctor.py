@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from anabranch.cost.units import calibration_file, load_units
+from anabranch.calibrate.file import calibration_file, load_units
 from anabranch.errors import HostError, StatisticsError
 from anabranch.host.spark.archive import archive_file
 from anabranch.sizes import size_text

@@ -27,7 +27,7 @@ from anabranch.plan.physical import PhysicalPlan, shape, subplans
 from anabranch.plan.query import Query
 from anabranch.rewrite.pipeline import rewrite
 from anabranch.sizes import size_text
-from anabranch.stats.meshes import LearntMesh
+from anabranch.stats.mesh.learnt import LearntMesh
 
 STAGES = ("logical", "rewritten", "graph", "physical", "choice")
 

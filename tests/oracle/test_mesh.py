@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from anabranch.cql import compile_query
 from anabranch.engine.engine import Engine
 from anabranch.engine.fabric import track
-from anabranch.engine.fabric.eddy import EddyTrack
 from anabranch.host.local import LocalHost
+from anabranch.lab.papers.eddy import EddyTrack
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.testing.hosts import engines_of

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from anabranch import cql
+from anabranch.calibrate.measure import stream
 from anabranch.catalog import Catalog
 from anabranch.choosing import Learn, Wishes, decide, first_plan, headline, learns, proposal
 from anabranch.errors import NoFeasiblePlan, PlanError
 from anabranch.explain import Explanation
-from anabranch.lab.virtual_clock import stream
 from anabranch.plan.mesh import parse_mesh
-from anabranch.stats.meshes import LearntMesh, LearntRoutes
+from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes
 from anabranch.stats.view import FixedStatistics
 
 TEXT = """SELECT a.x AS x FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS], c [RANGE 10 SECONDS]

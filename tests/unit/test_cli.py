@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import pytest
 
 from anabranch import cli, doctor
+from anabranch.calibrate import measure as calibrate
 from anabranch.cost.units import ENGINE
 from anabranch.doctor import Finding
 from anabranch.host.spark.quiet import VERBOSE
-from anabranch.lab import calibrate
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PLACED = [str(EXAMPLES / "network.yaml"), str(EXAMPLES / "airline-queries.yaml")]

@@ -18,7 +18,7 @@ from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import Resources
 from anabranch.cost.units import ENGINE
 from anabranch.plan.mesh import Plan
-from anabranch.stats.meshes import LearntMesh
+from anabranch.stats.mesh.learnt import LearntMesh
 
 AT_ONCE = Price("none", 0.0, 0.0, 0.0)
 """What it takes to change to a mesh, or to begin with one."""

@@ -20,7 +20,7 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.schema import Schema
 from anabranch.stats.measured import from_progress
-from anabranch.stats.meshes import LearntMesh
+from anabranch.stats.mesh.learnt import LearntMesh
 
 if TYPE_CHECKING:
     from anabranch.api.session import Session

@@ -1,21 +1,14 @@
-"""The unit costs of this engine: measured on this machine if they have been, else those of an ordinary one.
+"""The unit costs of the engine on an ordinary machine.
 
-`anabranch calibrate` measures them and keeps them in the user's cache folder, under the machine's name; what matters
-for a choice is their proportion, which varies little between machines. The sizes are not measured but known: they are
-how the engine lays out its states.
+A choice depends on their proportions, which vary little between machines; `anabranch calibrate` measures those of one
+machine. The sizes are not measured: they follow from the layout of the engine's states.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import platform
-from dataclasses import asdict, fields
-from pathlib import Path
 from typing import TypedDict
 
-from anabranch.errors import StatisticsError
-from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, UnitCosts
+from anabranch.stats.view import UnitCosts
 
 
 class Sizes(TypedDict):
@@ -43,40 +36,3 @@ ENGINE = UnitCosts(
     call=6e-5,
     **ENGINE_SIZES,
 )
-
-
-def calibration_file() -> Path:
-    """Where the measured costs of this machine are kept."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "anabranch" / f"unit-costs-{platform.node() or 'machine'}.json"
-
-
-def calibrated() -> FixedStatistics:
-    """A view that knows the measured costs of this machine, or nothing when there are none."""
-    units = load_units(calibration_file())
-    return NOTHING_KNOWN if units is None else FixedStatistics(costs=units, source="calibrated")
-
-
-def save_units(units: UnitCosts, path: Path) -> None:
-    """Keeps measured costs for later runs on the same machine."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(units), indent=2) + "\n", encoding="utf-8")
-
-
-def load_units(path: Path) -> UnitCosts | None:
-    """Costs measured earlier, or None when there are none."""
-    if not path.exists():
-        return None
-    names = {item.name for item in fields(UnitCosts)}
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        # Grouping is not measured, and calibrations of earlier releases do not name it.
-        return UnitCosts(
-            group=ENGINE.group, **{name: value for name, value in kept.items() if name in names - {"group"}}
-        )
-    except (ValueError, TypeError, AttributeError) as error:
-        raise StatisticsError(
-            f"the calibration in '{path.name}' cannot be read",
-            detail=str(error),
-            hint="run 'anabranch calibrate' again",
-        ) from error

@@ -29,6 +29,7 @@ from rich.table import Table
 
 from anabranch.api import ContinuousQueryWriter
 from anabranch.choosing import first_plan, proposal
+from anabranch.classify import assign_routes
 from anabranch.demo.check import Check, compare
 from anabranch.demo.screen import command
 from anabranch.explain import Explanation, choice_svg
@@ -37,14 +38,13 @@ from anabranch.live import follow
 from anabranch.optimize import Choice
 from anabranch.optimize.strategy import kind
 from anabranch.picture import RouteNote
-from anabranch.plan.classify import assign_routes
 from anabranch.plan.mesh import Mesh, Plan, RelationRoutes
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.schema import TIMESTAMP
 from anabranch.spec.file import load
 from anabranch.spec.launch import prepare
 from anabranch.spec.model import Spec
-from anabranch.stats.routes import RouteStatistics
+from anabranch.stats.mesh.routes import RouteStatistics
 from anabranch.stats.step import StepStatistics, merge
 
 NAMES = ("logins", "mails", "downloads", "uploads", "prints", "calls")

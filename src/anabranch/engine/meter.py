@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from anabranch.stats.routes import HopStatistics, RouteStatistics
+from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
 from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
 
 

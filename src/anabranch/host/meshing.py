@@ -35,10 +35,10 @@ from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
-from anabranch.stats.meshes import LearntMesh, LearntRoutes
-from anabranch.stats.operators import OperatorMatrix
-from anabranch.stats.profiles import OperatorProfile
-from anabranch.stats.routes import RouteStatistics, merge_routes
+from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes
+from anabranch.stats.mesh.operators import OperatorMatrix
+from anabranch.stats.mesh.profiles import OperatorProfile
+from anabranch.stats.mesh.routes import RouteStatistics, merge_routes
 from anabranch.stats.step import StepStatistics, merge
 from anabranch.window import FOREVER
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from anabranch.engine.engine import Engine
 from anabranch.engine.fabric.profile import profile
-from anabranch.stats.profiles import OperatorProfile
+from anabranch.stats.mesh.profiles import OperatorProfile
 
 SAMPLED = 1_000
 """Rows of each relation that a mesh is learnt from."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
+from anabranch.calibrate.measure import Workload, calibrate, measure, model_of, plans_of, workloads
 from anabranch.cost.resources import Resources
-from anabranch.lab.calibrate import Workload, calibrate, measure, model_of, plans_of, workloads
 from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict, misses
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.stats.view import UnitCosts

@@ -21,6 +21,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from anabranch.classify import assign_routes
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, misses
 from anabranch.mesh.learn import Learner, Priced, SearchSetting
 from anabranch.mesh.routes import Router, row_costs
@@ -38,8 +39,7 @@ from anabranch.mesh.search import (
 )
 from anabranch.mesh.training import condense, training_set
 from anabranch.plan.classifier import by_leaf, leaves
-from anabranch.plan.classify import assign_routes
-from anabranch.stats.operators import Needs, OperatorMatrix
+from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 
 Doubles: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]

@@ -25,8 +25,8 @@ from anabranch import cql
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
-from anabranch.engine.fabric.eddy import EddyTrack
 from anabranch.engine.fabric.profile import profile
+from anabranch.lab.papers.eddy import EddyTrack
 from anabranch.mesh.learn import SearchSetting
 from anabranch.mesh.whole import QueryMesh, find_query_mesh
 from anabranch.plan.mesh import Mesh, Plan, one_route

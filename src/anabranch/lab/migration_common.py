@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch import cql
+from anabranch.calibrate.measure import stream
 from anabranch.catalog import Catalog
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
 from anabranch.expr import columns as columns_of
-from anabranch.lab.virtual_clock import Floats, SourceRows, poisson_rows, stream
-from anabranch.migrate.costs import Streams
+from anabranch.lab.papers.migration_costs import Streams
+from anabranch.lab.virtual_clock import Floats, SourceRows, poisson_rows
 from anabranch.plan.difference import Strategy
 from anabranch.plan.physical import nodes
 from anabranch.plan.query import Query

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.lab.migration_common import COMPARE, INSERT, NEW, OLD, Configuration, Feed, slope, steps
+from anabranch.lab.papers.migration_costs import moving_state_length, parallel_track_length
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, misses
-from anabranch.migrate.costs import moving_state_length, parallel_track_length
 
 LOW = (0.1, 0.05, 0.02)
 SLICE = 0.02

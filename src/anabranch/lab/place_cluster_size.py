@@ -5,6 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from anabranch.lab.place_common import GROWING, REDUCING, STANDARD_SIZE, above, below, through
+from anabranch.lab.place_workload import Ranges, Workload, random_workload
 from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict, misses
 from anabranch.place.bottom_up import BottomUp, NetPresentCost
 from anabranch.place.exhaustive import Exhaustive
@@ -13,7 +14,6 @@ from anabranch.place.hierarchy import build
 from anabranch.place.planner import Planner
 from anabranch.place.top_down import TopDown
 from anabranch.place.topology import Topology
-from anabranch.place.workload import Ranges, Workload, random_workload
 
 SIZES = (4, 8, 16, 32, 64)
 

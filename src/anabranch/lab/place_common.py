@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from matplotlib.figure import Figure
 
+from anabranch.lab.place_workload import Ranges, Workload
 from anabranch.place.planner import Planner
 from anabranch.place.run import Run, deploy
 from anabranch.place.topology import Topology
-from anabranch.place.workload import Ranges, Workload
 
 STANDARD_SIZE = 132
 """One transit domain of four nodes, four stubs of eight on each; the paper calls it a 128-node network."""

@@ -28,6 +28,7 @@ from anabranch.lab.place_common import (
     cumulative_lines,
     through,
 )
+from anabranch.lab.place_workload import Workload, airline_workload, random_workload
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, misses
 from anabranch.place.bottom_up import BottomUp, NetPresentCost
 from anabranch.place.coordinates import embed
@@ -39,7 +40,6 @@ from anabranch.place.phased import InNetwork, PlanThenDeploy, Relaxation
 from anabranch.place.planner import Planner
 from anabranch.place.top_down import TopDown
 from anabranch.place.topology import Topology
-from anabranch.place.workload import Workload, airline_workload, random_workload
 
 OURS = ("top-down", "bottom-up", "npc", "junction")
 COLUMNS = (

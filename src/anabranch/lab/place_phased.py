@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from anabranch.lab.place_common import EVEN, MAX_CS, REDUCING, Total, below, cumulative_lines, through
+from anabranch.lab.place_workload import Ranges, random_workload
 from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict, misses
 from anabranch.place.coordinates import embed
 from anabranch.place.exhaustive import Exhaustive
@@ -18,7 +19,6 @@ from anabranch.place.phased import PlanThenDeploy, Relaxation
 from anabranch.place.planner import Planner
 from anabranch.place.top_down import TopDown
 from anabranch.place.topology import Topology
-from anabranch.place.workload import Ranges, random_workload
 
 
 def _planners(topology: Topology) -> list[tuple[str, Planner]]:

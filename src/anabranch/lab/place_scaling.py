@@ -8,6 +8,7 @@ from itertools import pairwise
 from matplotlib.figure import Figure
 
 from anabranch.lab.place_common import MAX_CS, REDUCING, below
+from anabranch.lab.place_workload import random_workload
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, misses
 from anabranch.place.bottom_up import BottomUp
 from anabranch.place.exhaustive import beta, lemma_1
@@ -16,7 +17,6 @@ from anabranch.place.hierarchy import Hierarchy, build
 from anabranch.place.planner import Decision, joins_of, leaves_of
 from anabranch.place.run import deploy
 from anabranch.place.top_down import TopDown
-from anabranch.place.workload import random_workload
 
 STREAMS_EACH = 4
 

@@ -16,11 +16,12 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from anabranch import cql
+from anabranch.calibrate.measure import stream
 from anabranch.catalog import Catalog
 from anabranch.cost.estimates import from_edges
 from anabranch.cost.resources import NESTED, ResourceModel
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, misses
-from anabranch.lab.virtual_clock import Moment, run_query, stream
+from anabranch.lab.virtual_clock import Moment, run_query
 from anabranch.optimize.min_state import min_state
 from anabranch.optimize.ranking import ranked_orderer
 from anabranch.optimize.strategy import Budget, Proposal

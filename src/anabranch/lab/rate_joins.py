@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure
 
-from anabranch.cost.rate import RateModel, StreamRate, cardinality_cost, outputs
+from anabranch.lab.papers.rate_model import RateModel, StreamRate, cardinality_cost, outputs
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, misses
 from anabranch.lab.virtual_clock import Floats, poisson_rows, run_tree
 from anabranch.plan.physical import JoinNode

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
 
-from anabranch.cost.rate import selection_rate
 from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.expr import Call, Column, Literal
+from anabranch.lab.papers.rate_model import selection_rate
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from anabranch.lab.virtual_clock import Floats, served
 

@@ -17,12 +17,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anabranch import cql
-from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.calibrate.measure import stream
+from anabranch.catalog import Catalog
 from anabranch.errors import PlanError
 from anabranch.host.local import LocalHost
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup
 from anabranch.plan.query import Query
-from anabranch.schema import TIMESTAMP, Field, Schema
+from anabranch.schema import TIMESTAMP
 from anabranch.stats.step import StepStatistics
 
 Floats = NDArray[np.float64]
@@ -117,12 +118,6 @@ def _pairs_query() -> Query:
         catalog.register(stream(name, ("k", "number")))
     text = "SELECT l.number AS l, r.number AS r FROM l [UNBOUNDED], r [UNBOUNDED] WHERE l.k = r.k"
     return cql.compile_query(text, catalog, allow_unbounded=True)
-
-
-def stream(name: str, columns: tuple[str, ...]) -> StreamDeclaration:
-    """A stream with an event time `ts` and bigint columns, none of them NULL."""
-    fields = (Field("ts", TIMESTAMP, False), *(Field(column, pa.int64(), False) for column in columns))
-    return StreamDeclaration(name, Schema(fields), "ts")
 
 
 @dataclass(frozen=True)

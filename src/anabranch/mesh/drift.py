@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from anabranch.plan.mesh import RelationRoutes
-from anabranch.plan.token import Passed
-from anabranch.stats.routes import RouteStatistics
+from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class MeshUse:
 
     rows: tuple[float, ...]
     """Rows that the classifier sent on each route."""
-    passed: Mapping[tuple[int, str], Passed] = field(default_factory=dict)
+    hops: Mapping[tuple[int, str], HopStatistics] = field(default_factory=dict)
     """By route and operator."""
 
 
@@ -44,14 +43,14 @@ class DriftLimits:
 def mesh_use(ways: RelationRoutes, seen: Iterable[RouteStatistics]) -> MeshUse:
     """What steps counted for the routes of one relation."""
     rows = [0.0] * len(ways.routes)
-    passed: dict[tuple[int, str], Passed] = {}
+    hops: dict[tuple[int, str], HopStatistics] = {}
     for route in seen:
         if route.relation == ways.relation:
             rows[route.route] += route.rows
             for hop in route.hops:
                 key = (route.route, hop.operator)
-                passed[key] = passed.get(key, Passed()).plus(hop.rows, hop.kept)
-    return MeshUse(tuple(rows), passed)
+                hops[key] = hops.get(key, HopStatistics(hop.operator)).plus(hop)
+    return MeshUse(tuple(rows), hops)
 
 
 def drifted(before: MeshUse, now: MeshUse, limits: DriftLimits | None = None) -> str | None:
@@ -78,13 +77,13 @@ def _moved_rows(before: tuple[float, ...], now: tuple[float, ...], limits: Drift
 
 def _changed_operator(before: MeshUse, now: MeshUse, limits: DriftLimits) -> str | None:
     worst, reason = 1 + limits.selectivity, None
-    for (route, operator), seen in sorted(now.passed.items()):
-        known = before.passed.get((route, operator))
-        if known is None or not known.rows_in or not seen.rows_in:
+    for (route, operator), seen in sorted(now.hops.items()):
+        known = before.hops.get((route, operator))
+        if known is None or not known.rows or not seen.rows:
             continue
-        was, is_now = known.rows_out / known.rows_in, seen.rows_out / seen.rows_in
+        was, is_now = known.kept / known.rows, seen.kept / seen.rows
         # Counts of matches vary about as their mean does; half a row more keeps zero from looking certain.
-        chance = math.sqrt((known.rows_out + 0.5) / known.rows_in**2 + (seen.rows_out + 0.5) / seen.rows_in**2)
+        chance = math.sqrt((known.kept + 0.5) / known.rows**2 + (seen.kept + 0.5) / seen.rows**2)
         least, most = sorted((was, is_now))
         factor = most / least if least else math.inf
         if factor > worst and most - least > limits.certainty * chance:

@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.classify import assign_routes
 from anabranch.mesh.kernels import order_categories
 from anabranch.mesh.training import Attribute, TrainingSet
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest
-from anabranch.plan.classify import assign_routes
 
 Doubles: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.classify import assign_routes
 from anabranch.errors import PlanError
 from anabranch.mesh.induce import cut_back, induce
 from anabranch.mesh.routes import Order, Router
@@ -26,9 +27,8 @@ from anabranch.mesh.search import (
 )
 from anabranch.mesh.training import Condensed
 from anabranch.plan.classifier import Assign, Classifier, by_leaf, leaves, map_leaves
-from anabranch.plan.classify import assign_routes
 from anabranch.plan.mesh import RelationRoutes, Route
-from anabranch.stats.operators import Needs
+from anabranch.stats.mesh.operators import Needs
 
 Doubles: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]

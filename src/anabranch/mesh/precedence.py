@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import needs
-from anabranch.stats.operators import Needs
+from anabranch.stats.mesh.operators import Needs
 
 
 def precedence(graph: JoinGraph, relation: str, operators: tuple[str, ...]) -> Needs:

@@ -14,14 +14,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.classify import assign_routes
 from anabranch.errors import StatisticsError
 from anabranch.mesh.learn import Considered, Learner, SearchSetting
 from anabranch.mesh.routes import row_costs
 from anabranch.mesh.training import TrainingSet, condense, folds
 from anabranch.plan.classifier import ONE_ROUTE, by_leaf, leaves
-from anabranch.plan.classify import assign_routes
 from anabranch.plan.mesh import RelationRoutes, Route
-from anabranch.stats.operators import Needs, OperatorMatrix
+from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 
 Doubles: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]

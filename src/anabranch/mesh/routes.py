@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.mesh.kernels import best_order, surviving
-from anabranch.stats.operators import Needs, OperatorMatrix, check_needs, may_come
+from anabranch.stats.mesh.operators import Needs, OperatorMatrix, check_needs, may_come
 
 Doubles: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]

@@ -21,11 +21,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from anabranch.classify import as_doubles
 from anabranch.errors import PlanError, UnknownAttribute
 from anabranch.plan.classifier import is_classifiable
-from anabranch.plan.classify import as_doubles
 from anabranch.schema import is_text
-from anabranch.stats.operators import OperatorMatrix
+from anabranch.stats.mesh.operators import OperatorMatrix
 
 Doubles: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]

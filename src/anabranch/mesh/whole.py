@@ -14,7 +14,7 @@ from anabranch.mesh.training import training_set
 from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, RelationRoutes, check_mesh, one_route
-from anabranch.stats.profiles import OperatorProfile
+from anabranch.stats.mesh.profiles import OperatorProfile
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from anabranch.errors import SpecError
 from anabranch.plan.mesh import Mesh
 from anabranch.plan.physical import PhysicalPlan, nodes
 from anabranch.sizes import size_text
-from anabranch.stats.meshes import LearntMesh
+from anabranch.stats.mesh.learnt import LearntMesh
 
 Standing: TypeAlias = Literal["chosen", "lost", "over", "refused"]
 """Whether a plan was taken, was beaten by another, is over the budget, or goes against a hint."""

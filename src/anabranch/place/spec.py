@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
+from anabranch.calibrate.file import load_units
 from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.cost.units import load_units
 from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.errors import AnabranchError, SpecError, TopologyError

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from anabranch.stats.routes import RouteStatistics, merge_routes
+from anabranch.stats.mesh.routes import RouteStatistics, merge_routes
 
 
 @dataclass(frozen=True)

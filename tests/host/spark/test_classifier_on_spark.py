@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from anabranch.classify import assign_routes
 from anabranch.plan.classifier import case_expression, parse_classifier
-from anabranch.plan.classify import assign_routes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

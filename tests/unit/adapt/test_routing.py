@@ -13,7 +13,7 @@ from anabranch.adapt.routing import Flow, decide_mesh
 from anabranch.adapt.settings import Settings
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.physical import mjoin
-from anabranch.stats.meshes import LearntMesh, LearntRoutes
+from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes
 
 MESH = parse_mesh("mesh(a: b>c, c>b by (k <= 1.5 ? 0 : 1); b: a>c; c: a>b)")
 ROUTES = LearntRoutes("two kinds of rows", (0.5, 0.5), (4e-6, 4e-6), 5e-6, 10e-6, 10e-6, certain_gain=1.0)

@@ -24,8 +24,8 @@ from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
 from anabranch.schema import TIMESTAMP
-from anabranch.stats.meshes import LearntMesh
-from anabranch.stats.routes import HopStatistics, RouteStatistics
+from anabranch.stats.mesh.learnt import LearntMesh
+from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
 from anabranch.stats.step import StepStatistics
 from anabranch.testing.oracle import rows_as_multiset
 from anabranch.testing.scripted import read_script

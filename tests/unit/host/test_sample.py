@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from anabranch import cql
+from anabranch.calibrate.measure import stream
 from anabranch.catalog import Catalog
 from anabranch.engine.batch import RelationBatch
 from anabranch.host.sample import Stretch, sampled
-from anabranch.lab.virtual_clock import stream
 from anabranch.plan.query import Query
 from anabranch.schema import TIMESTAMP
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anabranch.cost.rate import outputs
 from anabranch.cost.resources import HASHED, ResourceModel
 from anabranch.lab import qualified_sets, qualified_sweep, rate_joins, rate_selections
+from anabranch.lab.papers.rate_model import outputs
 from anabranch.lab.registry import Setting
 from anabranch.lab.virtual_clock import SourceRows, poisson_rows, run_query, run_tree, served
 from anabranch.optimize.strategy import kind

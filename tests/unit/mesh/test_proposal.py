@@ -15,8 +15,8 @@ from anabranch.mesh.training import training_set
 from anabranch.mesh.whole import find_query_mesh
 from anabranch.plan.classifier import attributes, leaves
 from anabranch.plan.mesh import RelationRoutes
-from anabranch.stats.operators import Needs, OperatorMatrix
-from anabranch.stats.profiles import OperatorProfile
+from anabranch.stats.mesh.operators import Needs, OperatorMatrix
+from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.testing.scripted import read_script
 
 OPERATORS = ("news", "research", "patterns")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anabranch.errors import StatisticsError
 from anabranch.mesh import routes
 from anabranch.mesh.routes import Router
-from anabranch.stats.operators import Needs, OperatorMatrix, check_needs
+from anabranch.stats.mesh.operators import Needs, OperatorMatrix, check_needs
 
 
 @st.composite

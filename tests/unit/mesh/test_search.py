@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anabranch.classify import assign_routes
 from anabranch.mesh.induce import induce
 from anabranch.mesh.kernels import partitions
 from anabranch.mesh.routes import Router
@@ -28,8 +29,7 @@ from anabranch.mesh.search import (
 )
 from anabranch.mesh.training import training_set
 from anabranch.plan.classifier import by_leaf, leaves
-from anabranch.plan.classify import assign_routes
-from anabranch.stats.operators import OperatorMatrix
+from anabranch.stats.mesh.operators import OperatorMatrix
 
 
 def space_of(seed: int, rows: int, costs: MeshCosts | None = None, operators: int = 3) -> Space:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from anabranch.errors import PlanError, UnknownAttribute
 from anabranch.mesh.training import bootstrap_error, condense, folds, rows_needed, training_set
-from anabranch.stats.operators import OperatorMatrix
+from anabranch.stats.mesh.operators import OperatorMatrix
 
 
 def matrix_of(selectivity: list[list[float]] | np.ndarray) -> OperatorMatrix:

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anabranch.cost.units import ENGINE, save_units
+from anabranch.calibrate.file import save_units
+from anabranch.cost.units import ENGINE
 from anabranch.errors import AnabranchError, SpecError, TopologyError
 from anabranch.place import command
 from anabranch.place.deployment import Deployment

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from anabranch.cost.units import ENGINE
 from anabranch.errors import NoFeasiblePlan, StatisticsError, TopologyError
+from anabranch.lab.place_workload import Ranges, Workload, random_workload
 from anabranch.optimize.choice import resource_model
 from anabranch.place.check import complaints
 from anabranch.place.exhaustive import Exhaustive
@@ -22,7 +23,6 @@ from anabranch.place.planner import Planner
 from anabranch.place.run import COMPARED
 from anabranch.place.statistics import from_dict as statistics_from
 from anabranch.place.topology import Topology, from_dict
-from anabranch.place.workload import Ranges, Workload, random_workload
 from anabranch.plan.physical import JoinNode, Leaf
 from anabranch.stats.view import FixedStatistics
 from tests.unit.place.builders import all_planners, join, landscape, line, planner_for, query

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch import classify
+from anabranch.classify import MOST_BOXES, assign_routes, lay_out
 from anabranch.errors import PlanError, UnknownAttribute
-from anabranch.plan import classify
 from anabranch.plan.classifier import (
     Assign,
     CategoryTest,
@@ -28,7 +29,6 @@ from anabranch.plan.classifier import (
     routes,
     walk,
 )
-from anabranch.plan.classify import MOST_BOXES, assign_routes, lay_out
 from anabranch.schema import Field, Schema
 
 WORDS = ("it", "food", "", "o'clock", "back\\slash", "ünï")

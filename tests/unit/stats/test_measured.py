@@ -9,11 +9,10 @@ import pyarrow as pa
 import pytest
 
 from anabranch import cql
+from anabranch.calibrate.measure import BATCH, Workload, stream
 from anabranch.catalog import Catalog
 from anabranch.engine.engine import Engine
 from anabranch.host.local import LocalHost
-from anabranch.lab.calibrate import BATCH, Workload
-from anabranch.lab.virtual_clock import stream
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse

@@ -1,28 +1,47 @@
-"""Choosing the next operator where a route leaves the order open: a lottery whose tickets follow what was seen.
+"""Draws the next operator of an open route step: a lottery whose tickets follow the observed selectivities.
 
-For each route the wheel remembers what each operator let through; an operator that lets few rows through is drawn more
-often. The draws come from a seed and their count, so an engine that is reopened by another worker goes on with the same
-sequence. Any choice gives the same results. (Nehme et al. 2012, section 5.4.)
+The lottery counts the rows that each operator lets through on each route, and draws operators that let few rows through
+more often. Draws depend on a seed and their count only, so that an engine which another worker reopens continues the
+sequence. Every choice gives the same results. (Nehme et al. 2012, section 5.4.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from anabranch.plan.token import Passed, draw, tickets
 
 Place = tuple[str, int, int]
 """Relation, route and operator."""
 
 FADING = 0.9
-"""What a new observation leaves of the older ones, so that the wheel follows data that changes."""
+"""The weight that older observations keep after a new one, so that the lottery follows changing data."""
+CAUTION = 100.0
+"""Rows that every operator is taken to have let through before anyone has seen it work."""
+LEAST_PASSING = 0.02
+"""A smaller selectivity earns no further tickets, so that no operator of a group is left out for good."""
+
+
+@dataclass(frozen=True)
+class Passed:
+    """Rows that one operator took in and let out, for the rows of one route."""
+
+    rows_in: float = 0.0
+    rows_out: float = 0.0
+
+    def plus(self, rows_in: float, rows_out: float) -> Passed:
+        return Passed(self.rows_in + rows_in, self.rows_out + rows_out)
+
+    @property
+    def selectivity(self) -> float:
+        """Rows out per row in, drawn towards 1 while few rows were seen."""
+        return (self.rows_out + CAUTION) / (self.rows_in + CAUTION)
 
 
 class Lottery:
-    """The wheels of all uncertain routes of a fabric."""
+    """The tickets of all open route steps of a fabric."""
 
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
@@ -55,3 +74,24 @@ class Lottery:
             (relation, route, operator): Passed(rows_in, rows_out)
             for relation, route, operator, rows_in, rows_out in layout["seen"]
         }
+
+
+def tickets(seen: Sequence[Passed]) -> tuple[float, ...]:
+    """Each operator's share of the lottery: equal at first, then inverse to its selectivity on the subset.
+
+    >>> tickets([Passed(), Passed()])
+    (0.5, 0.5)
+    """
+    shares = [1 / max(passed.selectivity, LEAST_PASSING) for passed in seen]
+    total = sum(shares)
+    return tuple(share / total for share in shares)
+
+
+def draw(shares: Sequence[float], chance: float) -> int:
+    """The position whose slice of the wheel holds the chance, a number in [0, 1)."""
+    reached = 0.0
+    for position, share in enumerate(shares):
+        reached += share
+        if chance < reached:
+            return position
+    return len(shares) - 1

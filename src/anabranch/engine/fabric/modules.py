@@ -17,11 +17,11 @@ from time import perf_counter
 from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric.lottery import Lottery
 from anabranch.engine.fabric.ruster import CompiledRoute, Ruster
+from anabranch.engine.fabric.token import Token
 from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import look_up, passing
 from anabranch.engine.state.base import BaseState
 from anabranch.plan.join_graph import JoinGraph, Theta, selection_name
-from anabranch.plan.token import Token
 
 MESH = "mesh"
 """The name under which the probes of all routes are counted, where a plan would name the join."""

@@ -26,6 +26,7 @@ import pyarrow as pa
 from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric.modules import ProbeModule, SelectionModule
 from anabranch.engine.fabric.ruster import CompiledRoute, concatenated
+from anabranch.engine.fabric.token import Token
 from anabranch.engine.fabric.track import Attributes
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
@@ -33,9 +34,8 @@ from anabranch.engine.operators.join import keep
 from anabranch.engine.state.base import BaseState
 from anabranch.plan.join_graph import JoinGraph, is_selection
 from anabranch.plan.mesh import Route, attributes_of, needs, selected
-from anabranch.plan.token import Token
-from anabranch.stats.operators import OperatorMatrix
-from anabranch.stats.profiles import OperatorProfile
+from anabranch.stats.mesh.operators import OperatorMatrix
+from anabranch.stats.mesh.profiles import OperatorProfile
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 

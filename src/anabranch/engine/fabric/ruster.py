@@ -10,9 +10,9 @@ import numpy as np
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.compile import Probe, compile_probe
+from anabranch.engine.fabric.token import Token
 from anabranch.plan.join_graph import JoinGraph, is_selection
 from anabranch.plan.mesh import RelationRoutes, Route, selected
-from anabranch.plan.token import Token
 
 GATHERED = 1 << 13
 """Combinations that are handed over at once, unless there are no more of them."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from anabranch.classify import Column, lay_out
 from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric import kernels
 from anabranch.engine.fabric.lottery import Lottery
@@ -24,7 +25,6 @@ from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.plan.classifier import Classifier, attributes
-from anabranch.plan.classify import Column, lay_out
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, key_columns
 

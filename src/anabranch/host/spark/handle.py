@@ -23,7 +23,7 @@ from anabranch.errors import AnabranchError, MigrationError
 from anabranch.host.spark.failure import damaged_log
 from anabranch.plan.bundle import BundlePlan
 from anabranch.plan.mesh import Plan
-from anabranch.stats.routes import RouteStatistics, merge_routes
+from anabranch.stats.mesh.routes import RouteStatistics, merge_routes
 
 _SPARK_STEP = "addBatch"
 

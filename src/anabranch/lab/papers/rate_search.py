@@ -14,8 +14,8 @@ from itertools import combinations
 
 import numpy as np
 
-from anabranch.cost.rate import RateModel, join_rate, local_time, outputs, time_to
 from anabranch.errors import PlanError
+from anabranch.lab.papers.rate_model import RateModel, join_rate, local_time, outputs, time_to
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
 
 MOST_TREES = 8

@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
-from anabranch.cost.rate import RateModel, StreamRate, outputs, time_to
 from anabranch.errors import PlanError
-from anabranch.optimize.rate_based import (
+from anabranch.lab.papers.rate_model import RateModel, StreamRate, outputs, time_to
+from anabranch.lab.papers.rate_search import (
     first_to,
     maximise_local_rate,
     minimise_local_time,

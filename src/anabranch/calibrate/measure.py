@@ -18,20 +18,19 @@ import pyarrow as pa
 from scipy.optimize import nnls
 
 from anabranch import cql
-from anabranch.catalog import Catalog
+from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cost.estimates import from_statistics
 from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import ENGINE, ENGINE_SIZES
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.compile import compile_plan
 from anabranch.engine.engine import Engine
-from anabranch.lab.virtual_clock import stream
 from anabranch.optimize.ranking import ranked_orderer
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, shape
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
-from anabranch.schema import TIMESTAMP
+from anabranch.schema import TIMESTAMP, Field, Schema
 from anabranch.stats.step import StepStatistics
 from anabranch.stats.view import FixedStatistics, UnitCosts
 
@@ -129,6 +128,12 @@ def measure(load: Workload, plan: PhysicalPlan, *, seed: int, seconds: int) -> M
         float(step.state_bytes),
         {feature: value / (seconds * BATCH) for feature, value in counts.items()},
     )
+
+
+def stream(name: str, columns: tuple[str, ...]) -> StreamDeclaration:
+    """A stream with an event time `ts` and bigint columns, none of them NULL."""
+    fields = (Field("ts", TIMESTAMP, False), *(Field(column, pa.int64(), False) for column in columns))
+    return StreamDeclaration(name, Schema(fields), "ts")
 
 
 def _counts(step: StepStatistics, plan: PhysicalPlan, query: Query) -> dict[str, float]:

@@ -1,10 +1,9 @@
-"""Route tokens: the operators that rows of one route still have to visit, and where their order is left open.
+"""Route tokens: the operators that the rows of one route still have to visit.
 
-A token is a sequence of groups of operator numbers. A group of one is a certain step; a group of several is a set of
-operators whose order nobody could tell apart beforehand, and each run takes them in the order that a lottery draws
-until the group is used up: ⟨2, 3|1, 4⟩ visits 2, then 3 and 1 in either order, then 4. Tickets follow what operators
-were seen to do to the rows of that subset: one that lets few rows through is drawn more often. Any order gives the same
-results. (Nehme et al. 2012, sections 5.2 and 5.4.)
+A token is a sequence of groups of operator numbers. A group of one number is a certain route step. A group of several
+numbers is an open route step: the lottery draws one of its operators at a time until the group is empty. The token
+⟨2, 3|1, 4⟩ visits 2, then 3 and 1 in either order, then 4. Every order gives the same results. (Nehme et al. 2012,
+section 5.2.)
 """
 
 from __future__ import annotations
@@ -14,11 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anabranch.errors import PlanError
-
-CAUTION = 100.0
-"""An operator counts as if it had let through so many rows out of as many before it was seen at all."""
-LEAST_PASSING = 0.02
-"""A smaller selectivity earns no more tickets, so that no operator of a group is ever left out for good."""
 
 
 @dataclass(frozen=True)
@@ -79,40 +73,3 @@ def parse_token(text: str) -> Token:
         raise PlanError(f"'{text}' is not a route token", hint="tokens look like ⟨2, 3|1, 4⟩")
     groups = match.group(1).split(",") if match.group(1).strip() else []
     return Token(tuple(tuple(int(operator) for operator in group.split("|")) for group in groups))
-
-
-@dataclass(frozen=True)
-class Passed:
-    """What one operator did to the rows of one subset so far."""
-
-    rows_in: float = 0.0
-    rows_out: float = 0.0
-
-    def plus(self, rows_in: float, rows_out: float) -> Passed:
-        return Passed(self.rows_in + rows_in, self.rows_out + rows_out)
-
-    @property
-    def selectivity(self) -> float:
-        """Rows out per row in, drawn towards 1 while few rows were seen."""
-        return (self.rows_out + CAUTION) / (self.rows_in + CAUTION)
-
-
-def tickets(seen: Sequence[Passed]) -> tuple[float, ...]:
-    """Each operator's share of the lottery: equal at first, then inverse to its selectivity on the subset.
-
-    >>> tickets([Passed(), Passed()])
-    (0.5, 0.5)
-    """
-    shares = [1 / max(passed.selectivity, LEAST_PASSING) for passed in seen]
-    total = sum(shares)
-    return tuple(share / total for share in shares)
-
-
-def draw(shares: Sequence[float], chance: float) -> int:
-    """The position whose slice of the wheel holds the chance, a number in [0, 1)."""
-    reached = 0.0
-    for position, share in enumerate(shares):
-        reached += share
-        if chance < reached:
-            return position
-    return len(shares) - 1

@@ -18,18 +18,18 @@ from time import thread_time
 import numpy as np
 
 from anabranch.engine.batch import Combinations
-from anabranch.engine.fabric.content import Buckets, Estimates, Profile, make_buckets
 from anabranch.engine.fabric.modules import ProbeModule
 from anabranch.engine.fabric.ruster import CompiledRoute, concatenated, gathered
+from anabranch.engine.fabric.token import Token
 from anabranch.engine.fabric.track import Attributes
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.lab.papers.content_routing import Buckets, Estimates, Profile, make_buckets
 from anabranch.plan.classifier import is_classifiable
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, RelationRoutes, Route, attributes_of
-from anabranch.plan.token import Token
 
 PROFILED = 1_000
 """Rows at the head of each turn that are profiled: bucketed by all attributes, and counted at every operator."""

@@ -5,7 +5,8 @@ from math import inf
 import numpy as np
 import pytest
 
-from anabranch.cost.rate import (
+from anabranch.errors import PlanError
+from anabranch.lab.papers.rate_model import (
     RateModel,
     StreamRate,
     cardinality_cost,
@@ -19,7 +20,6 @@ from anabranch.cost.rate import (
     selection_rate,
     time_to,
 )
-from anabranch.errors import PlanError
 from anabranch.plan.text import parse
 
 

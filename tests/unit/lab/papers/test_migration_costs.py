@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import PlanError
-from anabranch.migrate.costs import (
+from anabranch.lab.papers.migration_costs import (
     Streams,
     moving_state_length,
     parallel_track_length,

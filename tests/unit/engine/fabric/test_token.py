@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.engine.fabric.lottery import Passed, draw, tickets
+from anabranch.engine.fabric.token import Token, certain, parse_token
 from anabranch.errors import PlanError
-from anabranch.plan.token import Passed, Token, certain, draw, parse_token, tickets
 
 
 @st.composite

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch.stats.operators import OperatorMatrix
+from anabranch.stats.mesh.operators import OperatorMatrix
 
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 

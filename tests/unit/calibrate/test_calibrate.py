@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from scipy.stats import spearmanr
 
-from anabranch.cost.units import ENGINE, ENGINE_SIZES, calibrated, calibration_file, load_units, save_units
+from anabranch.calibrate import measure as calibrate
+from anabranch.calibrate.file import calibrated, calibration_file, load_units, save_units
+from anabranch.calibrate.measure import FEATURES, Measured, Workload, measure
+from anabranch.cost.units import ENGINE, ENGINE_SIZES
 from anabranch.errors import StatisticsError
-from anabranch.lab import calibrate, cost_model
-from anabranch.lab.calibrate import FEATURES, Measured, Workload, measure
+from anabranch.lab import cost_model
 from anabranch.plan.text import parse
 from anabranch.stats.view import KnownCosts, UnitCosts
 
@@ -98,7 +100,7 @@ def test_a_calibration_is_found_again_and_explained(tmp_path: Path, monkeypatch:
 
 
 def test_measuring_needs_no_plotting() -> None:
-    program = "import sys; sys.modules['matplotlib'] = None; import anabranch.lab.calibrate"
+    program = "import sys; sys.modules['matplotlib'] = None; import anabranch.calibrate.measure"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

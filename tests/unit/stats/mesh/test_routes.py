@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from anabranch.stats.routes import HopStatistics, RouteStatistics
+from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
 
 
 def test_what_is_left_behind_a_step_counts_for_each_row_of_the_route() -> None:

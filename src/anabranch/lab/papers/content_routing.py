@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from anabranch.classify import as_doubles
 from anabranch.engine.evaluate.codes import key_codes
 from anabranch.engine.kernels import Int64Array
-from anabranch.plan.classify import as_doubles
 from anabranch.schema import is_text
 
 Doubles: TypeAlias = npt.NDArray[np.float64]

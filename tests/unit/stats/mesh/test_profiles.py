@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.stats.operators import OperatorMatrix
-from anabranch.stats.profiles import OperatorProfile
+from anabranch.stats.mesh.operators import OperatorMatrix
+from anabranch.stats.mesh.profiles import OperatorProfile
 
 
 @given(
