@@ -29,7 +29,7 @@ from anabranch.host.spark.session import local_session
 from anabranch.host.steering import Switch
 from anabranch.plan.mesh import parse_plan
 from anabranch.testing.faults import MortalFiles, die, die_at
-from tests.host.spark.stories import SPARK_COLUMNS, Story
+from tests.host.spark.stories import Story, frames
 
 PHASES = ("begin", "written", "committed", "collected")
 
@@ -54,17 +54,13 @@ def start(spark: SparkSession, folder: Path, moment: str, batch: int, plan: str,
             MOMENTS[moment](runner, sink)
 
     catalog = story.catalog()
-    frames = {
-        name: spark.readStream.schema(SPARK_COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(folder / name))
-        for name in story.streams
-    }
     if moment in IN_WORKER:
         IN_WORKER[moment](batch)
     running, runner = start_query(
         spark=spark,
         query=query,
         plan=proposal(decide(query, Wishes(plan))).plan,
-        frames=frames,
+        frames=frames(spark, story, folder),
         declarations={name: catalog.streams[name] for name in story.streams},
         sink=sink,
         checkpoint=str(folder / "checkpoint"),

@@ -1,12 +1,17 @@
 """Seeded streams and queries for the end-to-end tests, and the ways to feed and check them.
 
 Streams have ties, NULLs in every key column, skew, odd floats, and arrive out of order within their allowed disorder.
-A stream is a folder of Parquet files, one per micro-batch.
+
+Law: one feed is one micro-batch, whether the query runs meanwhile or not. A feed is one Parquet file with the rows of
+all streams, renamed into a folder that the query reads as a single source, one file per micro-batch. With a folder for
+each stream Spark could list one folder before the feed and another one after it, and make two micro-batches of a feed.
+
+Limit: all streams have the same columns, and a query has one source. Queries over several sources are tested where
+nothing is fed while they run (test_api.py, test_launch.py).
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import anabranch
 from anabranch.api import ContinuousQuery, Session
@@ -39,6 +44,8 @@ COLUMNS = pa.schema(
         ("p", pa.int64()),
     ]
 )
+FEEDS = "feeds"
+STREAM = "stream"
 SPARK_COLUMNS = "ts timestamp, x bigint, y int, s string, f double, d decimal(9,2), p bigint"
 
 
@@ -123,23 +130,30 @@ def cut(tables: Mapping[str, pa.Table], batches: int) -> Iterator[dict[str, pa.T
 
 
 def feed(folder: Path, batch: Mapping[str, pa.Table]) -> None:
-    """Adds one file to the folder of each stream; Spark takes files by their time, so those differ."""
-    for name, table in batch.items():
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        number = next(n for n in itertools.count() if not (folder / name / f"{n:04d}.parquet").exists())
-        path = folder / name / f"{number:04d}.parquet"
-        hidden = path.with_name(f".{path.name}")
-        parquet.write_table(table, hidden)
-        os.utime(hidden, (START // SECOND + number, START // SECOND + number))
-        hidden.rename(path)
+    """Adds the rows of all streams as one micro-batch, which becomes visible at once."""
+    feeds = folder / FEEDS
+    feeds.mkdir(parents=True, exist_ok=True)
+    number = sum(path.suffix == ".parquet" for path in feeds.iterdir())
+    rows = [table.append_column(STREAM, pa.array([name] * table.num_rows)) for name, table in batch.items()]
+    hidden = feeds / f".{number:04d}.parquet.hidden"
+    parquet.write_table(pa.concat_tables(rows), hidden)
+    # Spark takes files in the order of their times of modification.
+    os.utime(hidden, (START // SECOND + number, START // SECOND + number))
+    hidden.rename(feeds / f"{number:04d}.parquet")
+
+
+def frames(spark: SparkSession, story: Story, folder: Path) -> dict[str, DataFrame]:
+    """The story's streams by name, all of one source."""
+    (folder / FEEDS).mkdir(parents=True, exist_ok=True)
+    reader = spark.readStream.schema(f"{SPARK_COLUMNS}, {STREAM} string").option("maxFilesPerTrigger", 1)
+    source = reader.parquet(str(folder / FEEDS))
+    return {name: source.where(source[STREAM] == name).drop(STREAM) for name in story.streams}
 
 
 def register(spark: SparkSession, story: Story, folder: Path, **idle_timeouts: str) -> Session:
-    """A session with the story's streams, each read one file at a time."""
+    """A session with the story's streams; each feed is one micro-batch of them."""
     session = anabranch.Session(spark)
-    for name in story.streams:
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        frame = spark.readStream.schema(SPARK_COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(folder / name))
+    for name, frame in frames(spark, story, folder).items():
         disorder = f"{story.disorder.get(name, 0)} seconds"
         session.register(name, frame, "ts", watermark=disorder, idle_timeout=idle_timeouts.get(name))
     return session

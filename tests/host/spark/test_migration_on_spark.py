@@ -43,7 +43,7 @@ def test_plans_change_by_hand_and_slots_differ(spark: SparkSession, tmp_path: Pa
     handle = writer.plan("((a b) c)").slots(2).start(str(tmp_path / "out"))
 
     def step() -> dict[str, Any]:
-        """One more cut of the rows; Spark may see its files one after another and make several batches of it."""
+        """One more micro-batch, and what it reports."""
         feed(tmp_path, next(batches))
         handle.processAllAvailable()
         latest: dict[str, Any] = told(handle)[-1]

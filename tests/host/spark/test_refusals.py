@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from anabranch import errors
 from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
-from tests.host.spark.stories import Story, cut, feed, register, run, table, written
+from tests.host.spark.stories import FEEDS, Story, cut, feed, register, run, table, written
 
 pytestmark = pytest.mark.spark
 
@@ -133,7 +133,7 @@ def test_a_file_that_cannot_be_read_is_no_fault_of_the_sink(spark: SparkSession,
     tables = PAIR.tables()
     query = register(spark, PAIR, tmp_path).sql(PAIR.cql)
     feed(tmp_path, tables)
-    bad = tmp_path / "s0" / "9999.parquet"
+    bad = tmp_path / FEEDS / "9999.parquet"
     bad.write_text("no Parquet")
     with pytest.raises(errors.CatalogError, match="a file of a stream cannot be read, on batch") as caught:
         run(query, tmp_path)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.api import QueryHandle, Together
@@ -170,8 +171,9 @@ def test_what_cannot_run_together_is_refused_by_name(spark: SparkSession, tmp_pa
 
 def test_a_spec_of_several_queries_runs(spark: SparkSession, tmp_path: Path) -> None:
     tables = TWO.tables()
-    for batch in cut(tables, 2):
-        feed(tmp_path, batch)
+    for name, rows in tables.items():
+        (tmp_path / name).mkdir()
+        parquet.write_table(rows, tmp_path / name / "0.parquet")
     streams = {
         name: {"format": "parquet", "path": name, "schema": SPARK_COLUMNS, "event_time": "ts"} for name in TWO.streams
     }
