@@ -16,7 +16,7 @@ from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.runner import Changes, Listener, start_query
-from anabranch.host.spark.sink import Sink
+from anabranch.host.spark.sinks.sink import Sink
 from anabranch.plan.bundle import BundlePlan
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.mesh import Plan
@@ -161,7 +161,7 @@ class RunSettings:
         streams: Mapping[str, RegisteredStream],
         query: Query,
         plan: Plan | BundlePlan,
-        sink: Sink,
+        sinks: Mapping[str, Sink],
         checkpoint: str,
         course: Course | Mapping[str, Course],
         execution: ExecutionModel = DEFAULT_EXECUTION,
@@ -173,7 +173,7 @@ class RunSettings:
             plan=plan,
             frames={name: stream.frame for name, stream in streams.items()},
             declarations={name: stream.declaration for name, stream in streams.items()},
-            sink=sink,
+            sinks=sinks,
             checkpoint=checkpoint,
             slots=self._slot_count,
             trigger=self._trigger,

@@ -11,10 +11,8 @@ from anabranch.api.run import RunSettings
 from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.choosing import first_plan, headline
 from anabranch.errors import BundleError, SpecError
-from anabranch.host.spark.bundle_sink import BundleSink
 from anabranch.host.spark.handle import QueryHandle
-from anabranch.host.spark.parquet_sink import ParquetSink
-from anabranch.host.spark.sink import FileSink, Sink, WriterSink
+from anabranch.host.spark.sinks.sink import Sink
 from anabranch.optimize import Choice
 from anabranch.plan.bundle import Bundle, BundlePlan, bundle, describe
 from anabranch.plan.execution import DEFAULT_EXECUTION
@@ -98,7 +96,7 @@ class Together(RunSettings):
         sinks = {name: writer.sink(name) for name, writer in writers.items()}
         _refuse_one_place(sinks)
         checkpoint = self._checkpoint(
-            f"the run of queries {', '.join(writers)}", must_last=any(writer.is_lasting for writer in writers.values())
+            f"the run of queries {', '.join(writers)}", must_last=any(sink.is_lasting for sink in sinks.values())
         )
         choices = self.choices()
         return self._run(
@@ -106,7 +104,7 @@ class Together(RunSettings):
             self._streams,
             self._bundle,
             BundlePlan({name: first_plan(choice) for name, choice in choices.items()}),
-            BundleSink(sinks),
+            sinks,
             checkpoint,
             {name: writer.course(choices[name]) for name, writer in writers.items()},
         )
@@ -132,19 +130,9 @@ def _refuse_one_place(sinks: Mapping[str, Sink]) -> None:
     """Files, and Delta's transactions, carry the name of the run: in one place queries would replace each other's."""
     places: dict[str, str] = {}
     for name, sink in sinks.items():
-        place = _place(sink)
+        place = sink.place
         if place is not None and (other := places.setdefault(place, name)) != name:
             raise SpecError(
                 f"queries '{other}' and '{name}' write to the same folder '{place}'",
                 hint="give each query a folder of its own",
             )
-
-
-def _place(sink: Sink) -> str | None:
-    match sink:
-        case FileSink() | ParquetSink():
-            return sink.place
-        case WriterSink():
-            return sink.options.get("path", "").rstrip("/") or None
-        case _:
-            return None

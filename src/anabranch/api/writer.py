@@ -19,7 +19,10 @@ from anabranch.host.meshing import Staging
 from anabranch.host.sample import Sample
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.handle import QueryHandle
-from anabranch.host.spark.sink import ForeachBatchSink, Sink, TableSink, make_sink, require_columns
+from anabranch.host.spark.sinks.functions import ForeachBatchSink
+from anabranch.host.spark.sinks.make import make_sink, require_columns
+from anabranch.host.spark.sinks.sink import Sink
+from anabranch.host.spark.sinks.table import TableSink
 from anabranch.host.steering import Switch
 from anabranch.optimize import Choice
 from anabranch.plan.execution import DEFAULT_EXECUTION, execution_model
@@ -28,9 +31,6 @@ from anabranch.window import parse_duration
 
 if TYPE_CHECKING:
     from anabranch.api.query import ContinuousQuery
-
-_WITHOUT_PLACE = frozenset({"memory", "console", "noop"})
-"""Sinks of which nothing outlives the session, so that a checkpoint of their own need not either."""
 
 
 class ContinuousQueryWriter(RunSettings):
@@ -248,8 +248,16 @@ class ContinuousQueryWriter(RunSettings):
     def toTable(self, tableName: str) -> QueryHandle:
         """Starts the query into a table of Spark's catalog, which is made when it is not there."""
         require_columns(self._partition_by, self._query.schema)
-        sink = TableSink(tableName, self._spark, self._format, self._sink_options, partition_by=self._partition_by)
-        return self._start(sink)
+        return self._start(
+            TableSink(
+                tableName,
+                self._spark,
+                self._query.schema,
+                format=self._format,
+                options=self._sink_options,
+                partition_by=self._partition_by,
+            )
+        )
 
     def course(self, choice: Choice) -> Course:
         """What may change the chosen plan while it runs."""
@@ -262,21 +270,16 @@ class ContinuousQueryWriter(RunSettings):
             goes_on=is_learning or (self._adapt is not None and self._wishes.plan in PLAN_WORDS),
         )
 
-    @property
-    def is_lasting(self) -> bool:
-        """Whether something of the sink outlives the session, so that the checkpoint must as well."""
-        return self._function is None and self._sink_format.lower() not in _WITHOUT_PLACE
-
     def _start(self, sink: Sink) -> QueryHandle:
         query = self._query
-        checkpoint = self._checkpoint(f"the query into '{self._sink_format}'", must_last=self.is_lasting)
+        checkpoint = self._checkpoint(f"the query into '{self._sink_format}'", must_last=sink.is_lasting)
         choice = self.choice()
         return self._run(
             query._session,
             query._streams,
             query._query,
             first_plan(choice),
-            sink,
+            {"": sink},
             checkpoint,
             self.course(choice),
             self._execution,

@@ -17,12 +17,12 @@ from anabranch.choosing import AUTO, PLAN_WORDS, Wishes
 from anabranch.ddl import parse_schema
 from anabranch.entries import Entry, document, kind
 from anabranch.errors import CatalogError, PlanError, SpecError
+from anabranch.host.formats import FILE_FORMATS
 from anabranch.plan.difference import STRATEGIES
 from anabranch.plan.execution import EXECUTION_MODELS, execution_model
 from anabranch.plan.mesh import parse_plan
 from anabranch.schema import Schema
 from anabranch.spec.model import (
-    FILE_FORMATS,
     AvailableNow,
     Every,
     SinkSpec,

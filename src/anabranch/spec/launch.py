@@ -7,10 +7,11 @@ from functools import partial
 from typing import TypeVar
 
 from anabranch.api import ContinuousQueryWriter, QueryHandle, Session, Together
+from anabranch.host.formats import FILE_FORMATS
 from anabranch.host.spark.failure import named_source, refuses_schema
 from anabranch.host.spark.sample import StreamSample, sample_of_files
 from anabranch.host.spark.session import DataFrame, SparkSession, open_session
-from anabranch.spec.model import FILE_FORMATS, AvailableNow, Every, Spec, StreamSpec, TogetherSpec
+from anabranch.spec.model import AvailableNow, Every, Spec, StreamSpec, TogetherSpec
 from anabranch.window import duration_text
 
 

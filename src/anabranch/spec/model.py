@@ -17,7 +17,6 @@ _MASTER = re.compile(
     r"local(\[(\*|[1-9]\d*)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"
     r"|(spark|k8s)://\S+|yarn"
 )
-FILE_FORMATS = ("parquet", "csv", "json", "orc", "text", "avro", "xml")
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from anabranch.choosing import Wishes, decide, proposal
 from anabranch.cql import compile_query
 from anabranch.host.bundling import Course
 from anabranch.host.spark import worker
-from anabranch.host.spark.parquet_sink import ParquetSink
 from anabranch.host.spark.runner import Changes, SparkRunner, start_query
 from anabranch.host.spark.session import local_session
+from anabranch.host.spark.sinks.parquet import ParquetSink
 from anabranch.host.steering import Switch
 from anabranch.plan.mesh import parse_plan
 from anabranch.testing.faults import MortalFiles, die, die_at
@@ -62,7 +62,7 @@ def start(spark: SparkSession, folder: Path, moment: str, batch: int, plan: str,
         plan=proposal(decide(query, Wishes(plan))).plan,
         frames=frames(spark, story, folder),
         declarations={name: catalog.streams[name] for name in story.streams},
-        sink=sink,
+        sinks={"": sink},
         checkpoint=str(folder / "checkpoint"),
         slots=slots,
         trigger={"availableNow": True},
@@ -78,16 +78,16 @@ def start(spark: SparkSession, folder: Path, moment: str, batch: int, plan: str,
 
 
 def _before_publish(runner: SparkRunner, sink: ParquetSink) -> None:
-    die_at(sink._folder, "publish", after=False)
+    die_at(sink.folder, "publish", after=False)
 
 
 def _amid_publish(runner: SparkRunner, sink: ParquetSink) -> None:
-    sink._folder._files = MortalFiles()
-    die_at(sink._folder._files, "move", after=True)
+    sink.folder._files = MortalFiles()
+    die_at(sink.folder._files, "move", after=True)
 
 
 def _after_publish(runner: SparkRunner, sink: ParquetSink) -> None:
-    die_at(sink._folder, "publish", after=True)
+    die_at(sink.folder, "publish", after=True)
 
 
 def _before_rename(runner: SparkRunner, sink: ParquetSink) -> None:

@@ -15,24 +15,31 @@ from pyspark import AccumulatorParam, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch import errors
-from anabranch.host.spark.failure import for_spark
-from anabranch.host.spark.parquet_sink import ParquetSink
-from anabranch.host.spark.sink import (
-    ConsoleSink,
-    FileSink,
-    ForeachBatchSink,
-    MemorySink,
-    Sink,
-    TableSink,
-    WriterSink,
-    make_sink,
-)
+from anabranch.host.spark.failure import for_spark, query_id
+from anabranch.host.spark.sinks.delivery import deliver
+from anabranch.host.spark.sinks.files import FileSink
+from anabranch.host.spark.sinks.functions import ConsoleSink, ForeachBatchSink
+from anabranch.host.spark.sinks.make import make_sink
+from anabranch.host.spark.sinks.memory import MemorySink
+from anabranch.host.spark.sinks.parquet import ParquetSink
+from anabranch.host.spark.sinks.sink import Batch, Sink
+from anabranch.host.spark.sinks.spark_writer import WriterSink
+from anabranch.host.spark.sinks.table import TableSink
 from anabranch.schema import TIMESTAMP, Field, Schema
 
 pytestmark = pytest.mark.spark
 
 SCHEMA = Schema((Field("k", pa.int64()), Field("v", pa.string())))
 COLUMNS = "k bigint, v string"
+
+
+def write(sink: Sink, frame: DataFrame, batch: int) -> None:
+    """Delivers a frame as the results of a query that runs alone."""
+    deliver(
+        {"alone": sink},
+        Batch(batch, query_id(frame)),
+        lambda in_workers: frame if in_workers is None else frame.mapInArrow(in_workers, frame.schema),
+    )
 
 
 def rows(spark: SparkSession, *pairs: tuple[int, str]) -> DataFrame:
@@ -55,9 +62,9 @@ def test_files_read_back_as_a_plain_table(
     spark: SparkSession, tmp_path: Path, format: str, options: dict[str, str]
 ) -> None:
     sink = FileSink(format, str(tmp_path / "out"), options)
-    sink.write(rows(spark, (1, "a"), (2, "b")), 0)
-    sink.write(rows(spark), 1)
-    sink.write(rows(spark, (3, "c")), 2)
+    write(sink, rows(spark, (1, "a"), (2, "b")), 0)
+    write(sink, rows(spark), 1)
+    write(sink, rows(spark, (3, "c")), 2)
     assert content(spark, tmp_path / "out", format, **options) == [(1, "a"), (2, "b"), (3, "c")]
     assert [name[:15] for name in visible(tmp_path / "out")] == ["part-000000000-", "part-000000002-"]
 
@@ -78,44 +85,44 @@ def test_no_row_is_taken_for_an_empty_file(
     """Lines that end otherwise, or a compression that Arrow does not read, once looked like a header without rows."""
     sink = FileSink(format, str(tmp_path / "out"), options)
     for batch, found in enumerate([[(1, "a"), (2, "b")], [], [(3, "c")]]):
-        sink.write(rows(spark, *found), batch)
+        write(sink, rows(spark, *found), batch)
     assert content(spark, tmp_path / "out", format, **options) == [(1, "a"), (2, "b"), (3, "c")]
 
 
 def test_a_folder_of_files_has_exactly_the_selected_columns(spark: SparkSession, tmp_path: Path) -> None:
-    FileSink("parquet", str(tmp_path)).write(rows(spark, (1, "a")), 0)
+    write(FileSink("parquet", str(tmp_path)), rows(spark, (1, "a")), 0)
     assert spark.read.parquet(str(tmp_path)).columns == ["k", "v"]
 
 
 def test_text_files_hold_lines(spark: SparkSession, tmp_path: Path) -> None:
-    FileSink("text", str(tmp_path)).write(spark.createDataFrame([("x",), ("y",)], "line string"), 0)
+    write(FileSink("text", str(tmp_path)), spark.createDataFrame([("x",), ("y",)], "line string"), 0)
     assert sorted(row[0] for row in spark.read.text(str(tmp_path)).collect()) == ["x", "y"]
 
 
 def test_a_replayed_batch_replaces_its_files_only(spark: SparkSession, tmp_path: Path) -> None:
-    FileSink("parquet", str(tmp_path)).write(rows(spark, (1, "a")), 0)
-    FileSink("parquet", str(tmp_path)).write(rows(spark, (2, "half")), 1)
-    FileSink("parquet", str(tmp_path)).write(rows(spark, (2, "b"), (3, "c")), 1)
+    write(FileSink("parquet", str(tmp_path)), rows(spark, (1, "a")), 0)
+    write(FileSink("parquet", str(tmp_path)), rows(spark, (2, "half")), 1)
+    write(FileSink("parquet", str(tmp_path)), rows(spark, (2, "b"), (3, "c")), 1)
     assert content(spark, tmp_path) == [(1, "a"), (2, "b"), (3, "c")]
 
 
 def test_one_sink_may_replay_a_batch_too(spark: SparkSession, tmp_path: Path) -> None:
     sink = FileSink("parquet", str(tmp_path))
     for value in ("first", "second"):
-        sink.write(rows(spark, (1, value)), 4)
+        write(sink, rows(spark, (1, value)), 4)
     assert content(spark, tmp_path) == [(1, "second")]
 
 
 def test_an_empty_replay_removes_what_the_first_attempt_left(spark: SparkSession, tmp_path: Path) -> None:
-    FileSink("parquet", str(tmp_path)).write(rows(spark, (1, "a")), 7)
-    FileSink("parquet", str(tmp_path)).write(rows(spark), 7)
+    write(FileSink("parquet", str(tmp_path)), rows(spark, (1, "a")), 7)
+    write(FileSink("parquet", str(tmp_path)), rows(spark), 7)
     assert visible(tmp_path) == []
 
 
 def test_partition_folders_carry_the_batch_as_well(spark: SparkSession, tmp_path: Path) -> None:
     out = tmp_path / "with space"
-    FileSink("parquet", str(out), partition_by=("v",)).write(rows(spark, (1, "a/b"), (2, "c")), 3)
-    FileSink("parquet", str(out), partition_by=("v",)).write(rows(spark, (5, "c"), (6, "d")), 3)
+    write(FileSink("parquet", str(out), partition_by=("v",)), rows(spark, (1, "a/b"), (2, "c")), 3)
+    write(FileSink("parquet", str(out), partition_by=("v",)), rows(spark, (5, "c"), (6, "d")), 3)
     assert {Path(name).parts[0] for name in visible(out)} == {"v=c", "v=d"}
     assert all(Path(name).name.startswith("part-000000003-") for name in visible(out))
     assert content(spark, out) == [(5, "c"), (6, "d")]
@@ -125,22 +132,22 @@ def test_leftover_staging_is_cleaned_at_start(spark: SparkSession, tmp_path: Pat
     stale = tmp_path / ".staging-000000001-00000000-0badc0de"
     stale.mkdir()
     (stale / "part-00000-x.parquet").write_bytes(b"half a file")
-    FileSink("parquet", f"file:{tmp_path}").write(rows(spark, (1, "a")), 2)
+    write(FileSink("parquet", f"file:{tmp_path}"), rows(spark, (1, "a")), 2)
     assert not stale.exists()
     assert content(spark, tmp_path) == [(1, "a")]
 
 
 def test_another_querys_files_of_the_same_batch_stay(spark: SparkSession, tmp_path: Path) -> None:
-    FileSink("parquet", str(tmp_path)).write(rows(spark, (1, "a")), 0)
+    write(FileSink("parquet", str(tmp_path)), rows(spark, (1, "a")), 0)
     with streaming_query(spark, "11111111-2222"):
-        FileSink("parquet", str(tmp_path)).write(rows(spark, (2, "b")), 0)
+        write(FileSink("parquet", str(tmp_path)), rows(spark, (2, "b")), 0)
     assert content(spark, tmp_path) == [(1, "a"), (2, "b")]
 
 
 def test_a_failing_writer_names_format_path_and_batch(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(errors.SinkError, match=r"sink 'parquet' at '.*file/out' failed on batch 5") as caught:
-        FileSink("parquet", str(tmp_path / "file" / "out")).write(rows(spark, (1, "a")), 5)
+        write(FileSink("parquet", str(tmp_path / "file" / "out")), rows(spark, (1, "a")), 5)
     assert caught.value.__cause__ is not None
 
 
@@ -151,7 +158,7 @@ def test_an_error_of_the_step_is_not_blamed_on_the_sink(spark: SparkSession, tmp
 
     frame = rows(spark, (1, "a")).mapInArrow(explode, COLUMNS)
     with pytest.raises(errors.ExpressionError) as caught:
-        FileSink("parquet", str(tmp_path / "out")).write(frame, 0)
+        write(FileSink("parquet", str(tmp_path / "out")), frame, 0)
     assert (caught.value.message, caught.value.detail, caught.value.hint) == (
         "integer overflow in 'a.k + 1'",
         "row 3",
@@ -195,7 +202,7 @@ def test_any_other_failure_of_a_worker_is_the_hosts(spark: SparkSession) -> None
 
     frame = rows(spark, (1, "a")).mapInArrow(explode, COLUMNS)
     with pytest.raises(errors.HostError, match="a Python worker failed on batch 2") as caught:
-        ForeachBatchSink(lambda frame, batch: None).write(frame, 2)
+        write(ForeachBatchSink(lambda frame, batch: None), frame, 2)
     assert caught.value.detail == "ValueError: two\nlines"
 
 
@@ -204,7 +211,7 @@ def test_memory_keeps_batches_as_arrow_and_as_a_view(spark: SparkSession) -> Non
     sink.begin()
     assert spark.table("kept").count() == 0
     for batch in range(6):
-        sink.write(rows(spark, *((batch, str(i)) for i in range(batch))), batch)
+        write(sink, rows(spark, *((batch, str(i)) for i in range(batch))), batch)
     expected = [(batch, str(i)) for batch in range(6) for i in range(batch)]
     assert sorted(zip(*sink.table().to_pydict().values(), strict=True)) == expected
     assert sorted((row.k, row.v) for row in spark.sql("SELECT * FROM kept").collect()) == expected
@@ -212,9 +219,9 @@ def test_memory_keeps_batches_as_arrow_and_as_a_view(spark: SparkSession) -> Non
 
 def test_memory_replaces_a_replayed_batch(spark: SparkSession) -> None:
     sink = MemorySink("again", spark, SCHEMA)
-    sink.write(rows(spark, (1, "a")), 0)
-    sink.write(rows(spark, (2, "half")), 1)
-    sink.write(rows(spark, (2, "b")), 1)
+    write(sink, rows(spark, (1, "a")), 0)
+    write(sink, rows(spark, (2, "half")), 1)
+    write(sink, rows(spark, (2, "b")), 1)
     assert sink.table().to_pydict() == {"k": [1, 2], "v": ["a", "b"]}
     assert spark.table("again").count() == 2
 
@@ -223,7 +230,7 @@ def test_memory_has_the_types_of_the_query(spark: SparkSession) -> None:
     schema = Schema((Field("at", TIMESTAMP, nullable=False), Field("d", pa.decimal128(10, 2))))
     sink = MemorySink("typed", spark, schema)
     noon = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
-    sink.write(spark.createDataFrame([(noon, None)], "at timestamp, d decimal(10,2)"), 0)
+    write(sink, spark.createDataFrame([(noon, None)], "at timestamp, d decimal(10,2)"), 0)
     assert sink.table().schema == schema.to_arrow()
     assert sink.table()["at"].to_pylist() == [noon]
 
@@ -240,7 +247,7 @@ def test_every_sink_evaluates_each_partition_once(spark: SparkSession, tmp_path:
         "noop": WriterSink("noop"),
         "foreach": ForeachBatchSink(several),
         "idle foreach": ForeachBatchSink(lambda frame, batch: None),
-        "table": TableSink("evaluated_once", spark),
+        "table": TableSink("evaluated_once", spark, SCHEMA),
     }
     counter = spark.sparkContext.accumulator(0)
 
@@ -249,7 +256,7 @@ def test_every_sink_evaluates_each_partition_once(spark: SparkSession, tmp_path:
         yield from batches
 
     frame = spark.range(10, numPartitions=2).selectExpr("id AS k", "string(id) AS v").mapInArrow(count, COLUMNS)
-    sinks[kind].write(frame, 0)
+    write(sinks[kind], frame, 0)
     assert counter.value == 2
 
 
@@ -258,12 +265,12 @@ def test_foreach_batch_names_the_failing_batch(spark: SparkSession) -> None:
         raise RuntimeError("no room")
 
     with pytest.raises(errors.SinkError, match="'foreachBatch' failed on batch 9") as caught:
-        ForeachBatchSink(refuse).write(rows(spark, (1, "a")), 9)
+        write(ForeachBatchSink(refuse), rows(spark, (1, "a")), 9)
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 def test_console_prints_the_batch(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    ConsoleSink().write(rows(spark, (41, "shown")), 3)
+    write(ConsoleSink(), rows(spark, (41, "shown")), 3)
     printed = capsys.readouterr().out
     assert "batch 3" in printed
     assert "shown" in printed
@@ -272,23 +279,23 @@ def test_console_prints_the_batch(spark: SparkSession, capsys: pytest.CaptureFix
 @pytest.mark.parametrize("partition_by", [(), ("k",)])
 def test_a_table_replaces_a_replayed_batch(spark: SparkSession, partition_by: tuple[str, ...]) -> None:
     name = f"results_{len(partition_by)}"
-    TableSink(name, spark, partition_by=partition_by).write(rows(spark, (1, "a")), 0)
-    TableSink(name, spark, partition_by=partition_by).write(rows(spark, (2, "half")), 1)
-    TableSink(name, spark).write(rows(spark, (2, "b"), (3, "c")), 1)
+    write(TableSink(name, spark, SCHEMA, partition_by=partition_by), rows(spark, (1, "a")), 0)
+    write(TableSink(name, spark, SCHEMA, partition_by=partition_by), rows(spark, (2, "half")), 1)
+    write(TableSink(name, spark, SCHEMA), rows(spark, (2, "b"), (3, "c")), 1)
     assert sorted((row.k, row.v) for row in spark.table(name).collect()) == [(1, "a"), (2, "b"), (3, "c")]
 
 
 def test_a_table_of_other_columns_is_refused(spark: SparkSession) -> None:
     spark.sql("CREATE TABLE others (x bigint) USING parquet")
     with pytest.raises(errors.SinkError, match="table 'others' has other columns than the query"):
-        TableSink("others", spark).write(rows(spark, (1, "a")), 0)
+        write(TableSink("others", spark, SCHEMA), rows(spark, (1, "a")), 0)
 
 
 def test_a_table_of_other_types_is_refused(spark: SparkSession) -> None:
     """Its files could be written and never be read."""
     spark.sql("CREATE TABLE narrow (k int, v string) USING parquet")
-    with pytest.raises(errors.SinkError, match="column 'k' of table 'narrow' is of another type") as caught:
-        TableSink("narrow", spark).write(rows(spark, (1, "a")), 0)
+    with pytest.raises(errors.SinkError, match="column 'k' of table 'narrow' has another type") as caught:
+        write(TableSink("narrow", spark, SCHEMA), rows(spark, (1, "a")), 0)
     assert "int in the table and bigint in the query" in caught.value.detail
     assert spark.table("narrow").count() == 0
 
@@ -297,9 +304,9 @@ def test_the_files_of_a_table_are_written_as_it_reads_them(spark: SparkSession, 
     """The table takes the first line of each file for a header, so there must be one."""
     settings = {"header": "true", "sep": ", ", "path": str(tmp_path / "a table")}
     spark.sql(f"CREATE TABLE headed ({COLUMNS}) USING csv OPTIONS (header 'true', sep ', ')")
-    TableSink("headed", spark).write(rows(spark, (1, "a"), (2, "b")), 0)
-    TableSink("elsewhere", spark, "csv", settings).write(rows(spark, (1, "a")), 0)
-    TableSink("elsewhere", spark).write(rows(spark, (2, "b")), 1)
+    write(TableSink("headed", spark, SCHEMA), rows(spark, (1, "a"), (2, "b")), 0)
+    write(TableSink("elsewhere", spark, SCHEMA, format="csv", options=settings), rows(spark, (1, "a")), 0)
+    write(TableSink("elsewhere", spark, SCHEMA), rows(spark, (2, "b")), 1)
     for name in ("headed", "elsewhere"):
         assert sorted((row.k, row.v) for row in spark.table(name).collect()) == [(1, "a"), (2, "b")]
     assert len(list((tmp_path / "a table").glob("part-00000000?-*"))) == 2
@@ -308,7 +315,7 @@ def test_the_files_of_a_table_are_written_as_it_reads_them(spark: SparkSession, 
 def test_missing_settings_are_named(spark: SparkSession) -> None:
     with pytest.raises(errors.SpecError, match="the 'parquet' sink has no path"):
         make_sink("parquet", {}, spark=spark, schema=SCHEMA)
-    with pytest.raises(errors.SpecError, match="a memory sink has no name"):
+    with pytest.raises(errors.SpecError, match="the memory sink has no name"):
         make_sink("memory", {}, spark=spark, schema=SCHEMA)
     with pytest.raises(errors.SpecError, match="partition column 'z' is not in the SELECT list"):
         make_sink("parquet", {"path": "out"}, spark=spark, schema=SCHEMA, partition_by=("z",))
@@ -322,10 +329,7 @@ def test_a_path_that_no_file_system_knows_is_refused(spark: SparkSession) -> Non
 @pytest.mark.parametrize("compression", ["uncompressed", "None", "GZIP", "lz4"])
 def test_parquet_takes_the_compressions_that_spark_names(spark: SparkSession, tmp_path: Path, compression: str) -> None:
     sink = make_sink("parquet", {"path": str(tmp_path), "compression": compression}, spark=spark, schema=SCHEMA)
-    frame = rows(spark, (1, "a"), (2, "b"))
-    if isinstance(sink, ParquetSink):
-        frame = frame.mapInArrow(sink.in_workers(frame, 0), COLUMNS)
-    sink.write(frame, 0)
+    write(sink, rows(spark, (1, "a"), (2, "b")), 0)
     assert content(spark, tmp_path) == [(1, "a"), (2, "b")]
 
 
@@ -334,7 +338,7 @@ def test_a_length_of_time_comes_back_as_one(spark: SparkSession, tmp_path: Path)
     sink = make_sink("parquet", {"path": str(tmp_path)}, spark=spark, schema=SCHEMA)
     assert isinstance(sink, ParquetSink)
     frame = spark.sql("SELECT 1L AS k, INTERVAL '1 02:03:04.000005' DAY TO SECOND AS v, array(struct(1 AS n)) AS s")
-    sink.write(frame.mapInArrow(sink.in_workers(frame, 0), frame.schema), 0)
+    write(sink, frame, 0)
     back = spark.read.parquet(str(tmp_path))
     assert back.collect() == frame.collect()
     assert [field.dataType.simpleString() for field in back.schema] == [
@@ -346,7 +350,7 @@ def test_a_length_of_time_comes_back_as_one(spark: SparkSession, tmp_path: Path)
 def test_a_folder_of_sparks_own_sink_is_refused(spark: SparkSession, tmp_path: Path, format: str) -> None:
     """What is not in its log nobody would see who reads the folder."""
     (tmp_path / "out" / "_spark_metadata").mkdir(parents=True)
-    with pytest.raises(errors.SinkError, match="is the sink of a query of Spark's own"):
+    with pytest.raises(errors.SinkError, match="is the sink of a Spark streaming query"):
         make_sink(format, {"path": str(tmp_path / "out")}, spark=spark, schema=SCHEMA)
 
 
@@ -354,7 +358,7 @@ def test_any_other_format_goes_to_sparks_writer(spark: SparkSession) -> None:
     sink = make_sink("jdbc", {"url": "jdbc:none:", "dbtable": "t"}, spark=spark, schema=SCHEMA)
     assert sink == WriterSink("jdbc", {"url": "jdbc:none:", "dbtable": "t"})
     with pytest.raises(errors.SinkError, match="sink 'jdbc' failed on batch 0") as caught:
-        sink.write(rows(spark, (1, "a")), 0)
+        write(sink, rows(spark, (1, "a")), 0)
     assert "No suitable driver" in caught.value.detail
 
 
@@ -373,7 +377,7 @@ def test_a_writer_that_computes_several_partitions_in_one_task_gets_each_by_itse
     settings = {"url": f"jdbc:derby:{tmp_path}/database;create=true", "dbtable": "results", "numPartitions": "1"}
     settings["driver"] = "org.apache.derby.iapi.jdbc.AutoloadedDriver"
     frame = spark.range(9, numPartitions=3).selectExpr("id AS k", "string(id) AS v").mapInArrow(note, COLUMNS)
-    WriterSink("jdbc", settings).write(frame, 0)
+    write(WriterSink("jdbc", settings), frame, 0)
     assert seen.value == {0, 1, 2}
     assert spark.read.format("jdbc").options(**settings).load().count() == 9
 

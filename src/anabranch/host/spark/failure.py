@@ -35,18 +35,17 @@ def query_id(frame: DataFrame) -> str:
 
 
 @contextmanager
-def named_failure(format: str, path: str | None, batch_id: int) -> Iterator[None]:
-    """Turns whatever a writer raises into a SinkError."""
+def named_failure(sink: str, batch_id: int) -> Iterator[None]:
+    """Turns any error of a sink into a SinkError that names the sink by its title."""
     try:
         yield
     except AnabranchError:
         raise
     except Exception as error:
-        place = f" at '{path}'" if path else ""
         raise SinkError(
-            f"sink '{format}'{place} failed on batch {batch_id}",
+            f"sink {sink} failed on batch {batch_id}",
             detail=_first_line(error),
-            hint="the batch is not committed; mend the sink and start the query again from its checkpoint",
+            hint="the batch is not committed; fix the cause, then restart the query from its checkpoint",
         ) from error
 
 

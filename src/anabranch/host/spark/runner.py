@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -39,12 +40,12 @@ from anabranch.host.memory import keep, recall
 from anabranch.host.slot import SlotTask
 from anabranch.host.spark.anchor import forget_at_slots, is_on_several_machines, make_anchor
 from anabranch.host.spark.arrow_schema import to_spark
-from anabranch.host.spark.bundle_sink import BundleSink
 from anabranch.host.spark.expressions import require_ansi
-from anabranch.host.spark.failure import evaluating, for_spark, named_start
-from anabranch.host.spark.parquet_sink import ParquetSink
+from anabranch.host.spark.failure import evaluating, for_spark, named_start, query_id
 from anabranch.host.spark.session import refuse_speculation
-from anabranch.host.spark.sink import MemorySink, Sink
+from anabranch.host.spark.sinks.delivery import deliver
+from anabranch.host.spark.sinks.sink import Batch, Sink
+from anabranch.host.spark.sinks.workers import ArrowFunction
 from anabranch.host.spark.source import PASSES, has_observed_filters, tagged_union, to_slots
 from anabranch.host.spark.worker import finish_function, step_function, then
 from anabranch.host.steering import Record
@@ -89,7 +90,7 @@ class SparkRunner:
         self,
         query: Query,
         plan: Plan | BundlePlan,
-        sink: Sink,
+        sinks: Mapping[str, Sink],
         checkpoint: str,
         slots: int,
         idle_timeouts: Mapping[str, int | None],
@@ -99,7 +100,7 @@ class SparkRunner:
     ) -> None:
         self.query = query
         self.execution = execution
-        self.sink = sink
+        self.sinks = sinks
         self.idle_timeouts = idle_timeouts
         self.announce = announce
         self.failure: BaseException | None = None
@@ -208,7 +209,7 @@ class SparkRunner:
             self.query, plans, self.partitioning, batch_id, self._clocks, self.manifest, clocks, self.execution
         )
         planned = time.perf_counter()
-        self.sink.write(self._results(frame, task), batch_id)
+        deliver(self.sinks, Batch(batch_id, query_id(frame)), partial(self._results, frame, task))
         written = time.perf_counter()
         self.announce("written", batch_id)
         reports = {slot: self.store.read_report(task.rows_name(slot)) for slot in range(self.partitioning.slots)}
@@ -247,13 +248,11 @@ class SparkRunner:
                 session.conf.set(key, value)
             self._is_configured = True
 
-    def _results(self, frame: DataFrame, task: SlotTask) -> DataFrame:
+    def _results(self, frame: DataFrame, task: SlotTask, into_sink: ArrowFunction | None) -> DataFrame:
         if self._anchor is None and is_on_several_machines(frame.sparkSession):
             self._anchor = make_anchor(frame.sparkSession, self.partitioning.slots)
         rows = to_slots(frame, self.partitioning, self._anchor)
         step = step_function(task, self.identity, self.store.location)
-        sink = self.sink if isinstance(self.sink, ParquetSink | BundleSink) else None
-        into_sink = sink.in_workers(frame, task.batch) if sink is not None else None
         if self.query.grouping is None:
             return rows.mapInArrow(then(step, into_sink), to_spark(self.query.schema))
         parts = rows.mapInArrow(step, to_spark(Schema.from_arrow(parts_schema(self.query.grouping))))
@@ -363,7 +362,7 @@ def start_query(
     plan: Plan | BundlePlan,
     frames: Mapping[str, DataFrame],
     declarations: Mapping[str, StreamDeclaration],
-    sink: Sink,
+    sinks: Mapping[str, Sink],
     checkpoint: str,
     slots: int,
     trigger: Mapping[str, Any],
@@ -377,7 +376,7 @@ def start_query(
     refuse_speculation(spark)
     require_ansi(spark, query.graph)
     _refuse_name_in_use(spark, name)
-    runner = SparkRunner(query, plan, sink, checkpoint, slots, idle_timeouts, announce, changes, execution)
+    runner = SparkRunner(query, plan, sinks, checkpoint, slots, idle_timeouts, announce, changes, execution)
     earlier = _latest.get(runner.identity)
     _latest[runner.identity] = runner
     # Hot state is memory; a driver that ends without stop() gives it back too.
@@ -396,9 +395,8 @@ def start_query(
             _latest[runner.identity] = earlier
         runner.release()
         raise
-    for each in sink.sinks.values() if isinstance(sink, BundleSink) else (sink,):
-        if isinstance(each, MemorySink):
-            each.begin()
+    for sink in sinks.values():
+        sink.begin()
     return started, runner
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from time import perf_counter
 
 import pyarrow as pa
@@ -11,11 +11,10 @@ from pyspark import TaskContext
 from anabranch.engine.operators.group_by import finish, parts_schema
 from anabranch.host.hot import keep_engine, open_engine
 from anabranch.host.slot import SlotTask, advance
+from anabranch.host.spark.sinks.workers import ArrowFunction
 from anabranch.host.store import Store
 from anabranch.host.wire import wire_layout
 from anabranch.plan.query import Query
-
-ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFunction:

@@ -1,8 +1,8 @@
 """A folder of result files, each of which belongs to one batch of one query.
 
-A batch is staged in a hidden folder inside the target, then published: files of the same batch and query from an
-earlier attempt go, the staged ones take their place as `part-<batch>-<query>-…`, inside the same partition folders.
-Leftovers can exist only of the batch that a crash interrupted, so the folder is listed once per start and never again.
+A batch is staged in a hidden folder inside the target, then published: files that an earlier attempt left of this batch
+and query are removed, and the staged files take their place as `part-<batch>-<query>-…`, inside the same partition
+folders. Only the batch that a crash interrupted can have leftovers, so the folder is listed once per start.
 
 Limit: a path without a scheme is a local path of driver and executors; other places need a URI that Arrow knows
 (`hdfs:`, `s3:`, `s3a:`, `gs:`, `abfs:`, `abfss:`).
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import uuid
 from collections.abc import Mapping
 
@@ -37,22 +38,27 @@ class BatchFolder:
 
     @property
     def place(self) -> str:
-        """The folder by a name that it has alone, however its path was written."""
+        """A unique name of the folder, however its path was written."""
         is_local = isinstance(self._files, fs.LocalFileSystem)
         return f"file://{os.path.realpath(self._root)}" if is_local else self._spark_root.rstrip("/")
 
     def stage(self, batch_id: int, query_id: str) -> str:
-        """The path to write this attempt at the batch to; nobody else ever writes there.
+        """Returns the path to write this attempt at the batch to; nobody else ever writes there.
 
         A worker that outlived a killed driver may still be writing to the folder of an earlier attempt.
         """
         if self._newest is None:
             self._drop_staging(_owner(query_id))
         self._staged = f"{_STAGING}{batch_id:09d}-{_owner(query_id)}-{uuid.uuid4().hex[:8]}"
+        return self.staging
+
+    @property
+    def staging(self) -> str:
+        """The path of the attempt that was staged last, as Spark writes it."""
         return posixpath.join(self._spark_root, self._staged)
 
     def publish(self, batch_id: int, query_id: str) -> None:
-        """Afterwards the folder holds of this batch exactly the staged files that have rows."""
+        """Replaces the files of this batch by the staged files that have rows."""
         prefix = f"part-{batch_id:09d}-{_owner(query_id)}-"
         if self._newest is None or batch_id <= self._newest:
             self._drop_leftovers(prefix)
@@ -76,9 +82,9 @@ class BatchFolder:
         log = self._files.get_file_info(posixpath.join(self._root, _SPARKS_LOG))
         if log.type == fs.FileType.Directory:
             raise SinkError(
-                f"folder '{self._root}' is the sink of a query of Spark's own",
-                detail=f"found its '{_SPARKS_LOG}'; Spark reads from there only what that lists, and not these results",
-                hint=f"write to another folder, or remove '{_SPARKS_LOG}' once that query has ended for good",
+                f"folder '{self._root}' is the sink of a Spark streaming query",
+                detail=f"found '{_SPARKS_LOG}'; readers see only the files that it lists, not these results",
+                hint=f"write to another folder, or remove '{_SPARKS_LOG}' if that query will not run again",
             )
 
     def _drop_staging(self, owner: str) -> None:
@@ -99,7 +105,7 @@ class BatchFolder:
         return list(self._files.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=recursive)))
 
     def _has_rows(self, file: fs.FileInfo) -> bool:
-        """False for a file that is known to be empty; one that Arrow cannot look into, such as Avro, stays."""
+        """False for a file that is known to be empty; a file that Arrow cannot read, such as Avro, stays."""
         match self._format:
             case "parquet":
                 return bool(parquet.read_metadata(file.path, filesystem=self._files).num_rows)
@@ -111,6 +117,10 @@ class BatchFolder:
                     start: bytes = stream.read(1 << 16)
                 lines = start.count(b"\n") + (not start.endswith(b"\n") and len(start) > 0)
                 return lines > int(self._format == "csv" and self._options.get("header", "false").lower() == "true")
+            case "xml" if file.extension == "xml":
+                row = rf"<{re.escape(self._options.get('rowtag', 'ROW'))}[\s/>]"
+                with self._files.open_input_stream(file.path) as stream:
+                    return re.search(row, stream.read(1 << 16).decode(errors="replace")) is not None
             case _:
                 return True
 
@@ -124,12 +134,12 @@ def _owner(query_id: str) -> str:
 
 
 def open_place(path: str) -> tuple[fs.FileSystem, str, str]:
-    """Where a sink writes; see `locate`."""
+    """Returns the file system and paths of a sink; see `locate`."""
     try:
         return locate(path)
     except UNKNOWN as error:
         raise SinkError(
             f"sink path '{path}' cannot be opened",
             detail=str(error),
-            hint="write it as a local path or a URI Arrow knows",
+            hint="write a local path, or a URI that Arrow can open",
         ) from error

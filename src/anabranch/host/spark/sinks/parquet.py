@@ -2,93 +2,69 @@
 
 A step's results are Arrow in a Python worker. Handing them to Spark's Parquet writer costs more than computing them:
 over a third of the executors' time on a three-way join with as many results as rows. So the last function that a
-worker runs writes its batches to a file of the staging folder and hands nothing on; the driver publishes the folder
+worker runs writes its batches to a file of the staging folder and passes nothing on. The driver publishes the folder
 as it does for any other file format (`BatchFolder`), with the same guarantees.
 
-Spark's own writer still serves Parquet with partition columns or with options that only it knows.
+Limit: Parquet with partition columns, or with options that only Spark knows, is written by Spark (`FileSink`).
 """
 
 from __future__ import annotations
 
 import posixpath
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyarrow import fs, parquet
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
 
 from anabranch.errors import SinkError
 from anabranch.host.spark.arrow_schema import to_spark
-from anabranch.host.spark.batch_files import BatchFolder, open_place
-from anabranch.host.spark.failure import evaluating, named_failure, query_id
+from anabranch.host.spark.sinks.folder import BatchFolder, open_place
+from anabranch.host.spark.sinks.sink import Batch, Sink
 from anabranch.schema import Schema, is_fixed_width
 
 _SPARKS_TYPES = "org.apache.spark.sql.parquet.row.metadata"
 _COMPRESSIONS = {name: name for name in ("none", "snappy", "gzip", "zstd", "lz4_raw")} | {"uncompressed": "none"}
-"""Arrow's names of the compressions that Spark writes too, by Spark's."""
+"""Arrow's names of the compressions that Spark also writes, by Spark's names."""
 
 
-def understands(options: Mapping[str, str]) -> bool:
-    """True of options that workers can heed; Spark's own writer knows more, or says what is wrong with them."""
+def can_write(options: Mapping[str, str]) -> bool:
+    """True for options that workers can obey; all others are for Spark's writer, which also reports wrong ones."""
     return options.keys() <= {"compression"} and options.get("compression", "snappy").lower() in _COMPRESSIONS
 
 
 @dataclass
-class ParquetSink:
+class ParquetSink(Sink):
     """A folder of Parquet files that reads back as a plain table of the SELECT columns."""
 
     path: str
     compression: str = "snappy"
 
     def __post_init__(self) -> None:
-        self._folder = BatchFolder(self.path, "parquet", {})
+        self.folder = BatchFolder(self.path, "parquet", {})
+
+    @property
+    def title(self) -> str:
+        return f"'parquet' at '{self.path}'"
 
     @property
     def place(self) -> str:
-        """The folder that the sink writes to."""
-        return self._folder.place
+        return self.folder.place
 
-    def in_workers(
-        self, frame: DataFrame, batch_id: int
-    ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-        """The function that takes a worker's results into a staged file."""
-        return write_function(self.staged(frame, batch_id))
+    def stage(self, batch: Batch) -> StagedFile:
+        staging = self.folder.stage(batch.number, batch.query_id)
+        return StagedFile(staging, _COMPRESSIONS[self.compression.lower()])
 
-    def write(self, frame: DataFrame, batch_id: int) -> None:
-        """Runs the step, whose last function is `in_workers`, and publishes what it staged."""
-        with named_failure("parquet", self.path, batch_id), evaluating(batch_id):
-            frame.collect()
-            self.publish(frame, batch_id)
-
-    def staged(self, frame: DataFrame, batch_id: int) -> StagedFile:
-        """What a worker writes its results of the batch to."""
-        with named_failure("parquet", self.path, batch_id):
-            staging = self._folder.stage(batch_id, query_id(frame))
-            return StagedFile(staging, _COMPRESSIONS[self.compression.lower()])
-
-    def publish(self, frame: DataFrame, batch_id: int) -> None:
-        """What workers staged of the batch is there for everyone."""
-        with named_failure("parquet", self.path, batch_id):
-            self._folder.publish(batch_id, query_id(frame))
-
-
-def write_function(file: StagedFile) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with file.open() as results:
-            for batch in batches:
-                results.write(batch)
-        yield from ()
-
-    return write
+    def publish(self, batch: Batch) -> None:
+        self.folder.publish(batch.number, batch.query_id)
 
 
 @dataclass(frozen=True)
 class StagedFile:
-    """Where a worker puts its results of a batch: one file of the staging folder, there once it is whole."""
+    """One file of the staging folder, written by one worker; it appears when it is complete."""
 
     staging: str
     compression: str
@@ -107,7 +83,7 @@ class StagedFile:
 
 
 class OpenFile:
-    """A staged file being written; without any batch there is none."""
+    """A staged file being written; no file is made until there is a batch."""
 
     def __init__(self, file: StagedFile, partition: int) -> None:
         self._file = file
@@ -143,13 +119,13 @@ def _sink_errors(staging: str) -> Iterator[None]:
         raise SinkError(
             f"a worker cannot write results to '{posixpath.dirname(staging)}'",
             detail=str(error),
-            hint="the batch is not committed; mend the sink and start the query again from its checkpoint",
+            hint="the batch is not committed; fix the cause, then restart the query from its checkpoint",
         ) from error
 
 
 def _writer(files: fs.FileSystem, path: str, schema: pa.Schema, compression: str) -> parquet.ParquetWriter:
-    # A dictionary of numbers is built, outgrown and thrown away; of texts it often pays.
+    # A dictionary of numbers is built, outgrown and thrown away; a dictionary of strings often pays.
     texts = [field.name for field in schema if not is_fixed_width(field.type)]
-    # Parquet has no lengths of time, which would come back as numbers; so Spark's own writer leaves its types there.
+    # Parquet has no intervals, which would come back as numbers; Spark's own writer stores its types here too.
     schema = schema.with_metadata({_SPARKS_TYPES: to_spark(Schema.from_arrow(schema)).json()})
     return parquet.ParquetWriter(path, schema, filesystem=files, compression=compression, use_dictionary=texts)

@@ -1,0 +1,74 @@
+"""Delivers the results of a batch to the sinks of its queries; the same routine serves one query and several.
+
+One Spark job computes the results of all queries. Workers write what their sinks ask them to write; the frame holds
+the rest. When several sinks read the frame, or one that may evaluate it more than once, the frame is computed first and
+cached. Sinks publish only after all results of the batch are written.
+
+Law: the step of each slot runs exactly once, whatever the sinks do with their frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from anabranch.host.spark.failure import evaluating, named_failure
+from anabranch.host.spark.sinks.sink import Batch, Sink
+from anabranch.host.spark.sinks.workers import ArrowFunction, WorkerWriter, split_function, write_function
+
+
+def deliver(sinks: Mapping[str, Sink], batch: Batch, compute: Callable[[ArrowFunction | None], DataFrame]) -> None:
+    """Writes and publishes one batch.
+
+    `sinks` are by name of the query. `compute` returns the frame of results, given the function that workers apply to
+    them last. The frame of a single query has the columns of its results; that of several has a struct for each query.
+    """
+    writers: dict[str, WorkerWriter] = {}
+    for name, sink in sinks.items():
+        with named_failure(sink.title, batch.number):
+            if (writer := sink.stage(batch)) is not None:
+                writers[name] = writer
+    is_alone = len(sinks) == 1
+    frame = compute(_in_workers(writers, is_alone=is_alone))
+    readers = {name: sink for name, sink in sinks.items() if name not in writers}
+    titles = ", ".join(sink.title for sink in sinks.values())
+    if not readers:
+        with named_failure(titles, batch.number), evaluating(batch.number):
+            frame.collect()
+    elif len(readers) == 1 and all(sink.is_single_pass for sink in readers.values()):
+        ((name, sink),) = readers.items()
+        with named_failure(sink.title, batch.number), evaluating(batch.number):
+            sink.write(frame if is_alone else _of_query(frame, name), batch)
+    else:
+        with _cached(frame, titles, batch.number):
+            for name, sink in readers.items():
+                with named_failure(sink.title, batch.number):
+                    sink.write(frame if is_alone else _of_query(frame, name), batch)
+    for sink in sinks.values():
+        with named_failure(sink.title, batch.number):
+            sink.publish(batch)
+
+
+def _in_workers(writers: Mapping[str, WorkerWriter], *, is_alone: bool) -> ArrowFunction | None:
+    if not writers:
+        return None
+    return write_function(*writers.values()) if is_alone else split_function(writers)
+
+
+def _of_query(frame: DataFrame, name: str) -> DataFrame:
+    return frame.where(f.col(name).isNotNull()).select(f"{name}.*")
+
+
+@contextmanager
+def _cached(frame: DataFrame, titles: str, batch: int) -> Iterator[None]:
+    """Computes the frame and keeps it; the step has run, even if no sink reads the frame."""
+    frame.persist()
+    try:
+        with named_failure(titles, batch), evaluating(batch):
+            frame.count()
+        yield
+    finally:
+        frame.unpersist()
