@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from anabranch.errors import ExpressionError, SinkError
