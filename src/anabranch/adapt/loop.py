@@ -13,15 +13,15 @@ decision is recorded. What policies compare with moves only when a decision is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from anabranch.adapt.decision import Decision, Origin
 from anabranch.adapt.gate import Price, Verdict, judge
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.library import Library
+from anabranch.adapt.memory import LoopMemory
 from anabranch.adapt.policy import Situation, suggestion
 from anabranch.adapt.pricing import prices
 from anabranch.adapt.settings import Settings
@@ -131,22 +131,22 @@ class Loop:
         """What is known by now, over what was given."""
         return Layered((self._known.view, self.means.given))
 
-    def memory(self) -> dict[str, object]:
-        """What it has learnt, and for which wishes, as a value that JSON can hold."""
-        return {"wishes": self._wishes, "known": self._known.to_json(), "library": self.library.to_json()}
+    @property
+    def memory(self) -> LoopMemory:
+        """The statistics and plans that the loop has learnt, and the wishes they hold for."""
+        return LoopMemory(self._wishes, self._known, self.library)
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
-        """Begins with what another loop of the query has learnt, unless other plans were good for that one."""
-        if memory["wishes"] != self._wishes:
+    def recall(self, memory: LoopMemory) -> None:
+        """Begins with what another loop of the query has learnt, unless that loop had other wishes."""
+        if memory.wishes != self._wishes:
             return
-        known, library = Knowledge.from_json(memory["known"]), Library.from_json(memory["library"])
         graph, grouping = self._query.graph, self._query.grouping
         entries = tuple(
-            # A plan can be priced once it has its orders, which one that was written by hand may lack.
+            # A plan can be priced once it has its orders, which a plan that was written by hand may lack.
             replace(entry, plan=with_default_orders(validate(entry.plan, graph, grouping), graph))
-            for entry in library.entries
+            for entry in memory.library.entries
         )
-        self._known, self.library = known, replace(library, entries=entries)
+        self._known, self.library = memory.known, replace(memory.library, entries=entries)
 
     @property
     def _wishes(self) -> str:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.adapt.loop import Means
+from anabranch.adapt.memory import Memory
+from anabranch.adapt.records import Record
 from anabranch.adapt.settings import Settings
-from anabranch.errors import BundleError
+from anabranch.errors import BundleError, MigrationError
 from anabranch.host.meshing import Staging
-from anabranch.host.slot import SlotPlan
-from anabranch.host.steering import Record, Steering, Switch
+from anabranch.host.steering import Steering, Switch
 from anabranch.plan.bundle import Bundle, BundlePlan
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
+from anabranch.plan.slots import ALONE, SlotPlan, SlotPlans
+from anabranch.stats.report import SlotReports
 
 
 @dataclass(frozen=True)
@@ -35,27 +37,34 @@ class Course:
 
 
 class BundleSteering:
-    """The steering of each query of a bundle; what they tell bears the query's name."""
+    """The steering of each query of a run; their records bear the query's name where there are several."""
 
-    def __init__(
-        self, bundle: Bundle, plan: BundlePlan, partitioning: Partitioning, courses: Mapping[str, Course]
-    ) -> None:
-        self.each = {
-            member.name: _steering(member.query, plan.plans[member.name], partitioning, courses[member.name])
-            for member in bundle.members
-        }
+    def __init__(self, each: Mapping[str, Steering]) -> None:
+        self.each = each
 
     @property
-    def plans(self) -> tuple[SlotPlan, ...]:
-        """The plans of the latest batch, by slot, those of one query after those of another."""
-        return tuple(plan for steering in self.each.values() for plan in steering.plans)
+    def plans(self) -> SlotPlans:
+        """The plans of the latest batch."""
+        return {name: steering.plans for name, steering in self.each.items()}
 
     @property
-    def plan(self) -> BundlePlan:
-        return BundlePlan({name: steering.plan for name, steering in self.each.items()})
+    def plan(self) -> Plan | BundlePlan:
+        """The plan that most slots have; of queries that run together, the plan of each."""
+        plans = {name: steering.plan for name, steering in self.each.items()}
+        return plans[ALONE] if ALONE in plans else BundlePlan(plans)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the queries are known by name: true unless a query runs alone."""
+        return ALONE not in self.each
 
     def of_query(self, name: str | None) -> Steering:
-        """The steering of the query of that name."""
+        """The steering of the query of that name; a query that runs alone has none."""
+        if not self.is_named:
+            if name is not None:
+                hint = "a query that runs alone needs no name"
+                raise MigrationError(f"there is no query '{name}' to change", hint=hint)
+            return self.each[ALONE]
         if name is None or name not in self.each:
             raise BundleError(
                 "no query is named whose plan should change" if name is None else f"no query is named '{name}'",
@@ -68,29 +77,29 @@ class BundleSteering:
         for steering in self.each.values():
             steering.freeze(frozen)
 
-    def memory(self) -> dict[str, object]:
+    @property
+    def memory(self) -> Memory:
         """What the loops of each query have learnt."""
-        return {name: steering.memory() for name, steering in self.each.items()}
+        return Memory({name: steering.memory for name, steering in self.each.items()})
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
+    def recall(self, memory: Memory) -> None:
         """Gives each query what it has learnt in an earlier run."""
         for name, steering in self.each.items():
-            steering.recall(memory.get(name, {}))
+            steering.recall(memory.queries.get(name, {}))
 
-    def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[Record]]:
+    def next(self, batch: int) -> tuple[SlotPlans, list[Record]]:
         """The plans for a batch, and records of what could not be done."""
-        plans: list[SlotPlan] = []
+        plans: dict[str, tuple[SlotPlan, ...]] = {}
         refused: list[Record] = []
         for name, steering in self.each.items():
-            own, told = steering.next(batch)
-            plans += own
-            refused += [{**record, "query": name} for record in told]
-        return tuple(plans), refused
+            plans[name], own = steering.next(batch)
+            refused += [replace(record, query=name or None) for record in own]
+        return plans, refused
 
     def after(
         self,
         batch: int,
-        reports: Mapping[int, Mapping[str, Any]],
+        reports: SlotReports,
         seconds: float | None,
         waiting: int | None,
         behind: float | None = None,
@@ -98,24 +107,26 @@ class BundleSteering:
         """What is to be told of a batch that was committed."""
         records: list[Record] = []
         for name, steering in self.each.items():
-            own = {slot: report["queries"][name] for slot, report in reports.items()}
-            records += [{**record, "query": name} for record in steering.after(batch, own, seconds, waiting, behind)]
+            own = {slot: report.queries[name] for slot, report in reports.items()}
+            found = steering.after(batch, own, seconds, waiting, behind)
+            records += [replace(record, query=name or None) for record in found]
         return records
 
 
 def make_steering(
     query: Query, plan: Plan | BundlePlan, partitioning: Partitioning, course: Course | Mapping[str, Course]
-) -> Steering | BundleSteering:
-    """Who steers a query, or the queries of a bundle: each by the course of its name, or all by the one given."""
-    if not isinstance(query, Bundle):
-        assert not isinstance(plan, BundlePlan)
-        assert isinstance(course, Course)
-        return _steering(query, plan, partitioning, course)
-    assert isinstance(plan, BundlePlan)
-    names = [member.name for member in query.members]
+) -> BundleSteering:
+    """Who steers the queries of a run: each by the course of its name, or all by the one given."""
+    queries = {member.name: member.query for member in query.members} if isinstance(query, Bundle) else {ALONE: query}
+    plans = _by_name(plan)
+    courses = dict.fromkeys(queries, course) if isinstance(course, Course) else course
     return BundleSteering(
-        query, plan, partitioning, dict.fromkeys(names, course) if isinstance(course, Course) else course
+        {name: _steering(each, plans[name], partitioning, courses[name]) for name, each in queries.items()}
     )
+
+
+def _by_name(plan: Plan | BundlePlan) -> Mapping[str, Plan]:
+    return plan.plans if isinstance(plan, BundlePlan) else {ALONE: plan}
 
 
 def _steering(query: Query, plan: Plan, partitioning: Partitioning, course: Course) -> Steering:
@@ -124,15 +135,14 @@ def _steering(query: Query, plan: Plan, partitioning: Partitioning, course: Cour
 
 
 def resumed(
-    plan: Plan | BundlePlan, course: Course | Mapping[str, Course], report: Mapping[str, Any]
+    plan: Plan | BundlePlan, course: Course | Mapping[str, Course], left: Mapping[str, str]
 ) -> Plan | BundlePlan:
-    """The plan to begin with after a batch that left the report: those that go on are as they were in it."""
-    if not isinstance(plan, BundlePlan):
-        assert isinstance(course, Course)
-        return parse_plan(report["plan"]) if course.goes_on and "plan" in report else plan
-    assert not isinstance(course, Course)
-    left = {name: parse_plan(text) for name, text in report.get("plans", {}).items() if course[name].goes_on}
-    return BundlePlan({**plan.plans, **left})
+    """The plans to begin with after a batch that left some plans: queries that go on take the plan of that batch."""
+    begin = dict(_by_name(plan))
+    for name, text in left.items():
+        if name in begin and (course if isinstance(course, Course) else course[name]).goes_on:
+            begin[name] = parse_plan(text)
+    return begin[ALONE] if ALONE in begin else BundlePlan(begin)
 
 
 def by_query(results: pa.Table) -> dict[str, pa.Table]:

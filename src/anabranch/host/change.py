@@ -1,16 +1,15 @@
-"""A change of plan on its way through the slots of a query, and the records that tell of it.
+"""A change of plan on its way through the slots of a query, and the records of it.
 
-Slots that come from the same plan go together, by `migrate.machine`, whose instructions say which plan each slot has
-next. A record is a mapping that JSON can hold: that a migration began, and how it ended.
+Slots that leave the same plan for the same new one form one migration. `migrate.machine` decides which plan each of
+them has next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from anabranch.host.slot import SlotPlan
+from anabranch.adapt.records import Author, MigrationBegan, MigrationEnded, QueryRecord
 from anabranch.migrate.itinerary import box_by_box
 from anabranch.migrate.machine import (
     AbortAsked,
@@ -22,10 +21,12 @@ from anabranch.migrate.machine import (
     Instruction,
     Migration,
     Run,
-    SlotReport,
+    Standing,
 )
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.mesh import Mesh, Plan, parse_plan
+from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.slots import SlotPlan
+from anabranch.stats.report import QueryReport
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Wish:
     """Plans that some slots are to take, and how."""
 
     plans: Mapping[int, SlotPlan]
-    by: str
+    by: Author
     box_by_box: bool = False
 
 
@@ -42,7 +43,7 @@ class Change:
     """A change since the batch in which it began; slots that came from the same plan go together."""
 
     migrations: tuple[Migration, ...]
-    by: str
+    by: Author
     since: int
 
     @property
@@ -58,36 +59,41 @@ class Change:
         under_way = [migration for migration in self.migrations if not migration.is_over]
         return [instruction for migration in under_way for instruction in migration.step(AbortAsked(reason))]
 
-    def progress(
-        self, batch: int, reports: Mapping[int, Mapping[str, Any]]
-    ) -> tuple[list[Instruction], list[dict[str, Any]]]:
-        """How it goes on after a batch, and what is to be told of that."""
+    def progress(self, batch: int, reports: Mapping[int, QueryReport]) -> tuple[list[Instruction], list[QueryRecord]]:
+        """The instructions and the records that follow from the reports of a batch."""
         obeyed: list[Instruction] = []
-        records: list[dict[str, Any]] = []
+        records: list[QueryRecord] = []
         if self.since == batch:
             records += [_began(migration, self.by, batch, reports) for migration in self.migrations]
         for migration in self.migrations:
             if migration.is_over:
                 if self.since == batch:
-                    # It was to the plan that the slots had already.
-                    records.append({**_common(migration, self.by, batch), **_ending(Completed(migration.new), 1)})
+                    # The slots had the plan already.
+                    records.append(self._ended(migration, batch, Completed(migration.new)))
                 continue
             events: list[Event] = [
-                ChangeRefused(slot, reports[slot]["refused"]) for slot in migration.slots if "refused" in reports[slot]
-            ]
-            stands = {
-                slot: SlotReport(parse_plan(reports[slot]["plan"]), reports[slot]["migrating"])
+                ChangeRefused(slot, reason)
                 for slot in migration.slots
-            }
+                if (reason := reports[slot].change.refused) is not None
+            ]
+            stands = {slot: Standing(reports[slot].plan, reports[slot].is_migrating) for slot in migration.slots}
             for event in [*events, BatchEnded(batch, stands)]:
                 instructions = migration.step(event)
                 obeyed += instructions
                 records += [
-                    {**_common(migration, self.by, batch), **_ending(instruction, batch - self.since + 1)}
+                    self._ended(migration, batch, instruction)
                     for instruction in instructions
                     if not isinstance(instruction, Run)
                 ]
         return obeyed, records
+
+    def _ended(self, migration: Migration, batch: int, how: Completed | GivenUp) -> MigrationEnded:
+        slots, batches = tuple(sorted(migration.slots)), batch - self.since + 1
+        match how:
+            case Completed(plan):
+                return MigrationEnded(batch, self.by, slots, plan, batches)
+            case GivenUp(plan, reason):
+                return MigrationEnded(batch, self.by, slots, plan, batches, given_up=reason)
 
 
 def begin(wish: Wish, plans: Mapping[int, SlotPlan], batch: int, graph: JoinGraph) -> tuple[Change, list[Instruction]]:
@@ -110,27 +116,16 @@ def _itinerary(old: Plan, new: Plan, one_by_one: bool, graph: JoinGraph) -> tupl
     return () if old == new else (new,)
 
 
-def _common(migration: Migration, by: str, batch: int) -> dict[str, Any]:
-    return {"kind": "migration", "batch": batch, "by": by, "slots": sorted(migration.slots)}
-
-
-def _began(migration: Migration, by: str, batch: int, reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    done = [each for slot in migration.slots if (each := reports[slot].get("migrated")) is not None]
-    return {
-        **_common(migration, by, batch),
-        "phase": "began",
-        "from": str(migration.plans[0]),
-        "to": str(migration.new),
-        "strategy": migration.strategy,
-        "slotsInPlace": len(done),
-        "recomputedRows": sum(sum(each["recomputed"].values()) for each in done),
-        "seconds": max((each["seconds"] for each in done), default=0.0),
-    }
-
-
-def _ending(instruction: Completed | GivenUp, batches: int) -> dict[str, Any]:
-    match instruction:
-        case Completed(plan):
-            return {"phase": "ended", "plan": str(plan), "batches": batches}
-        case GivenUp(plan, reason):
-            return {"phase": "given up", "plan": str(plan), "batches": batches, "reason": reason}
+def _began(migration: Migration, by: Author, batch: int, reports: Mapping[int, QueryReport]) -> MigrationBegan:
+    done = [each for slot in migration.slots if (each := reports[slot].change.migrated) is not None]
+    return MigrationBegan(
+        batch=batch,
+        by=by,
+        slots=tuple(sorted(migration.slots)),
+        old=migration.plans[0],
+        new=migration.new,
+        strategy=migration.strategy,
+        slots_in_place=len(done),
+        recomputed_rows=sum(sum(each.recomputed.values()) for each in done),
+        seconds=max((each.seconds for each in done), default=0.0),
+    )

@@ -1,20 +1,21 @@
-"""A batch's way from the last manifest to the next: its task, then its slots' reports; the same on every host."""
+"""From one manifest to the next: makes the task of a batch, and the manifest from the reports of its slots.
+
+All hosts use these functions. Nothing here reads or writes files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from anabranch.engine.engine import expiry
 from anabranch.host.clock import Clocks
-from anabranch.host.slot import SlotPlan, SlotTask
+from anabranch.host.slot import SlotTask
 from anabranch.host.store import Manifest, RowFile, new_attempt
-from anabranch.plan.bundle import BundlePlan
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
-from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
-from anabranch.stats.step import StepStatistics, merge
+from anabranch.plan.slots import SlotPlans, most_frequent
+from anabranch.stats.report import SlotReports
 from anabranch.window import FOREVER
 
 COMPACT_FILES = 32
@@ -28,35 +29,38 @@ def relation_floors(query: Query, clocks: Clocks) -> dict[str, int]:
     return {relation.name: clocks.streams[relation.stream].floor for relation in query.graph.relations}
 
 
-def newest_by_stream(query: Query, reports: Mapping[int, Mapping[str, Any]]) -> dict[str, int]:
+def newest_by_stream(query: Query, reports: SlotReports) -> dict[str, int]:
     """The largest event time that the slots received, for each stream that had any."""
     newest: dict[str, int] = {}
     for report in reports.values():
-        for name, time in [*report["newest"].items(), *report.get("rejected", {}).items()]:
+        for name, time in [*report.newest.items(), *report.rejected.items()]:
             stream = query.graph.relation(name).stream
             newest[stream] = max(time, newest.get(stream, time))
     return newest
 
 
-def counts_by_stream(query: Query, reports: Mapping[int, Mapping[str, Any]], kind: str) -> dict[str, int]:
-    """How many rows of each stream the slots report under `rows` or `late`.
+def rows_by_stream(query: Query, reports: SlotReports) -> dict[str, int]:
+    """The rows of each stream that the slots admitted."""
+    return _by_stream(query, [report.rows for report in reports.values()])
 
-    A stream that is read several times, in a self-join, is counted where most of its rows passed the filter.
-    """
+
+def late_by_stream(query: Query, reports: SlotReports) -> dict[str, int]:
+    """The late rows of each stream."""
+    return _by_stream(query, [report.late for report in reports.values()])
+
+
+def _by_stream(query: Query, counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Adds up counts by relation; of a stream that a self-join reads several times, the largest count is taken."""
     totals = {relation.stream: 0 for relation in query.graph.relations}
     for relation in query.graph.relations:
-        count = sum(report[kind].get(relation.name, 0) for report in reports.values())
+        count = sum(each.get(relation.name, 0) for each in counts)
         totals[relation.stream] = max(count, totals[relation.stream])
     return totals
 
 
-def merged_statistics(reports: Mapping[int, Mapping[str, Any]]) -> StepStatistics:
-    return merge(StepStatistics.from_json(report["statistics"]) for report in reports.values())
-
-
 def next_task(
     query: Query,
-    plans: tuple[SlotPlan, ...],
+    plans: SlotPlans,
     partitioning: Partitioning,
     batch: int,
     clocks: Clocks,
@@ -82,7 +86,7 @@ def next_task(
     )
 
 
-def next_manifest(task: SlotTask, reports: Mapping[int, Mapping[str, Any]], clocks: Clocks) -> Manifest:
+def next_manifest(task: SlotTask, reports: SlotReports, clocks: Clocks) -> Manifest:
     """The manifest of a batch: older files that still hold live rows, and this batch's."""
     lows = expiry(task.query, relation_floors(task.query, clocks), task.execution)
     replaced = {slot for slot in task.compacting if slot in reports}
@@ -96,9 +100,9 @@ def next_manifest(task: SlotTask, reports: Mapping[int, Mapping[str, Any]], cloc
     if len(replaced) == task.partitioning.slots:
         kept = []
     for slot, report in sorted(reports.items()):
-        written = report["file"]
-        file = RowFile(task.rows_name(slot), task.batch, slot, written["rows"], written["newest"], -1)
-        if file.rows:
+        written = report.file
+        if written is not None and written.rows:
+            file = RowFile(task.rows_name(slot), task.batch, slot, written.rows, written.newest, -1)
             kept.append((file, task.partitioning))
     used = [p for p in dict.fromkeys(partitioning for _, partitioning in kept) if p != task.partitioning]
     partitionings = (*used, task.partitioning)
@@ -106,13 +110,8 @@ def next_manifest(task: SlotTask, reports: Mapping[int, Mapping[str, Any]], cloc
         RowFile(f.name, f.batch, f.slot, f.rows, f.newest, partitionings.index(partitioning))
         for f, partitioning in kept
     )
-    return Manifest(task.batch, task.attempt, clocks, files, partitionings, _told(task.plan))
-
-
-def _told(plan: Plan | BundlePlan) -> dict[str, Any]:
-    if isinstance(plan, BundlePlan):
-        return {"plans": {name: str(each) for name, each in plan.plans.items()}}
-    return {"plan": str(plan)}
+    plans = {name: str(most_frequent(each)) for name, each in task.plans.items()}
+    return Manifest(task.batch, task.attempt, clocks, files, partitionings, plans)
 
 
 def is_alive(query: Query, file: RowFile, lows: Mapping[str, int]) -> bool:

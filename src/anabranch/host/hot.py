@@ -35,6 +35,7 @@ from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import PlanError
 from anabranch.host.slot import SlotEngine, SlotTask, bring_to, can_reach, make_engine, rebuild
 from anabranch.host.store import Store
+from anabranch.stats.report import PlanChange
 
 UNUSED = 24 * 3600
 """Seconds without a step after which hot state is given up; a rebuild is all that it can cost."""
@@ -58,13 +59,13 @@ def hot_folder(identity: str) -> Path:
 class OpenEngine:
     """A slot's engine as of after the batch before the task's, where its arrays are, and whether it was found hot.
 
-    It has the task's plan, or is on its way to it; `notes` say what was done for that just now.
+    It has the task's plans, or is on its way to them; `changes` says what was done for that just now, by query.
     """
 
     engine: SlotEngine
     arrays: str
     was_hot: bool
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, PlanChange] = field(default_factory=dict)
 
 
 def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenEngine:
@@ -82,7 +83,7 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
             pass
         else:
             if can_reach(engine, task, slot):
-                return OpenEngine(engine, stamp["arrays"], was_hot=True, notes=bring_to(engine, task, slot))
+                return OpenEngine(engine, stamp["arrays"], was_hot=True, changes=bring_to(engine, task, slot))
     # The driver did so on its own machine only, and takes the folder away when it thinks the query has ended.
     _note_owner(identity, store.location)
     _sweep_once(identity)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.adapt.loop import Means
+from anabranch.adapt.records import Record
 from anabranch.adapt.settings import Settings
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.evaluate.codes import combine_codes, key_codes
@@ -28,11 +29,11 @@ from anabranch.errors import BatchError, HostError
 from anabranch.expr import Column, columns
 from anabranch.host.bundling import Course, make_steering
 from anabranch.host.clock import Clocks
-from anabranch.host.commit import counts_by_stream, merged_statistics, next_manifest, next_task
+from anabranch.host.commit import late_by_stream, next_manifest, next_task, rows_by_stream
 from anabranch.host.memory import keep, recall
 from anabranch.host.meshing import Staging
-from anabranch.host.slot import SlotEngine, SlotPlan, SlotTask, advance, bring_to, drain, make_engine, rebuild
-from anabranch.host.steering import Record, Switch
+from anabranch.host.slot import Opening, SlotEngine, SlotTask, advance, bring_to, drain, make_engine, rebuild
+from anabranch.host.steering import Switch
 from anabranch.host.store import Manifest, Store
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.plan.bundle import BundlePlan, partitioning_of
@@ -41,7 +42,9 @@ from anabranch.plan.join_graph import Relation
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import row_code
 from anabranch.plan.query import Query
+from anabranch.plan.slots import SlotPlans
 from anabranch.schema import is_fixed_width, is_text
+from anabranch.stats.report import SlotReport, SlotReports, merged_statistics
 from anabranch.stats.step import StepStatistics
 
 
@@ -84,7 +87,7 @@ class LocalHost:
         self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self.query.graph.streams, now())
         course = Course(adapt, means, tuple(switches), staging)
         self.steering = make_steering(query, plan, self.partitioning, course)
-        self.records: list[Record] = []
+        self._records: list[Record] = []
         self.seconds_adapting = 0.0
         self._plans = self.steering.plans
         task = self._task(self.clocks)
@@ -112,22 +115,22 @@ class LocalHost:
         before, self._plans = self._plans, self._next_plans()
         task = self._task(clocks)
 
-        def step_slot(slot: int) -> tuple[list[pa.RecordBatch], dict[str, Any]]:
+        def step_slot(slot: int) -> tuple[list[pa.RecordBatch], SlotReport]:
             mine = {name: self._part(name, *batch, slot) for name, batch in arrived.items()}
-            notes = bring_to(self._engines[slot], task, slot) if self._plans != before else None
-            return drain(advance(self._engines[slot], task, slot, mine, self._store, notes))
+            changes = bring_to(self._engines[slot], task, slot) if self._plans != before else {}
+            return drain(advance(self._engines[slot], task, slot, mine, self._store, Opening(changes)))
 
         self._is_broken = True
         steps = list(self._threads.map(step_slot, range(self.partitioning.slots)))
         reports = {slot: report for slot, (_, report) in enumerate(steps)}
         answer = self._finished(self._engines[0], [batch for batches, _ in steps for batch in batches])
-        for stream, count in counts_by_stream(self.query, reports, "late").items():
+        for stream, count in late_by_stream(self.query, reports).items():
             self.late[stream] += count
-        self.statistics = merged_statistics(reports)
+        self.statistics = merged_statistics(reports.values())
         earlier, self.clocks = self.clocks, clocks
         self._commit(task, reports, clocks)
         started = perf_counter()
-        waiting = sum(counts_by_stream(self.query, reports, "rows").values())
+        waiting = sum(rows_by_stream(self.query, reports).values())
         seconds, behind = clocks.seconds_since(earlier), clocks.seconds_behind(self.now())
         records = self.steering.after(self.batch, reports, seconds, waiting, behind)
         if self._store is not None:
@@ -142,6 +145,11 @@ class LocalHost:
     def plan(self) -> Plan | BundlePlan:
         """The plan of the latest batch, or the one that most slots had."""
         return self.steering.plan
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The records of this run, oldest first, in the form of a handle's history."""
+        return [record.to_json() for record in self._records]
 
     def migrate(
         self,
@@ -158,13 +166,13 @@ class LocalHost:
         """
         self.steering.of_query(query).migrate(plan, strategy, slots, box_by_box=box_by_box)
 
-    def _next_plans(self) -> tuple[SlotPlan, ...]:
+    def _next_plans(self) -> SlotPlans:
         plans, refused = self.steering.next(self.batch)
         self._tell(refused)
         return plans
 
     def _tell(self, records: list[Record]) -> None:
-        self.records += records
+        self._records += records
         if self._store is not None:
             for record in records:
                 self._store.note(record)
@@ -204,7 +212,7 @@ class LocalHost:
         table = pa.Table.from_batches(results, engine.result_schema())
         return table if self.query.grouping is None else finish(self.query, table)
 
-    def _commit(self, task: SlotTask, reports: Mapping[int, Mapping[str, Any]], clocks: Clocks) -> None:
+    def _commit(self, task: SlotTask, reports: SlotReports, clocks: Clocks) -> None:
         if self._store is None:
             return
         before, self._manifest = self._manifest, next_manifest(task, reports, clocks)

@@ -1,27 +1,26 @@
-"""What a query has learnt of its streams and plans, kept with its checkpoint, so that a restart need not learn it anew.
+"""Keeps what the loops of a query have learnt with its checkpoint, so that a restart need not learn it again.
 
-Law: no answer depends on it, so nothing about it can stop a query. A file that cannot be read or written, or that does
-not fit the query, is told as a record and otherwise passed over; what was learnt for other limits, another objective or
-other hints is not used.
+Law: no answer depends on the memory, so nothing about it can stop a query. A file that cannot be read or written, or
+that does not fit the query, leads to a warning record and is ignored. Loops do not use what was learnt for other
+limits, another objective or other hints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
+from anabranch.adapt.records import DecisionMade, Record, Warned
 from anabranch.errors import AnabranchError
 from anabranch.host.bundling import BundleSteering
-from anabranch.host.steering import Record, Steering
 from anabranch.host.store import Store
 
 _UNREADABLE = (AnabranchError, AttributeError, KeyError, TypeError, ValueError, OSError)
 
 
-def recall(store: Store, steering: Steering | BundleSteering, batch: int) -> list[Record]:
-    """Gives a query that begins with a batch what earlier runs have learnt; a record where that was not possible."""
+def recall(store: Store, steering: BundleSteering, batch: int) -> list[Record]:
+    """Gives the loops what earlier runs have learnt; returns a warning where that was not possible."""
     try:
-        found = store.memory()
+        found = store.memory(is_named=steering.is_named)
         if found is not None:
             steering.recall(found)
     except _UNREADABLE as error:
@@ -29,16 +28,16 @@ def recall(store: Store, steering: Steering | BundleSteering, batch: int) -> lis
     return []
 
 
-def keep(store: Store, steering: Steering | BundleSteering, batch: int, records: Iterable[Record]) -> list[Record]:
-    """Keeps what the query knows if the records of a batch have a decision, which is when it learns."""
-    if not any(record["kind"] == "decision" for record in records):
+def keep(store: Store, steering: BundleSteering, batch: int, records: Iterable[Record]) -> list[Record]:
+    """Writes the memory when the records of a batch have a decision: loops learn when they decide."""
+    if not any(isinstance(record, DecisionMade) for record in records):
         return []
     try:
-        store.keep_memory(steering.memory())
+        store.keep_memory(steering.memory)
     except _UNREADABLE as error:
         return [_warning(batch, "what was learnt is not kept for a restart", error)]
     return []
 
 
-def _warning(batch: int, what: str, error: Any) -> Record:
-    return {"kind": "warning", "batch": batch, "reason": f"{what}: {error}"}
+def _warning(batch: int, what: str, error: Exception) -> Warned:
+    return Warned(batch, f"{what}: {error}")

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -141,7 +140,7 @@ class Searches:
         self._thread = ThreadPoolExecutor(1, "anabranch-mesh")
         self._under_way: list[Future[Found]] = []
 
-    def begin(self, slot: int, plan: Plan, trigger: str, profiles: Iterable[Mapping[str, Any]], seed: int) -> None:
+    def begin(self, slot: int, plan: Plan, trigger: str, profiles: Iterable[OperatorProfile], seed: int) -> None:
         """Searches from what a slot reported of its operators."""
         self._under_way.append(self._thread.submit(self._search, slot, plan, trigger, profiles, seed))
 
@@ -151,9 +150,8 @@ class Searches:
         self._under_way = [search for search in self._under_way if search not in done]
         return [found for found in map(_outcome, done) if found is not None]
 
-    def _search(self, slot: int, plan: Plan, trigger: str, profiles: Iterable[Mapping[str, Any]], seed: int) -> Found:
-        seen = [OperatorProfile.from_json(each) for each in profiles]
-        return Found(slot, plan, trigger, learn(self._graph, seen, seed, plan))
+    def _search(self, slot: int, plan: Plan, trigger: str, profiles: Iterable[OperatorProfile], seed: int) -> Found:
+        return Found(slot, plan, trigger, learn(self._graph, profiles, seed, plan))
 
 
 def _outcome(search: Future[Found]) -> Found | None:

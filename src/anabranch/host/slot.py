@@ -12,8 +12,8 @@ migration needs nothing durable: whatever crashes, the restart has a plan and th
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -31,23 +31,13 @@ from anabranch.host.profiles import take_profiles
 from anabranch.host.store import RowFile, Store, rows_name
 from anabranch.host.wire import wire_layout
 from anabranch.plan.bundle import Bundle, BundlePlan
-from anabranch.plan.difference import Strategy
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
-from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
+from anabranch.plan.slots import ALONE, SlotPlan, SlotPlans
+from anabranch.stats.report import Migrated, PlanChange, QueryReport, RowsWritten, SlotReport
 from anabranch.stats.step import StepStatistics
 from anabranch.window import FOREVER
-
-
-@dataclass(frozen=True)
-class SlotPlan:
-    """The plan a slot is to run, and how it comes to it where it still runs another."""
-
-    plan: Plan
-    strategy: Strategy = "moving-state"
-    learns: bool = False
-    """After the step the slot reports what its operators do to its youngest rows, for the search of a mesh."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +45,7 @@ class SlotTask:
     """A step of all slots of a query: their plans and the state it starts from."""
 
     query: Query
-    plans: tuple[SlotPlan, ...]
-    """By slot; of a bundle, those of one query after those of another."""
+    plans: SlotPlans
     partitioning: Partitioning
     batch: int
     attempt: str
@@ -75,33 +64,32 @@ class SlotTask:
     compacting: frozenset[int] = frozenset()
     """The slots that write all their live rows this time, so that older files can go."""
 
-    @property
-    def plan(self) -> Plan | BundlePlan:
-        """The plan that most slots have."""
-        slots = self.partitioning.slots
-        most = [most_frequent(self.plans[start : start + slots]) for start in range(0, len(self.plans), slots)]
-        if isinstance(self.query, Bundle):
-            return BundlePlan({m.name: plan for m, plan in zip(self.query.members, most, strict=True)})
-        return most[0]
-
-    def by_query(self, slot: int) -> dict[str, SlotPlan]:
-        """The plans of a slot of a bundle."""
-        assert isinstance(self.query, Bundle)
-        mine = self.plans[slot :: self.partitioning.slots]
-        return {member.name: plan for member, plan in zip(self.query.members, mine, strict=True)}
+    def of_slot(self, slot: int) -> dict[str, SlotPlan]:
+        """The plan of each query in a slot."""
+        return {name: plans[slot] for name, plans in self.plans.items()}
 
     def rows_name(self, slot: int) -> str:
         """The file that the slot leaves."""
         return rows_name(self.batch, slot, self.attempt)
 
 
-def most_frequent(plans: Sequence[SlotPlan]) -> Plan:
-    """The plan that most of the slots have."""
-    several = [each.plan for each in plans]
-    return max(several, key=several.count)
-
-
 SlotEngine: TypeAlias = Engine | SharedEngine
+UNCHANGED = PlanChange()
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How a host came to the engine and the rows of a step."""
+
+    changes: Mapping[str, PlanChange] = field(default_factory=dict)
+    """Changes of plan that were made just before the step, by query."""
+    was_hot: bool = False
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    """The largest event time among rows that a filter rejected, by relation."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+NOTHING_OPENED = Opening()
 
 
 def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> SlotEngine:
@@ -109,17 +97,17 @@ def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> SlotEn
     query, codes = task.query, wire_layout(task.query, task.partitioning).codes
     if isinstance(query, Bundle):
         owners = {each.name: owner_test(task.partitioning, slot, each.query.graph.names) for each in query.members}
-        plan = BundlePlan({name: wanted.plan for name, wanted in task.by_query(slot).items()})
+        plan = BundlePlan({name: wanted.plan for name, wanted in task.of_slot(slot).items()})
         return SharedEngine(query, plan, arena=arena, codes=codes, owns=owners)
     owns = owner_test(task.partitioning, slot, query.graph.names)
-    return Engine(query, task.plans[slot].plan, arena=arena, codes=codes, owns=owns, execution=task.execution)
+    return Engine(query, task.plans[ALONE][slot].plan, arena=arena, codes=codes, owns=owns, execution=task.execution)
 
 
 def can_reach(engine: SlotEngine, task: SlotTask, slot: int) -> bool:
     """True when the engine has the task's plan, or can change to it without being rebuilt."""
     if isinstance(engine, SharedEngine):
-        return all(_can_reach(engine.engines[name], wanted) for name, wanted in task.by_query(slot).items())
-    return _can_reach(engine, task.plans[slot])
+        return all(_can_reach(engine.engines[name], wanted) for name, wanted in task.of_slot(slot).items())
+    return _can_reach(engine, task.plans[ALONE][slot])
 
 
 def _can_reach(engine: Engine, wanted: SlotPlan) -> bool:
@@ -127,26 +115,27 @@ def _can_reach(engine: Engine, wanted: SlotPlan) -> bool:
     return engine.plan == wanted.plan or not isinstance(track, ParallelTrack) or track.leaving == wanted.plan
 
 
-def bring_to(engine: SlotEngine, task: SlotTask, slot: int) -> dict[str, Any]:
-    """The engine has, or is on its way to, the task's plan; what was done for it is for the slot's report.
+def bring_to(engine: SlotEngine, task: SlotTask, slot: int) -> dict[str, PlanChange]:
+    """Brings the engine of each query to the task's plan, or on its way to it; returns what was done.
 
-    A plan that the engine refuses is reported as well, and it goes on with the one it has.
+    An engine that refuses a plan goes on with the one that it has.
     """
     if isinstance(engine, SharedEngine):
-        return {"queries": {n: _bring_to(engine.engines[n], wanted) for n, wanted in task.by_query(slot).items()}}
-    return _bring_to(engine, task.plans[slot])
+        return {name: _bring_to(engine.engines[name], wanted) for name, wanted in task.of_slot(slot).items()}
+    return {ALONE: _bring_to(engine, task.plans[ALONE][slot])}
 
 
-def _bring_to(engine: Engine, wanted: SlotPlan) -> dict[str, Any]:
+def _bring_to(engine: Engine, wanted: SlotPlan) -> PlanChange:
     if engine.plan != wanted.plan and engine.is_migrating:
         # Where the change is made box by box, the plan that it leaves may not be the one to go back to.
         engine.abort_migration()
     if engine.plan == wanted.plan:
-        return {}
+        return PlanChange()
     try:
-        return {"migrated": asdict(engine.migrate(wanted.plan, wanted.strategy))}
+        done = engine.migrate(wanted.plan, wanted.strategy)
     except MigrationError as error:
-        return {"refused": error.message}
+        return PlanChange(refused=error.message)
+    return PlanChange(Migrated(done.strategy, done.moved, done.recomputed, done.seconds, done.filtered))
 
 
 def rebuild(engine: SlotEngine, task: SlotTask, slot: int, store: Store) -> None:
@@ -174,49 +163,61 @@ def advance(
     slot: int,
     arrived: Mapping[str, RelationBatch],
     store: Store | None,
-    notes: Mapping[str, Any] | None = None,
-) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
-    """Yields the results of one step; at its end the rows are durable, and with them the report it returns.
-
-    `notes` is what the host adds to the report.
-    """
+    opening: Opening = NOTHING_OPENED,
+) -> Generator[pa.RecordBatch, None, SlotReport]:
+    """Yields the results of one step; at its end the rows are durable, and with them the report that it returns."""
     started = perf_counter()
     admitted: dict[str, RelationBatch] = {}
-    counts: dict[str, dict[str, Any]] = {"rows": {}, "late": {}, "newest": {}}
+    rows, late, newest = dict[str, int](), dict[str, int](), dict[str, int]()
     for name, batch in arrived.items():
         on_time = batch.times >= task.floors[name]
-        late = None if on_time.all() else batch
-        admitted[name] = batch if late is None else batch.take(np.flatnonzero(on_time))
-        counts["rows"][name] = _first_copies(task.partitioning, slot, name, admitted[name])
-        if late is not None:
-            counts["late"][name] = _first_copies(task.partitioning, slot, name, late.take(np.flatnonzero(~on_time)))
+        is_on_time = bool(on_time.all())
+        admitted[name] = batch if is_on_time else batch.take(np.flatnonzero(on_time))
+        rows[name] = _first_copies(task.partitioning, slot, name, admitted[name])
+        if not is_on_time:
+            late[name] = _first_copies(task.partitioning, slot, name, batch.take(np.flatnonzero(~on_time)))
         if len(batch):
             # Late rows too: a stream that brings nothing else is not silent.
-            counts["newest"][name] = newest = int(batch.times.max())
-            _refuse_beyond_all_windows(name, newest)
+            newest[name] = int(batch.times.max())
+            _refuse_beyond_all_windows(name, newest[name])
     admitting = perf_counter() - started
     yield from (batch for batch in engine.step(admitted, task.floors, task.watermark) if batch.num_rows)
-    report: dict[str, Any] = {**(notes or {}), **counts}
-    if isinstance(engine, SharedEngine):
-        statistics, of_queries = engine.statistics()
-        noted = report.pop("queries", {})
-        report["queries"] = {
-            name: {**noted.get(name, {}), **_account(engine.engines[name], wanted, of_queries[name])}
-            for name, wanted in task.by_query(slot).items()
-        }
-        report |= {"statistics": statistics.to_json(), "plan": str(engine.plan), "migrating": engine.is_migrating}
-    else:
-        report |= _account(engine, task.plans[slot], engine.statistics())
-    report["seconds"] = {**report.get("seconds", {}), "admit": admitting}
+    kept = engine.export() if slot in task.compacting else admitted
+    statistics, by_query = _statistics(engine)
+    report = SlotReport(
+        queries={
+            name: _query_report(member, task.plans[name][slot], by_query[name], opening.changes.get(name, UNCHANGED))
+            for name, member in _members(engine).items()
+        },
+        statistics=statistics,
+        rows=rows,
+        late=late,
+        newest=newest,
+        rejected=opening.rejected,
+        seconds={**opening.seconds, "admit": admitting},
+        was_hot=opening.was_hot,
+        file=None if store is None else _written(kept),
+    )
     if store is not None:
-        kept = engine.export() if slot in task.compacting else admitted
-        report["file"] = {
-            "rows": sum(len(batch) for batch in kept.values()),
-            "newest": {name: int(batch.times.max()) for name, batch in kept.items() if len(batch)},
-        }
-        table = wire_layout(task.query, task.partitioning).join(kept)
-        store.write_rows(task.rows_name(slot), table, report)
+        store.write_rows(task.rows_name(slot), wire_layout(task.query, task.partitioning).join(kept), report)
     return report
+
+
+def _members(engine: SlotEngine) -> dict[str, Engine]:
+    return engine.engines if isinstance(engine, SharedEngine) else {ALONE: engine}
+
+
+def _statistics(engine: SlotEngine) -> tuple[StepStatistics, dict[str, StepStatistics]]:
+    """The statistics of the slot, and those of each query."""
+    if isinstance(engine, SharedEngine):
+        return engine.statistics()
+    own = engine.statistics()
+    return own, {ALONE: own}
+
+
+def _written(rows: Mapping[str, RelationBatch]) -> RowsWritten:
+    newest = {name: int(batch.times.max()) for name, batch in rows.items() if len(batch)}
+    return RowsWritten(sum(len(batch) for batch in rows.values()), newest)
 
 
 def _refuse_beyond_all_windows(relation: str, time: int) -> None:
@@ -229,15 +230,13 @@ def _refuse_beyond_all_windows(relation: str, time: int) -> None:
         )
 
 
-def _account(engine: Engine, wanted: SlotPlan, statistics: StepStatistics) -> dict[str, Any]:
-    """What a query's steering is told of the step of a slot."""
-    told: dict[str, Any] = {"statistics": statistics.to_json()}
-    if wanted.learns and not engine.is_migrating:
-        told["profiles"] = [seen.to_json() for seen in take_profiles(engine)]
-    return {**told, "plan": str(engine.plan), "migrating": engine.is_migrating}
+def _query_report(engine: Engine, wanted: SlotPlan, statistics: StepStatistics, change: PlanChange) -> QueryReport:
+    is_asked = wanted.learns and not engine.is_migrating
+    profiles = tuple(take_profiles(engine)) if is_asked else None
+    return QueryReport(engine.plan, engine.is_migrating, statistics, change, profiles)
 
 
-def drain(step: Generator[pa.RecordBatch, None, dict[str, Any]]) -> tuple[list[pa.RecordBatch], dict[str, Any]]:
+def drain(step: Generator[pa.RecordBatch, None, SlotReport]) -> tuple[list[pa.RecordBatch], SlotReport]:
     """All results of a step, and its report."""
     results = []
     while True:

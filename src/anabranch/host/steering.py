@@ -3,8 +3,7 @@
 For every batch the slots' plans go out (`next`), and their reports come back (`after`). A change is checked when it is
 asked for and takes effect with the next batch; its way through the slots is that of `change`, whose instructions become
 the plans of the next batch. There is one change at a time: until it has ended, another is refused and the running plans
-stay as they are. Everything that happens is told as a record, a mapping that JSON can hold: decisions of the loop and
-on meshes, migrations that began, ended or were given up, and changes that were refused.
+stay as they are. Everything that happens leaves a record (`adapt.records`).
 """
 
 from __future__ import annotations
@@ -13,26 +12,27 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from anabranch.adapt.loop import Loop, Means, Observation
+from anabranch.adapt.memory import QueryMemory
+from anabranch.adapt.records import DecisionMade, QueryRecord, Refusal
 from anabranch.adapt.routing import decide_mesh
 from anabranch.adapt.settings import Settings
 from anabranch.errors import MigrationError
 from anabranch.host.change import Change, Wish, begin
 from anabranch.host.meshing import Found, MeshWatch, Searches, Staging
-from anabranch.host.slot import SlotPlan
 from anabranch.migrate.machine import Instruction, Run
 from anabranch.optimize.choice import resource_model
 from anabranch.plan.difference import STRATEGIES, Strategy, check_migration
-from anabranch.plan.mesh import Mesh, Plan, check_plan, parse_plan
+from anabranch.plan.mesh import Mesh, Plan, check_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
-from anabranch.stats.step import StepStatistics, merge
+from anabranch.plan.slots import SlotPlan
+from anabranch.stats.report import QueryReport, merged_statistics
 
-Record: TypeAlias = dict[str, Any]
-Reports: TypeAlias = Mapping[int, Mapping[str, Any]]
+Reports: TypeAlias = Mapping[int, QueryReport]
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,6 @@ class Steering:
         plans = [each.plan for each in self.plans]
         return max(plans, key=plans.count)
 
-    def of_query(self, name: str | None) -> Steering:
-        """Itself: a query that runs alone needs no name."""
-        if name is not None:
-            raise MigrationError(f"there is no query '{name}' to change", hint="a query that runs alone needs no name")
-        return self
-
     def migrate(
         self, plan: Plan, strategy: str = "auto", slots: Iterable[int] | None = None, *, box_by_box: bool = False
     ) -> None:
@@ -137,25 +131,25 @@ class Steering:
             if frozen and self._wish is not None and self._wish.by in ("loop", "mesh"):
                 self._given_up, self._wish = self._wish, None
 
-    def memory(self) -> dict[str, object]:
-        """What its loops have learnt, as a value that JSON can hold; see `recall`."""
-        return {name: loop.memory() for name, loop in self._named_loops()}
+    @property
+    def memory(self) -> QueryMemory:
+        """What the loops have learnt; see `recall`."""
+        return {name: loop.memory for name, loop in self._named_loops()}
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
-        """Gives its loops what those of an earlier run have learnt; an error when that is not of this query."""
+    def recall(self, memory: QueryMemory) -> None:
+        """Gives the loops what those of an earlier run have learnt; raises an error when it is of another query."""
         for name, loop in self._named_loops():
             if name in memory:
                 loop.recall(memory[name])
 
-    def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[Record]]:
+    def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[Refusal]]:
         """The plans for a batch, and records of what could not be done."""
-        refused: list[Record] = []
+        refused: list[Refusal] = []
         with self._lock:
             if self._given_up is not None:
-                plans = {str(wanted.plan) for wanted in self._given_up.plans.values()}
+                plans = {wanted.plan for wanted in self._given_up.plans.values()}
                 refused += [
-                    {"kind": "refused", "batch": batch, "plan": plan, "reason": "the query was frozen before it began"}
-                    for plan in sorted(plans)
+                    Refusal(batch, plan, "the query was frozen before it began") for plan in sorted(plans, key=str)
                 ]
                 self._given_up = None
             scheduled: dict[int, SlotPlan] = {}
@@ -164,9 +158,7 @@ class Steering:
                     self._require_rest()
                     scheduled |= self._checked(switch.plan, switch.strategy, switch.slots)
                 except MigrationError as error:
-                    refused.append(
-                        {"kind": "refused", "batch": batch, "plan": str(switch.plan), "reason": error.message}
-                    )
+                    refused.append(Refusal(batch, switch.plan, error.message))
             if scheduled:
                 self._wish = Wish(scheduled, "schedule")
             if self._wish is not None:
@@ -179,7 +171,7 @@ class Steering:
 
     def after(
         self, batch: int, reports: Reports, seconds: float | None, waiting: int | None, behind: float | None = None
-    ) -> list[Record]:
+    ) -> list[QueryRecord]:
         """What is to be told of a batch that was committed; the loop may have decided on a change for the next.
 
         `seconds` is the event time that passed with it, `waiting` the rows it took, and `behind` how many seconds its
@@ -193,7 +185,7 @@ class Steering:
                 plan = plans[together[0]].plan
                 if isinstance(plan, Mesh):
                     continue
-                read = partial(_merged, [reports[slot]["statistics"] for slot in together])
+                read = partial(merged_statistics, [reports[slot] for slot in together])
                 seen = Observation(batch, plan, read, seconds, waiting, behind, bool(changing & {*together}))
                 decision = loop.observe(seen)
                 if decision is None:
@@ -202,7 +194,7 @@ class Steering:
                     decision = replace(
                         decision, action="keep", reason=f"another change was asked for; otherwise: {decision.reason}"
                     )
-                records.append({**decision.to_json(), "slots": list(together)})
+                records.append(DecisionMade(decision, together))
                 if decision.action == "migrate" and decision.strategy is not None:
                     chosen = dict.fromkeys(together, SlotPlan(decision.proposed, decision.strategy))
                     others = self._wish.plans if self._wish is not None else {}
@@ -247,18 +239,19 @@ class Steering:
     def _look(self, batch: int, reports: Reports, seconds: float | None, staging: Staging) -> None:
         """Notes what the slots did, asks some for what their operators do, and has a mesh searched from that."""
         for slot, report in reports.items():
-            plan, watch = parse_plan(report["plan"]), self._watches[slot]
-            if "profiles" in report:
-                self._searches.begin(slot, plan, self._triggers.pop(slot), report["profiles"], batch)
-            reason = watch.note(plan, StepStatistics.from_json(report["statistics"]), seconds)
+            watch = self._watches[slot]
+            if report.profiles is not None:
+                self._searches.begin(slot, report.plan, self._triggers.pop(slot), report.profiles, batch)
+            reason = watch.note(report.plan, report.statistics, seconds)
             if reason is None and staging.is_due(batch + 1) and not watch.is_cooling:
                 reason = f"batch {batch} has passed"
             if reason is not None:
                 self._triggers[slot] = reason
 
-    def _mesh_records(self, batch: int, several: list[Found]) -> list[Record]:
+    def _mesh_records(self, batch: int, several: list[Found]) -> list[QueryRecord]:
         """Decisions on what was found; slots whose mesh is worth it take it with the next batch."""
-        records, chosen = [], {}
+        records: list[QueryRecord] = []
+        chosen: dict[int, SlotPlan] = {}
         is_busy = bool(self._under_way) or self._wish is not None
         for found in several:
             flow = self._watches[found.slot].flow
@@ -268,7 +261,7 @@ class Steering:
             if decision.action == "migrate" and is_busy:
                 reason = f"another change is under way; otherwise: {decision.reason}"
                 decision = replace(decision, action="keep", reason=reason)
-            records.append({**decision.to_json(), "slots": [found.slot], "mesh": found.learnt.to_json()})
+            records.append(DecisionMade(decision, (found.slot,), found.learnt))
             if decision.action == "migrate":
                 chosen[found.slot] = SlotPlan(found.learnt.mesh, "none")
         if chosen:
@@ -280,9 +273,9 @@ class Steering:
             if isinstance(instruction, Run):
                 self._plans[instruction.slot] = SlotPlan(instruction.plan, instruction.strategy)
 
-    def _progress(self, batch: int, reports: Reports) -> list[Record]:
+    def _progress(self, batch: int, reports: Reports) -> list[QueryRecord]:
         """Records of the changes under way, which go on with the next batch."""
-        told: list[Record] = []
+        told: list[QueryRecord] = []
         for change in self._under_way:
             instructions, records = change.progress(batch, reports)
             self._obey(instructions)
@@ -334,10 +327,6 @@ class Steering:
         return self._means.pricing(graph, old, new, resource_model(graph, known, grouping=self._query.grouping))[
             0
         ].strategy
-
-
-def _merged(several: list[Mapping[str, Any]]) -> StepStatistics:
-    return merge(StepStatistics.from_json(statistics) for statistics in several)
 
 
 def _loops(

@@ -29,12 +29,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from anabranch.adapt.memory import Memory
+from anabranch.adapt.records import Record
 from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, PlanError, StorageFull
 from anabranch.host.clock import Clocks
 from anabranch.host.locations import UNKNOWN, locate
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, execution_model, rows_wait
 from anabranch.plan.partitioning import Dimension, Partitioning
 from anabranch.plan.query import Query
+from anabranch.plan.slots import ALONE
+from anabranch.stats.report import SlotReport
 
 FORMAT_VERSION = 1
 _REPORT = b"anabranch.report"
@@ -67,8 +71,8 @@ class Manifest:
     files: tuple[RowFile, ...]
     partitionings: tuple[Partitioning, ...]
     """The last one is in force."""
-    report: Mapping[str, Any] = field(default_factory=dict)
-    """What the batch did, such as the plan it had; no answer depends on it."""
+    plans: Mapping[str, str] = field(default_factory=dict)
+    """The plan that most slots had, by query, as text; no answer depends on it."""
 
 
 class Store:
@@ -196,9 +200,9 @@ class Store:
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
-    def write_rows(self, name: str, table: pa.Table, report: Mapping[str, Any]) -> None:
-        """Keeps the rows a slot took in, and with them its report to the driver."""
-        schema = table.schema.with_metadata({_REPORT: json.dumps(report).encode()})
+    def write_rows(self, name: str, table: pa.Table, report: SlotReport) -> None:
+        """Keeps the rows that a slot took in, and with them its report to the driver."""
+        schema = table.schema.with_metadata({_REPORT: json.dumps(report.to_json()).encode()})
         path = f"{self.root}/rows/{name}"
         partial = f"{path}.{uuid.uuid4().hex}.partial"
         try:
@@ -211,10 +215,10 @@ class Store:
     def read_rows(self, name: str) -> pa.Table:
         return self._open_rows(name).read_all()
 
-    def read_report(self, name: str) -> dict[str, Any]:
+    def read_report(self, name: str) -> SlotReport:
+        """Reads the report that a slot wrote with its rows."""
         metadata = self._open_rows(name).schema.metadata or {}
-        report: dict[str, Any] = json.loads(metadata[_REPORT])
-        return report
+        return SlotReport.from_json(json.loads(metadata[_REPORT]))
 
     def _open_rows(self, name: str) -> pa.ipc.RecordBatchFileReader:
         path = f"{self.root}/rows/{name}"
@@ -231,13 +235,13 @@ class Store:
 
     # --- history ------------------------------------------------------------------------------------------------------
 
-    def note(self, record: Mapping[str, Any]) -> None:
-        """One more line in the history, for people. Object stores cannot append, and then there is none."""
+    def note(self, record: Record) -> None:
+        """Adds a line to the history, for people. Object stores cannot append, so they have no history."""
         with suppress(NotImplementedError, OSError), self.files.open_append_stream(f"{self.root}/history.jsonl") as out:
-            out.write(f"{json.dumps(record)}\n".encode())
+            out.write(f"{json.dumps(record.to_json())}\n".encode())
 
     def history(self) -> list[dict[str, Any]]:
-        """What was noted since the checkpoint was new; a line that a crash cut short is left out."""
+        """Reads the records since the checkpoint was new, as JSON; leaves out a line that a crash cut short."""
         path = f"{self.root}/history.jsonl"
         if self.files.get_file_info(path).type == pafs.FileType.NotFound:
             return []
@@ -249,13 +253,14 @@ class Store:
                 records.append(json.loads(line))
         return records
 
-    def memory(self) -> dict[str, Any] | None:
-        """What the query has learnt about its plans; None while there is nothing."""
-        return self._read_json(f"{self.root}/memory.json")
+    def memory(self, *, is_named: bool) -> Memory | None:
+        """What the queries have learnt about their plans, or None; `is_named` where several run together."""
+        found = self._read_json(f"{self.root}/memory.json")
+        return None if found is None else Memory.from_json(found, is_named=is_named)
 
-    def keep_memory(self, memory: Mapping[str, Any]) -> None:
-        """Replaces what was learnt as a whole."""
-        self._write_json(f"{self.root}/memory.json", memory)
+    def keep_memory(self, memory: Memory) -> None:
+        """Replaces the memory as a whole."""
+        self._write_json(f"{self.root}/memory.json", memory.to_json())
 
     # --- files --------------------------------------------------------------------------------------------------------
 
@@ -346,7 +351,7 @@ def _manifest_to_json(manifest: Manifest) -> dict[str, Any]:
         "clocks": manifest.clocks.to_json(),
         "files": [asdict(file) for file in manifest.files],
         "partitionings": [_partitioning_to_json(partitioning) for partitioning in manifest.partitionings],
-        "report": dict(manifest.report),
+        "report": _plans_to_json(manifest.plans),
     }
 
 
@@ -357,8 +362,17 @@ def _manifest_from_json(value: Mapping[str, Any]) -> Manifest:
         clocks=Clocks.from_json(value["clocks"]),
         files=tuple(RowFile(**file) for file in value["files"]),
         partitionings=tuple(_partitioning_from_json(partitioning) for partitioning in value["partitionings"]),
-        report=value["report"],
+        plans=_plans_from_json(value["report"]),
     )
+
+
+def _plans_to_json(plans: Mapping[str, str]) -> dict[str, Any]:
+    """A query that runs alone has one plan and shows no name."""
+    return {"plan": plans[ALONE]} if ALONE in plans else {"plans": dict(plans)} if plans else {}
+
+
+def _plans_from_json(report: Mapping[str, Any]) -> dict[str, str]:
+    return {ALONE: report["plan"]} if "plan" in report else dict(report.get("plans", {}))
 
 
 def _partitioning_to_json(partitioning: Partitioning) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def in_process(scenario: Scenario, setting: Setting) -> dict[str, Run]:
     return {
         name: Run(
             tuple(moments[name]),
-            sum(record.get("phase") == "began" for record in host.records),
+            sum(record.get("phase") == "began" for record in host.history),
             host.seconds_adapting / sum(moment.wall for moment in moments[name]),
         )
         for name, host in hosts.items()

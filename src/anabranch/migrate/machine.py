@@ -25,8 +25,8 @@ from anabranch.plan.mesh import Plan
 
 
 @dataclass(frozen=True)
-class SlotReport:
-    """The plan a slot runs after a batch, and whether it is still on its way to it."""
+class Standing:
+    """The plan that a slot runs after a batch, and whether it is still on its way to it."""
 
     plan: Plan
     is_migrating: bool = False
@@ -37,7 +37,7 @@ class BatchEnded:
     """A batch was committed; every slot that took part tells where it stands."""
 
     batch: int
-    slots: Mapping[int, SlotReport]
+    slots: Mapping[int, Standing]
 
     def __str__(self) -> str:
         stands = ", ".join(
@@ -138,7 +138,7 @@ class Migration:
             case ChangeRefused(reason=reason) | AbortAsked(reason=reason):
                 return self._turn_round(reason)
 
-    def _go_on(self, reports: Mapping[int, SlotReport]) -> list[Instruction]:
+    def _go_on(self, reports: Mapping[int, Standing]) -> list[Instruction]:
         instructions: list[Instruction] = []
         settled = 0
         for slot, target in self._targets.items():

@@ -28,6 +28,7 @@ from anabranch.host.spark.session import local_session
 from anabranch.host.spark.sinks.parquet import ParquetSink
 from anabranch.host.steering import Switch
 from anabranch.plan.mesh import parse_plan
+from anabranch.stats.report import SlotReport
 from anabranch.testing.faults import MortalFiles, die, die_at
 from tests.host.spark.stories import Story, frames
 
@@ -116,12 +117,12 @@ AFTER_WRITING = frozenset({"before the manifest is renamed", "when one old file 
 def _amid_step(batch: int, kill: Callable[[], None]) -> None:
     real = getattr(worker, "advance")  # noqa: B009
 
-    def advance(engine: Any, task: Any, slot: int, *rest: Any) -> Generator[pa.RecordBatch, None, dict[str, Any]]:
+    def advance(engine: Any, task: Any, slot: int, *rest: Any) -> Generator[pa.RecordBatch, None, SlotReport]:
         step = real(engine, task, slot, *rest)
         if task.batch == batch and slot == 0:
             next(step, None)
             kill()
-        report: dict[str, Any] = yield from step
+        report: SlotReport = yield from step
         return report
 
     setattr(worker, "advance", advance)  # noqa: B010

@@ -12,8 +12,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch import errors
+from anabranch.host.progress import BatchProgress, SlotProgress
 from anabranch.host.spark.handle import ContinuousQueries, QueryHandle
 from anabranch.plan.physical import PhysicalPlan, mjoin
+from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
+from anabranch.stats.step import StateStatistics, StepStatistics
 
 pytestmark = pytest.mark.spark
 
@@ -47,31 +50,31 @@ class FakeRunner:
     def release(self) -> None:
         pass
 
-    def adaptive(self, batch_id: int) -> dict[str, Any] | None:
+    def progress(self, batch_id: int) -> BatchProgress | None:
         if batch_id not in self._ran:
             return None
-        return {
-            "plan": "(a b)",
-            "rowsOut": 5,
-            "lateRows": {"s0": 1, "s1": 2},
-            "stateRows": 10 + batch_id,
-            "stateBytes": 100,
-            "durationMs": {"plan": 2.0, "step": 90.0, "commit": 3.0},
-            "slotStatistics": [{"seconds": {"probe": 0.001}}, {"seconds": {"probe": 0.002, "open": 0.002}}],
-            "plans": ["(a b)"],
-            "statistics": {
-                "routes": [
-                    {
-                        "relation": "a",
-                        "route": number,
-                        "rows": rows,
-                        "results": 1,
-                        "hops": [{"operator": "b", "rows": rows, "kept": 1, "seconds": 0.5}],
-                    }
-                    for number, rows in ((1, 5), (0, 15))
-                ]
-            },
-        }
+        routes = tuple(
+            RouteStatistics("a", number, rows, 1, (HopStatistics("b", rows, 1, 0.5),))
+            for number, rows in ((1, 5), (0, 15))
+        )
+        state = StateStatistics("a", 10 + batch_id, 100)
+        return BatchProgress(
+            plan="(a b)",
+            plans=(self.plan,),
+            migrating=(),
+            records=(),
+            rows_in={"s0": 2, "s1": 1},
+            late_rows={"s0": 1, "s1": 2},
+            watermark=None,
+            idle_streams=(),
+            seconds={"plan": 0.002, "step": 0.09, "commit": 0.003},
+            slots=(
+                SlotProgress(0, True, {"probe": 0.001}, 1, 2),
+                SlotProgress(1, True, {"probe": 0.002, "open": 0.002}, 2, 3),
+            ),
+            statistics=StepStatistics(rows_out=5, states=(state,), routes=routes),
+            queries={},
+        )
 
     def run(self, frame: DataFrame, batch_id: int) -> None:
         try:

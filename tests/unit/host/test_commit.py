@@ -15,6 +15,7 @@ from anabranch.host.store import RowFile, Store
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
+from anabranch.stats.report import SlotReport
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.scripted import read_rows, read_script
 
@@ -103,9 +104,9 @@ def test_a_file_lives_as_long_as_its_newest_row() -> None:
 
 def test_the_newest_time_of_a_stream_is_that_of_all_its_relations_and_slots() -> None:
     text = "SELECT x.v AS v FROM a [NOW] AS x, a [NOW] AS y, b [NOW] AS z WHERE x.k = y.k AND y.k = z.k"
-    reports: dict[int, dict[str, dict[str, int]]] = {
-        0: {"newest": {"x": 4}},
-        1: {"newest": {"y": 9, "z": 3}},
-        2: {"newest": {}},
+    reports = {
+        0: SlotReport(newest={"x": 4}),
+        1: SlotReport(newest={"y": 9, "z": 3}),
+        2: SlotReport(rejected={"z": 4}),
     }
-    assert newest_by_stream(compile_query(text, CATALOG), reports) == {"a": 9, "b": 3}
+    assert newest_by_stream(compile_query(text, CATALOG), reports) == {"a": 9, "b": 4}

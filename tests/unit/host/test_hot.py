@@ -16,10 +16,11 @@ from anabranch.host.clock import Clocks
 from anabranch.host.commit import next_manifest, relation_floors
 from anabranch.host.hot import claim, forget, hot_folder, hot_root, keep_engine, open_engine
 from anabranch.host.local import relation_batch
-from anabranch.host.slot import SlotPlan, SlotTask, advance, drain
+from anabranch.host.slot import SlotTask, advance, drain
 from anabranch.host.store import Manifest, Store
 from anabranch.host.wire import wire_layout
 from anabranch.plan.partitioning import choose_partitioning
+from anabranch.plan.slots import ALONE, SlotPlan
 from anabranch.plan.text import parse
 from anabranch.testing.scripted import answer_lines, read_rows, read_script
 
@@ -48,7 +49,7 @@ class Worker:
         self.manifest: Manifest | None = None
         self.task = SlotTask(
             query=QUERY,
-            plans=(SlotPlan(parse("(a b)")),),
+            plans={ALONE: (SlotPlan(parse("(a b)")),)},
             partitioning=PARTITIONING,
             batch=-1,
             attempt="none",
@@ -66,7 +67,7 @@ class Worker:
         batch = self.task.batch + 1
         self.task = replace(
             self.task,
-            plans=(SlotPlan(parse(plan)),),
+            plans={ALONE: (SlotPlan(parse(plan)),)},
             batch=batch,
             attempt=f"attempt{batch}",
             after=after,

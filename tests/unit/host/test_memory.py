@@ -26,7 +26,7 @@ def started(folder: Path, means: Means | None = None, plan: PhysicalPlan = LEFT)
 
 
 def origins(host: LocalHost) -> list[str]:
-    return [record["origin"] for record in host.records if record["kind"] == "decision"]
+    return [record["origin"] for record in host.history if record["kind"] == "decision"]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_a_restarted_query_tries_the_plans_it_knows_first(learnt: Path, tmp_path
     host = started(copied(learnt, tmp_path))
     drifting(host, 6, matching="bc")
     assert origins(host)[:1] == ["library"]
-    assert [record for record in host.records if record["kind"] == "warning"] == []
+    assert [record for record in host.history if record["kind"] == "warning"] == []
 
 
 def test_a_plan_written_by_hand_into_the_memory_needs_no_orders(learnt: Path, tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_a_damaged_memory_is_told_and_passed_over(learnt: Path, tmp_path: Path, 
     file.write_text(content)
     host = started(tmp_path)
     if content != '{"all": {"wishes": null}}':
-        assert [record["kind"] for record in host.records] == ["warning"]
-        assert host.records[0]["reason"].startswith("what earlier runs have learnt is not used: ")
+        assert [record["kind"] for record in host.history] == ["warning"]
+        assert host.history[0]["reason"].startswith("what earlier runs have learnt is not used: ")
     drifting(host, 6, matching="bc")
     assert origins(host)[:1] == ["optimizer"]
     assert "all" in json.loads(file.read_text())
@@ -101,4 +101,4 @@ def test_a_memory_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     host = started(tmp_path)
     (tmp_path / "anabranch" / "memory.json").mkdir()
     drifting(host, 6, matching="bc")
-    assert [record["kind"] for record in host.records if record["kind"] == "warning"] == ["warning"]
+    assert [record["kind"] for record in host.history if record["kind"] == "warning"] == ["warning"]

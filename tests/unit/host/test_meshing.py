@@ -65,13 +65,13 @@ def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer() -> None:
     answers = [(rows_as_multiset(staged.step(batch)), rows_as_multiset(plain.step(batch))) for batch in batches]
     assert all(of_staged == of_plain for of_staged, of_plain in answers)
     assert all(of_plain for _, of_plain in answers)
-    decided = [record for record in staged.records if record["kind"] == "decision"]
+    decided = [record for record in staged.history if record["kind"] == "decision"]
     assert decided[0]["batch"] == 2
     assert decided[0]["action"] == "migrate", decided[0]["reason"]
     assert decided[0]["cost"]["cpu"] > 1.2 * decided[0]["proposedCost"]["cpu"]
     assert "routes by" in decided[0]["mesh"]["relations"]["a"]["reason"]
     assert isinstance(staged.plan, Mesh)
-    assert any(record.get("by") == "mesh" and record["phase"] == "ended" for record in staged.records)
+    assert any(record.get("by") == "mesh" and record["phase"] == "ended" for record in staged.history)
     routes = {route.route for route in staged.statistics.routes if route.relation == "a"}
     assert len(routes) > 1
     assert sum(route.rows for route in staged.statistics.routes) == 4 * ROWS
@@ -83,7 +83,7 @@ def test_a_mesh_passes_the_same_gate_as_any_plan() -> None:
     host = LocalHost(query, mjoin(query.graph.names), staging=Staging(first=2, waits=True))
     for number in range(4):
         host.step(skewed_batch(number, rng))
-    decided = [record for record in host.records if record["kind"] == "decision"]
+    decided = [record for record in host.history if record["kind"] == "decision"]
     assert [record["action"] for record in decided] == ["keep"]
     assert "cores, 0.005 are wanted" in decided[0]["reason"]
     assert decided[0]["mesh"]["isMesh"]
@@ -131,7 +131,7 @@ def test_whatever_runs_a_search_for_something_better_does_not_end_it(query: str,
                 {"ts": instants, "k": rng.integers(0, 30, 80), "c": rng.integers(0, 3, 80), "w": words}
             )
         assert rows_as_multiset(staged.step(batch)) == rows_as_multiset(plain.step(batch))
-    assert {record["policy"] for record in staged.records if record["kind"] == "decision"} == {"mesh"}
+    assert {record["policy"] for record in staged.history if record["kind"] == "decision"} == {"mesh"}
 
 
 def test_a_search_that_fails_leaves_the_plan_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_what_a_search_found_is_told_once() -> None:
     searches, plan = Searches(query.graph), mjoin(query.graph.names)
     engine = Engine(query, plan, codes=wire_layout(query, choose_partitioning(query.graph, 1)).codes)
     engine.restore(rows_of(query, [skewed_batch(number, rng) for number in range(2)], 1.0), None)
-    searches.begin(0, plan, "asked", [profile.to_json() for profile in take_profiles(engine)], seed=1)
+    searches.begin(0, plan, "asked", take_profiles(engine), seed=1)
     found = searches.finished(wait=True)
     assert [(each.slot, each.plan, each.trigger) for each in found] == [(0, plan, "asked")]
     assert found[0].learnt.is_mesh

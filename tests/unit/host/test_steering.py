@@ -15,6 +15,7 @@ from anabranch.cql import compile_query
 from anabranch.errors import MigrationError, PlanError
 from anabranch.host.local import LocalHost
 from anabranch.host.steering import Switch
+from anabranch.plan.slots import ALONE
 from anabranch.plan.text import parse
 from anabranch.schema import TIMESTAMP
 from anabranch.testing.oracle import rows_as_multiset
@@ -42,7 +43,7 @@ def test_the_plan_changes_and_the_answer_does_not(strategy: str) -> None:
     assert step(host, "c 3 1 z") == ("x y z",)
     assert host.plan == RIGHT
     assert step(host, "a 4 1 w") == ("w y z",)
-    began = host.records[0]
+    began = host.history[0]
     assert (began["kind"], began["phase"], began["by"], began["slots"]) == ("migration", "began", "user", [0, 1])
     assert (began["from"], began["to"]) == ("((a b) c)", "(a (b c))")
 
@@ -55,11 +56,11 @@ def test_parallel_tracks_end_when_the_old_rows_are_gone() -> None:
     with pytest.raises(MigrationError, match="changing its plan already") as caught:
         host.migrate(FLAT)
     assert caught.value.detail == "slots 0 are on their way"
-    assert [record["phase"] for record in host.records] == ["began"]
+    assert [record["phase"] for record in host.history] == ["began"]
     step(host, "a 30 9 n", "b 30 9 n", "c 30 9 n")
     step(host, "a 31 9 n", "b 31 9 n", "c 31 9 n")
-    assert [record["phase"] for record in host.records] == ["began", "ended"]
-    assert host.records[1]["batches"] == 3
+    assert [record["phase"] for record in host.history] == ["began", "ended"]
+    assert host.history[1]["batches"] == 3
     host.migrate(FLAT)
 
 
@@ -76,7 +77,7 @@ def test_an_aborted_change_goes_back(strategy: str) -> None:
     assert step(host, "a 4 1 w") == (("w y z",) if strategy == "parallel-track" else ())
     assert host.plan == LEFT
     assert step(host, "b 5 1 v") == (("w v z", "x v z") if strategy == "parallel-track" else ())
-    phases = [(record["phase"], record.get("reason")) for record in host.records]
+    phases = [(record["phase"], record.get("reason")) for record in host.history]
     assert phases == ([("began", None), ("given up", "second thoughts")] if strategy == "parallel-track" else [])
     host.migrate(FLAT)
 
@@ -93,7 +94,7 @@ def test_a_change_may_be_made_box_by_box() -> None:
         host.step(read_rows(streams, [f"{name} {second} {second}" for name in "abcdef"]))
         plans.append(str(host._engines[0].plan))
     assert plans == ["(((b c) a) (d e f))", "(((b c) a) ((d e) f))", "(((b c) a) ((d e) f))"]
-    assert [record["phase"] for record in host.records] == ["began", "ended"]
+    assert [record["phase"] for record in host.history] == ["began", "ended"]
 
 
 def test_a_change_box_by_box_that_is_aborted_on_its_second_box_goes_back_all_the_way() -> None:
@@ -114,7 +115,7 @@ def test_a_change_box_by_box_that_is_aborted_on_its_second_box_goes_back_all_the
         rows = [f"{name} {second} {second // 5}" for name in "abcdef"]
         found.append(host.step(read_rows(streams, rows)).num_rows)
     assert str(host._engines[0].plan) == "(((a b) c) (d e f))"
-    assert [record["phase"] for record in host.records] == ["began", "given up"]
+    assert [record["phase"] for record in host.history] == ["began", "given up"]
     # Each second but the first of its key: all combinations with the second before, less those of that one alone.
     assert found == [1, *[2**6 - 1] * 4, 1]
     host.migrate(parse("(a b c d e f)"))
@@ -125,7 +126,7 @@ def test_a_change_to_the_plan_at_work_begins_and_ends_with_its_batch() -> None:
     step(host, "a 1 1 x", "b 2 1 y")
     host.migrate(LEFT)
     assert step(host, "c 3 1 z") == ("x y z",)
-    assert [(record["phase"], record["batch"]) for record in host.records] == [("began", 1), ("ended", 1)]
+    assert [(record["phase"], record["batch"]) for record in host.history] == [("began", 1), ("ended", 1)]
     host.migrate(RIGHT)
 
 
@@ -135,7 +136,7 @@ def test_slots_may_run_different_plans() -> None:
     host.migrate(RIGHT, slots=[0])
     found = step(host, *(f"c 3 {key} z" for key in range(9)))
     assert found == ("x y z",) * 9
-    assert [str(each.plan) for each in host.steering.plans] == ["(a (b c))", "((a b) c)", "((a b) c)"]
+    assert [str(each.plan) for each in host.steering.plans[ALONE]] == ["(a (b c))", "((a b) c)", "((a b) c)"]
     assert [str(engine.plan) for engine in host._engines] == ["(a (b c))", "((a b) c)", "((a b) c)"]
 
 
@@ -147,7 +148,7 @@ def test_a_schedule_changes_plans_at_its_batches() -> None:
         step(host, f"a {second} 1 x", f"b {second} 1 y", f"c {second} 1 z")
         plans.append(str(host.plan))
     assert plans == ["((a b) c)", "(a (b c))", "(a b c)", "(a b c)"]
-    assert {record["by"] for record in host.records} == {"schedule"}
+    assert {record["by"] for record in host.history} == {"schedule"}
 
 
 def test_a_scheduled_change_that_comes_too_soon_is_told_and_not_made() -> None:
@@ -155,8 +156,8 @@ def test_a_scheduled_change_that_comes_too_soon_is_told_and_not_made() -> None:
     for second in range(1, 4):
         step(host, f"a {second} 1 x", f"b {second} 1 y")
     assert host.plan == RIGHT
-    assert [record["kind"] for record in host.records] == ["migration", "refused"]
-    assert host.records[1]["reason"] == "the query is changing its plan already"
+    assert [record["kind"] for record in host.history] == ["migration", "refused"]
+    assert host.history[1]["reason"] == "the query is changing its plan already"
 
 
 def test_what_cannot_be_done_is_refused_and_the_plan_goes_on() -> None:
@@ -176,7 +177,7 @@ def test_what_cannot_be_done_is_refused_and_the_plan_goes_on() -> None:
         host.migrate(RIGHT, slots=1)  # type: ignore[arg-type]
     assert step(host, "c 3 1 z") == ("x y z",)
     assert host.plan == LEFT
-    assert host.records == []
+    assert host.history == []
 
 
 def test_a_schedule_for_another_query_is_refused_at_the_start() -> None:
@@ -200,7 +201,7 @@ def test_different_slots_may_be_scheduled_for_one_batch() -> None:
     host = LocalHost(QUERY, LEFT, slots=2, switches=(Switch(1, RIGHT, slots=(0,)), Switch(1, FLAT, slots=(1,))))
     step(host, *(f"a 1 {key} x" for key in range(9)), *(f"b 2 {key} y" for key in range(9)))
     assert step(host, *(f"c 3 {key} z" for key in range(9))) == ("x y z",) * 9
-    assert [str(each.plan) for each in host.steering.plans] == ["(a (b c))", "(a b c)"]
+    assert [str(each.plan) for each in host.steering.plans[ALONE]] == ["(a (b c))", "(a b c)"]
 
 
 def drifting(host: LocalHost, batches: int, *, matching: str) -> None:
@@ -222,10 +223,10 @@ def test_the_loop_follows_a_drift() -> None:
     drifting(host, 15, matching="bc")
     settled = host.plan
     drifting(host, 30, matching="ab")
-    kinds = [record["kind"] for record in host.records]
+    kinds = [record["kind"] for record in host.history]
     assert "decision" in kinds
-    changes = [record for record in host.records if record.get("by") == "loop"]
-    assert changes, [record.get("reason") for record in host.records]
+    changes = [record for record in host.history if record.get("by") == "loop"]
+    assert changes, [record.get("reason") for record in host.history]
     assert host.plan != settled or len(changes) > 1
 
 
@@ -235,19 +236,19 @@ def test_a_frozen_query_keeps_its_plan_and_tells_what_it_would_do() -> None:
     host = LocalHost(QUERY, RIGHT, adapt=adapt)
     drifting(host, 12, matching="bc")
     assert host.plan == RIGHT
-    assert any("frozen" in record["reason"] for record in host.records)
+    assert any("frozen" in record["reason"] for record in host.history)
 
 
 def test_freezing_holds_back_what_was_decided_and_has_not_begun() -> None:
     gate = Gate(cores=0.0, horizon=1e9)
     host = LocalHost(QUERY, RIGHT, adapt=Settings(policy=Periodic(Interval(batches=3)), gate=gate, remember=4))
-    while not any(record.get("action") == "migrate" for record in host.records):
+    while not any(record.get("action") == "migrate" for record in host.history):
         drifting(host, 1, matching="bc")
     host.steering.freeze()
     drifting(host, 1, matching="bc")
     assert host.plan == RIGHT
-    assert host.records[-1]["kind"] == "refused"
-    assert host.records[-1]["reason"] == "the query was frozen before it began"
+    assert host.history[-1]["kind"] == "refused"
+    assert host.history[-1]["reason"] == "the query was frozen before it began"
 
 
 def test_one_slot_is_not_changed_under_a_loop_that_decides_for_all() -> None:
@@ -264,7 +265,7 @@ def test_slots_may_adapt_each_by_what_it_sees() -> None:
     adapt = Settings(policy=Periodic(Interval(batches=3)), gate=gate, scope="slot", remember=4)
     host = LocalHost(QUERY, RIGHT, slots=2, adapt=adapt)
     drifting(host, 18, matching="bc")
-    decisions = [record for record in host.records if record["kind"] == "decision"]
+    decisions = [record for record in host.history if record["kind"] == "decision"]
     assert {tuple(record["slots"]) for record in decisions} == {(0,), (1,)}
     seen = {tuple(record["slots"]): record["statistics"]["selectivities"] for record in decisions}
     assert seen[0,] != seen[1,]
@@ -278,11 +279,11 @@ def test_a_slot_that_changes_does_not_end_the_change_of_another() -> None:
     drifting(host, 1, matching="bc")
     host.migrate(LEFT, "parallel-track", slots=[0])
     drifting(host, 16, matching="bc")
-    told = [(r["slots"], r["phase"], r["by"], r["batch"]) for r in host.records if r["kind"] == "migration"]
+    told = [(r["slots"], r["phase"], r["by"], r["batch"]) for r in host.history if r["kind"] == "migration"]
     other = next(batch for slots, phase, by, batch in told if slots == [1] and phase == "began")
     ended = next(batch for slots, phase, by, batch in told if slots == [0] and (phase, by) == ("ended", "user"))
     assert 0 < other < ended
-    learnt = [r["batch"] for r in host.records if r["kind"] == "decision" and r["slots"] == [0]]
+    learnt = [r["batch"] for r in host.history if r["kind"] == "decision" and r["slots"] == [0]]
     assert min(learnt) > ended
 
 
@@ -291,7 +292,7 @@ def test_what_a_user_asks_for_is_not_overruled_by_a_loop() -> None:
     gate = Gate(cores=0.0, horizon=1e9)
     adapt = Settings(policy=Periodic(Interval(batches=3)), gate=gate, remember=4)
     host = LocalHost(QUERY, RIGHT, adapt=adapt)
-    while not any(record.get("action") == "migrate" for record in host.records):
+    while not any(record.get("action") == "migrate" for record in host.history):
         drifting(host, 1, matching="bc")
     deciding = host.batch
     host = LocalHost(QUERY, RIGHT, adapt=adapt)
@@ -301,12 +302,12 @@ def test_what_a_user_asks_for_is_not_overruled_by_a_loop() -> None:
     host.migrate(LEFT)
     drifting(host, 1, matching="bc")
     del host.steering.next
-    decision = next(record for record in host.records if record["kind"] == "decision")
+    decision = next(record for record in host.history if record["kind"] == "decision")
     assert decision["action"] == "keep"
     assert decision["reason"].startswith("another change was asked for; otherwise: saves")
     drifting(host, 1, matching="bc")
     assert host.plan == LEFT
-    assert host.records[-2]["by"] == "user"
+    assert host.history[-2]["by"] == "user"
 
 
 @pytest.mark.parametrize(("keys", "merges"), [(20, True), (0, False)])

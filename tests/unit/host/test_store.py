@@ -23,6 +23,8 @@ from anabranch.host.store import Manifest, RowFile, Store, rows_name
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
+from anabranch.plan.slots import ALONE
+from anabranch.stats.report import SlotReport
 from anabranch.testing.scripted import answer_lines, read_rows
 
 CATALOG = Catalog()
@@ -38,6 +40,7 @@ def query(seconds: int = 10) -> Query:
 QUERY = query()
 PARTITIONING = choose_partitioning(QUERY.graph, 2)
 TABLE = pa.table({"_relation": pa.array([0], pa.int8()), "_time": [5]})
+REPORT = SlotReport(late={"a": 2}, newest={"a": 5})
 
 
 def name_of(batch: int) -> str:
@@ -48,7 +51,7 @@ def manifest(batch: int, *written_in: int) -> Manifest:
     """A manifest that lists the rows that some batches left."""
     files = tuple(RowFile(name_of(number), number, 0, 1, {"a": 5}, 0) for number in written_in)
     clocks = Clocks({"a": StreamClock(5, 5, 1), "b": StreamClock()})
-    return Manifest(batch, "attempt", clocks, files, (PARTITIONING,), {"x": 1})
+    return Manifest(batch, "attempt", clocks, files, (PARTITIONING,), {ALONE: "(a b)"})
 
 
 def opened(folder: Path) -> Store:
@@ -87,7 +90,7 @@ def test_a_manifest_comes_back_as_it_was(tmp_path: Path) -> None:
     assert store.latest() is None
     kept = manifest(3, 2, 3)
     for batch in (2, 3):
-        store.write_rows(name_of(batch), TABLE, {})
+        store.write_rows(name_of(batch), TABLE, SlotReport())
     store.commit(kept)
     assert store.latest() == kept
     assert Store(str(tmp_path)).manifest(3) == kept
@@ -122,24 +125,24 @@ def test_a_manifest_that_cannot_be_written_leaves_the_one_before(
         store.commit(manifest(2))
     assert "will be replayed" in caught.value.detail
     with pytest.raises(StorageFull):
-        store.write_rows(name_of(2), TABLE, {})
+        store.write_rows(name_of(2), TABLE, SlotReport())
     assert files_in(tmp_path) == before
 
 
 def test_rows_carry_their_report(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    store.write_rows(name_of(7), TABLE, {"late": {"a": 2}})
+    store.write_rows(name_of(7), TABLE, REPORT)
     assert store.read_rows(name_of(7)).replace_schema_metadata(None).equals(TABLE)
-    assert store.read_report(name_of(7)) == {"late": {"a": 2}}
-    store.write_rows(name_of(7), TABLE.slice(0, 0), {"late": {}})
+    assert store.read_report(name_of(7)) == REPORT
+    store.write_rows(name_of(7), TABLE.slice(0, 0), SlotReport())
     assert store.read_rows(name_of(7)).num_rows == 0
 
 
 def test_collecting_keeps_what_two_manifests_need(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for batch in range(4):
-        store.write_rows(name_of(batch), TABLE, {})
-    store.write_rows(name_of(9), TABLE, {})
+        store.write_rows(name_of(batch), TABLE, SlotReport())
+    store.write_rows(name_of(9), TABLE, SlotReport())
     rows, manifests = tmp_path / "anabranch" / "rows", tmp_path / "anabranch" / "manifests"
     (rows / f"{name_of(2)}.0123.partial").write_text("half a file")
     (manifests / "000000003.json.0123.partial").write_text("half a manifest")
@@ -162,6 +165,7 @@ from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.host.clock import Clocks
 from anabranch.host.store import Manifest, Store, rows_name
+from anabranch.stats.report import SlotReport
 from anabranch.testing.faults import MortalFiles, die_at
 
 os.setsid()
@@ -181,7 +185,7 @@ if moment == "metadata":
 store.open(query)
 if moment == "rows":
     die_at_the_next_rename()
-store.write_rows(rows_name(0, 0, "attempt"), pa.table({"_time": [5]}), {})
+store.write_rows(rows_name(0, 0, "attempt"), pa.table({"_time": [5]}), SlotReport())
 die_at_the_next_rename()
 store.commit(Manifest(0, "attempt", Clocks.at_start(["a", "b"], 0), (), ()))
 """

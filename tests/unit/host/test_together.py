@@ -167,9 +167,9 @@ def test_queries_together_learn_their_own_meshes(slots: int) -> None:
             results[name].append(table)
     # Which relations get several routes is for the measured times to say.
     assert any(isinstance(each.plan, Mesh) and any(len(way.routes) > 1 for way in each.plan.ways) for each in learnt)
-    decided = [record for record in host.records if "mesh" in record]
+    decided = [record for record in host.history if "mesh" in record]
     assert {(record["batch"], record["query"]) for record in decided} >= {(2, "four"), (2, "three")}
-    assert {record["query"] for record in host.records if record.get("by") == "user"} == {"four", "three"}
+    assert {record["query"] for record in host.history if record.get("by") == "user"} == {"four", "three"}
     for name, query in queries.items():
         expected = answer(query, batches)
         assert expected.total() > 1_000

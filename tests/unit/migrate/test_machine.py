@@ -20,7 +20,7 @@ from anabranch.migrate.machine import (
     Instruction,
     Migration,
     Run,
-    SlotReport,
+    Standing,
 )
 from anabranch.plan.difference import boxes
 from anabranch.plan.mesh import Plan
@@ -35,15 +35,15 @@ BETWEEN = parse("(((b c) a) (d e f))")
 def test_a_migration_at_once() -> None:
     migration = Migration(OLD, at_once(OLD, NEW), "parallel-track", slots=range(2))
     assert migration.begin() == [Run(0, NEW, "parallel-track"), Run(1, NEW, "parallel-track")]
-    assert migration.step(BatchEnded(7, {0: SlotReport(NEW, True), 1: SlotReport(NEW)})) == []
-    assert migration.step(BatchEnded(8, {0: SlotReport(NEW), 1: SlotReport(NEW)})) == [Completed(NEW)]
+    assert migration.step(BatchEnded(7, {0: Standing(NEW, True), 1: Standing(NEW)})) == []
+    assert migration.step(BatchEnded(8, {0: Standing(NEW), 1: Standing(NEW)})) == [Completed(NEW)]
     assert migration.is_over
 
 
 def test_a_migration_box_by_box_lets_each_slot_go_on_when_it_has_settled() -> None:
     migration = Migration(OLD, box_by_box(OLD, NEW), "moving-state", slots=range(2))
     assert migration.begin() == [Run(slot, BETWEEN, "moving-state") for slot in (0, 1)]
-    both = {0: SlotReport(BETWEEN), 1: SlotReport(BETWEEN, True)}
+    both = {0: Standing(BETWEEN), 1: Standing(BETWEEN, True)}
     assert migration.step(BatchEnded(1, both)) == [Run(0, NEW, "moving-state")]
 
 
@@ -52,16 +52,16 @@ def test_a_refusal_turns_everybody_round() -> None:
     migration.begin()
     back = migration.step(ChangeRefused(1, "no space"))
     assert back == [Run(slot, OLD, "moving-state") for slot in range(3)]
-    reports = {0: SlotReport(NEW), 1: SlotReport(OLD), 2: SlotReport(OLD)}
+    reports = {0: Standing(NEW), 1: Standing(OLD), 2: Standing(OLD)}
     assert migration.step(BatchEnded(1, reports)) == [Run(0, OLD, "moving-state")]
-    assert migration.step(BatchEnded(2, dict.fromkeys(range(3), SlotReport(OLD)))) == [GivenUp(OLD, "no space")]
+    assert migration.step(BatchEnded(2, dict.fromkeys(range(3), Standing(OLD)))) == [GivenUp(OLD, "no space")]
 
 
 def test_a_plan_from_elsewhere_is_told_with_the_story() -> None:
     migration = Migration(OLD, at_once(OLD, NEW), "moving-state", slots=range(1))
     migration.begin()
     with pytest.raises(InvariantBroken, match=r"\(a b c d e f\)") as broken:
-        migration.step(BatchEnded(1, {0: SlotReport(parse("(a b c d e f)"))}))
+        migration.step(BatchEnded(1, {0: Standing(parse("(a b c d e f)"))}))
     assert "slot 0 is to run (((b c) a) ((d e) f)) by moving-state" in broken.value.detail
 
 
@@ -97,11 +97,11 @@ class _Slot:
         elif plan != self.plan:
             self.leaving, self.plan, self.left = (self.plan if batches else None), plan, batches
 
-    def take_batch(self) -> SlotReport:
+    def take_batch(self) -> Standing:
         if self.leaving is not None:
             self.left -= 1
             self.leaving = self.leaving if self.left > 0 else None
-        return SlotReport(self.plan, self.leaving is not None)
+        return Standing(self.plan, self.leaving is not None)
 
 
 @given(data=st.data(), several=st.booleans(), slots=st.integers(1, 3))

@@ -20,10 +20,11 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.errors import AnabranchError, MigrationError
+from anabranch.host.progress import BatchProgress
 from anabranch.host.spark.failure import damaged_log
 from anabranch.plan.bundle import BundlePlan
 from anabranch.plan.mesh import Plan
-from anabranch.stats.mesh.routes import RouteStatistics, merge_routes
+from anabranch.stats.mesh.routes import merge_routes
 
 _SPARK_STEP = "addBatch"
 
@@ -53,14 +54,8 @@ class Runner(Protocol):
     def history(self) -> list[dict[str, Any]]:
         """Decisions and migrations since the checkpoint was new."""
 
-    def adaptive(self, batch_id: int) -> dict[str, Any] | None:
-        """The statistics of a batch that ran, as values that JSON can hold.
-
-        Among them `rowsOut`, `lateRows` by stream, `stateRows`, `stateBytes`, `plan`; `plans` by slot, `migrating`, the
-        slots whose plan was still being changed after it, and `records` of what was decided and done; `durationMs`, the
-        wall time of the driver's parts of the round (`plan`, `step`, `commit`, `adapt`); and `slotStatistics`, with
-        `seconds` by kind.
-        """
+    def progress(self, batch_id: int) -> BatchProgress | None:
+        """The progress entry of a batch that ran, or None when it is not known any more."""
 
     def release(self) -> None:
         """Gives back the memory of the hot state once the query has ended; it can be rebuilt."""
@@ -237,10 +232,13 @@ class QueryHandle:
 
         Of queries that run together, `queries` has the results of each.
         """
-        batches = [_batch_report(progress) for progress in self.recentProgress if _has_batch(progress)]
+        triggers = [progress for progress in self.recentProgress if _has_batch(progress)]
+        ours = [self._runner.progress(progress["batchId"]) for progress in triggers]
+        batches = [_batch_report(progress, entry) for progress, entry in zip(triggers, ours, strict=True)]
         latest = batches[-1] if batches else {}
         failure = self.exception()
-        by_query = [batch["queries"] for batch in batches if batch["queries"]]
+        known = [entry for entry in ours if entry is not None]
+        by_query = [entry.queries for entry in known if entry.queries]
         return {
             "id": self.id,
             "name": self.name,
@@ -251,8 +249,11 @@ class QueryHandle:
             "state_rows": latest.get("state_rows"),
             "state_bytes": latest.get("state_bytes"),
             "duration_ms": sum(batch["duration_ms"] for batch in batches),
-            "routes": _route_report([each["adaptive"] for each in self.recentProgress if each["adaptive"]]),
-            "queries": {name: sum(each[name] for each in by_query) for name in (by_query[-1] if by_query else ())},
+            "routes": _route_report(known),
+            "queries": {
+                name: sum(each[name].statistics.rows_out for each in by_query)
+                for name in (by_query[-1] if by_query else ())
+            },
             "batches": batches,
             "error": None if failure is None else str(failure),
         }
@@ -268,7 +269,8 @@ class QueryHandle:
         # Spark's JSON leaves out what is empty; PySpark's own dictionary has it.
         progress = Progress({"eventTime": {}, "observedMetrics": {}, **json.loads(spark.json)})
         # An idle trigger bears the number of the batch to come; the statistics of that batch are not its own.
-        progress["adaptive"] = self._runner.adaptive(progress["batchId"]) if _has_batch(progress) else None
+        ours = self._runner.progress(progress["batchId"]) if _has_batch(progress) else None
+        progress["adaptive"] = None if ours is None else ours.to_json()
         return progress
 
     def raise_original(self, outer: StreamingQueryException) -> NoReturn:
@@ -334,30 +336,29 @@ def _has_batch(progress: Mapping[str, Any]) -> bool:
     return _SPARK_STEP in progress["durationMs"]
 
 
-def _batch_report(progress: Progress) -> dict[str, Any]:
-    ours: Mapping[str, Any] = progress["adaptive"] or {}
+def _batch_report(progress: Progress, ours: BatchProgress | None) -> dict[str, Any]:
     whole = progress["durationMs"]["triggerExecution"]
-    own = _own_ms(ours) if ours else None
+    own = None if ours is None else round(1000 * ours.own_seconds, 1)
     return {
         "batch": progress["batchId"],
         "rows_in": progress["numInputRows"],
-        "rows_out": ours.get("rowsOut"),
-        "late_rows": sum(ours["lateRows"].values()) if "lateRows" in ours else None,
-        "state_rows": ours.get("stateRows"),
-        "state_bytes": ours.get("stateBytes"),
+        "rows_out": None if ours is None else ours.statistics.rows_out,
+        "late_rows": None if ours is None else sum(ours.late_rows.values()),
+        "state_rows": None if ours is None else ours.statistics.state_rows,
+        "state_bytes": None if ours is None else ours.statistics.state_bytes,
         "duration_ms": whole,
         "own_ms": own,
         "spark_ms": None if own is None else round(max(0.0, whole - own), 1),
-        "plan": ours.get("plan"),
-        "queries": {name: each["rowsOut"] for name, each in ours.get("queries", {}).items()},
+        "plan": None if ours is None else ours.plan,
+        "queries": {} if ours is None else {name: each.statistics.rows_out for name, each in ours.queries.items()},
     }
 
 
-def _route_report(ours: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the routes did of the latest mesh that all slots had; nothing where there was none."""
-    agreed = [batch for batch in ours if len(set(batch["plans"])) == 1]
-    since = [batch for batch in agreed if batch["plans"] == agreed[-1]["plans"]]
-    routes = merge_routes(RouteStatistics.from_json(each) for batch in since for each in batch["statistics"]["routes"])
+def _route_report(batches: list[BatchProgress]) -> list[dict[str, Any]]:
+    """The routes of the latest mesh that all slots had; empty where there was no mesh."""
+    agreed = [batch for batch in batches if len(set(batch.plans)) == 1]
+    since = [batch for batch in agreed if batch.plans == agreed[-1].plans]
+    routes = merge_routes(route for batch in since for route in batch.statistics.routes)
     rows = {name: sum(each.rows for each in routes if each.relation == name) for name in {r.relation for r in routes}}
     return [
         {
@@ -372,13 +373,6 @@ def _route_report(ours: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
         }
         for each in sorted(routes, key=lambda each: (each.relation, each.route))
     ]
-
-
-def _own_ms(ours: Mapping[str, Any]) -> float:
-    """The driver's own work, and the slot that worked longest; the others worked beside it."""
-    driver: float = sum(spent for part, spent in ours["durationMs"].items() if part != "step")
-    longest: float = max((sum(slot["seconds"].values()) for slot in ours["slotStatistics"]), default=0.0)
-    return round(driver + 1000 * longest, 1)
 
 
 def _total(batches: list[dict[str, Any]], key: str) -> int | None:

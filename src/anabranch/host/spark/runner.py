@@ -23,20 +23,16 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
+from anabranch.adapt.records import Record
 from anabranch.catalog import StreamDeclaration
 from anabranch.engine.operators.group_by import parts_schema
 from anabranch.errors import CorruptCheckpoint, SpecError
 from anabranch.host import hot
 from anabranch.host.bundling import Course, make_steering, resumed
 from anabranch.host.clock import Clocks
-from anabranch.host.commit import (
-    counts_by_stream,
-    merged_statistics,
-    newest_by_stream,
-    next_manifest,
-    next_task,
-)
+from anabranch.host.commit import late_by_stream, newest_by_stream, next_manifest, next_task, rows_by_stream
 from anabranch.host.memory import keep, recall
+from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots
 from anabranch.host.slot import SlotTask
 from anabranch.host.spark.anchor import forget_at_slots, is_on_several_machines, make_anchor
 from anabranch.host.spark.arrow_schema import to_spark
@@ -48,7 +44,6 @@ from anabranch.host.spark.sinks.sink import Batch, Sink
 from anabranch.host.spark.sinks.workers import ArrowFunction
 from anabranch.host.spark.source import PASSES, has_observed_filters, tagged_union, to_slots
 from anabranch.host.spark.worker import finish_function, step_function, then
-from anabranch.host.steering import Record
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, TIME, wire_layout
 from anabranch.plan.bundle import Bundle, BundlePlan, partitioning_of
@@ -56,7 +51,7 @@ from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, rows_wai
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.query import Query
 from anabranch.schema import Schema
-from anabranch.stats.step import StepStatistics, merge
+from anabranch.stats.report import SlotReports, merged_statistics
 
 REMEMBERED_BATCHES = 1000
 BATCH_SETTINGS = {
@@ -111,7 +106,7 @@ class SparkRunner:
         self.manifest = self.store.latest()
         self.changes = changes or Changes()
         if self.manifest is not None:
-            plan = resumed(plan, self.changes.course, self.manifest.report)
+            plan = resumed(plan, self.changes.course, self.manifest.plans)
         self.steering = make_steering(query, plan, self.partitioning, self.changes.course)
         hot.claim(self.identity, self.store.location)
         self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(query.graph.streams, _now())
@@ -119,7 +114,7 @@ class SparkRunner:
         self._anchor: DataFrame | None = None
         self._is_configured = False
         self._is_released = False
-        self._adaptive: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
         self._tell(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
 
     @property
@@ -138,12 +133,12 @@ class SparkRunner:
     def freeze(self, frozen: bool) -> None:
         self.steering.freeze(frozen)
 
-    def history(self) -> list[Record]:
+    def history(self) -> list[dict[str, Any]]:
         return self.store.history()
 
-    def adaptive(self, batch_id: int) -> dict[str, Any] | None:
-        """Our statistics of a batch that ran."""
-        return self._adaptive.get(batch_id)
+    def progress(self, batch_id: int) -> BatchProgress | None:
+        """The progress entry of a batch that ran."""
+        return self._progress.get(batch_id)
 
     def release(self) -> None:
         """Gives back the memory that hot state takes; once, and not what a later run of the checkpoint has by now."""
@@ -224,7 +219,7 @@ class SparkRunner:
         self.store.collect((manifest, before) if before else (manifest,))
         self.announce("collected", batch_id)
         collected = time.perf_counter()
-        waiting = sum(counts_by_stream(self.query, reports, "rows").values())
+        waiting = sum(rows_by_stream(self.query, reports).values())
         behind = clocks.seconds_behind(_now())
         records = [*refused, *self.steering.after(batch_id, reports, seconds, waiting, behind)]
         records += keep(self.store, self.steering, batch_id, records)
@@ -295,64 +290,39 @@ class SparkRunner:
             self.store.note(record)
             for listener in self.changes.listeners:
                 try:
-                    listener(record)
+                    listener(record.to_json())
                 except Exception as error:
-                    warnings.warn(f"a listener failed on {record['kind']}: {error!r}", stacklevel=2)
+                    warnings.warn(f"a listener failed on {record.kind}: {error!r}", stacklevel=2)
 
     def _remember(
         self,
         batch_id: int,
         task: SlotTask,
-        reports: Mapping[int, Mapping[str, Any]],
+        reports: SlotReports,
         clocks: Clocks,
         seconds: Mapping[str, float],
         records: list[Record],
     ) -> None:
-        statistics = merged_statistics(reports)
-        self._adaptive[batch_id] = {
-            "plan": str(self.plan),
-            "plans": [str(each.plan) for each in task.plans],
-            "migrating": [slot for slot, report in sorted(reports.items()) if report["migrating"]],
-            "records": records,
-            "slots": self.partitioning.slots,
-            "rowsIn": counts_by_stream(self.query, reports, "rows"),
-            "rowsOut": statistics.rows_out,
-            "lateRows": counts_by_stream(self.query, reports, "late"),
-            "stateRows": statistics.state_rows,
-            "stateBytes": statistics.state_bytes,
-            "watermark": clocks.known_watermark,
-            "idleStreams": [name for name, clock in clocks.streams.items() if clock.is_idle],
-            "durationMs": {kind: round(1000 * spent, 1) for kind, spent in seconds.items()},
-            "slotStatistics": [
-                {
-                    "slot": slot,
-                    "hot": report["hot"],
-                    "seconds": {**report["seconds"], **report["statistics"]["seconds"]},
-                    "rowsIn": sum(report["rows"].values()),
-                    "rowsOut": report["statistics"]["rows_out"],
-                }
-                for slot, report in sorted(reports.items())
-            ],
-            "statistics": statistics.to_json(),
-        }
-        if isinstance(self.query, Bundle):
-            self._adaptive[batch_id]["queries"] = {
-                each.name: _of_query(each.name, reports) for each in self.query.members
-            }
-        while len(self._adaptive) > REMEMBERED_BATCHES:
-            self._adaptive.popitem(last=False)
-
-
-def _of_query(name: str, reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """What the slots report of one query of a bundle."""
-    own = [report["queries"][name] for _, report in sorted(reports.items())]
-    statistics = merge(StepStatistics.from_json(report["statistics"]) for report in own)
-    return {
-        "plans": [report["plan"] for report in own],
-        "migrating": [slot for slot, report in enumerate(own) if report["migrating"]],
-        "rowsOut": statistics.rows_out,
-        "statistics": statistics.to_json(),
-    }
+        names = [member.name for member in self.query.members] if isinstance(self.query, Bundle) else []
+        self._progress[batch_id] = BatchProgress(
+            plan=str(self.plan),
+            plans=tuple(each.plan for plans in task.plans.values() for each in plans),
+            migrating=migrating_slots(reports),
+            records=tuple(records),
+            rows_in=rows_by_stream(self.query, reports),
+            late_rows=late_by_stream(self.query, reports),
+            watermark=clocks.known_watermark,
+            idle_streams=tuple(name for name, clock in clocks.streams.items() if clock.is_idle),
+            seconds=seconds,
+            slots=tuple(SlotProgress.of(slot, report) for slot, report in sorted(reports.items())),
+            statistics=merged_statistics(reports.values()),
+            queries={
+                name: QueryProgress.of({slot: report.queries[name] for slot, report in reports.items()})
+                for name in names
+            },
+        )
+        while len(self._progress) > REMEMBERED_BATCHES:
+            self._progress.popitem(last=False)
 
 
 def start_query(

@@ -10,7 +10,7 @@ from pyspark import TaskContext
 
 from anabranch.engine.operators.group_by import finish, parts_schema
 from anabranch.host.hot import keep_engine, open_engine
-from anabranch.host.slot import SlotTask, advance
+from anabranch.host.slot import Opening, SlotTask, advance
 from anabranch.host.spark.sinks.workers import ArrowFunction
 from anabranch.host.store import Store
 from anabranch.host.wire import wire_layout
@@ -35,8 +35,8 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
         store = Store(checkpoint)
         opened = open_engine(task, slot, identity, store)
         seconds = {"transfer": transfer, "open": perf_counter() - started}
-        notes = {**opened.notes, "hot": opened.was_hot, "rejected": rejected, "seconds": seconds}
-        yield from advance(opened.engine, task, slot, rows, store, notes)
+        opening = Opening(opened.changes, opened.was_hot, rejected, seconds)
+        yield from advance(opened.engine, task, slot, rows, store, opening)
         keep_engine(opened, task, slot, identity)
 
     return step

@@ -1,0 +1,139 @@
+"""The records of a query's history: decisions, migrations, refusals and warnings.
+
+A closed family of frozen values. `to_json` gives the form that users read: in the history file beside a checkpoint, in
+`handle.history`, in the progress of a batch and in the calls of `onChange` listeners.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from anabranch.adapt.decision import Decision
+from anabranch.plan.difference import Strategy
+from anabranch.plan.mesh import Plan
+from anabranch.stats.mesh.learnt import LearntMesh
+
+Author: TypeAlias = Literal["user", "schedule", "loop", "mesh"]
+"""Who asked for a change of plan."""
+
+
+@dataclass(frozen=True)
+class DecisionMade:
+    """A decision of the loop, or on a mesh, for some slots."""
+
+    kind: ClassVar[str] = "decision"
+    decision: Decision
+    slots: tuple[int, ...]
+    mesh: LearntMesh | None = None
+    """The mesh that the decision is about, with what was learnt of it."""
+    query: str | None = None
+    """Of queries that run together, the one that the record is about."""
+
+    @property
+    def batch(self) -> int:
+        return self.decision.batch
+
+    def to_json(self) -> dict[str, Any]:
+        mesh = {} if self.mesh is None else {"mesh": self.mesh.to_json()}
+        return {**self.decision.to_json(), "slots": list(self.slots), **mesh, **_named(self.query)}
+
+
+@dataclass(frozen=True)
+class MigrationBegan:
+    """Some slots left a plan for another."""
+
+    kind: ClassVar[str] = "migration"
+    batch: int
+    by: Author
+    slots: tuple[int, ...]
+    old: Plan
+    new: Plan
+    strategy: Strategy
+    slots_in_place: int
+    """Slots that migrated in place; the others were rebuilt with the new plan."""
+    recomputed_rows: int
+    seconds: float
+    """The longest time that a slot could not step."""
+    query: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "batch": self.batch,
+            "by": self.by,
+            "slots": list(self.slots),
+            "phase": "began",
+            "from": str(self.old),
+            "to": str(self.new),
+            "strategy": self.strategy,
+            "slotsInPlace": self.slots_in_place,
+            "recomputedRows": self.recomputed_rows,
+            "seconds": self.seconds,
+            **_named(self.query),
+        }
+
+
+@dataclass(frozen=True)
+class MigrationEnded:
+    """All slots of a migration run one plan: the new one, or the old one where the migration was given up."""
+
+    kind: ClassVar[str] = "migration"
+    batch: int
+    by: Author
+    slots: tuple[int, ...]
+    plan: Plan
+    batches: int
+    given_up: str | None = None
+    """Why the slots run the old plan again."""
+    query: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        reason = {} if self.given_up is None else {"reason": self.given_up}
+        return {
+            "kind": self.kind,
+            "batch": self.batch,
+            "by": self.by,
+            "slots": list(self.slots),
+            "phase": "ended" if self.given_up is None else "given up",
+            "plan": str(self.plan),
+            "batches": self.batches,
+            **reason,
+            **_named(self.query),
+        }
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A change of plan that was scheduled or decided on, and that was not begun."""
+
+    kind: ClassVar[str] = "refused"
+    batch: int
+    plan: Plan
+    reason: str
+    query: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        record = {"kind": self.kind, "batch": self.batch, "plan": str(self.plan), "reason": self.reason}
+        return {**record, **_named(self.query)}
+
+
+@dataclass(frozen=True)
+class Warned:
+    """Something went wrong that stops no query."""
+
+    kind: ClassVar[str] = "warning"
+    batch: int
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "batch": self.batch, "reason": self.reason}
+
+
+QueryRecord: TypeAlias = DecisionMade | MigrationBegan | MigrationEnded | Refusal
+"""A record about one query."""
+Record: TypeAlias = QueryRecord | Warned
+
+
+def _named(query: str | None) -> dict[str, str]:
+    return {} if query is None else {"query": query}

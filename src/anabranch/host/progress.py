@@ -1,0 +1,131 @@
+"""The progress entry of a batch: what `progress["adaptive"]` shows of it.
+
+`to_json` keeps the keys that users read. All numbers come from the slots' reports, so there is one account of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from anabranch.adapt.records import Record
+from anabranch.plan.mesh import Plan
+from anabranch.stats.report import QueryReport, SlotReport, SlotReports, merged_statistics
+from anabranch.stats.step import StepStatistics
+
+
+@dataclass(frozen=True)
+class SlotProgress:
+    """One slot in one batch."""
+
+    slot: int
+    was_hot: bool
+    seconds: Mapping[str, float]
+    """Wall clock by kind of work."""
+    rows_in: int
+    rows_out: int
+
+    @classmethod
+    def of(cls, slot: int, report: SlotReport) -> SlotProgress:
+        step = report.statistics
+        return cls(slot, report.was_hot, {**report.seconds, **step.seconds}, sum(report.rows.values()), step.rows_out)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "slot": self.slot,
+            "hot": self.was_hot,
+            "seconds": dict(self.seconds),
+            "rowsIn": self.rows_in,
+            "rowsOut": self.rows_out,
+        }
+
+
+@dataclass(frozen=True)
+class QueryProgress:
+    """One query in one batch."""
+
+    plans: tuple[Plan, ...]
+    """After the batch, by slot."""
+    migrating: tuple[int, ...]
+    """The slots whose plan was still being changed after the batch."""
+    statistics: StepStatistics
+
+    @classmethod
+    def of(cls, reports: Mapping[int, QueryReport]) -> QueryProgress:
+        ordered = sorted(reports.items())
+        return cls(
+            tuple(report.plan for _, report in ordered),
+            tuple(slot for slot, report in ordered if report.is_migrating),
+            merged_statistics(reports.values()),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "plans": [str(plan) for plan in self.plans],
+            "migrating": list(self.migrating),
+            "rowsOut": self.statistics.rows_out,
+            "statistics": self.statistics.to_json(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchProgress:
+    """One batch of a run: all queries together, each slot, and each query where several run together."""
+
+    plan: str
+    """The plan that most slots have; where several queries run together, the plan of each."""
+    plans: tuple[Plan, ...]
+    """The plans of the batch by slot, those of one query after those of another."""
+    migrating: tuple[int, ...]
+    """The slots in which some plan was still being changed after the batch."""
+    records: tuple[Record, ...]
+    rows_in: Mapping[str, int]
+    """By stream."""
+    late_rows: Mapping[str, int]
+    """By stream."""
+    watermark: int | None
+    idle_streams: tuple[str, ...]
+    seconds: Mapping[str, float]
+    """Wall clock of the driver's parts of the round."""
+    slots: tuple[SlotProgress, ...]
+    statistics: StepStatistics
+    queries: Mapping[str, QueryProgress]
+    """Empty where a query runs alone: then the batch is the query's."""
+
+    def to_json(self) -> dict[str, Any]:
+        return self._json
+
+    @cached_property
+    def _json(self) -> dict[str, Any]:
+        # Whoever watches a query asks for its latest batches again and again.
+        entry = {
+            "plan": self.plan,
+            "plans": [str(plan) for plan in self.plans],
+            "migrating": list(self.migrating),
+            "records": [record.to_json() for record in self.records],
+            "slots": len(self.slots),
+            "rowsIn": dict(self.rows_in),
+            "rowsOut": self.statistics.rows_out,
+            "lateRows": dict(self.late_rows),
+            "stateRows": self.statistics.state_rows,
+            "stateBytes": self.statistics.state_bytes,
+            "watermark": self.watermark,
+            "idleStreams": list(self.idle_streams),
+            "durationMs": {kind: round(1000 * spent, 1) for kind, spent in self.seconds.items()},
+            "slotStatistics": [slot.to_json() for slot in self.slots],
+            "statistics": self.statistics.to_json(),
+        }
+        queries = {name: query.to_json() for name, query in self.queries.items()}
+        return {**entry, "queries": queries} if queries else entry
+
+    @property
+    def own_seconds(self) -> float:
+        """The driver's own work, and the slot that worked longest; the others worked beside it."""
+        driver = sum(spent for part, spent in self.seconds.items() if part != "step")
+        return driver + max((sum(slot.seconds.values()) for slot in self.slots), default=0.0)
+
+
+def migrating_slots(reports: SlotReports) -> tuple[int, ...]:
+    return tuple(slot for slot, report in sorted(reports.items()) if report.is_migrating)

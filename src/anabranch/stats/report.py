@@ -1,0 +1,159 @@
+"""The report of a slot on one step: the message from the worker to the driver.
+
+A slot writes its report as JSON into the metadata of its row file, and the driver reads it from there. These two
+functions are the only places with JSON (`SlotReport.to_json`, `SlotReport.from_json`); every other room reads typed
+values. The report lives as long as one batch, so its JSON may change between releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from anabranch.plan.difference import Strategy
+from anabranch.plan.mesh import Plan, parse_plan
+from anabranch.stats.mesh.profiles import OperatorProfile
+from anabranch.stats.step import StepStatistics, merge
+
+_plan = lru_cache(maxsize=256)(parse_plan)
+"""Every slot reports its plan after every batch, and a mesh is a long text."""
+
+
+@dataclass(frozen=True)
+class Migrated:
+    """A change of plan that a slot made between two steps."""
+
+    strategy: Strategy
+    moved: tuple[str, ...]
+    """Intermediate states handed over, by their shape in the new plan."""
+    recomputed: Mapping[str, int]
+    """Intermediate states computed, with the rows they got."""
+    seconds: float
+    """Wall clock during which no step could run."""
+    filtered: tuple[str, ...] = ()
+    """Of the intermediate states computed, those that an old one was filtered for."""
+
+
+@dataclass(frozen=True)
+class PlanChange:
+    """How a slot came to the plan of its task: it migrated, or it refused, or it had the plan already."""
+
+    migrated: Migrated | None = None
+    refused: str | None = None
+    """Why the slot keeps the plan that it has."""
+
+
+@dataclass(frozen=True)
+class QueryReport:
+    """One query in one step of one slot."""
+
+    plan: Plan
+    """The plan at work; during a migration the new one."""
+    is_migrating: bool = False
+    """Whether the migration to the plan still goes on after the step."""
+    statistics: StepStatistics = field(default_factory=StepStatistics)
+    change: PlanChange = field(default_factory=PlanChange)
+    profiles: tuple[OperatorProfile, ...] | None = None
+    """What the operators do to the youngest rows of each relation; None when the task did not ask for it."""
+
+
+@dataclass(frozen=True)
+class RowsWritten:
+    """The row file that a slot wrote: its rows, and the largest event time of each relation in it."""
+
+    rows: int
+    newest: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class SlotReport:
+    """One step of one slot. Rows that went to several slots are counted in the first of them."""
+
+    queries: Mapping[str, QueryReport] = field(default_factory=dict)
+    statistics: StepStatistics = field(default_factory=StepStatistics)
+    """All queries together; base states, which they share, are counted once."""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows admitted, by relation."""
+    late: Mapping[str, int] = field(default_factory=dict)
+    """Late rows, by relation, where there were any."""
+    newest: Mapping[str, int] = field(default_factory=dict)
+    """The largest event time received, by relation; late rows count."""
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    """The largest event time among rows that a filter rejected, by relation."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Wall clock before the step, by kind of work."""
+    was_hot: bool = False
+    """Whether the slot found its hot state."""
+    file: RowsWritten | None = None
+    """None where no rows are kept."""
+
+    @property
+    def is_migrating(self) -> bool:
+        """True while any query of the slot changes its plan."""
+        return any(query.is_migrating for query in self.queries.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "queries": {name: self._query_to_json(query) for name, query in self.queries.items()},
+            "statistics": self.statistics.to_json(),
+            "rows": dict(self.rows),
+            "late": dict(self.late),
+            "newest": dict(self.newest),
+            "rejected": dict(self.rejected),
+            "seconds": dict(self.seconds),
+            "hot": self.was_hot,
+            "file": None if self.file is None else asdict(self.file),
+        }
+
+    def _query_to_json(self, query: QueryReport) -> dict[str, Any]:
+        migrated, profiles = query.change.migrated, query.profiles
+        return {
+            "plan": str(query.plan),
+            "migrating": query.is_migrating,
+            # A query alone has the statistics of its slot.
+            "statistics": None if query.statistics is self.statistics else query.statistics.to_json(),
+            "migrated": None if migrated is None else asdict(migrated),
+            "refused": query.change.refused,
+            "profiles": None if profiles is None else [profile.to_json() for profile in profiles],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SlotReport:
+        statistics = StepStatistics.from_json(value["statistics"])
+        return cls(
+            queries={name: _query_from_json(query, statistics) for name, query in value["queries"].items()},
+            statistics=statistics,
+            rows=value["rows"],
+            late=value["late"],
+            newest=value["newest"],
+            rejected=value["rejected"],
+            seconds=value["seconds"],
+            was_hot=value["hot"],
+            file=None if value["file"] is None else RowsWritten(**value["file"]),
+        )
+
+
+def _query_from_json(value: Mapping[str, Any], of_slot: StepStatistics) -> QueryReport:
+    migrated, profiles, own = value["migrated"], value["profiles"], value["statistics"]
+    return QueryReport(
+        _plan(value["plan"]),
+        value["migrating"],
+        of_slot if own is None else StepStatistics.from_json(own),
+        PlanChange(None if migrated is None else _migrated_from_json(migrated), value["refused"]),
+        None if profiles is None else tuple(OperatorProfile.from_json(each) for each in profiles),
+    )
+
+
+def _migrated_from_json(value: Mapping[str, Any]) -> Migrated:
+    return Migrated(**{**value, "moved": tuple(value["moved"]), "filtered": tuple(value["filtered"])})
+
+
+SlotReports: TypeAlias = Mapping[int, SlotReport]
+"""The reports of one batch, by slot."""
+
+
+def merged_statistics(reports: Iterable[SlotReport | QueryReport]) -> StepStatistics:
+    """The sum over slots."""
+    return merge(report.statistics for report in reports)
