@@ -2,12 +2,22 @@
 
     ABS(x - y) <= c        x BETWEEN y - c AND y + d        x >= y - c AND x <= y + d
 
-Each comparison is read as a sum of terms and a constant; when exactly one term of one relation and one of another stay,
-with opposite signs, it bounds their difference. Bounds of the same pair are intersected over all predicates, and the
-first of them carries the band. Every predicate stays as it is: the band only says where to look, so its bounds are
-closed and rounded outwards. Sums of doubles with several constants are rounded on the way, by some 2**-53 of those (of
-the terms, buckets take care), so their bounds give way by more than that. What is wider than doubles can reckon with is
-no band, nor is one of which a term can fail that an earlier predicate may guard.
+The reader takes each comparison as a sum of terms and constants. When one term of one relation and one term of another
+remain, with opposite signs, the comparison bounds their difference. The bounds of one pair are intersected over all
+predicates, and the first of these predicates carries the band.
+
+Law: every pair of rows that passes the predicates lies within the band. The predicates stay, so a band may be too wide
+and never too narrow: its bounds are closed and rounded outwards. Three things would break the law:
+
+- *Rounding.* A comparison of doubles is off by some ulps of the largest number on the way. Where that number is a bound
+  or a value, `engine.evaluate.codes.band_codes` allows for it. Where it is a constant that others cancel, the bounds
+  are widened here.
+- *NaN* is greater than every number, so `x - y >= c` is true of it. A pair of doubles is a band only if some predicate
+  is false when x alone is NaN, and some when y alone is.
+- *Failure.* Buckets are computed ahead of every predicate. A term that can fail, and that an earlier predicate may
+  guard, is not used.
+
+Limit: bounds beyond 2**960 and sums of more than 16 constants are not bands.
 """
 
 from __future__ import annotations
@@ -19,6 +29,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+import pyarrow as pa
+
 from anabranch.expr import Call, Cast, Expr, Literal, relations
 from anabranch.functions import coerce, common_type, kind_of, without_widening
 from anabranch.plan.join_graph import Band, Theta
@@ -28,8 +40,10 @@ _MEASURABLE = frozenset({"integer", "float", "decimal", "timestamp"})
 _MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
 _EXACT_IN_DOUBLE = 2**53
 _ROUNDING = Fraction(1, 2**49)
+"""Sixteen roundings to the nearest double."""
+_MOST_CONSTANTS = 16
 _WIDEST = Fraction(2**960)
-"""Where a sum with such a constant is no number any more, so is the number of its bucket."""
+"""A sum with a larger constant may be infinite for values that are not among the largest doubles."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +54,18 @@ class _Bounds:
     right: Expr
     low: Fraction | None
     high: Fraction | None
+    without_nan: frozenset[Expr]
+    """The terms that are not NaN, unless the other one is, where the predicates hold."""
 
     def mirrored(self) -> _Bounds:
         low, high = (None if self.high is None else -self.high), (None if self.low is None else -self.low)
-        return _Bounds(self.right, self.left, low, high)
+        return _Bounds(self.right, self.left, low, high, self.without_nan)
 
     def within(self, other: _Bounds) -> _Bounds:
         lows = [bound for bound in (self.low, other.low) if bound is not None]
         highs = [bound for bound in (self.high, other.high) if bound is not None]
-        return replace(self, low=max(lows, default=None), high=min(highs, default=None))
+        known = self.without_nan | other.without_nan
+        return replace(self, low=max(lows, default=None), high=min(highs, default=None), without_nan=known)
 
 
 @dataclass(frozen=True)
@@ -58,6 +75,10 @@ class _Sum:
     added: tuple[Expr, ...]
     subtracted: tuple[Expr, ...]
     constants: tuple[Fraction, ...] = ()
+
+    @property
+    def terms(self) -> frozenset[Expr]:
+        return frozenset((*self.added, *self.subtracted))
 
     @property
     def constant(self) -> Fraction:
@@ -104,6 +125,8 @@ def _band(bounds: _Bounds) -> Band | None:
         return None
     if max(-bounds.low, bounds.high, bounds.high - bounds.low) > _WIDEST:
         return None
+    if kind_of(bounds.left.type) == "float" and not {bounds.left, bounds.right} <= bounds.without_nan:
+        return None
     (left,), (right,) = relations(bounds.left), relations(bounds.right)
     low, high = float(bounds.low), float(bounds.high)
     low = math.nextafter(low, -math.inf) if Fraction(low) > bounds.low else low
@@ -119,25 +142,37 @@ def _bounds(predicate: Expr) -> _Bounds | None:
     if distance[1] is not None:
         function, left, right, distance = _MIRRORED[function], right, left, (distance[1], distance[0])
     is_rounded = kind_of(left.type) == "float"
+    is_less = function in {"less", "less_equal"}
     if distance[0] is None:
-        total = _sum(left).minus(_sum(right))
-        return _pair(total, function, None, _slack(total.constants) if is_rounded else Fraction(0))
+        one, other = _sum(left), _sum(right)
+        total = one.minus(other)
+        slack = _slack(total.constants) if is_rounded else Fraction(0)
+        return _pair(total, function, None, slack, (one if is_less else other).terms)
     limit = _sum(right)
-    if limit.added or limit.subtracted or function not in {"less", "less_equal"}:
+    if limit.terms or not is_less:
         return None
     total = _sum(distance[0])
     slack = _slack(total.constants + limit.constants) if is_rounded else Fraction(0)
-    return _pair(total, function, limit.constant, slack)
+    return _pair(total, function, limit.constant, slack, total.terms)
 
 
 def _slack(constants: tuple[Fraction, ...]) -> Fraction:
-    """By how much a sum of doubles may be off for what happens between its constants; one alone happens last."""
-    return sum(map(abs, constants), Fraction(0)) * _ROUNDING if len(constants) > 1 else Fraction(0)
+    """By how much a sum of doubles may be off because of its constants, beyond some ulps of its bounds and its values.
+
+    One constant is the bound. Several may cancel, and then the bound says nothing of their size. A difference of
+    integers is exact until it becomes a double, which matters where the bound is beyond 2**53.
+    """
+    largest = sum(map(abs, constants), Fraction(0))
+    if len(constants) < 2 and largest < _EXACT_IN_DOUBLE:
+        return Fraction(0)
+    return largest * len(constants) * _ROUNDING
 
 
-def _pair(total: _Sum, function: str, distance: Fraction | None, slack: Fraction) -> _Bounds | None:
-    """What `total function 0`, or `|total| function distance`, says of the difference of two terms."""
-    if len(total.added) != 1 or len(total.subtracted) != 1:
+def _pair(
+    total: _Sum, function: str, distance: Fraction | None, slack: Fraction, without_nan: frozenset[Expr]
+) -> _Bounds | None:
+    """The bounds that `total function 0`, or `|total| function distance`, sets to the difference of two terms."""
+    if len(total.added) != 1 or len(total.subtracted) != 1 or len(total.constants) > _MOST_CONSTANTS:
         return None
     left, right = total.added[0], total.subtracted[0]
     one, other = relations(left), relations(right)
@@ -148,12 +183,13 @@ def _pair(total: _Sum, function: str, distance: Fraction | None, slack: Fraction
         return None
     # Both sides are put into buckets of one measure, so they must be of one type.
     type_ = common_type(left.type, right.type)
+    known = frozenset(coerce(term, type_) for term in without_nan)
     left, right = coerce(left, type_), coerce(right, type_)
     if distance is not None:
-        return _Bounds(left, right, -distance - total.constant - slack, distance - total.constant + slack)
+        return _Bounds(left, right, -distance - total.constant - slack, distance - total.constant + slack, known)
     if function in {"less", "less_equal"}:
-        return _Bounds(left, right, None, slack - total.constant)
-    return _Bounds(left, right, -total.constant - slack, None)
+        return _Bounds(left, right, None, slack - total.constant, known)
+    return _Bounds(left, right, -total.constant - slack, None, known)
 
 
 def _absolute(expr: Expr) -> Expr | None:
@@ -180,30 +216,15 @@ def _sum(expr: Expr) -> _Sum:
 def _uncast(expr: Expr) -> Expr:
     """The expression below widening casts, and below the double of an integer computation.
 
-    Rounding to a double keeps the order, so a bound on the double of a sum of integers is a bound on the sum; it must
-    itself be exact as a double, which constants up to 2**53 are.
+    Rounding to a double keeps the order, so a bound on the double of a sum of integers bounds the sum as well; `_slack`
+    allows for bounds that other sums are rounded to.
     """
     expr = without_widening(expr)
     match expr:
         case Cast(argument=Call(function="add" | "subtract" | "negate" | "abs") as inner):
-            if kind_of(inner.type) == "integer" and kind_of(expr.type) == "float" and _is_small(inner):
+            if kind_of(inner.type) == "integer" and pa.types.is_float64(expr.type):
                 return inner
     return expr
-
-
-def _is_small(expr: Expr) -> bool:
-    constants = [_constant(part) for part in _literals(expr)]
-    return all(constant is not None and abs(constant) < _EXACT_IN_DOUBLE for constant in constants)
-
-
-def _literals(expr: Expr) -> list[Literal]:
-    match expr:
-        case Literal():
-            return [expr]
-        case Call(arguments=arguments):
-            return [literal for argument in arguments for literal in _literals(argument)]
-        case _:
-            return []
 
 
 def _constant(literal: Literal) -> Fraction | None:

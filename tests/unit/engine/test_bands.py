@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Mapping
+from decimal import Decimal
+from random import Random
+from typing import Any
 
+import pyarrow as pa
+import pytest
+from hypothesis import event, given, settings
+
+from anabranch.catalog import Catalog
 from anabranch.cql import compile_query
+from anabranch.engine.evaluate.codes import Codes, band_codes
+from anabranch.engine.evaluate.expression import evaluate
+from anabranch.errors import AnabranchError, ExpressionError
 from anabranch.host.local import LocalHost
+from anabranch.plan.join_graph import Band
+from anabranch.plan.query import Query
 from anabranch.plan.text import parse
+from anabranch.testing.comparisons import Comparison, bands
+from anabranch.testing.interpreter import column_values, interpret
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.scripted import read_rows, read_script
 
@@ -30,14 +45,114 @@ INTEGERS = (0, 1, 2, 3, -1, 5000, 2**53, 2**53 + 1, -(2**62), "-", "-")
         # As doubles 16.4 - 14.4 is less than 2, and yet 2 + 14.4 is 16.4.
         "a.i - b.i + 14.4 <= 16.4 AND a.i >= b.i",
         "ABS(a.i - b.i + 14.4) <= 16.4",
+        # NaN is greater than every number, so a lower bound of a difference lets it pass.
+        "a.f - b.f >= -1 AND a.f <= b.f + 1",
+        "a.f - b.f >= -1 AND b.f - a.f >= -1",
+        "b.f + 1 >= a.f AND 1 >= b.f - a.f",
     ],
 )
 def test_rounding_hides_no_partner(condition: str) -> None:
-    windows = "a [RANGE 9 SECONDS], b [RANGE 9 SECONDS]"
-    query = compile_query(f"SELECT a.i AS x, a.f AS y, b.i AS z, b.f AS w FROM {windows} WHERE {condition}", CATALOG)
+    query = _joined(condition, CATALOG, "a.i AS x, a.f AS y, b.i AS z, b.f AS w")
     values = zip(INTEGERS, FLOATS, strict=True)
     rows = read_rows(CATALOG, [f"{name} 0 {i} {f}" for i, f in values for name in "ab"])
+    assert _check(query, rows)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "a.x + {by} <= b.x AND b.x <= a.x + {by}",
+        "ABS(a.x - b.x + {by}) <= 0",
+        "a.x - b.x BETWEEN -{by} AND -{by}",
+        "b.x - a.x BETWEEN {by} AND {by}",
+        "b.x - {by} >= a.x AND a.x >= b.x - {by}",
+    ],
+)
+@pytest.mark.parametrize("offset", ["1000000", "10000000", "1000000000", "100000000000", "1000000000000000"])
+@pytest.mark.parametrize("kind", ["double", "float", "decimal(18, 2)", "decimal(30, 4)", "bigint"])
+def test_an_offset_hides_no_partner_of_a_band_without_width(kind: str, offset: str, condition: str) -> None:
+    catalog = read_script(f"stream a (x {kind})\nstream b (x {kind})").catalog
+    random = Random(offset)
+    numbers = [random.randrange(10**6) * step for _ in range(6) for step in (1, 25)]
+    scale = {"bigint": 1, "decimal(30, 4)": 10**4}.get(kind, 100)
+    given_rows = [f"a 0 {Decimal(number) / scale}" for number in numbers]
+    given_rows += [f"b 0 {Decimal(number) / scale + int(offset)}" for number in numbers]
+    written = offset if kind not in ("double", "float") else f"{offset}e0"
+    query = _joined(condition.format(by=written), catalog, "a.x AS x, b.x AS y")
+    assert any(theta.band is not None for theta in query.graph.thetas)
+    answer = _check(query, read_rows(catalog, given_rows))
+    assert answer or kind == "float"  # sums of which are no floats of 32 bits
+
+
+@pytest.mark.parametrize(
+    ("condition", "pairs"),
+    [
+        ("ABS(4611686018427387904 - (a.x - b.x)) <= 4611686018427387904", [(0, 0), (2**62, 0), (2**62, 1 - 2**62)]),
+        ("a.x BETWEEN b.x - 9223372036854775807 AND b.x + 9223372036854775807", [(0, 0), (-1, 0), (0, -1)]),
+        ("a.x + 4611686018427387904 >= b.x - 4611686018427387904 AND a.x <= b.x", [(0, 0), (-(2**62), 2**62)]),
+        # As doubles a difference of 10**17 + 1 is 10**17.
+        ("a.x - b.x BETWEEN -1e17 AND -1e17", [(0, 10**17), (0, 10**17 + 1), (1, 10**17 - 4)]),
+        ("CAST(a.x - b.x + 134217728 AS FLOAT) BETWEEN 134217728 AND 134217728", [(0, 0), (0, 3), (7, 0)]),
+    ],
+)
+def test_a_band_of_whole_numbers_may_be_as_wide_as_they_are(condition: str, pairs: list[tuple[int, int]]) -> None:
+    catalog = read_script("stream a (x bigint)\nstream b (x bigint)").catalog
+    for left, right in pairs:
+        query = _joined(condition, catalog, "a.x AS x, b.x AS y")
+        assert _check(query, read_rows(catalog, [f"a 0 {left}", f"b 0 {right}"])), (left, right)
+
+
+@settings(max_examples=6 * settings().max_examples)
+@given(bands())
+def test_rows_that_pass_the_predicates_are_neighbours(drawn: Comparison) -> None:
+    try:
+        query = compile_query(drawn.cql, drawn.catalog)
+    except AnabranchError as error:
+        event(f"refused: {type(error).__name__}")
+        return
+    found = [theta.band for theta in query.graph.thetas if theta.band is not None]
+    tables = drawn.rows
+    rows = {name: _interpreted(table) for name, table in tables.items()}
+    passing = [(i, j) for i in rows["a"] for j in rows["b"] if _passes(query, {"a": i, "b": j})]
+    event(f"bands: {len(found)}, pairs: {min(len(passing), 5)}")
+    for band in found:
+        left = _codes(band, tables[band.left_relation], is_left=True)
+        right = _codes(band, tables[band.right_relation], is_left=False)
+        for one, other in passing:
+            numbers = {"a": one["p"], "b": other["p"]}
+            difference = int(left[numbers[band.left_relation]]) - int(right[numbers[band.right_relation]])
+            assert difference % 2**64 in (0, 1), (one, other)
+
+
+def _codes(band: Band, table: pa.Table, *, is_left: bool) -> Codes:
+    side = band.left if is_left else band.right
+    values = evaluate(side, lambda column: table[column.name].combine_chunks(), table.num_rows)
+    return band_codes(values, band.low, band.high, is_left=is_left)
+
+
+def _interpreted(table: pa.Table) -> list[dict[str, Any]]:
+    columns = {name: column_values(table[name]) for name in table.column_names}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _passes(query: Query, rows: Mapping[str, Mapping[str, Any]]) -> bool:
+    try:
+        return all(
+            interpret(theta.predicate, lambda column: rows[column.relation][column.name]) is True
+            for theta in query.graph.thetas
+        )
+    except ExpressionError:
+        return False
+
+
+def _joined(condition: str, catalog: Catalog, outputs: str) -> Query:
+    windows = "a [RANGE 9 SECONDS], b [RANGE 9 SECONDS]"
+    return compile_query(f"SELECT {outputs} FROM {windows} WHERE {condition}", catalog)
+
+
+def _check(query: Query, rows: Mapping[str, pa.Table]) -> int:
+    """Compares the answers of both plans with the batch answer and returns its size."""
     expected = batch_answer(query, rows)
-    assert expected
     for plan in ("(a b)", "(b a)"):
         assert not describe_difference(expected, rows_as_multiset(LocalHost(query, parse(plan)).step(rows)))
+    return expected.total()

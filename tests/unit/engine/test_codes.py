@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import math
-from decimal import Decimal
+import sys
+from decimal import Context, Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -84,59 +86,97 @@ def test_the_hash_is_sparks() -> None:
     assert combine_codes([np.array([1]), np.array([2])])[0] != combine_codes([np.array([2]), np.array([1])])[0]
 
 
-@given(st.integers(-(2**62), 2**62), st.integers(-(2**40), 2**40), st.integers(0, 2**40), st.floats(0, 1))
-def test_integers_in_a_band_are_in_the_same_or_the_next_bucket(right: int, low: int, width: int, part: float) -> None:
-    left = right + low + round(part * width)
-    mine = band_codes(pa.array([left], LONG), 0.0, float(width))
-    theirs = band_codes(pa.array([right], LONG), float(low), float(width))
-    assert int(mine[0]) - int(theirs[0]) in (0, 1)
+LONGS = st.integers(-(2**63), 2**63 - 1) | st.integers(-1000, 1000)
+BOUNDS = (
+    st.floats(-(2.0**64), 2.0**64)
+    | st.integers(-(2**64), 2**64).map(float)
+    | st.integers(-1000, 1000).map(float)
+    | st.floats(-50, 50)
+)
 
 
-@given(st.integers(-1000, 1000), st.integers(-1000, 1000), st.floats(-50, 50), st.floats(0, 50))
-def test_fractional_bounds_hold_for_integers(left: int, right: int, low: float, width: float) -> None:
-    high = low + width
-    mine = band_codes(pa.array([left], INTERVAL), 0.0, high - low)
-    theirs = band_codes(pa.array([right], INTERVAL), low, high - low)
+def _are_neighbours(kind: pa.DataType, left: object, right: object, low: float, high: float) -> bool:
+    mine = band_codes(pa.array([left], kind), low, high, is_left=True)
+    theirs = band_codes(pa.array([right], kind), low, high, is_left=False)
+    return (int(mine[0]) - int(theirs[0])) % 2**64 in (0, 1)
+
+
+@given(LONGS, BOUNDS, BOUNDS | st.none(), st.floats(0, 1), st.sampled_from([LONG, TIMESTAMP, INTERVAL]))
+def test_integers_in_a_band_are_in_the_same_or_the_next_bucket(
+    right: int, low: float, other: float | None, part: float, kind: pa.DataType
+) -> None:
+    low, high = sorted((low, low if other is None else other))
+    first, last = math.ceil(low), math.floor(high)
+    left = right + min(last, first + round(part * (last - first)))
+    left = max(-(2**63), min(left, 2**63 - 1))
     if low <= left - right <= high:
-        assert int(mine[0]) - int(theirs[0]) in (0, 1)
+        assert _are_neighbours(kind, left, right, low, high)
 
 
-FLOATS = st.floats(-1e18, 1e18) | st.integers(-10_000, 10_000).map(lambda number: number / 10)
+FLOATS = st.floats(-1e18, 1e18) | st.integers(-10_000, 10_000).map(lambda number: number / 10) | st.floats()
+OFFSETS = st.floats(-(2.0**900), 2.0**900) | st.floats(-1e18, 1e18) | st.sampled_from([0.0, 1e9, -1e9, 1e-300])
+WIDTHS = st.floats(0, 1e6) | st.sampled_from([0.0, 0.1, 0.3, 1.0, 5e-324, 1e-300, 1e30, 1e280])
+NEAR = st.integers(-4, 4)
 
 
-@given(FLOATS, FLOATS, st.floats(0, 1e6) | st.sampled_from([0.0, 0.1, 0.3, 1.0]), st.floats(0, 1))
+@given(FLOATS, OFFSETS, WIDTHS, st.floats(0, 1) | st.sampled_from([0.0, 1.0]), NEAR)
 def test_floats_in_a_band_are_in_the_same_or_the_next_bucket(
-    right: float, low: float, width: float, part: float
+    right: float, low: float, width: float, part: float, ulps: int
 ) -> None:
     high = low + width
     left = right + low + part * width
-    mine = band_codes(pa.array([left]), 0.0, high - low)
-    theirs = band_codes(pa.array([right]), low, high - low)
-    in_band = 0 <= left - (right + low) <= high - low or low <= left - right <= high
-    if in_band:
-        assert int(mine[0]) - int(theirs[0]) in (0, 1)
+    for _ in range(abs(ulps)):
+        left = math.nextafter(left, math.copysign(math.inf, ulps))
+    ways = (
+        low <= left - right <= high,
+        right + low <= left <= right + high,
+        left - high <= right <= left - low,
+        right + low <= left and left - high <= right,
+        abs(left - right - low) <= width and width < 1e290,
+    )
+    if any(ways) or (math.isnan(left) and math.isnan(right)):
+        assert _are_neighbours(FLOAT, left, right, low, high)
 
 
-@given(st.integers(-(10**6), 10**6), st.integers(-100, 100), st.integers(0, 100), st.floats(0, 1))
-def test_decimals_in_a_band_are_in_the_same_or_the_next_bucket(right: int, low: int, width: int, part: float) -> None:
-    kind = pa.decimal128(12, 1)
-    left = right + low + round(part * width)
-    mine = band_codes(pa.array([Decimal(left).scaleb(-1)], kind), 0.0, (low + width) / 10 - low / 10)
-    theirs = band_codes(pa.array([Decimal(right).scaleb(-1)], kind), low / 10, (low + width) / 10 - low / 10)
-    assert int(mine[0]) - int(theirs[0]) in (0, 1)
+DECIMALS = [pa.decimal128(*size) for size in ((12, 1), (18, 18), (18, 0), (19, 4), (38, 0), (38, 38), (30, 10))]
 
 
-def test_floats_outside_the_numbers_stay_at_the_edge() -> None:
-    codes = band_codes(pa.array([math.nan, math.inf, -math.inf, 1e300]), 0.0, 1.0)
-    assert codes.tolist() == [2**48, 2**48, -(2**48), 2**48]
+@given(st.sampled_from(DECIMALS), st.data())
+def test_decimals_in_a_band_are_in_the_same_or_the_next_bucket(kind: pa.DataType, data: st.DataObject) -> None:
+    limit = 10**kind.precision - 1
+    units = st.integers(-limit, limit) | st.integers(-100, 100) | st.sampled_from([limit, -limit])
+    right, first, width = data.draw(units), data.draw(units), data.draw(st.just(0) | units.map(abs))
+    left = max(-limit, min(right + first + data.draw(st.integers(0, width)), limit))
+    bounds = [Fraction(bound, 10**kind.scale) for bound in (first, first + width)]
+    low = math.nextafter(float(bounds[0]), -math.inf) if Fraction(float(bounds[0])) > bounds[0] else float(bounds[0])
+    high = math.nextafter(float(bounds[1]), math.inf) if Fraction(float(bounds[1])) < bounds[1] else float(bounds[1])
+    if first <= left - right <= first + width:
+        one, other = (Decimal(number).scaleb(-kind.scale, Context(prec=50)) for number in (left, right))
+        assert _are_neighbours(kind, one, other, low, high)
 
 
-@pytest.mark.parametrize("kind", [LONG, TIMESTAMP, INTERVAL, pa.date32()])
+def test_floats_beyond_the_numbers_share_the_outermost_buckets() -> None:
+    values = [math.nan, -math.inf, -sys.float_info.max, math.inf, sys.float_info.max, 0.0]
+    codes = band_codes(pa.array(values), 0.0, 1.0, is_left=True)
+    assert codes[0] == codes[1] == codes[2] < codes[5] < codes[3] == codes[4]
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-9, 1.0, 1e6, 1e12, 1e18, 1e100])
+def test_buckets_tell_floats_apart_whatever_their_size(scale: float) -> None:
+    values = pa.array([scale * (1 + number / 1_000_000) for number in range(1000)])
+    for low, width in ((0.0, 0.0), (scale, 0.0), (-scale, scale / 1e7)):
+        for is_left in (True, False):
+            assert len(set(band_codes(values, low, low + width, is_left=is_left).tolist())) > 900
+
+
+@pytest.mark.parametrize("kind", [LONG, TIMESTAMP, INTERVAL, pa.date32(), pa.decimal128(10, 0)])
 def test_buckets_are_exact_for_whole_numbers(kind: pa.DataType) -> None:
-    values = pa.array([-11, -10, -1, 0, 9, 10], pa.int32() if kind == pa.date32() else LONG).cast(kind)
-    assert band_codes(values, 0.0, 10.0).tolist() == [-2, -1, -1, 0, 0, 1]
-    assert band_codes(values, 1.0, 10.0).tolist() == [-1, -1, 0, 0, 1, 1]
-    assert band_codes(values, 0.0, 0.0).tolist() == [-11, -10, -1, 0, 9, 10]
+    values = pa.array([-11, -10, -1, 0, 9, 10], pa.int32() if kind == pa.date32() else LONG)
+    values = values.cast(pa.decimal128(19, 0)).cast(kind) if kind == pa.decimal128(10, 0) else values.cast(kind)
+    assert band_codes(values, 0.0, 10.0, is_left=True).tolist() == [-2, -1, -1, 0, 0, 1]
+    assert band_codes(values, 1.0, 11.0, is_left=False).tolist() == [-1, -1, 0, 0, 1, 1]
+    assert band_codes(values, 0.0, 0.0, is_left=False).tolist() == [-11, -10, -1, 0, 9, 10]
+    assert band_codes(values, -(2.0**62), 2.0**62, is_left=False).tolist() == [0] * 6
 
 
 @given(codes=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), divisor=st.integers(1, 70))

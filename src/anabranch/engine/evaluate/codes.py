@@ -2,8 +2,9 @@
 
 Laws. Equal values of one type have equal codes, whatever the slicing of the array; for types that fit 64 bits the
 code is the value itself, so equal codes mean equal values too. Hashed codes are those of Spark SQL's `xxhash64`, so
-that both hosts send a key to the same partition group. Two values inside a band of width w differ by 0 or 1 in band
-code. Codes of NULL are arbitrary: callers drop NULL keys first.
+that both hosts send a key to the same partition group. The band code of a left value minus that of a right value is 0
+or 1 (modulo 2**64) whenever the comparisons that made the band hold for the two, rounding included. Codes of NULL are
+arbitrary: callers drop NULL keys first.
 
 The hash is XXH64 (Y. Collet, the xxHash specification), seed 42 as in Spark.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -26,9 +28,19 @@ from anabranch.schema import INTERVAL, TIMESTAMP, is_decimal, is_float, is_integ
 Codes = NDArray[np.int64]
 
 _SEED = 42
-_BAND_LIMIT = 2.0**48
-_POINT_WIDTH = 1e-9
-"""The width a float band of width zero gets; a wider bucket costs comparisons, never an answer."""
+_EXACT_DIGITS = 18
+"""Decimals of so many digits fit an int64."""
+_WIDEST_BUCKET = 2**62
+_OFF = 2.0**-46
+"""By which share of the largest number on the way a comparison of doubles may be off: some 128 roundings."""
+_LEAST_ERROR = 2.0**-500
+"""Keeps buckets above the doubles that have lost digits; whatever is nearer to zero shares one."""
+_SPARE = 1 + 2.0**-7
+"""Room in every bucket for the share of its distance from zero by which the right side begins earlier."""
+_EVEN_BUCKETS = 2.0**36
+_CUT = np.int64(52 - 36)
+_FARTHEST = 2.0**1020
+"""Beyond it a sum may be infinite. The bounds of a band are below 2**960, which is nothing there."""
 
 
 def key_codes(values: pa.Array, kind: pa.DataType) -> Codes:
@@ -75,34 +87,68 @@ def combine_codes(columns: Sequence[Codes]) -> Codes:
     return hashes
 
 
-def band_codes(values: pa.Array, shift: float, width: float) -> Codes:
-    """Bucket numbers of `values + shift` such that partners inside a band are in the same or the next bucket.
+def band_codes(values: pa.Array, low: float, high: float, *, is_left: bool) -> Codes:
+    """Bucket numbers of one side of the band low <= left - right <= high.
 
-    If low <= left - right <= high and w = high - low, then `band_codes(left, 0, w) - band_codes(right, low, w)` is 0 or
-    1. Integers and times are exact. Floats and decimals use buckets of twice the width, and a shifted side starts half
-    a width earlier: the rounding of `right + low` then cannot push a partner into the bucket before.
+    The number of a left value is that of its partner's bucket, or the next one. Whole numbers, times and decimals of up
+    to 18 digits are counted exactly; other numbers as doubles, in buckets that are wider by more than rounding can be.
     """
     kind = values.type
-    if is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
-        return _integer_buckets(_integers(values, INTERVAL if pa.types.is_duration(kind) else kind), shift, width)
-    bucket = 2.0 * max(width, _POINT_WIDTH)
-    start = shift - bucket / 4 if shift else 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        positions = np.floor((_floats(values) + start) / bucket)
-    positions = np.where(np.isnan(positions), _BAND_LIMIT, positions)
-    return np.clip(positions, -_BAND_LIMIT, _BAND_LIMIT).astype(np.int64)
+    if is_decimal(kind):
+        if kind.precision > _EXACT_DIGITS:
+            return _float_buckets(_floats(values), low, high, is_left)
+        whole, unit = np.ascontiguousarray(decimal_words(values)[:, 0]), 10**kind.scale
+    elif is_float(kind):
+        return _float_buckets(_floats(values), low, high, is_left)
+    else:
+        whole, unit = _integers(values, INTERVAL if pa.types.is_duration(kind) else kind), 1
+    # Only whole differences occur, so the band shrinks to whole bounds.
+    return _integer_buckets(whole, math.ceil(Fraction(low) * unit), math.floor(Fraction(high) * unit), is_left)
 
 
-def _integer_buckets(values: Codes, shift: float, width: float) -> Codes:
-    # Only whole differences occur, so the band may shrink to whole bounds; beyond 2**53 the width itself was rounded.
-    size = max(1, math.floor(width) if width < 2.0**53 else math.floor(width * (1 + 2.0**-52)))
-    size = min(size, 2**63 - 1)
-    whole, rest = divmod(math.ceil(shift), size)
+def _integer_buckets(values: Codes, low: int, high: int, is_left: bool) -> Codes:
+    size = max(1, high - low)
+    if size > _WIDEST_BUCKET:
+        return np.zeros(len(values), dtype=np.int64)  # a handful of buckets would tell little apart
     quotients, remainders = np.divmod(values, np.int64(size))
-    carried = remainders >= np.int64(size - rest) if rest else np.zeros(len(values), dtype=np.bool_)
-    wrapped = np.int64((whole + 2**63) % 2**64 - 2**63)
+    if is_left:
+        return np.asarray(quotients, dtype=np.int64)
+    # Adding `low` to a value might overflow; a bucket number may wrap, for partners wrap alike.
+    buckets, rest = divmod(low, size)
+    wrapped = np.int64((buckets + 2**63) % 2**64 - 2**63)
     with np.errstate(over="ignore"):
-        return np.asarray(quotients + wrapped + carried, dtype=np.int64)
+        return np.asarray(quotients + wrapped + (remainders >= np.int64(size - rest)), dtype=np.int64)
+
+
+def _float_buckets(values: NDArray[np.float64], low: float, high: float, is_left: bool) -> Codes:
+    """Bucket numbers that allow for rounding, here and in the comparisons that made the band.
+
+    Whatever computes left - right in doubles is off by a few ulps of the largest number on the way: of a bound, or of
+    the values. Of the bounds: buckets are wider than the band by four such errors, and the right side begins one
+    earlier. Of the values: far from zero buckets grow with their distance from it, and the right side begins earlier by
+    a share of it. NaN and what is beyond all buckets share the outermost ones.
+    """
+    error = max(-low, high, _LEAST_ERROR / _OFF) * _OFF
+    bucket = (high - low + 4 * error) * _SPARE
+    farthest = _FARTHEST * min(1.0, bucket)
+    # NaN becomes the least of all: on both sides, which is all that matters.
+    places = np.fmin(np.fmax(values, -farthest), farthest)
+    if not is_left:
+        places = places + (low - error)
+    places = places / bucket
+    if not is_left:
+        places = places - np.abs(places) * _OFF
+    distances = np.abs(places)
+    numbers = distances.astype(np.int64) if not len(distances) or distances.max() < _EVEN_BUCKETS else _far(distances)
+    return np.where(places < 0, ~numbers, numbers)
+
+
+def _far(distances: NDArray[np.float64]) -> Codes:
+    """Bucket numbers by distance from zero, where buckets of equal size give way to buckets that double in size."""
+    near = np.minimum(distances, _EVEN_BUCKETS).astype(np.int64)
+    # Cut behind the bits that count units below _EVEN_BUCKETS, a double counts on in steps that double.
+    steps = np.maximum(distances, _EVEN_BUCKETS).view(np.int64) >> _CUT
+    return near + (steps - (np.float64(_EVEN_BUCKETS).view(np.int64) >> _CUT))
 
 
 def _integers(values: pa.Array, kind: pa.DataType) -> Codes:

@@ -158,6 +158,6 @@ def combined(codes: list[Int64Array], length: int) -> Int64Array:
 
 def _band_codes(relation: str, band: Band, batch: RelationBatch) -> Int64Array:
     is_left = relation == band.left_relation
-    side, shift = (band.left, 0.0) if is_left else (band.right, band.low)
+    side = band.left if is_left else band.right
     values = evaluate(side, lambda column: batch.payload.column(column.name), len(batch))
-    return band_codes(values, shift, band.high - band.low)
+    return band_codes(values, band.low, band.high, is_left=is_left)
