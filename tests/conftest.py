@@ -44,6 +44,14 @@ def no_calibration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def counted_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators cost what they do, by count: for tests that judge the mesh which a search finds."""
+    from anabranch.testing.costs import TIMED, counted
+
+    monkeypatch.setattr(TIMED, counted)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark session with two cores, shared by the whole run."""

@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 from anabranch.demo import skew
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("counted_costs")
 def test_skewed_streams_are_joined_by_one_plan_and_by_a_mesh(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def test_plan_mesh_learns_while_it_runs(spark: SparkSession, tmp_path: Path, mon
     assert set(decided[0]["mesh"]["relations"]) == {"a", "b", "c"}
 
 
+@pytest.mark.usefixtures("counted_costs")
 def test_a_mesh_is_learnt_from_a_sample_and_explained(spark: SparkSession, tmp_path: Path) -> None:
     """Orders of two kinds: one finds no payment and the other no shipment, so each should look there first."""
     rng, streams = np.random.default_rng(1), {}

@@ -30,6 +30,8 @@ from anabranch.stats.step import StepStatistics
 from anabranch.testing.oracle import rows_as_multiset
 from anabranch.testing.scripted import read_script
 
+pytestmark = pytest.mark.usefixtures("counted_costs")
+
 ROWS = 3_000
 ANY_SAVING = Settings(gate=Gate(cores=0.0))
 FIRST, SECOND = parse_mesh("mesh(a: b; b: a)"), parse_mesh("mesh(a: b by 0; b: a, a by 0)")
