@@ -49,6 +49,13 @@ def test_the_spec_that_has_every_entry_can_be_explained(tmp_path: Path, capsys: 
     assert {named_otherwise.get(field.name, field.name) for field in fields(Spec)} <= yaml.safe_load(written[0]).keys()
 
 
+def test_the_worked_example_prints_what_its_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/internals/mesh.md").read_text(), re.DOTALL)
+    code = "".join(blocks)
+    exec(compile(code, "mesh.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == re.findall(r"^# (.*)$", code, re.MULTILINE)
+
+
 def _leads_somewhere(page: Path, target: str) -> bool:
     """Whether the page and, after a #, its heading exist; headings are named as GitHub does."""
     path, _, heading = target.partition("#")
