@@ -79,7 +79,8 @@ def is_float(kind: pa.DataType) -> bool:
 
 
 def is_decimal(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_decimal(kind))
+    """True for the decimals of up to 38 digits, as Spark has them; wider ones can be carried along only."""
+    return bool(pa.types.is_decimal128(kind))
 
 
 def is_numeric(kind: pa.DataType) -> bool:

@@ -6,6 +6,7 @@ independent of the engine.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 
 import duckdb
@@ -14,8 +15,12 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
+from anabranch.errors import AnabranchError, ExpressionError
 from anabranch.host.local import LocalHost
 from anabranch.plan.query import Query
+from anabranch.plan.text import parse
+from anabranch.testing.comparisons import Comparison, bands, keys
+from anabranch.testing.duckdb_sql import duckdb_answer
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import (
     Arrivals,
@@ -48,6 +53,29 @@ def test_a_grouped_query_gives_the_batch_answer(data: st.DataObject, relations: 
     expected = batch_answer(compile_query(drawn.cql, rows.catalog), rows.tables)
     answer = _run(data, drawn, rows)
     assert not describe_difference(expected, answer)
+
+
+@settings(max_examples=3 * settings().max_examples)
+@given(drawn=bands() | keys(), slots=st.sampled_from([1, 3]), plan=st.sampled_from(["(a b)", "(b a)"]))
+def test_a_comparison_of_any_types_gives_the_batch_answer(drawn: Comparison, slots: int, plan: str) -> None:
+    try:
+        query = compile_query(drawn.cql, drawn.catalog)
+    except AnabranchError:
+        event("refused")
+        return
+    try:
+        expected = batch_answer(query, drawn.rows)
+    except ExpressionError:
+        event("overflows")  # for some pair, which an index may pass over
+        return
+    event(f"results: {min(expected.total(), 5)}")
+    assert not describe_difference(
+        expected, rows_as_multiset(LocalHost(query, parse(plan), slots=slots).step(drawn.rows))
+    )
+    with contextlib.suppress(ValueError, duckdb.Error):
+        by_duckdb = rows_as_multiset(duckdb_answer(query, drawn.rows))
+        event("DuckDB agrees")
+        assert not describe_difference(expected, by_duckdb)
 
 
 @given(data=st.data())

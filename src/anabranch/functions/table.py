@@ -70,7 +70,8 @@ def bind_aggregate(name: str, argument: Expr | None) -> AggregateCall:
             raise not_computable(argument.type)
         return AggregateCall(function, argument, argument.type)
     if kind not in {"integer", "float", "decimal"}:
-        raise ValueError(f"'{name.upper()}' expects a number, found {type_name(argument.type)}")
+        hint = "of the time between a and b, take UNIX_MICROS(b) - UNIX_MICROS(a)" if kind == "interval" else ""
+        raise ValueError(f"'{name.upper()}' expects a number, found {type_name(argument.type)}", hint)
     if function == "avg":
         return AggregateCall("avg", coerce(argument, DOUBLE), DOUBLE)
     argument = coerce(argument, canonical(argument.type))

@@ -63,7 +63,8 @@ def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
             return (Part(f"{name}.sum", position, "sum", WHOLE_SUM),)
         case "sum" if is_decimal(aggregate.type) and aggregate.type.precision == _LONGEST:
             return tuple(Part(f"{name}.word{word}", position, "sum", WHOLE_SUM, word) for word in (0, 1))
-        case ("min" | "max") as least if is_float(aggregate.type):
+        case ("min" | "max") as least if is_float(aggregate.type) or pa.types.is_duration(aggregate.type):
+            # Arrow has no least or greatest interval, and passes over NaN.
             return (Part(f"{name}.{least}", position, least, pa.int64()),)
         case other:
             return (Part(f"{name}.{other}", position, other, aggregate.type),)

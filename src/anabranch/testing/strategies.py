@@ -63,6 +63,18 @@ _THETAS = (
     "{a}.s <> {b}.s",
     "{a}.p % 2 = {b}.p % 2",
 )
+_OF_ANY_TYPE = (
+    "{last}.ts - {first}.ts",
+    "CASE WHEN {first}.x > 0 THEN {first}.ts - {last}.ts END",
+    "{last}.ts",
+    "CAST({first}.ts AS DATE)",
+    "{last}.x > 0",
+    "{first}.s",
+    "{first}.d",
+    "CAST({last}.d AS DECIMAL(38, 2))",
+    "{last}.y",
+)
+"""Arguments that COUNT, MIN and MAX take, one of each type."""
 _SMALL = (0, 0, 1, 2, None)
 _VALUES: tuple[tuple[object, ...], ...] = (
     _SMALL,
@@ -180,7 +192,12 @@ def grouped_queries(draw: st.DrawFn, streams: int, relations: int, *, plain: boo
     parts = _Parts(draw, streams, relations, slide)
     first, last = parts.names[0], parts.names[-1]
     keys = draw(
-        st.sampled_from([(), (f"{first}.x",), (f"{last}.s",), (f"{first}.x % 2", f"{last}.s"), (f"{first}.f",)])
+        st.sampled_from(
+            [
+                *((), (f"{first}.x",), (f"{last}.s",), (f"{first}.x % 2", f"{last}.s"), (f"{first}.f",)),
+                *((f"{last}.ts - {first}.ts",), (f"{first}.d", f"{last}.x > 0"), (f"CAST({last}.ts AS DATE)",)),
+            ]
+        )
     )
     aggregates = [
         "COUNT(*) AS n",
@@ -194,6 +211,12 @@ def grouped_queries(draw: st.DrawFn, streams: int, relations: int, *, plain: boo
         f"MIN({first}.f) AS lf",
         f"MAX({last}.f) AS hf",
     ]
+    of_any_type = [
+        f"{aggregate}({argument.format(first=first, last=last)}) AS v{i}{aggregate}"
+        for i, argument in enumerate(_OF_ANY_TYPE)
+        for aggregate in ("COUNT", "MIN", "MAX")
+    ]
+    aggregates += sorted(draw(st.sets(st.sampled_from(of_any_type), max_size=4)))
     if plain:
         aggregates += [f"SUM({first}.y * {last}.y) AS sy", f"AVG({first}.f) AS mf"]
         aggregates = sorted(draw(st.sets(st.sampled_from(aggregates), min_size=1, max_size=4)))

@@ -1,0 +1,128 @@
+"""Every aggregate over every type gives the batch answer, or the binder refuses it by name."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.cql import compile_query
+from anabranch.errors import BindError
+from anabranch.host.local import LocalHost
+from anabranch.plan.query import Query
+from anabranch.plan.text import parse
+from anabranch.schema import INTERVAL, TIMESTAMP, Field, Schema
+from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
+
+SECOND = 1_000_000
+VALUES: dict[pa.DataType, list[Any]] = {
+    pa.bool_(): [True, False],
+    pa.int8(): [1, -128, 127],
+    pa.int64(): [5, -(2**62), 2**62],
+    pa.float32(): [0.5, -0.25, float("inf")],
+    pa.float64(): [0.1, float("nan"), -0.0, 0.0, float("-inf")],
+    pa.decimal128(9, 2): [Decimal("1.50"), Decimal("-2.25")],
+    pa.decimal128(38, 10): [Decimal("1.50"), Decimal("-9e25"), Decimal("9e25")],
+    pa.string(): ["a", "", "b"],
+    pa.large_string(): ["a", "b"],
+    pa.date32(): [datetime.date(2020, 1, 1), datetime.date(1, 1, 1)],
+    TIMESTAMP: [5, -5, 2**52],
+    pa.timestamp("us"): [5, -5],
+    pa.timestamp("ms", tz="Europe/Rome"): [5, -5],
+    INTERVAL: [5, -5, 2**62, -(2**62)],
+    pa.duration("ms"): [5, -5],
+    pa.binary(): [b"a", b"\xff"],
+    pa.list_(pa.int64()): [[1], [2]],
+    pa.struct([("a", pa.int64())]): [{"a": 1}],
+    pa.map_(pa.string(), pa.int64()): [[("a", 1)]],
+    pa.decimal256(40, 2): [Decimal("1.50"), Decimal("2.50")],
+}
+NUMBERS = {kind for kind in VALUES if pa.types.is_integer(kind) or pa.types.is_floating(kind)}
+NUMBERS |= {kind for kind in VALUES if pa.types.is_decimal128(kind)}
+OPAQUE = {kind for kind in VALUES if pa.types.is_nested(kind)} | {pa.binary(), pa.decimal256(40, 2)}
+PLANS = ("(a b)", "([a] b)", "(a [b])", "([a] [b])")
+
+
+@pytest.mark.parametrize("aggregate", ["COUNT", "SUM", "AVG", "MIN", "MAX", "GROUP BY"])
+@pytest.mark.parametrize("kind", VALUES, ids=str)
+def test_an_aggregate_of_any_type_works_or_is_refused(kind: pa.DataType, aggregate: str) -> None:
+    is_taken = {
+        "COUNT": True,
+        "SUM": kind in NUMBERS,
+        "AVG": kind in NUMBERS,
+        "MIN": kind not in OPAQUE,
+        "MAX": kind not in OPAQUE,
+        "GROUP BY": kind not in OPAQUE,
+    }[aggregate]
+    if not is_taken:
+        with pytest.raises(BindError):
+            _query(kind, aggregate, "a.x")
+        return
+    query, rows = _query(kind, aggregate, "a.x"), _rows(kind)
+    for plan in PLANS:
+        _check(query, rows, plan)
+
+
+@pytest.mark.parametrize("aggregate", ["COUNT", "MIN", "MAX", "GROUP BY"])
+@pytest.mark.parametrize(
+    "argument", ["b.ts - a.ts", "(a.ts - b.ts) * 2", "-(b.ts - a.ts)", "CASE WHEN a.k = 1 THEN b.ts - a.ts END"]
+)
+def test_intervals_are_aggregated_and_survive_a_restart(tmp_path: Any, argument: str, aggregate: str) -> None:
+    query, rows = _query(pa.int64(), aggregate, argument), _rows(pa.int64())
+    for plan in PLANS:
+        _check(query, rows, plan, checkpoint=str(tmp_path / plan))
+
+
+def test_groups_are_chosen_by_an_interval() -> None:
+    query = _query(pa.int64(), "MAX", "b.ts - a.ts", " HAVING MAX(b.ts - a.ts) > INTERVAL 500 MILLISECONDS")
+    _check(query, _rows(pa.int64()), "([a] b)")
+
+
+@pytest.mark.parametrize("aggregate", ["SUM", "AVG"])
+def test_a_sum_of_intervals_says_what_to_write(aggregate: str) -> None:
+    with pytest.raises(BindError, match="UNIX_MICROS"):
+        _query(pa.int64(), aggregate, "b.ts - a.ts")
+
+
+def _query(kind: pa.DataType, aggregate: str, argument: str, having: str = "") -> Query:
+    catalog = Catalog()
+    for name in "ab":
+        catalog.register(StreamDeclaration(name, _schema(kind), "ts", 0))
+    windows = "a [RANGE 5 SECONDS SLIDE 2 SECONDS], b [RANGE 3 SECONDS SLIDE 2 SECONDS]"
+    if aggregate == "GROUP BY":
+        outputs, group = f"{argument} AS g", f" GROUP BY {argument}"
+    else:
+        outputs, group = f"{aggregate}({argument}) AS v", ""
+    text = f"SELECT WINDOW_END() AS e, {outputs}, COUNT(*) AS n FROM {windows} WHERE a.k = b.k{group}{having}"
+    return compile_query(text, catalog)
+
+
+def _schema(kind: pa.DataType) -> Schema:
+    return Schema((Field("ts", TIMESTAMP), Field("x", kind), Field("k", pa.int64())))
+
+
+def _rows(kind: pa.DataType) -> dict[str, pa.Table]:
+    values = [*VALUES[kind], None]
+    several = [values[number % len(values)] for number in range(9)]
+    tables = {}
+    for name, start in (("a", 0), ("b", SECOND // 2)):
+        times = pa.array([start + number * SECOND for number in range(9)], TIMESTAMP)
+        columns = [times, pa.array(several, kind), pa.array([1, 1, 2, 1, 1, 2, 2, 1, 1], pa.int64())]
+        tables[name] = pa.table(columns, schema=_schema(kind).to_arrow())
+    return tables
+
+
+def _check(query: Query, rows: dict[str, pa.Table], plan: str, checkpoint: str | None = None) -> None:
+    results = []
+    host = LocalHost(query, parse(plan), checkpoint=checkpoint)
+    for start in range(0, 9, 3):
+        if checkpoint is not None:
+            host = LocalHost(query, parse(plan), checkpoint=checkpoint)
+        results.append(host.step({name: table.slice(start, 3) for name, table in rows.items()}))
+    expected = batch_answer(query, rows)
+    assert expected
+    assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(results)))
