@@ -35,7 +35,7 @@ def test_a_host_that_forgets_its_state_is_found_out() -> None:
 
     class Forgetful(LocalHost):
         def migrate(self, plan: Plan, *_: object, **__: object) -> None:
-            self.__init__(self.query, plan)  # type: ignore[misc]
+            self.__init__(self.queries, plan)  # type: ignore[misc]
 
     broken = [check for check in MIGRATION_CHECKS if _fails(check, lambda query, plan: Forgetful(query, plan))]
     assert a_change_is_not_seen_in_any_batch in broken

@@ -116,11 +116,13 @@ def _found_again(engine: Engine, folder: Path) -> Engine:
 
     def fresh() -> Engine:
         arena = MappedArena(folder)
-        return Engine(engine.query, engine.plan, arena=arena, codes=codes, execution=engine.execution)
+        return Engine.alone(engine.only.query, engine.only.plan, arena=arena, codes=codes, execution=engine.execution)
 
     mapped = fresh()
-    answered = engine.groups.passed if engine.groups is not None else None
-    before = None if answered is None or engine.groups is None else (answered + 1) * engine.groups.grouping.slide
+    answered = engine.only.groups.passed if engine.only.groups is not None else None
+    before = (
+        None if answered is None or engine.only.groups is None else (answered + 1) * engine.only.groups.grouping.slide
+    )
     if engine.entrance is not None:
         before = engine.entrance.passed if engine.entrance.passed is not None else -(2**62)
     mapped.restore(engine.export(), before)

@@ -80,4 +80,4 @@ def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
 
 
 def _put_eddy(engine: Engine, batching: int | None) -> None:
-    engine.track = EddyTrack(engine.query.graph, engine.bases, engine.meter, batching=batching)  # type: ignore[assignment]
+    engine.only.track = EddyTrack(engine.only.query.graph, engine.bases, engine.meter, batching=batching)  # type: ignore[assignment]

@@ -95,17 +95,17 @@ def _change(data: st.DataObject, engine: Engine, drawn: DrawnQuery) -> None:
         event("aborted")
     if engine.is_migrating or not data.draw(st.integers(0, 1), "switch"):
         return
-    before, plan = engine.plan, data.draw(plans(drawn.relations, engine.query.graph.thetas), "new plan")
+    before, plan = engine.only.plan, data.draw(plans(drawn.relations, engine.only.query.graph.thetas), "new plan")
     strategies = [*STRATEGIES, "moving-state", "moving-state", "parallel-track", "parallel-track", "parallel-track"]
     strategy = data.draw(st.sampled_from(strategies), "strategy")
     try:
         engine.migrate(plan, strategy)
     except MigrationError:
         assert strategy in ("none", "pause-drain-resume")
-        assert engine.plan == before
+        assert engine.only.plan == before
         event(f"refused: {strategy}")
     else:
-        assert engine.plan == plan
+        assert engine.only.plan == plan
         if "#" in f"{before} {plan}":
             event("predicates are put off")
         event(f"{strategy}, {'under way' if engine.is_migrating else 'done'}")
@@ -123,11 +123,11 @@ def _found_again(engine: Engine) -> Engine:
     layout = json.loads(json.dumps(engine.layout()))
     other = _like(engine, engine.arena)
     other.reopen(layout)
-    assert other.plan == engine.plan
+    assert other.only.plan == engine.only.plan
     assert other.is_migrating == engine.is_migrating
     return other
 
 
 def _like(engine: Engine, arena: Arena) -> Engine:
     codes = {name: base.codes for name, base in engine.bases.items()}
-    return Engine(engine.query, engine.plan, arena=arena, codes=codes, owns=engine.owns)
+    return Engine.alone(engine.only.query, engine.only.plan, arena=arena, codes=codes, owns=engine.only.owns)

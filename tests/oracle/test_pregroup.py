@@ -96,18 +96,18 @@ def _change(data: st.DataObject, engine: Engine, plan: PhysicalPlan) -> None:
         event("aborted")
     if not engine.is_migrating and data.draw(st.integers(0, 2), "switch"):
         engine.migrate(plan, data.draw(st.sampled_from(["moving-state", "parallel-track"]), "strategy"))
-        assert engine.plan == plan
+        assert engine.only.plan == plan
         event("under way" if engine.is_migrating else "moved")
 
 
 def _found_again(engine: Engine) -> Engine:
     other = _like(engine, engine.arena)
     other.reopen(json.loads(json.dumps(engine.layout())))
-    assert other.plan == engine.plan
+    assert other.only.plan == engine.only.plan
     assert other.is_migrating == engine.is_migrating
     return other
 
 
 def _like(engine: Engine, arena: Arena) -> Engine:
     codes = {name: base.codes for name, base in engine.bases.items()}
-    return Engine(engine.query, engine.plan, arena=arena, codes=codes, owns=engine.owns)
+    return Engine.alone(engine.only.query, engine.only.plan, arena=arena, codes=codes, owns=engine.only.owns)

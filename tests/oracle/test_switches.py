@@ -19,7 +19,7 @@ from anabranch.host.local import LocalHost
 from anabranch.host.steering import Switch
 from anabranch.plan.difference import STRATEGIES
 from anabranch.plan.query import Query
-from anabranch.plan.slots import ALONE
+from anabranch.plan.query_set import ALONE
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import (
     Arrivals,
@@ -72,7 +72,7 @@ def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
             results.append(host.step(batch))
             # What a slot runs is what it was told, unless the engine refused it.
             for engine, wanted in zip(host._engines, host._plans[ALONE], strict=True):
-                assert engine.plan == wanted.plan
+                assert engine.only.plan == wanted.plan
     return rows_as_multiset(pa.concat_tables(results))
 
 
@@ -90,7 +90,7 @@ def _ask(data: st.DataObject, host: LocalHost, drawn: DrawnQuery) -> None:
     match data.draw(st.sampled_from(["", "change", "abort"] if _is_changing(host) else ["", "change"]), "ask"):
         case "change":
             slots = data.draw(st.one_of(st.none(), st.just([0])), "slots")
-            before, thetas = host.steering.plans, host.query.graph.thetas
+            before, thetas = host.steering.plans, host.queries.graph.thetas
             try:
                 plan, how = data.draw(plans(drawn.relations, thetas)), data.draw(HOW)
                 host.migrate(plan, how, slots, box_by_box=data.draw(st.booleans()))

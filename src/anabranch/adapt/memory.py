@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.library import Library
-from anabranch.plan.slots import ALONE
+from anabranch.plan.query_set import ALONE
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,8 @@ from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.runner import Changes, Listener, start_query
 from anabranch.host.spark.sinks.sink import Sink
-from anabranch.plan.bundle import BundlePlan
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
-from anabranch.plan.mesh import Plan
-from anabranch.plan.query import Query
+from anabranch.plan.query_set import Plans, QuerySet
 
 if TYPE_CHECKING:
     from anabranch.api.query import RegisteredStream
@@ -159,18 +157,18 @@ class RunSettings:
         self,
         session: Session,
         streams: Mapping[str, RegisteredStream],
-        query: Query,
-        plan: Plan | BundlePlan,
+        queries: QuerySet,
+        plans: Plans,
         sinks: Mapping[str, Sink],
         checkpoint: str,
         course: Course | Mapping[str, Course],
         execution: ExecutionModel = DEFAULT_EXECUTION,
     ) -> QueryHandle:
-        """Starts a query, or a bundle of them, by these settings; the session knows it from then on."""
+        """Starts a set of queries by these settings; the session knows it from then on."""
         running, runner = start_query(
             spark=self._spark,
-            query=query,
-            plan=plan,
+            queries=queries,
+            plans=plans,
             frames={name: stream.frame for name, stream in streams.items()},
             declarations={name: stream.declaration for name, stream in streams.items()},
             sinks=sinks,

@@ -14,8 +14,8 @@ from anabranch.errors import BundleError, SpecError
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.sinks.sink import Sink
 from anabranch.optimize import Choice
-from anabranch.plan.bundle import Bundle, BundlePlan, bundle, describe
 from anabranch.plan.execution import DEFAULT_EXECUTION
+from anabranch.plan.query_set import Plans, QuerySet, describe, together
 
 if TYPE_CHECKING:
     from anabranch.api.session import Session
@@ -50,7 +50,7 @@ class Together(RunSettings):
                     detail="queries that run together have one trigger, one checkpoint, one number of slots",
                     hint="say it of what together() returns" if said[0] != "an execution model" else "leave it out",
                 )
-        self._bundle: Bundle = bundle({name: writer.query._query for name, writer in self._writers.items()})
+        self._queries: QuerySet = together({name: writer.query._query for name, writer in self._writers.items()})
         self._streams: dict[str, RegisteredStream] = {}
         for name, writer in self._writers.items():
             for stream, registered in writer.query._streams.items():
@@ -67,7 +67,7 @@ class Together(RunSettings):
     def explanation(self) -> str:
         """What the queries share, what each asks beyond that, and the choice of its plan."""
         self._look_at_streams()
-        parts = [describe(self._bundle)]
+        parts = [describe(self._queries)]
         parts += [f"== {name} ==\n{writer.explanation()}" for name, writer in self._as_they_run.items()]
         return "\n\n".join(parts)
 
@@ -102,8 +102,8 @@ class Together(RunSettings):
         return self._run(
             self._session,
             self._streams,
-            self._bundle,
-            BundlePlan({name: first_plan(choice) for name, choice in choices.items()}),
+            self._queries,
+            Plans({name: first_plan(choice) for name, choice in choices.items()}),
             sinks,
             checkpoint,
             {name: writer.course(choices[name]) for name, writer in writers.items()},

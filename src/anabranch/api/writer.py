@@ -27,6 +27,7 @@ from anabranch.host.steering import Switch
 from anabranch.optimize import Choice
 from anabranch.plan.execution import DEFAULT_EXECUTION, execution_model
 from anabranch.plan.mesh import Plan, parse_plan
+from anabranch.plan.query_set import ALONE, alone, as_plans
 from anabranch.window import parse_duration
 
 if TYPE_CHECKING:
@@ -277,9 +278,9 @@ class ContinuousQueryWriter(RunSettings):
         return self._run(
             query._session,
             query._streams,
-            query._query,
-            first_plan(choice),
-            {"": sink},
+            alone(query._query),
+            as_plans(first_plan(choice)),
+            {ALONE: sink},
             checkpoint,
             self.course(choice),
             self._execution,

@@ -108,7 +108,7 @@ class Measured:
 def measure(load: Workload, plan: PhysicalPlan, *, seed: int, seconds: int) -> Measured:
     """A plan in its steady state: the windows are filled first, then some seconds are counted."""
     query = load.query()
-    engine = Engine(query, plan)
+    engine = Engine.alone(query, plan)
     filling = int(load.window / BATCH) + 2
     floors = dict.fromkeys(query.graph.names, 0)
     spent, counts = [], dict.fromkeys(FEATURES, 0.0)
@@ -117,7 +117,7 @@ def measure(load: Workload, plan: PhysicalPlan, *, seed: int, seconds: int) -> M
         for _ in engine.step(rows, floors):
             pass
         took = process_time() - started
-        step = engine.statistics()
+        step = engine.statistics().total
         floors = {name: int(batch.times[-1]) if len(batch) else floors[name] for name, batch in rows.items()}
         if number >= filling:
             spent.append(took)

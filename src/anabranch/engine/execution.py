@@ -35,13 +35,15 @@ from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena
 
 
-def in_order(results: Iterable[tuple[Int64Array, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """Results, each with its newest time, in order of these; those of one instant as they were found."""
-    found = list(results)
-    if not found:
-        return
-    order = np.argsort(np.concatenate([newest for newest, _ in found]), kind="stable")
-    yield from pa.Table.from_batches([batch for _, batch in found]).take(pa.array(order)).combine_chunks().to_batches()
+def in_order(results: Iterable[tuple[str, Int64Array, pa.RecordBatch]]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Results of each query in the order of their newest times; those of one instant as they were found."""
+    by_query: dict[str, list[tuple[Int64Array, pa.RecordBatch]]] = {}
+    for name, newest, batch in results:
+        by_query.setdefault(name, []).append((newest, batch))
+    for name, found in by_query.items():
+        order = np.argsort(np.concatenate([newest for newest, _ in found]), kind="stable")
+        ordered = pa.Table.from_batches([batch for _, batch in found]).take(pa.array(order))
+        yield from ((name, batch) for batch in ordered.combine_chunks().to_batches())
 
 
 class Entrance:

@@ -16,7 +16,7 @@ complete a combination with it. The paper proves the same for one execution mode
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,23 +25,8 @@ from anabranch.engine.compile import JoinProgram
 from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import WindowJoin, keep, passing
 from anabranch.engine.track import PlanTrack, least_outside
-from anabranch.plan.difference import FilteredState, StateMatching, Strategy
+from anabranch.plan.difference import FilteredState, StateMatching
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, kept
-
-
-@dataclass(frozen=True)
-class Migrated:
-    """What a change of plan did between two steps."""
-
-    strategy: Strategy
-    moved: tuple[str, ...]
-    """Intermediate states handed over, by their shape in the new plan."""
-    recomputed: Mapping[str, int]
-    """Intermediate states computed, with the rows they got."""
-    seconds: float
-    """Wall clock during which no step could run."""
-    filtered: tuple[str, ...] = ()
-    """Of the intermediate states computed, those that an old one was filtered for."""
 
 
 def fill(track: PlanTrack, matching: StateMatching, old: PlanTrack, floors: Mapping[str, int]) -> dict[str, int]:

@@ -27,6 +27,7 @@ from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import WindowJoin, keep
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.engine.state.ring import Index
 from anabranch.engine.track import PlanTrack, Way, least_outside, rise
 from anabranch.plan.difference import Box, Content, boxes
 from anabranch.plan.mesh import Mesh, Plan
@@ -97,6 +98,13 @@ class ParallelTrack:
     def is_over(self) -> bool:
         """No old part is left in any input of a box."""
         return all(state.ring.first >= self.marks[name] for name, state in self._inputs.items())
+
+    def indexes(self, relation: str) -> tuple[Index, ...]:
+        """The indexes of a base state that one of the plans looks into."""
+        return (*self.old.indexes(relation), *self.new.indexes(relation))
+
+    def retain_indexes(self) -> None:
+        """Keeps every index: both plans are at work."""
 
     def layout(self) -> dict[str, Any]:
         mesh = None if self.mesh is None else str(self.mesh)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from anabranch.engine.batch import RelationBatch
-from anabranch.plan.query import Query
+from anabranch.plan.join_graph import JoinGraph
 
 SLICE_ROWS = 1 << 15
 """A batch is not cut into slices smaller than this on average; a slice has a fixed cost of its own."""
@@ -45,13 +45,13 @@ def slices(batches: Mapping[str, RelationBatch], longest_range: int) -> Iterator
 
 
 def floors_after(
-    part: Slice, batches: Mapping[str, RelationBatch], floors: Mapping[str, int], query: Query
+    part: Slice, batches: Mapping[str, RelationBatch], floors: Mapping[str, int], graph: JoinGraph
 ) -> dict[str, int]:
     """Floors inside a batch: what is still unread of it, and what later batches may still bring."""
     inside = dict(floors)
     for name, batch in batches.items():
         if len(batch):
-            later = int(batch.times[-1]) - query.graph.relation(name).disorder
+            later = int(batch.times[-1]) - graph.relation(name).disorder
             read = part.read[name]
             unread = int(batch.times[read]) if read < len(batch) else later
             inside[name] = max(floors[name], min(later, unread))

@@ -24,6 +24,7 @@ from anabranch.engine.ownership import Ownership
 from anabranch.engine.state.arena import Arena
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.engine.state.ring import Index
 from anabranch.plan.difference import Content, contents
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, kept, shape
 from anabranch.plan.query import Query
@@ -141,10 +142,12 @@ class PlanTrack:
             "intermediates": {name: state.layout() for name, state in self.intermediates.items()},
         }
 
+    def indexes(self, relation: str) -> tuple[Index, ...]:
+        """The indexes of a base state that this plan looks into."""
+        return self.program.indexes[relation]
+
     def retain_indexes(self) -> None:
-        """Takes back every index, of base and intermediate states, that this plan does not look into."""
-        for name, base in self.bases.items():
-            base.retain(self.program.indexes[name])
+        """Gives back every index of an intermediate state that this plan does not look into."""
         for name, state in self.intermediates.items():
             state.retain(self.program.indexes[name])
 

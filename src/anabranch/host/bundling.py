@@ -1,12 +1,9 @@
-"""Queries that run together as a host sees them: who steers their plans, and whose result is whose."""
+"""Who steers the plans of a set of queries."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from anabranch.adapt.loop import Means
 from anabranch.adapt.memory import Memory
@@ -15,11 +12,11 @@ from anabranch.adapt.settings import Settings
 from anabranch.errors import BundleError, MigrationError
 from anabranch.host.meshing import Staging
 from anabranch.host.steering import Steering, Switch
-from anabranch.plan.bundle import Bundle, BundlePlan
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
-from anabranch.plan.slots import ALONE, SlotPlan, SlotPlans
+from anabranch.plan.query_set import ALONE, Plans, QuerySet
+from anabranch.plan.slots import SlotPlan, SlotPlans
 from anabranch.stats.report import SlotReports
 
 
@@ -36,7 +33,7 @@ class Course:
     """Whether a restart begins with the plan that the last batch had, and not with the one it is given."""
 
 
-class BundleSteering:
+class SetSteering:
     """The steering of each query of a run; their records bear the query's name where there are several."""
 
     def __init__(self, each: Mapping[str, Steering]) -> None:
@@ -48,10 +45,9 @@ class BundleSteering:
         return {name: steering.plans for name, steering in self.each.items()}
 
     @property
-    def plan(self) -> Plan | BundlePlan:
-        """The plan that most slots have; of queries that run together, the plan of each."""
-        plans = {name: steering.plan for name, steering in self.each.items()}
-        return plans[ALONE] if ALONE in plans else BundlePlan(plans)
+    def most_plans(self) -> Plans:
+        """The plan of each query that most slots have."""
+        return Plans({name: steering.plan for name, steering in self.each.items()})
 
     @property
     def is_named(self) -> bool:
@@ -114,19 +110,16 @@ class BundleSteering:
 
 
 def make_steering(
-    query: Query, plan: Plan | BundlePlan, partitioning: Partitioning, course: Course | Mapping[str, Course]
-) -> BundleSteering:
-    """Who steers the queries of a run: each by the course of its name, or all by the one given."""
-    queries = {member.name: member.query for member in query.members} if isinstance(query, Bundle) else {ALONE: query}
-    plans = _by_name(plan)
-    courses = dict.fromkeys(queries, course) if isinstance(course, Course) else course
-    return BundleSteering(
-        {name: _steering(each, plans[name], partitioning, courses[name]) for name, each in queries.items()}
+    queries: QuerySet, plans: Plans, partitioning: Partitioning, course: Course | Mapping[str, Course]
+) -> SetSteering:
+    """Who steers the queries of a set: each by the course of its name, or all by the one given."""
+    courses = dict.fromkeys(queries.names, course) if isinstance(course, Course) else course
+    return SetSteering(
+        {
+            member.name: _steering(member.query, plans[member.name], partitioning, courses[member.name])
+            for member in queries.members
+        }
     )
-
-
-def _by_name(plan: Plan | BundlePlan) -> Mapping[str, Plan]:
-    return plan.plans if isinstance(plan, BundlePlan) else {ALONE: plan}
 
 
 def _steering(query: Query, plan: Plan, partitioning: Partitioning, course: Course) -> Steering:
@@ -134,23 +127,10 @@ def _steering(query: Query, plan: Plan, partitioning: Partitioning, course: Cour
     return Steering(query, plan, partitioning, adapt=adapt, means=means, switches=switches, staging=staging)
 
 
-def resumed(
-    plan: Plan | BundlePlan, course: Course | Mapping[str, Course], left: Mapping[str, str]
-) -> Plan | BundlePlan:
+def resumed(plans: Plans, course: Course | Mapping[str, Course], left: Mapping[str, str]) -> Plans:
     """The plans to begin with after a batch that left some plans: queries that go on take the plan of that batch."""
-    begin = dict(_by_name(plan))
+    begin = dict(plans.plans)
     for name, text in left.items():
         if name in begin and (course if isinstance(course, Course) else course[name]).goes_on:
             begin[name] = parse_plan(text)
-    return begin[ALONE] if ALONE in begin else BundlePlan(begin)
-
-
-def by_query(results: pa.Table) -> dict[str, pa.Table]:
-    """The results of a bundle, which stand in a column of their query each, as a table for each query."""
-    return {name: _own(results.column(name)) for name in results.column_names}
-
-
-def _own(column: pa.ChunkedArray) -> pa.Table:
-    kept = column.filter(pc.is_valid(column)).combine_chunks()
-    fields = list(column.type)
-    return pa.Table.from_arrays(kept.flatten(), schema=pa.schema(fields))
+    return Plans(begin)

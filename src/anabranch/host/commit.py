@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from anabranch.engine.engine import expiry
+from anabranch.engine.expiry import expiry
 from anabranch.host.clock import Clocks
 from anabranch.host.slot import SlotTask
 from anabranch.host.store import Manifest, RowFile, new_attempt
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.query import Query
+from anabranch.plan.query_set import QuerySet
 from anabranch.plan.slots import SlotPlans, most_frequent
 from anabranch.stats.report import SlotReports
 from anabranch.window import FOREVER
@@ -24,42 +24,42 @@ COMPACT_FILES_ALWAYS = 256
 """With this many it is compacted anyway: a restart must not open files without end."""
 
 
-def relation_floors(query: Query, clocks: Clocks) -> dict[str, int]:
+def relation_floors(queries: QuerySet, clocks: Clocks) -> dict[str, int]:
     """The floor of each relation's stream."""
-    return {relation.name: clocks.streams[relation.stream].floor for relation in query.graph.relations}
+    return {relation.name: clocks.streams[relation.stream].floor for relation in queries.graph.relations}
 
 
-def newest_by_stream(query: Query, reports: SlotReports) -> dict[str, int]:
+def newest_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
     """The largest event time that the slots received, for each stream that had any."""
     newest: dict[str, int] = {}
     for report in reports.values():
         for name, time in [*report.newest.items(), *report.rejected.items()]:
-            stream = query.graph.relation(name).stream
+            stream = queries.graph.relation(name).stream
             newest[stream] = max(time, newest.get(stream, time))
     return newest
 
 
-def rows_by_stream(query: Query, reports: SlotReports) -> dict[str, int]:
+def rows_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
     """The rows of each stream that the slots admitted."""
-    return _by_stream(query, [report.rows for report in reports.values()])
+    return _by_stream(queries, [report.rows for report in reports.values()])
 
 
-def late_by_stream(query: Query, reports: SlotReports) -> dict[str, int]:
+def late_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
     """The late rows of each stream."""
-    return _by_stream(query, [report.late for report in reports.values()])
+    return _by_stream(queries, [report.late for report in reports.values()])
 
 
-def _by_stream(query: Query, counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+def _by_stream(queries: QuerySet, counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """Adds up counts by relation; of a stream that a self-join reads several times, the largest count is taken."""
-    totals = {relation.stream: 0 for relation in query.graph.relations}
-    for relation in query.graph.relations:
+    totals = {relation.stream: 0 for relation in queries.graph.relations}
+    for relation in queries.graph.relations:
         count = sum(each.get(relation.name, 0) for each in counts)
         totals[relation.stream] = max(count, totals[relation.stream])
     return totals
 
 
 def next_task(
-    query: Query,
+    queries: QuerySet,
     plans: SlotPlans,
     partitioning: Partitioning,
     batch: int,
@@ -70,13 +70,13 @@ def next_task(
 ) -> SlotTask:
     """A new attempt at a batch, from the state that the last manifest left; `clocks_after` if they are known yet."""
     return SlotTask(
-        query=query,
+        queries=queries,
         plans=plans,
         partitioning=partitioning,
         batch=batch,
         attempt=new_attempt(),
         after=manifest.attempt if manifest else None,
-        floors=relation_floors(query, clocks),
+        floors=relation_floors(queries, clocks),
         answered_before=clocks.watermark,
         watermark=clocks_after.watermark if clocks_after else None,
         files=manifest.files if manifest else (),
@@ -88,12 +88,12 @@ def next_task(
 
 def next_manifest(task: SlotTask, reports: SlotReports, clocks: Clocks) -> Manifest:
     """The manifest of a batch: older files that still hold live rows, and this batch's."""
-    lows = expiry(task.query, relation_floors(task.query, clocks), task.execution)
+    lows = expiry(task.queries, relation_floors(task.queries, clocks), task.execution)
     replaced = {slot for slot in task.compacting if slot in reports}
     kept = [
         (file, task.partitionings[file.partitioning])
         for file in task.files
-        if is_alive(task.query, file, lows)
+        if is_alive(task.queries, file, lows)
         and not (file.slot in replaced and task.partitionings[file.partitioning] == task.partitioning)
     ]
     # Once every slot has been compacted, nothing of an older partitioning is needed any more.
@@ -114,10 +114,10 @@ def next_manifest(task: SlotTask, reports: SlotReports, clocks: Clocks) -> Manif
     return Manifest(task.batch, task.attempt, clocks, files, partitionings, plans)
 
 
-def is_alive(query: Query, file: RowFile, lows: Mapping[str, int]) -> bool:
+def is_alive(queries: QuerySet, file: RowFile, lows: Mapping[str, int]) -> bool:
     """True when some row of the file may still be part of a result."""
     for name, newest in file.newest.items():
-        window = query.graph.relation(name).window.range
+        window = queries.graph.relation(name).window.range
         if newest + (FOREVER if window is None else window) >= lows[name]:
             return True
     return False

@@ -31,9 +31,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from anabranch.engine.engine import Engine
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import PlanError
-from anabranch.host.slot import SlotEngine, SlotTask, bring_to, can_reach, make_engine, rebuild
+from anabranch.host.slot import SlotTask, bring_to, can_reach, make_engine, rebuild
 from anabranch.host.store import Store
 from anabranch.stats.report import PlanChange
 
@@ -62,7 +63,7 @@ class OpenEngine:
     It has the task's plans, or is on its way to them; `changes` says what was done for that just now, by query.
     """
 
-    engine: SlotEngine
+    engine: Engine
     arrays: str
     was_hot: bool
     changes: Mapping[str, PlanChange] = field(default_factory=dict)

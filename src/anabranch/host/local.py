@@ -32,16 +32,17 @@ from anabranch.host.clock import Clocks
 from anabranch.host.commit import late_by_stream, next_manifest, next_task, rows_by_stream
 from anabranch.host.memory import keep, recall
 from anabranch.host.meshing import Staging
-from anabranch.host.slot import Opening, SlotEngine, SlotTask, advance, bring_to, drain, make_engine, rebuild
+from anabranch.host.results import ResultLayout
+from anabranch.host.slot import Opening, SlotTask, advance, bring_to, drain, make_engine, rebuild
 from anabranch.host.steering import Switch
 from anabranch.host.store import Manifest, Store
 from anabranch.host.wire import WireLayout, wire_layout
-from anabranch.plan.bundle import BundlePlan, partitioning_of
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
-from anabranch.plan.join_graph import Relation
+from anabranch.plan.join_graph import JoinGraph, Relation
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import row_code
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import Plans, QuerySet, as_plans, as_set, partitioning_of
 from anabranch.plan.slots import SlotPlans
 from anabranch.schema import is_fixed_width, is_text
 from anabranch.stats.report import SlotReport, SlotReports, merged_statistics
@@ -49,7 +50,7 @@ from anabranch.stats.step import StepStatistics
 
 
 class LocalHost:
-    """A running query, or a bundle of them; feed it one micro-batch at a time.
+    """A running query, or a set of them; feed it one micro-batch at a time.
 
     >>> host = LocalHost(query, plan, slots=2)                        # doctest: +SKIP
     >>> results = host.step({"orders": orders, "payments": payments})  # doctest: +SKIP
@@ -57,8 +58,8 @@ class LocalHost:
 
     def __init__(
         self,
-        query: Query,
-        plan: Plan | BundlePlan,
+        query: Query | QuerySet,
+        plan: Plan | Plans,
         *,
         slots: int = 1,
         checkpoint: str | None = None,
@@ -70,23 +71,23 @@ class LocalHost:
         execution: ExecutionModel = DEFAULT_EXECUTION,
         staging: Staging | None = None,
     ) -> None:
-        self.query = query
+        self.queries = queries = as_set(query)
         self.execution = execution
-        self.partitioning = partitioning_of(query, slots)
+        self.partitioning = partitioning_of(queries, slots)
         self.idle_timeouts = idle_timeouts or {}
         self.now = now
         self.statistics = StepStatistics()
-        self.late: dict[str, int] = dict.fromkeys(self.query.graph.streams, 0)
+        self.late: dict[str, int] = dict.fromkeys(self.queries.graph.streams, 0)
         self._store = Store(checkpoint) if checkpoint is not None else None
         self._manifest: Manifest | None = None
         if self._store is not None:
-            self._store.open(query, execution)
+            self._store.open(queries, execution)
             self._manifest = self._store.latest()
         manifest = self._manifest
         self.batch = manifest.batch + 1 if manifest else 0
-        self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self.query.graph.streams, now())
+        self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self.queries.graph.streams, now())
         course = Course(adapt, means, tuple(switches), staging)
-        self.steering = make_steering(query, plan, self.partitioning, course)
+        self.steering = make_steering(queries, as_plans(plan), self.partitioning, course)
         self._records: list[Record] = []
         self.seconds_adapting = 0.0
         self._plans = self.steering.plans
@@ -106,9 +107,9 @@ class LocalHost:
                 "the query has ended: a batch failed half-way",
                 hint="start it again; with a checkpoint it goes on after the last committed batch",
             )
-        _refuse_misfits(self.query, rows)
-        layout = wire_layout(self.query, self.partitioning)
-        present = [relation for relation in self.query.graph.relations if relation.stream in rows]
+        _refuse_misfits(self.queries.graph, rows)
+        layout = wire_layout(self.queries, self.partitioning)
+        present = [relation for relation in self.queries.graph.relations if relation.stream in rows]
         read = self._threads.map(lambda relation: self._read(relation, layout, rows[relation.stream]), present)
         clocks = self._clocks_after(rows)
         arrived = {relation.name: batch for relation, batch in zip(present, read, strict=True)}
@@ -123,14 +124,14 @@ class LocalHost:
         self._is_broken = True
         steps = list(self._threads.map(step_slot, range(self.partitioning.slots)))
         reports = {slot: report for slot, (_, report) in enumerate(steps)}
-        answer = self._finished(self._engines[0], [batch for batches, _ in steps for batch in batches])
-        for stream, count in late_by_stream(self.query, reports).items():
+        answer = self._finished([batch for batches, _ in steps for batch in batches])
+        for stream, count in late_by_stream(self.queries, reports).items():
             self.late[stream] += count
         self.statistics = merged_statistics(reports.values())
         earlier, self.clocks = self.clocks, clocks
         self._commit(task, reports, clocks)
         started = perf_counter()
-        waiting = sum(rows_by_stream(self.query, reports).values())
+        waiting = sum(rows_by_stream(self.queries, reports).values())
         seconds, behind = clocks.seconds_since(earlier), clocks.seconds_behind(self.now())
         records = self.steering.after(self.batch, reports, seconds, waiting, behind)
         if self._store is not None:
@@ -142,9 +143,9 @@ class LocalHost:
         return answer
 
     @property
-    def plan(self) -> Plan | BundlePlan:
-        """The plan of the latest batch, or the one that most slots had."""
-        return self.steering.plan
+    def plan(self) -> Plan | Plans:
+        """The plan of the latest batch, or the one that most slots had; of named queries, those of each."""
+        return self.steering.most_plans.unwrapped
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -178,17 +179,17 @@ class LocalHost:
                 self._store.note(record)
 
     def _clocks_after(self, rows: Mapping[str, pa.Table]) -> Clocks:
-        newest: dict[str, int | None] = dict.fromkeys(self.query.graph.streams)
-        for relation in self.query.graph.relations:
+        newest: dict[str, int | None] = dict.fromkeys(self.queries.graph.streams)
+        for relation in self.queries.graph.relations:
             if relation.stream in rows:
                 times = _times(_flat(rows[relation.stream].column(relation.event_time)))
                 newest[relation.stream] = int(times.max()) if len(times) else None
-        disorder = {relation.stream: relation.disorder for relation in self.query.graph.relations}
+        disorder = {relation.stream: relation.disorder for relation in self.queries.graph.relations}
         return self.clocks.advance(newest, disorder, self.now(), self.idle_timeouts)
 
     def _task(self, clocks_after: Clocks) -> SlotTask:
         return next_task(
-            self.query,
+            self.queries,
             self._plans,
             self.partitioning,
             self.batch,
@@ -208,9 +209,10 @@ class LocalHost:
         """The rows that a slot needs."""
         return batch if cells is None else batch.take(rows_for_slot(self.partitioning, relation, cells, slot))
 
-    def _finished(self, engine: SlotEngine, results: list[pa.RecordBatch]) -> pa.Table:
-        table = pa.Table.from_batches(results, engine.result_schema())
-        return table if self.query.grouping is None else finish(self.query, table)
+    def _finished(self, results: list[pa.RecordBatch]) -> pa.Table:
+        table = pa.Table.from_batches(results, ResultLayout(self.queries).parts)
+        grouped = self.queries.grouped
+        return table if grouped is None else finish(grouped, table)
 
     def _commit(self, task: SlotTask, reports: SlotReports, clocks: Clocks) -> None:
         if self._store is None:
@@ -220,18 +222,18 @@ class LocalHost:
         self._store.collect((self._manifest, before) if before else (self._manifest,))
 
 
-def _refuse_misfits(query: Query, rows: Mapping[str, pa.Table]) -> None:
+def _refuse_misfits(graph: JoinGraph, rows: Mapping[str, pa.Table]) -> None:
     """Before anything is taken: only streams of the query, each with the columns that it reads."""
-    streams = query.graph.streams
+    streams = graph.streams
     if unknown := sorted(set(rows) - set(streams)):
         raise BatchError(
             f"the batch has rows of '{unknown[0]}', which the query does not read",
             hint=f"give tables under the names of its streams: {', '.join(streams)}",
         )
-    for relation in query.graph.relations:
+    for relation in graph.relations:
         if relation.stream not in rows:
             continue
-        expressions = [key.expression(relation.name) for key in query.graph.keys_of([relation.name])]
+        expressions = [key.expression(relation.name) for key in graph.keys_of([relation.name])]
         expressions += [relation.filter] if relation.filter is not None else []
         read = [relation.event_time, *relation.schema.names, *(c.name for e in expressions for c in columns(e))]
         found = rows[relation.stream].column_names
@@ -259,7 +261,7 @@ def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> R
         accepted = pa.array(kept)
         flat = {name: values.filter(accepted) for name, values in flat.items()}
     times = _times(flat[relation.event_time])
-    keys = {key.name: key for key in layout.query.graph.keys_of([relation.name])}
+    keys = {key.name: key for key in layout.queries.graph.keys_of([relation.name])}
     codes = {}
     for code in layout.codes[relation.name]:
         if code == row_code(relation.name):

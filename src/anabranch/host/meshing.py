@@ -34,6 +34,7 @@ from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import alone
 from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
@@ -69,11 +70,11 @@ def learn_from_rows(
     `held` are the rows that each state will hold. A sample is thinner or shorter than that, so a row finds fewer
     partners in it than it will: what probes find is counted in proportion.
     """
-    layout = wire_layout(query, choose_partitioning(query.graph, 1))
-    engine = Engine(replace(query, grouping=None), mjoin(query.graph.names), codes=layout.codes)
+    layout = wire_layout(alone(query), choose_partitioning(query.graph, 1))
+    engine = Engine.alone(replace(query, grouping=None), mjoin(query.graph.names), codes=layout.codes)
     engine.restore(_alive(query, rows), None)
     factors = {name: held[name] / base.ring.live for name, base in engine.bases.items() if base.ring.live}
-    return learn(query.graph, [_in_proportion(seen, factors) for seen in take_profiles(engine)], seed)
+    return learn(query.graph, [_in_proportion(seen, factors) for seen in take_profiles(engine.only)], seed)
 
 
 def learn(graph: JoinGraph, seen: Iterable[OperatorProfile], seed: int, current: Plan | None = None) -> LearntMesh:

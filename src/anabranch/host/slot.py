@@ -15,36 +15,37 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import RelationBatch, joined
-from anabranch.engine.engine import Engine, expiry
+from anabranch.engine.engine import Engine
+from anabranch.engine.expiry import expiry
 from anabranch.engine.ownership import needed_in, owner_test
 from anabranch.engine.parallel_track import ParallelTrack
-from anabranch.engine.shared import SharedEngine
+from anabranch.engine.query_engine import QueryEngine
 from anabranch.engine.state.arena import Arena
 from anabranch.errors import HostError, MigrationError
 from anabranch.host.profiles import take_profiles
+from anabranch.host.results import ResultLayout
 from anabranch.host.store import RowFile, Store, rows_name
 from anabranch.host.wire import wire_layout
-from anabranch.plan.bundle import Bundle, BundlePlan
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.query import Query
-from anabranch.plan.slots import ALONE, SlotPlan, SlotPlans
-from anabranch.stats.report import Migrated, PlanChange, QueryReport, RowsWritten, SlotReport
+from anabranch.plan.query_set import Plans, QuerySet
+from anabranch.plan.slots import SlotPlan, SlotPlans
+from anabranch.stats.report import PlanChange, QueryReport, RowsWritten, SlotReport
 from anabranch.stats.step import StepStatistics
 from anabranch.window import FOREVER
 
 
 @dataclass(frozen=True)
 class SlotTask:
-    """A step of all slots of a query: their plans and the state it starts from."""
+    """A step of all slots of a set of queries: their plans and the state it starts from."""
 
-    query: Query
+    queries: QuerySet
     plans: SlotPlans
     partitioning: Partitioning
     batch: int
@@ -73,7 +74,6 @@ class SlotTask:
         return rows_name(self.batch, slot, self.attempt)
 
 
-SlotEngine: TypeAlias = Engine | SharedEngine
 UNCHANGED = PlanChange()
 
 
@@ -92,61 +92,61 @@ class Opening:
 NOTHING_OPENED = Opening()
 
 
-def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> SlotEngine:
-    """A fresh engine of the slot, with the task's plan."""
-    query, codes = task.query, wire_layout(task.query, task.partitioning).codes
-    if isinstance(query, Bundle):
-        owners = {each.name: owner_test(task.partitioning, slot, each.query.graph.names) for each in query.members}
-        plan = BundlePlan({name: wanted.plan for name, wanted in task.of_slot(slot).items()})
-        return SharedEngine(query, plan, arena=arena, codes=codes, owns=owners)
-    owns = owner_test(task.partitioning, slot, query.graph.names)
-    return Engine(query, task.plans[ALONE][slot].plan, arena=arena, codes=codes, owns=owns, execution=task.execution)
+def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> Engine:
+    """A fresh engine of the slot, with the task's plans."""
+    return Engine(
+        task.queries,
+        Plans({name: wanted.plan for name, wanted in task.of_slot(slot).items()}),
+        arena=arena,
+        codes=wire_layout(task.queries, task.partitioning).codes,
+        owns={
+            member.name: owner_test(task.partitioning, slot, member.query.graph.names)
+            for member in task.queries.members
+        },
+        execution=task.execution,
+    )
 
 
-def can_reach(engine: SlotEngine, task: SlotTask, slot: int) -> bool:
-    """True when the engine has the task's plan, or can change to it without being rebuilt."""
-    if isinstance(engine, SharedEngine):
-        return all(_can_reach(engine.engines[name], wanted) for name, wanted in task.of_slot(slot).items())
-    return _can_reach(engine, task.plans[ALONE][slot])
+def can_reach(engine: Engine, task: SlotTask, slot: int) -> bool:
+    """True when each query has the task's plan, or can change to it without being rebuilt."""
+    return all(_can_reach(engine.engines[name], wanted) for name, wanted in task.of_slot(slot).items())
 
 
-def _can_reach(engine: Engine, wanted: SlotPlan) -> bool:
+def _can_reach(engine: QueryEngine, wanted: SlotPlan) -> bool:
     track = engine.track
     return engine.plan == wanted.plan or not isinstance(track, ParallelTrack) or track.leaving == wanted.plan
 
 
-def bring_to(engine: SlotEngine, task: SlotTask, slot: int) -> dict[str, PlanChange]:
-    """Brings the engine of each query to the task's plan, or on its way to it; returns what was done.
+def bring_to(engine: Engine, task: SlotTask, slot: int) -> dict[str, PlanChange]:
+    """Brings each query to the task's plan, or on its way to it; returns what was done.
 
     An engine that refuses a plan goes on with the one that it has.
     """
-    if isinstance(engine, SharedEngine):
-        return {name: _bring_to(engine.engines[name], wanted) for name, wanted in task.of_slot(slot).items()}
-    return {ALONE: _bring_to(engine, task.plans[ALONE][slot])}
+    return {name: _bring_to(engine, name, wanted) for name, wanted in task.of_slot(slot).items()}
 
 
-def _bring_to(engine: Engine, wanted: SlotPlan) -> PlanChange:
-    if engine.plan != wanted.plan and engine.is_migrating:
+def _bring_to(engine: Engine, query: str, wanted: SlotPlan) -> PlanChange:
+    mine = engine.engines[query]
+    if mine.plan != wanted.plan and mine.is_migrating:
         # Where the change is made box by box, the plan that it leaves may not be the one to go back to.
-        engine.abort_migration()
-    if engine.plan == wanted.plan:
+        engine.abort_migration(query)
+    if mine.plan == wanted.plan:
         return PlanChange()
     try:
-        done = engine.migrate(wanted.plan, wanted.strategy)
+        return PlanChange(engine.migrate(wanted.plan, wanted.strategy, query))
     except MigrationError as error:
         return PlanChange(refused=error.message)
-    return PlanChange(Migrated(done.strategy, done.moved, done.recomputed, done.seconds, done.filtered))
 
 
-def rebuild(engine: SlotEngine, task: SlotTask, slot: int, store: Store) -> None:
+def rebuild(engine: Engine, task: SlotTask, slot: int, store: Store) -> None:
     """Brings a fresh engine to the state after the batch before the task's, from durable base rows."""
-    layout = wire_layout(task.query, task.partitioning)
-    parts: dict[str, list[RelationBatch]] = {name: [] for name in task.query.graph.names}
+    layout = wire_layout(task.queries, task.partitioning)
+    parts: dict[str, list[RelationBatch]] = {name: [] for name in task.queries.graph.names}
     for file in task.files:
         written_by = task.partitionings[file.partitioning]
         if written_by == task.partitioning and file.slot != slot:
             continue
-        batches = wire_layout(task.query, written_by).split(store.read_rows(file.name))
+        batches = wire_layout(task.queries, written_by).split(store.read_rows(file.name))
         for name, batch in batches.items():
             if len(batch):
                 mine = _alive(task, name, batch)
@@ -158,7 +158,7 @@ def rebuild(engine: SlotEngine, task: SlotTask, slot: int, store: Store) -> None
 
 
 def advance(
-    engine: SlotEngine,
+    engine: Engine,
     task: SlotTask,
     slot: int,
     arrived: Mapping[str, RelationBatch],
@@ -181,15 +181,18 @@ def advance(
             newest[name] = int(batch.times.max())
             _refuse_beyond_all_windows(name, newest[name])
     admitting = perf_counter() - started
-    yield from (batch for batch in engine.step(admitted, task.floors, task.watermark) if batch.num_rows)
+    layout = ResultLayout(task.queries)
+    for query, batch in engine.step(admitted, task.floors, task.watermark):
+        if batch.num_rows:
+            yield layout.wrap(query, batch)
     kept = engine.export() if slot in task.compacting else admitted
-    statistics, by_query = _statistics(engine)
+    statistics, wanted = engine.statistics(), task.of_slot(slot)
     report = SlotReport(
         queries={
-            name: _query_report(member, task.plans[name][slot], by_query[name], opening.changes.get(name, UNCHANGED))
-            for name, member in _members(engine).items()
+            name: _query_report(each, wanted[name], statistics.queries[name], opening.changes.get(name, UNCHANGED))
+            for name, each in engine.engines.items()
         },
-        statistics=statistics,
+        statistics=statistics.total,
         rows=rows,
         late=late,
         newest=newest,
@@ -199,20 +202,8 @@ def advance(
         file=None if store is None else _written(kept),
     )
     if store is not None:
-        store.write_rows(task.rows_name(slot), wire_layout(task.query, task.partitioning).join(kept), report)
+        store.write_rows(task.rows_name(slot), wire_layout(task.queries, task.partitioning).join(kept), report)
     return report
-
-
-def _members(engine: SlotEngine) -> dict[str, Engine]:
-    return engine.engines if isinstance(engine, SharedEngine) else {ALONE: engine}
-
-
-def _statistics(engine: SlotEngine) -> tuple[StepStatistics, dict[str, StepStatistics]]:
-    """The statistics of the slot, and those of each query."""
-    if isinstance(engine, SharedEngine):
-        return engine.statistics()
-    own = engine.statistics()
-    return own, {ALONE: own}
 
 
 def _written(rows: Mapping[str, RelationBatch]) -> RowsWritten:
@@ -230,7 +221,7 @@ def _refuse_beyond_all_windows(relation: str, time: int) -> None:
         )
 
 
-def _query_report(engine: Engine, wanted: SlotPlan, statistics: StepStatistics, change: PlanChange) -> QueryReport:
+def _query_report(engine: QueryEngine, wanted: SlotPlan, statistics: StepStatistics, change: PlanChange) -> QueryReport:
     is_asked = wanted.learns and not engine.is_migrating
     profiles = tuple(take_profiles(engine)) if is_asked else None
     return QueryReport(engine.plan, engine.is_migrating, statistics, change, profiles)
@@ -247,9 +238,9 @@ def drain(step: Generator[pa.RecordBatch, None, SlotReport]) -> tuple[list[pa.Re
 
 
 def _alive(task: SlotTask, name: str, batch: RelationBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    window = task.query.graph.relation(name).window.range
+    window = task.queries.graph.relation(name).window.range
     deadline = batch.times + (FOREVER if window is None else window)
-    alive: np.ndarray[Any, np.dtype[np.bool_]] = deadline >= expiry(task.query, task.floors, task.execution)[name]
+    alive: np.ndarray[Any, np.dtype[np.bool_]] = deadline >= expiry(task.queries, task.floors, task.execution)[name]
     return alive
 
 

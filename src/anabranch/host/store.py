@@ -36,8 +36,7 @@ from anabranch.host.clock import Clocks
 from anabranch.host.locations import UNKNOWN, locate
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, execution_model, rows_wait
 from anabranch.plan.partitioning import Dimension, Partitioning
-from anabranch.plan.query import Query
-from anabranch.plan.slots import ALONE
+from anabranch.plan.query_set import ALONE, QuerySet
 from anabranch.stats.report import SlotReport
 
 FORMAT_VERSION = 1
@@ -85,14 +84,14 @@ class Store:
 
     # --- identity -----------------------------------------------------------------------------------------------------
 
-    def open(self, query: Query, execution: ExecutionModel = DEFAULT_EXECUTION) -> str:
+    def open(self, queries: QuerySet, execution: ExecutionModel = DEFAULT_EXECUTION) -> str:
         """Claims an empty checkpoint for the query, or makes sure an existing one is its own; returns its identity."""
         try:
-            return self._claim(query, execution)
+            return self._claim(queries, execution)
         except OSError as error:
             raise self._storage_error(error, self.root) from error
 
-    def _claim(self, query: Query, execution: ExecutionModel) -> str:
+    def _claim(self, queries: QuerySet, execution: ExecutionModel) -> str:
         path = f"{self.root}/metadata.json"
         found = self._read_json(path)
         if found is None:
@@ -101,9 +100,9 @@ class Store:
             metadata = {
                 "version": FORMAT_VERSION,
                 "identity": identity,
-                "fingerprint": query.fingerprint,
-                "query": query.text,
-                "late_filters": list(query.late_filters),
+                "fingerprint": queries.fingerprint,
+                "query": queries.text,
+                "late_filters": list(queries.late_filters),
                 "execution": execution,
             }
             for folder in ("rows", "manifests"):
@@ -122,14 +121,14 @@ class Store:
                 f"checkpoint '{self.location}' has format version {found['version']}; this is version {FORMAT_VERSION}",
                 hint="run it with the release that wrote it, or start with an empty checkpoint folder",
             )
-        late, was_late = list(query.late_filters), found.get("late_filters", [])
-        if found["query"] == query.text and late != was_late:
+        late, was_late = list(queries.late_filters), found.get("late_filters", [])
+        if found["query"] == queries.text and late != was_late:
             raise ForeignCheckpoint(
                 f"checkpoint '{self.location}' was written with {_late_text(was_late)}, not with {_late_text(late)}",
                 detail="what a filter rejects is among its rows only where that filter is late",
                 hint=f"write late_filters: {was_late}, or start with an empty checkpoint folder",
             )
-        if found["fingerprint"] != query.fingerprint:
+        if found["fingerprint"] != queries.fingerprint:
             raise ForeignCheckpoint(
                 f"checkpoint '{self.location}' belongs to another query",
                 detail=f"it was written by: {found['query']}",

@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import RelationBatch, empty_batch
-from anabranch.engine.engine import key_codes_of
 from anabranch.engine.kernels import Int64Array
 from anabranch.errors import HostError
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.query import Query
+from anabranch.plan.query_set import QuerySet
 from anabranch.schema import is_fixed_width
 
 RELATION, TIME = "_relation", "_time"
@@ -30,7 +29,7 @@ MOST_BYTES = (1 << 31) - 1
 class WireLayout:
     """Where each relation's codes and columns stand."""
 
-    query: Query
+    queries: QuerySet
     codes: Mapping[str, tuple[str, ...]]
     """The code names of each relation, in order."""
 
@@ -49,7 +48,7 @@ class WireLayout:
         shared: dict[pa.DataType, list[str]] = {}
         columns: list[tuple[str, pa.DataType]] = []
         placed: dict[str, dict[str, str]] = {}
-        for relation in self.query.graph.relations:
+        for relation in self.queries.graph.relations:
             used: dict[pa.DataType, int] = {}
             placed[relation.name] = {}
             for field in relation.schema:
@@ -78,12 +77,12 @@ class WireLayout:
         if not len(tags) or tags.min() >= 0:
             return table, {}
         rejected, times = tags < 0, _numpy(table, TIME)
-        newest = {self.query.graph.names[~tag]: int(times[tags == tag].max()) for tag in np.unique(tags[rejected])}
+        newest = {self.queries.graph.names[~tag]: int(times[tags == tag].max()) for tag in np.unique(tags[rejected])}
         return table.filter(pa.array(~rejected)), newest
 
     def split(self, table: pa.Table) -> dict[str, RelationBatch]:
         """The rows of each relation, in time order."""
-        names = self.query.graph.names
+        names = self.queries.graph.names
         if not table.num_rows:
             return {name: self.empty(name) for name in names}
         _refuse_what_arrow_cuts(table)
@@ -101,7 +100,7 @@ class WireLayout:
             stop = int(stops[position])
             part = batch.slice(start, stop - start)
             codes = {code: _numpy(part, self.code_columns[i]) for i, code in enumerate(self.codes[name])}
-            fields = self.query.graph.relation(name).schema
+            fields = self.queries.graph.relation(name).schema
             payload = pa.RecordBatch.from_pydict(
                 {f.name: part.column(self.payload[name][f.name]).cast(f.type) for f in fields}
             )
@@ -113,13 +112,13 @@ class WireLayout:
         """The rows of all relations as one table; the inverse of `split` up to order."""
         tables = [
             self.relation_table(position, batches[name])
-            for position, name in enumerate(self.query.graph.names)
+            for position, name in enumerate(self.queries.graph.names)
             if name in batches and len(batches[name])
         ]
         return pa.concat_tables(tables) if tables else self.schema.empty_table()
 
     def relation_table(self, position: int, batch: RelationBatch) -> pa.Table:
-        name = self.query.graph.names[position]
+        name = self.queries.graph.names[position]
         length = len(batch)
         columns: dict[str, pa.Array] = {
             RELATION: pa.array(np.full(length, position, dtype=np.int8)),
@@ -135,19 +134,19 @@ class WireLayout:
         )
 
     def empty(self, relation: str) -> RelationBatch:
-        return empty_batch(self.query.graph.relation(relation).schema, self.codes[relation])
+        return empty_batch(self.queries.graph.relation(relation).schema, self.codes[relation])
 
 
-def wire_layout(query: Query, partitioning: Partitioning) -> WireLayout:
+def wire_layout(queries: QuerySet, partitioning: Partitioning) -> WireLayout:
     """The layout that carries every code the joins and the partitioning need."""
     codes = {
         name: (
             *of_keys,
             *(d.code for d in partitioning.dimensions if d.relations == {name} and d.code not in of_keys),
         )
-        for name, of_keys in key_codes_of(query).items()
+        for name, of_keys in queries.graph.code_names.items()
     }
-    return WireLayout(query, codes)
+    return WireLayout(queries, codes)
 
 
 def _order(tags: Int64Array, times: Int64Array) -> Int64Array | None:

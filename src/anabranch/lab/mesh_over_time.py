@@ -39,6 +39,7 @@ from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict, 
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import alone
 from anabranch.schema import TIMESTAMP, Field, Schema
 
 AIRLINES = ("UA", "EV", "DL", "MQ", "9E")
@@ -148,7 +149,7 @@ def flights() -> Flights:
     keys = " AND ".join(f"f{AIRLINES[0]}.dest = f{name}.dest" for name in AIRLINES[1:])
     outputs = ", ".join(f"f{name}.dest AS d{name}, f{name}.distance AS m{name}" for name in AIRLINES)
     query = cql.compile_query(f"SELECT {outputs} FROM {windows} WHERE {keys}", catalog)
-    layout = wire_layout(query, choose_partitioning(query.graph, 1))
+    layout = wire_layout(alone(query), choose_partitioning(query.graph, 1))
     seconds = table["time_hour"].astype("datetime64[us, UTC]").astype("int64") + table["minute"] * 60_000_000
     months: list[Rows] = []
     for month in range(1, 13):
@@ -190,7 +191,7 @@ def drift(setting: Setting) -> Outcome:
             speed[name].append(competitor.per_row)
             rows.append((number, name, round(competitor.per_row, 4), competitor.results))
         adapted = competitors["adapted"]
-        current = adapted.engine.plan
+        current = adapted.engine.only.plan
         assert isinstance(current, Mesh)
         if watch.note(current, adapted.statistics, None) is not None:
             searches.append(number)

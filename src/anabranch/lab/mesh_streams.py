@@ -106,7 +106,7 @@ class Competitor:
     """An engine, and what it has done since it was last asked."""
 
     def __init__(self, query: Query, plan: Plan | None = None) -> None:
-        self.engine = Engine(query, plan or one_route(query.graph))
+        self.engine = Engine.alone(query, plan or one_route(query.graph))
         self.seconds = 0.0
         self.results = 0
         self.rows = 0
@@ -114,10 +114,10 @@ class Competitor:
 
     def step(self, rows: Mapping[str, RelationBatch], floors: Mapping[str, int]) -> None:
         started = process_time()
-        self.results += sum(batch.num_rows for batch in self.engine.step(rows, floors))
+        self.results += sum(batch.num_rows for _, batch in self.engine.step(rows, floors))
         self.seconds += process_time() - started
         self.rows += sum(len(batch) for batch in rows.values())
-        self.steps.append(self.engine.statistics())
+        self.steps.append(self.engine.statistics().total)
 
     def start(self) -> None:
         """Counts from here."""
@@ -145,8 +145,8 @@ def floors_before(rows: Mapping[str, RelationBatch]) -> dict[str, int]:
 
 def learn(engine: Engine, rng: np.random.Generator, current: Mesh | None = None) -> QueryMesh:
     """Profiles the operators on the youngest rows of each stream, and searches."""
-    graph = engine.query.graph
-    seen = [profile(graph, name, engine.bases, rows=SAMPLE, turns=engine.turns) for name in graph.names]
+    graph = engine.queries.graph
+    seen = [profile(graph, name, engine.bases, rows=SAMPLE, turns=engine.only.turns) for name in graph.names]
     return find_query_mesh(graph, seen, rng, SETTING, current)
 
 
@@ -159,7 +159,7 @@ def single_plan(found: QueryMesh) -> JoinNode:
 
 def heirs(first: Engine, plans: Mapping[str, Plan]) -> dict[str, Competitor]:
     """Competitors with these plans that go on with the rows of an engine; there are only base states to take over."""
-    found = {name: Competitor(first.query, plan) for name, plan in plans.items()}
+    found = {name: Competitor(first.queries.members[0].query, plan) for name, plan in plans.items()}
     for competitor in found.values():
         competitor.engine.restore(first.export(), None)
     return found
@@ -175,6 +175,6 @@ def plan_and_mesh(first: Engine, rng: np.random.Generator) -> dict[str, Competit
 def with_eddy(query: Query, batching: int | None, seed: int) -> Competitor:
     """An eddy; it learns from its first row on."""
     competitor = Competitor(query)
-    engine = competitor.engine
-    engine.track = EddyTrack(query.graph, engine.bases, engine.meter, batching=batching, seed=seed)  # type: ignore[assignment]
+    only = competitor.engine.only
+    only.track = EddyTrack(query.graph, only.bases, only.meter, batching=batching, seed=seed)  # type: ignore[assignment]
     return competitor

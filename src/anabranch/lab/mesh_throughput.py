@@ -108,7 +108,7 @@ def throughput(setting: Setting) -> Outcome:
         figure.suptitle("Ten streams joined")
 
     skewed, uniform = (_gains(ran[data]) for data in ("skewed", "uniform"))
-    is_same = ran["uniform"]["mesh"].engine.plan == ran["uniform"]["plan"].engine.plan
+    is_same = ran["uniform"]["mesh"].engine.only.plan == ran["uniform"]["plan"].engine.only.plan
     reason = (
         "no route of its own was worth it, so both run the single plan"
         if is_same

@@ -80,7 +80,7 @@ class Feed:
 
     def __init__(self, configuration: Configuration, rows: Mapping[str, SourceRows], plan: str) -> None:
         self.query = configuration.query
-        self.engine = Engine(self.query, parse(plan))
+        self.engine = Engine.alone(self.query, parse(plan))
         self.now = 0.0
         self._rows = rows
         self._floors = dict.fromkeys(rows, 0)
@@ -95,8 +95,8 @@ class Feed:
                 batches[name] = self._batch(name, source, int(low), int(high))
                 self._floors[name] = int(batches[name].times[-1])
         self.now = second
-        results = sum(batch.num_rows for batch in self.engine.step(batches, floors))
-        return results, self.engine.statistics()
+        results = sum(batch.num_rows for _, batch in self.engine.step(batches, floors))
+        return results, self.engine.statistics().total
 
     def change(self, plan: str, strategy: Strategy) -> Changed:
         """Changes the plan before the next slice."""

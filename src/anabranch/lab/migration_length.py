@@ -112,7 +112,7 @@ def _once(configuration: Configuration, seed: int) -> tuple[float, float, float,
     ended = start
     for second in steps(start, start + 3 * window, SLICE):
         parallel.until(second)
-        track = parallel.engine.track
+        track = parallel.engine.only.track
         if not isinstance(track, ParallelTrack):
             ended = second
             break

@@ -115,7 +115,7 @@ def follow(configuration: Configuration, case: str, seconds: float, seed: int) -
 
 def _intermediate(engine: Engine) -> int:
     """Rows in the states of inner joins, those of a plan that is being left included."""
-    track = engine.track
+    track = engine.only.track
     retiring = track.retiring.values() if isinstance(track, ParallelTrack) else ()
     return sum(state.ring.live for state in (*track.intermediates.values(), *retiring))
 

@@ -126,6 +126,11 @@ class JoinGraph:
         wanted = frozenset(relations)
         return tuple(key for key in self.keys if key.relations & wanted)
 
+    @cached_property
+    def code_names(self) -> dict[str, tuple[str, ...]]:
+        """The code names of each relation: one per key class that the relation is a member of."""
+        return {name: tuple(key.name for key in self.keys_of([name])) for name in self.names}
+
     def keys_between(self, left: Iterable[str], right: Iterable[str]) -> tuple[KeyClass, ...]:
         """The classes that can be used to look up one side from the other."""
         one, other = frozenset(left), frozenset(right)

@@ -56,7 +56,7 @@ class Query:
     @property
     def late_filters(self) -> tuple[str, ...]:
         """The filters of one relation that joins check, as texts; part of the fingerprint."""
-        return tuple(str(theta) for theta in self.graph.thetas if len(theta.relations) == 1)
+        return late_filters(self.graph)
 
     @property
     def seconds_between_boundaries(self) -> float:
@@ -77,3 +77,8 @@ class Query:
             if column.relation == relation and column.relation != GROUPED
         }
         return tuple(field.name for field in self.graph.relation(relation).schema if field.name in wanted)
+
+
+def late_filters(graph: JoinGraph) -> tuple[str, ...]:
+    """The filters of one relation that the joins of a graph check, as texts."""
+    return tuple(str(theta) for theta in graph.thetas if len(theta.relations) == 1)

@@ -9,9 +9,6 @@ from typing import TypeAlias
 from anabranch.plan.difference import Strategy
 from anabranch.plan.mesh import Plan
 
-ALONE = ""
-"""The name of a query that runs alone; files and records do not show it."""
-
 
 @dataclass(frozen=True)
 class SlotPlan:

@@ -26,7 +26,7 @@ from anabranch.errors import SpecError
 from anabranch.explain import choice_svg
 from anabranch.host.spark.quiet import VERBOSE, is_verbose
 from anabranch.optimize import Choice
-from anabranch.plan.bundle import bundle, describe
+from anabranch.plan.query_set import describe, together
 from anabranch.spec.file import load_any
 from anabranch.spec.model import Spec, TogetherSpec
 
@@ -184,7 +184,7 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     if isinstance(chosen, TogetherSpec):
         if arguments.picture is not None:
             raise SpecError("option '--picture' draws one query", hint="draw each from a spec of its own")
-        print(describe(bundle({name: each.query for name, each in explained.items()})))
+        print(describe(together({name: each.query for name, each in explained.items()})))
     for name, each in explained.items():
         if name:
             print(f"\n== {name} ==")

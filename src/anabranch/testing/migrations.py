@@ -16,11 +16,11 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from anabranch.errors import AnabranchError, MigrationError
-from anabranch.plan.bundle import BundlePlan
 from anabranch.plan.difference import Strategy, check_migration
 from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, mjoin
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import Plans
 from anabranch.testing.contracts import Batch, Workload, all_shapes
 from anabranch.testing.oracle import describe_difference, rows_as_multiset
 
@@ -29,7 +29,7 @@ class MigratingHost(Protocol):
     """A running query whose plan may be changed between two batches, with effect from the next on."""
 
     @property
-    def plan(self) -> Plan | BundlePlan: ...
+    def plan(self) -> Plan | Plans: ...
 
     def step(self, rows: Batch) -> pa.Table: ...
 

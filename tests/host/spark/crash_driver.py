@@ -28,6 +28,7 @@ from anabranch.host.spark.session import local_session
 from anabranch.host.spark.sinks.parquet import ParquetSink
 from anabranch.host.steering import Switch
 from anabranch.plan.mesh import parse_plan
+from anabranch.plan.query_set import alone, as_plans
 from anabranch.stats.report import SlotReport
 from anabranch.testing.faults import MortalFiles, die, die_at
 from tests.host.spark.stories import Story, frames
@@ -59,8 +60,8 @@ def start(spark: SparkSession, folder: Path, moment: str, batch: int, plan: str,
         IN_WORKER[moment](batch)
     running, runner = start_query(
         spark=spark,
-        query=query,
-        plan=proposal(decide(query, Wishes(plan))).plan,
+        queries=alone(query),
+        plans=as_plans(proposal(decide(query, Wishes(plan))).plan),
         frames=frames(spark, story, folder),
         declarations={name: catalog.streams[name] for name in story.streams},
         sinks={"": sink},

@@ -14,7 +14,7 @@ from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.runner import BATCH_SETTINGS
 from anabranch.host.spark.source import tagged_union
 from anabranch.host.wire import wire_layout
-from anabranch.plan.bundle import partitioning_of
+from anabranch.plan.query_set import alone, partitioning_of
 
 pytestmark = pytest.mark.spark
 
@@ -50,8 +50,8 @@ def test_only_rows_that_several_slots_need_are_copied(spark: SparkSession) -> No
     for name, frame in frames.items():
         catalog.register(StreamDeclaration(name, from_spark(frame.schema, name), "ts"))
     query = compile_query(CHAIN, catalog)
-    partitioning = partitioning_of(query, 2)
-    union = tagged_union(wire_layout(query, partitioning), partitioning, frames)
+    partitioning = partitioning_of(alone(query), 2)
+    union = tagged_union(wire_layout(alone(query), partitioning), partitioning, frames)
     assert union._jdf.queryExecution().analyzed().toString().count("Generate explode") == 1
 
 

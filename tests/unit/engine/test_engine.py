@@ -166,16 +166,16 @@ def test_nothing_is_dropped_that_disorder_may_still_need() -> None:
 def test_export_and_restore_carry_the_state(tmp_path: Path) -> None:
     query = join_of(10, "abc")
     names = query.graph.names
-    first = Engine(query, parse("((a b) c)"))
+    first = Engine.alone(query, parse("((a b) c)"))
     floors = dict.fromkeys(names, 0)
     early = {name: _batch(query, name, [1, 2], [1, 1]) for name in names}
-    assert sum(batch.num_rows for batch in first.step(early, floors)) == 8
-    second = Engine(query, parse("(c (a b))"), arena=MappedArena(tmp_path))
+    assert sum(batch.num_rows for _, batch in first.step(early, floors)) == 8
+    second = Engine.alone(query, parse("(c (a b))"), arena=MappedArena(tmp_path))
     second.restore(first.export(), None)
-    third = Engine(query, parse("(c (a b))"), arena=MappedArena(tmp_path))
+    third = Engine.alone(query, parse("(c (a b))"), arena=MappedArena(tmp_path))
     third.reopen(second.layout())
     answers = [
-        pa.Table.from_batches(list(engine.step({"a": _batch(query, "a", [3], [1])}, floors)))
+        pa.Table.from_batches([batch for _, batch in engine.step({"a": _batch(query, "a", [3], [1])}, floors)])
         for engine in (first, third)
     ]
     assert answers[0].num_rows == 4

@@ -20,6 +20,7 @@ from anabranch.engine.state.chunks import ChunkStore
 from anabranch.engine.track import PlanTrack, least_outside
 from anabranch.host.commit import relation_floors
 from anabranch.host.local import LocalHost
+from anabranch.plan.query_set import alone
 from anabranch.testing.hosts import engines_of
 from anabranch.testing.strategies import arrivals, batch_cuts, join_queries, plans
 
@@ -104,12 +105,12 @@ def test_no_row_lives_only_in_a_state_that_a_migration_may_discard(data: st.Data
     host = LocalHost(query, data.draw(plans(drawn.relations), "plan"))
     for batch in data.draw(batch_cuts(rows), "batches"):
         host.step(batch)
-        host._engines[0]._drop(relation_floors(query, host.clocks))
-        track = engines_of(host)[0].track
+        host._engines[0]._drop(relation_floors(alone(query), host.clocks))
+        track = engines_of(host)[0].only.track
         assert isinstance(track, PlanTrack)
         for state in track.intermediates.values():
             found = state.everything()
-            useful = found.deadline >= least_outside(relation_floors(query, host.clocks), state.relations)
+            useful = found.deadline >= least_outside(relation_floors(alone(query), host.clocks), state.relations)
             for name, numbers in found.rows.items():
                 assert (numbers[useful] >= track.bases[name].ring.first).all()
 

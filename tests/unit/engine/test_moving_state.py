@@ -46,9 +46,9 @@ def rows(query: Query, name: str, times: range) -> RelationBatch:
 
 def step(engine: Engine, start: int, stop: int) -> int:
     """All streams from one second to another; the number of results."""
-    batches = {name: rows(engine.query, name, range(start, stop)) for name in "abcd"}
+    batches = {name: rows(engine.only.query, name, range(start, stop)) for name in "abcd"}
     floors = dict.fromkeys("abcd", (start - 1) * SECOND)
-    return sum(batch.num_rows for batch in engine.step(batches, floors))
+    return sum(batch.num_rows for _, batch in engine.step(batches, floors))
 
 
 def names(folder: Path) -> set[str]:
@@ -60,8 +60,8 @@ def names(folder: Path) -> set[str]:
 def test_only_what_the_new_plan_needs_is_left(strategy: str, tmp_path: Path) -> None:
     (tmp_path / "changed").mkdir()
     (tmp_path / "fresh").mkdir()
-    engine = Engine(query_of(), OLD, arena=MappedArena(tmp_path / "changed"))
-    fresh = Engine(query_of(), NEW, arena=MappedArena(tmp_path / "fresh"))
+    engine = Engine.alone(query_of(), OLD, arena=MappedArena(tmp_path / "changed"))
+    fresh = Engine.alone(query_of(), NEW, arena=MappedArena(tmp_path / "fresh"))
     for start in range(0, 40, 5):
         if start == 20:
             engine.migrate(NEW, strategy)  # type: ignore[arg-type]
@@ -69,14 +69,14 @@ def test_only_what_the_new_plan_needs_is_left(strategy: str, tmp_path: Path) -> 
     assert not engine.is_migrating
     for name, base in engine.bases.items():
         assert set(base.indexes) == set(fresh.bases[name].indexes)
-    assert {state.relations for state in engine.track.intermediates.values()} == {("a", "b", "c"), ("b", "c")}
+    assert {state.relations for state in engine.only.track.intermediates.values()} == {("a", "b", "c"), ("b", "c")}
     kept = {name.split(".", 2)[2] for name in names(tmp_path / "changed") if name.startswith("track")}
     wanted = {name.split(".", 2)[2] for name in names(tmp_path / "fresh") if name.startswith("track")}
     assert kept == wanted
 
 
 def test_parallel_tracks_end_when_the_last_old_row_has_left() -> None:
-    engine = Engine(query_of(), OLD)
+    engine = Engine.alone(query_of(), OLD)
     for start in range(0, 20, 5):
         step(engine, start, start + 5)
     engine.migrate(NEW, "parallel-track")
@@ -89,12 +89,12 @@ def test_parallel_tracks_end_when_the_last_old_row_has_left() -> None:
 
 
 def test_outside_the_boxes_nothing_runs_twice() -> None:
-    engine = Engine(query_of(), OLD)
+    engine = Engine.alone(query_of(), OLD)
     step(engine, 0, 10)
     engine.statistics()
     engine.migrate(NEW, "parallel-track")
     step(engine, 10, 12)
-    statistics = engine.statistics()
+    statistics = engine.statistics().total
     joins = {probe.join for probe in statistics.probes}
     assert joins == {"old (a b)", "old ((a b) c)", "(b c)", "((b c) a)", "(((b c) a) d)"}
     shared = next(state for state in statistics.states if state.state == "((b c) a)")
@@ -103,7 +103,7 @@ def test_outside_the_boxes_nothing_runs_twice() -> None:
 
 def test_a_box_may_share_an_input_that_is_kept_for_ever() -> None:
     """Rows of d never leave, but (a b c) as a whole does, and d is no input of the box."""
-    engine = Engine(query_of("[UNBOUNDED]"), OLD)
+    engine = Engine.alone(query_of("[UNBOUNDED]"), OLD)
     step(engine, 0, 10)
     engine.migrate(NEW, "parallel-track")
     for start in range(10, 30):
@@ -111,14 +111,14 @@ def test_a_box_may_share_an_input_that_is_kept_for_ever() -> None:
     assert not engine.is_migrating
     with pytest.raises(MigrationError, match="never end"):
         engine.migrate(parse("(((b c) d) a)"), "parallel-track")
-    assert engine.plan == NEW
+    assert engine.only.plan == NEW
 
 
 def test_an_aborted_migration_leaves_the_old_plan_as_if_nothing_had_been(tmp_path: Path) -> None:
     for name in ("changed", "still"):
         (tmp_path / name).mkdir()
-    engine = Engine(query_of(), OLD, arena=MappedArena(tmp_path / "changed"))
-    still = Engine(query_of(), OLD, arena=MappedArena(tmp_path / "still"))
+    engine = Engine.alone(query_of(), OLD, arena=MappedArena(tmp_path / "changed"))
+    still = Engine.alone(query_of(), OLD, arena=MappedArena(tmp_path / "still"))
     for start in range(0, 40, 4):
         if start == 12:
             engine.migrate(NEW, "parallel-track")
@@ -126,7 +126,7 @@ def test_an_aborted_migration_leaves_the_old_plan_as_if_nothing_had_been(tmp_pat
             assert engine.is_migrating
             engine.abort_migration()
         assert step(engine, start, start + 4) == step(still, start, start + 4)
-    assert engine.plan == OLD
+    assert engine.only.plan == OLD
     assert names(tmp_path / "changed") == names(tmp_path / "still")
     with pytest.raises(MigrationError, match="not changing"):
         engine.abort_migration()
@@ -155,8 +155,8 @@ def test_a_change_that_fails_half_way_leaves_the_old_plan(strategy: str, room: i
     for name in ("changed", "still"):
         (tmp_path / name).mkdir()
     arena = Full(1000, MappedArena(tmp_path / "changed"))
-    engine = Engine(query_of(), OLD, arena=arena)  # type: ignore[arg-type]
-    still = Engine(query_of(), OLD, arena=MappedArena(tmp_path / "still"))
+    engine = Engine.alone(query_of(), OLD, arena=arena)  # type: ignore[arg-type]
+    still = Engine.alone(query_of(), OLD, arena=MappedArena(tmp_path / "still"))
     for start in (0, 4):
         assert step(engine, start, start + 4) == step(still, start, start + 4)
     arena.room = room
@@ -165,35 +165,37 @@ def test_a_change_that_fails_half_way_leaves_the_old_plan(strategy: str, room: i
     try:
         engine.migrate(other, strategy)  # type: ignore[arg-type]
     except StorageFull:
-        assert engine.plan == OLD
+        assert engine.only.plan == OLD
         assert not engine.is_migrating
         for name, base in engine.bases.items():
             assert base.indexes == still.bases[name].indexes
     else:
-        assert engine.plan == other
+        assert engine.only.plan == other
     arena.room = 1000
     for start in (8, 12, 16):
         assert step(engine, start, start + 4) == step(still, start, start + 4)
 
 
 def test_a_plan_does_not_change_in_the_middle_of_a_step() -> None:
-    engine = Engine(query_of(), OLD)
+    engine = Engine.alone(query_of(), OLD)
     step(engine, 0, 5)
-    under_way = engine.step({name: rows(engine.query, name, range(5, 9)) for name in "abcd"}, dict.fromkeys("abcd", 0))
+    under_way = engine.step(
+        {name: rows(engine.only.query, name, range(5, 9)) for name in "abcd"}, dict.fromkeys("abcd", 0)
+    )
     next(under_way)
     with pytest.raises(InvariantBroken, match="between two steps"):
         engine.migrate(NEW, "moving-state")
 
 
 def test_what_was_done_is_told() -> None:
-    engine = Engine(query_of(), OLD)
+    engine = Engine.alone(query_of(), OLD)
     step(engine, 0, 10)
     engine.statistics()
     done = engine.migrate(NEW, "moving-state")
     assert done.moved == ("((b c) a)",)
     assert list(done.recomputed) == ["(b c)"]
-    assert done.recomputed["(b c)"] == engine.track.intermediates["(b c)"].ring.live > 0
-    statistics = engine.statistics()
+    assert done.recomputed["(b c)"] == engine.only.track.intermediates["(b c)"].ring.live > 0
+    statistics = engine.statistics().total
     assert statistics.seconds["migrate"] > 0
     # Computing states is not what the streams are judged by.
     assert not statistics.probes
@@ -202,23 +204,23 @@ def test_what_was_done_is_told() -> None:
 def test_a_change_from_a_mesh_goes_back_to_it(tmp_path: Path) -> None:
     """It went back to the mjoin that stood in for the mesh: a plan that the course of the migration did not know."""
     mesh = parse_mesh("mesh(a: b>c>d; b: a>c>d; c: b>a>d; d: c>b>a)")
-    engine, still = Engine(query_of(), mesh, arena=MappedArena(tmp_path)), Engine(query_of(), OLD)
+    engine, still = Engine.alone(query_of(), mesh, arena=MappedArena(tmp_path)), Engine.alone(query_of(), OLD)
     for start in range(0, 20, 4):
         if start == 8:
             engine.migrate(NEW, "parallel-track")
-            again = Engine(query_of(), NEW, arena=MappedArena(tmp_path))
+            again = Engine.alone(query_of(), NEW, arena=MappedArena(tmp_path))
             again.reopen(json.loads(json.dumps(engine.layout())))
             engine = again
         if start == 12:
-            assert isinstance(engine.track, ParallelTrack)
-            assert engine.track.leaving == mesh
+            assert isinstance(engine.only.track, ParallelTrack)
+            assert engine.only.track.leaving == mesh
             engine.abort_migration()
-            assert engine.plan == mesh
+            assert engine.only.plan == mesh
         assert step(engine, start, start + 4) == step(still, start, start + 4)
 
 
 def test_where_no_state_is_lacking_nothing_runs_twice() -> None:
-    engine = Engine(query_of(), OLD)
+    engine = Engine.alone(query_of(), OLD)
     step(engine, 0, 8)
     done = engine.migrate(parse("((c b a) d)"), "parallel-track")
     assert not engine.is_migrating
@@ -240,19 +242,19 @@ def late_query(select: str = "a.v AS va, d.k AS kd") -> Query:
 @pytest.mark.parametrize("strategy", ["moving-state", "parallel-track"])
 def test_a_state_is_filtered_when_the_new_plan_checks_sooner_and_moved_when_later(strategy: str) -> None:
     early, late = parse("(((a b) c) d)"), parse("(((a b) c) d #0 #1)")
-    engine, fresh = Engine(late_query(), late), Engine(late_query(), parse("(a b c d)"))
+    engine, fresh = Engine.alone(late_query(), late), Engine.alone(late_query(), parse("(a b c d)"))
     states = [step(engine, start, start + 5) == step(fresh, start, start + 5) for start in range(0, 20, 5)]
     assert all(states)
-    loose = engine.track.intermediates["((a b) c)"].ring.live
+    loose = engine.only.track.intermediates["((a b) c)"].ring.live
     sooner = engine.migrate(early, strategy)  # type: ignore[arg-type]
     assert sooner.filtered == ("(a b)", "((a b) c)")
     # A third of the rows of c have the value 0; the others pass, and every a.v < b.v + 1 where keys are values.
-    assert 0 < engine.track.intermediates["((a b) c)"].ring.live < loose
+    assert 0 < engine.only.track.intermediates["((a b) c)"].ring.live < loose
     assert step(engine, 20, 25) == step(fresh, 20, 25)
-    kept = dict(engine.track.intermediates)
+    kept = dict(engine.only.track.intermediates)
     later = engine.migrate(late, strategy)  # type: ignore[arg-type]
     assert (later.moved, later.recomputed, later.filtered) == (("(a b)", "((a b) c)"), {}, ())
-    assert all(engine.track.intermediates[name] is kept[name] for name in kept)
+    assert all(engine.only.track.intermediates[name] is kept[name] for name in kept)
     assert step(engine, 25, 30) == step(fresh, 25, 30)
     engine.migrate(early, strategy)  # type: ignore[arg-type]
     assert [step(engine, at, at + 5) for at in (30, 35)] == [step(fresh, at, at + 5) for at in (30, 35)]
@@ -264,7 +266,7 @@ def test_a_state_holds_row_numbers_and_no_columns_whatever_is_read_above(tmp_pat
     for number, select in enumerate(["a.v AS va, d.k AS kd", "a.k AS k", "a.k AS ka, a.v AS va, b.v AS vb, c.v AS vc"]):
         folder = tmp_path / str(number)
         folder.mkdir()
-        engine = Engine(late_query(select), parse("(((a b) c) d #0 #1)"), arena=MappedArena(folder))
+        engine = Engine.alone(late_query(select), parse("(((a b) c) d #0 #1)"), arena=MappedArena(folder))
         step(engine, 0, 5)
         held.append({name.split(".", 2)[2] for name in names(folder) if name.startswith("track")})
     assert held[0] == held[1] == held[2]

@@ -15,6 +15,7 @@ from anabranch.host.store import RowFile, Store
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import alone
 from anabranch.stats.report import SlotReport
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.scripted import read_rows, read_script
@@ -95,7 +96,7 @@ def test_nothing_is_compacted_before_there_is_anything() -> None:
 
 
 def test_a_file_lives_as_long_as_its_newest_row() -> None:
-    of = query(10)
+    of = alone(query(10))
     file = RowFile("f", 0, 0, 2, {"a": 5_000_000}, 0)
     assert is_alive(of, file, {"a": 15_000_000, "b": 0})
     assert not is_alive(of, file, {"a": 15_000_001, "b": 0})
@@ -109,4 +110,4 @@ def test_the_newest_time_of_a_stream_is_that_of_all_its_relations_and_slots() ->
         1: SlotReport(newest={"y": 9, "z": 3}),
         2: SlotReport(rejected={"z": 4}),
     }
-    assert newest_by_stream(compile_query(text, CATALOG), reports) == {"a": 9, "b": 4}
+    assert newest_by_stream(alone(compile_query(text, CATALOG)), reports) == {"a": 9, "b": 4}

@@ -20,7 +20,8 @@ from anabranch.host.slot import SlotTask, advance, drain
 from anabranch.host.store import Manifest, Store
 from anabranch.host.wire import wire_layout
 from anabranch.plan.partitioning import choose_partitioning
-from anabranch.plan.slots import ALONE, SlotPlan
+from anabranch.plan.query_set import ALONE, alone
+from anabranch.plan.slots import SlotPlan
 from anabranch.plan.text import parse
 from anabranch.testing.scripted import answer_lines, read_rows, read_script
 
@@ -44,17 +45,17 @@ class Worker:
 
     def __init__(self, folder: Path) -> None:
         self.store = Store(str(folder))
-        self.identity = self.store.open(QUERY)
+        self.identity = self.store.open(alone(QUERY))
         claim(self.identity, str(folder))
         self.manifest: Manifest | None = None
         self.task = SlotTask(
-            query=QUERY,
+            queries=alone(QUERY),
             plans={ALONE: (SlotPlan(parse("(a b)")),)},
             partitioning=PARTITIONING,
             batch=-1,
             attempt="none",
             after=None,
-            floors=relation_floors(QUERY, CLOCKS),
+            floors=relation_floors(alone(QUERY), CLOCKS),
             answered_before=CLOCKS.watermark,
             watermark=None,
         )
@@ -74,7 +75,7 @@ class Worker:
             files=files,
             partitionings=partitionings,
         )
-        layout = wire_layout(QUERY, PARTITIONING)
+        layout = wire_layout(alone(QUERY), PARTITIONING)
         rows = read_rows(SCRIPT.catalog, lines)
         arrived = {name: relation_batch(QUERY.graph.relation(name), layout, table) for name, table in rows.items()}
         opened = open_engine(self.task, 0, self.identity, self.store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from anabranch.cql import compile_query
-from anabranch.engine.engine import GROUPS
+from anabranch.engine.query_engine import GROUPS
 from anabranch.host.local import LocalHost
 from anabranch.plan.physical import Leaf, mjoin
 from anabranch.testing.scripted import answer_lines, read_rows, read_script

@@ -23,6 +23,7 @@ from anabranch.plan.mesh import Mesh, parse_mesh, parse_plan
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import alone
 from anabranch.schema import TIMESTAMP
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
@@ -155,9 +156,9 @@ def test_a_search_that_fails_leaves_the_plan_as_it_is(monkeypatch: pytest.Monkey
 def test_what_a_search_found_is_told_once() -> None:
     query, rng = the_query(), np.random.default_rng(1)
     searches, plan = Searches(query.graph), mjoin(query.graph.names)
-    engine = Engine(query, plan, codes=wire_layout(query, choose_partitioning(query.graph, 1)).codes)
+    engine = Engine.alone(query, plan, codes=wire_layout(alone(query), choose_partitioning(query.graph, 1)).codes)
     engine.restore(rows_of(query, [skewed_batch(number, rng) for number in range(2)], 1.0), None)
-    searches.begin(0, plan, "asked", take_profiles(engine), seed=1)
+    searches.begin(0, plan, "asked", take_profiles(engine.only), seed=1)
     found = searches.finished(wait=True)
     assert [(each.slot, each.plan, each.trigger) for each in found] == [(0, plan, "asked")]
     assert found[0].learnt.is_mesh
@@ -166,7 +167,7 @@ def test_what_a_search_found_is_told_once() -> None:
 
 def rows_of(query: Query, batches: list[dict[str, pa.Table]], share: float) -> dict[str, RelationBatch]:
     """The rows of some batches, thinned to a share."""
-    layout, drawn = wire_layout(query, choose_partitioning(query.graph, 1)), np.random.default_rng(5)
+    layout, drawn = wire_layout(alone(query), choose_partitioning(query.graph, 1)), np.random.default_rng(5)
     rows = {}
     for relation in query.graph.relations:
         table = pa.concat_tables([batch[relation.name] for batch in batches])

@@ -23,7 +23,7 @@ from anabranch.host.store import Manifest, RowFile, Store, rows_name
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
-from anabranch.plan.slots import ALONE
+from anabranch.plan.query_set import ALONE, alone
 from anabranch.stats.report import SlotReport
 from anabranch.testing.scripted import answer_lines, read_rows
 
@@ -56,7 +56,7 @@ def manifest(batch: int, *written_in: int) -> Manifest:
 
 def opened(folder: Path) -> Store:
     store = Store(str(folder))
-    store.open(QUERY)
+    store.open(alone(QUERY))
     return store
 
 
@@ -69,19 +69,19 @@ def host(folder: Path, of: Query = QUERY, slots: int = 1) -> LocalHost:
 
 
 def test_a_checkpoint_keeps_its_identity(tmp_path: Path) -> None:
-    identity = Store(str(tmp_path)).open(QUERY)
-    assert Store(str(tmp_path)).open(QUERY) == identity
-    assert Store(str(tmp_path / "other")).open(QUERY) != identity
+    identity = Store(str(tmp_path)).open(alone(QUERY))
+    assert Store(str(tmp_path)).open(alone(QUERY)) == identity
+    assert Store(str(tmp_path / "other")).open(alone(QUERY)) != identity
 
 
 @pytest.mark.parametrize("name", ["plain", "with blank", "a%20b", "é:1#?[x]"])
 def test_a_folder_is_the_same_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Spark decodes nothing in a path; `file:/…`, which it prints itself, once led to a folder below this one."""
-    identity = Store(str(tmp_path / name)).open(QUERY)
+    identity = Store(str(tmp_path / name)).open(alone(QUERY))
     monkeypatch.chdir(tmp_path)
     for location in (name, f"./{name}", f"file:{tmp_path}/{name}", f"file://{tmp_path}/{name}"):
         store = Store(location)
-        assert (store.open(QUERY), store.location) == (identity, str(tmp_path / name))
+        assert (store.open(alone(QUERY)), store.location) == (identity, str(tmp_path / name))
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
 
@@ -165,6 +165,7 @@ from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.host.clock import Clocks
 from anabranch.host.store import Manifest, Store, rows_name
+from anabranch.plan.query_set import alone
 from anabranch.stats.report import SlotReport
 from anabranch.testing.faults import MortalFiles, die_at
 
@@ -182,7 +183,7 @@ def die_at_the_next_rename():
 
 if moment == "metadata":
     die_at_the_next_rename()
-store.open(query)
+store.open(alone(query))
 if moment == "rows":
     die_at_the_next_rename()
 store.write_rows(rows_name(0, 0, "attempt"), pa.table({"_time": [5]}), SlotReport())

@@ -11,12 +11,12 @@ import pytest
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
-from anabranch.host.bundling import by_query
 from anabranch.host.local import LocalHost
 from anabranch.host.meshing import Staging
-from anabranch.plan.bundle import BundlePlan, bundle, describe
+from anabranch.host.results import ResultLayout
 from anabranch.plan.mesh import Mesh, parse_mesh, parse_plan
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import Plans, describe, together
 from anabranch.schema import TIMESTAMP
 from anabranch.testing.duckdb_sql import duckdb_answer
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
@@ -52,17 +52,15 @@ def test_a_late_filter_is_its_querys_own(after: str, slots: int) -> None:
     b       2s                     5s
     d              4s                   7s
     """
-    together = bundle({"late": LATE, "early": EARLY, "without": WITHOUT})
-    assert "early asks of a: [RANGE 3 SECONDS], a.c > 2" in describe(together)
-    assert "late asks" not in describe(together)
-    first = BundlePlan(
-        {"late": parse_plan("((a b) d #0)"), "early": parse_plan("(b a)"), "without": parse_plan("(a b)")}
-    )
-    host = LocalHost(together, first, slots=slots)
+    queries_together = together({"late": LATE, "early": EARLY, "without": WITHOUT})
+    assert "early asks of a: [RANGE 3 SECONDS], a.c > 2" in describe(queries_together)
+    assert "late asks" not in describe(queries_together)
+    first = Plans({"late": parse_plan("((a b) d #0)"), "early": parse_plan("(b a)"), "without": parse_plan("(a b)")})
+    host = LocalHost(queries_together, first, slots=slots)
     answers: dict[str, list[str]] = {name: [] for name in first.plans}
 
     def step(*lines: str) -> None:
-        for name, table in by_query(host.step(read_rows(SCRIPT.catalog, lines))).items():
+        for name, table in ResultLayout(host.queries).split(host.step(read_rows(SCRIPT.catalog, lines))).items():
             answers[name] += answer_lines(table)
 
     step("a 0 1 1", "a 1 1 3", "b 2 1 20")
@@ -104,14 +102,16 @@ def test_a_code_of_another_query_says_nothing_in_this_one(query: Query, plan: st
     found in inner states by MIXED, and belonged to slots where nobody finds them, of BANDED.
     """
     queries = {"this": query, "other": KEYED}
-    plans = BundlePlan({"this": parse_plan(plan), "other": parse_plan("(a c)")})
-    together = bundle(queries)
-    host = LocalHost(together, plans, slots=slots)
-    streams = together.graph.streams
+    plans = Plans({"this": parse_plan(plan), "other": parse_plan("(a c)")})
+    queries_together = together(queries)
+    host = LocalHost(queries_together, plans, slots=slots)
+    streams = queries_together.graph.streams
     lines = [f"{name} {i} {(i * (1 + shift)) % 7} {i}" for i in range(20) for shift, name in enumerate(streams)]
     answers: dict[str, list[pa.Table]] = {name: [] for name in queries}
     for i in range(0, len(lines), 3):
-        for name, table in by_query(host.step(read_rows(SCRIPT.catalog, lines[i : i + 3]))).items():
+        for name, table in (
+            ResultLayout(host.queries).split(host.step(read_rows(SCRIPT.catalog, lines[i : i + 3]))).items()
+        ):
             answers[name].append(table)
     for name, each in queries.items():
         expected = batch_answer(each, read_rows(SCRIPT.catalog, lines))
@@ -133,9 +133,9 @@ def test_bands_that_begin_with_the_same_comparison_are_looked_up_apart(highs: tu
         )
         for number, high in enumerate(highs)
     }
-    host = LocalHost(bundle(queries), BundlePlan(dict.fromkeys(queries, parse_plan("(a c)"))), slots=slots)
+    host = LocalHost(together(queries), Plans(dict.fromkeys(queries, parse_plan("(a c)"))), slots=slots)
     rows = read_rows(SCRIPT.catalog, [f"{name} {i % 3} 0 {i}" for i in range(12) for name in "ac"])
-    for name, answer in by_query(host.step(rows)).items():
+    for name, answer in ResultLayout(host.queries).split(host.step(rows)).items():
         assert not describe_difference(batch_answer(queries[name], rows), rows_as_multiset(answer))
 
 
@@ -154,8 +154,8 @@ THREE = compiled(
 def test_queries_together_learn_their_own_meshes(slots: int) -> None:
     """One of them learns a mesh, both are then given other routes by hand, and nobody's answer notices."""
     queries = {"four": FOUR, "three": THREE}
-    first = BundlePlan({"four": parse_plan("(a b c d)"), "three": parse_plan("(d c a)")})
-    host = LocalHost(bundle(queries), first, slots=slots, staging=Staging(first=2, waits=True), adapt=ANY_SAVING)
+    first = Plans({"four": parse_plan("(a b c d)"), "three": parse_plan("(d c a)")})
+    host = LocalHost(together(queries), first, slots=slots, staging=Staging(first=2, waits=True), adapt=ANY_SAVING)
     rng = np.random.default_rng(1)
     batches = [skewed_batch(number, rng, slots * ROWS) for number in range(6)]
     results: dict[str, list[pa.Table]] = {name: [] for name in queries}
@@ -164,7 +164,7 @@ def test_queries_together_learn_their_own_meshes(slots: int) -> None:
             learnt = host.steering.of_query("four").plans
             host.migrate(parse_mesh("mesh(a: d>c>b; b: d>c>a; c: d>b>a; d: a|b|c)"), query="four")
             host.migrate(parse_mesh("mesh(a: d>c; c: a>d, d>a by (k <= 20 ? 0 : 1); d: a>c)"), query="three")
-        for name, table in by_query(host.step(batch)).items():
+        for name, table in ResultLayout(host.queries).split(host.step(batch)).items():
             results[name].append(table)
     assert any(isinstance(each.plan, Mesh) and any(len(way.routes) > 1 for way in each.plan.ways) for each in learnt)
     decided = [record for record in host.history if "mesh" in record]

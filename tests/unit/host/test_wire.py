@@ -14,6 +14,7 @@ from anabranch.errors import HostError
 from anabranch.host import wire
 from anabranch.host.wire import RELATION, TIME, WireLayout, wire_layout
 from anabranch.plan.partitioning import choose_partitioning
+from anabranch.plan.query_set import alone
 from anabranch.testing.scripted import read_script
 
 CATALOG = read_script(
@@ -30,7 +31,7 @@ TEXTS = {
     "nothing": "SELECT 1 AS one FROM a [NOW], b [NOW] WHERE a.k = b.k",
 }
 LAYOUTS = {
-    name: wire_layout(query, choose_partitioning(query.graph, 4))
+    name: wire_layout(alone(query), choose_partitioning(query.graph, 4))
     for name, text in TEXTS.items()
     for query in [compile_query(text, CATALOG)]
 }
@@ -45,11 +46,11 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
 @st.composite
 def batches(draw: st.DrawFn, layout: WireLayout) -> dict[str, RelationBatch]:
     drawn = {}
-    for name in layout.query.graph.names:
+    for name in layout.queries.graph.names:
         length = draw(st.integers(0, 6))
         column = st.lists(st.integers(-(2**40), 2**40), min_size=length, max_size=length)
         payload = {}
-        for field in layout.query.graph.relation(name).schema:
+        for field in layout.queries.graph.relation(name).schema:
             kind = next(values for text, values in VALUES.items() if str(field.type).startswith(text[:4]))
             payload[field.name] = pa.array(draw(st.lists(kind, min_size=length, max_size=length)), field.type)
         codes = {code: np.array(draw(column), dtype=np.int64) for code in layout.codes[name]}
@@ -83,7 +84,7 @@ def test_relations_share_columns_by_type() -> None:
     layout = LAYOUTS["chain"]
     kinds = [field.type for field in layout.schema if field.name.startswith("_value")]
     most = [
-        max(sum(f.type == kind for f in relation.schema) for relation in layout.query.graph.relations)
+        max(sum(f.type == kind for f in relation.schema) for relation in layout.queries.graph.relations)
         for kind in dict.fromkeys(kinds)
     ]
     assert len(kinds) == sum(most)
@@ -120,7 +121,7 @@ def test_texts_that_arrow_would_cut_are_refused(monkeypatch: pytest.MonkeyPatch)
     payload = pa.RecordBatch.from_pydict(
         {
             field.name: pa.array(["x" * 90 if pa.types.is_string(field.type) else None] * 3, field.type)
-            for field in layout.query.graph.relation("a").schema
+            for field in layout.queries.graph.relation("a").schema
         }
     )
     codes = {code: np.arange(3) for code in layout.codes["a"]}

@@ -32,12 +32,12 @@ LOAD = Workload(
 
 def steps_of(load: Workload, text: str, count: int) -> list[StepStatistics]:
     query = load.query()
-    engine = Engine(query, parse(text))
+    engine = Engine.alone(query, parse(text))
     floors, steps = dict.fromkeys(query.graph.names, 0), []
     for rows in load.batches(np.random.default_rng(1), count, query):
         list(engine.step(rows, floors))
         floors = {name: int(batch.times[-1]) for name, batch in rows.items()}
-        steps.append(engine.statistics())
+        steps.append(engine.statistics().total)
     return steps
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.plan.mesh import parse_mesh
-from anabranch.plan.slots import ALONE
+from anabranch.plan.query_set import ALONE
 from anabranch.plan.text import parse
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile

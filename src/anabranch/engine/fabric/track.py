@@ -24,6 +24,7 @@ from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.engine.state.ring import Index
 from anabranch.plan.classifier import Classifier, attributes
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, key_columns
@@ -65,10 +66,12 @@ class MeshTrack:
         }
         self._index.lottery.forget()
 
+    def indexes(self, relation: str) -> tuple[Index, ...]:
+        """The indexes of a base state that some route looks into."""
+        return tuple(self._indexes[relation])
+
     def retain_indexes(self) -> None:
-        """Takes back every index of a base state that no route looks into."""
-        for name, base in self._bases.items():
-            base.retain(tuple(self._indexes[name]))
+        """Keeps no intermediate state, and so no index."""
 
     def layout(self) -> dict[str, Any]:
         return {"plan": str(self.plan), "lottery": self._index.lottery.layout()}

@@ -22,8 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from anabranch.errors import AnabranchError, MigrationError
 from anabranch.host.progress import BatchProgress
 from anabranch.host.spark.failure import damaged_log
-from anabranch.plan.bundle import BundlePlan
 from anabranch.plan.mesh import Plan
+from anabranch.plan.query_set import Plans
 from anabranch.stats.mesh.routes import merge_routes
 
 _SPARK_STEP = "addBatch"
@@ -37,7 +37,7 @@ class Runner(Protocol):
         """What ended the query from within a batch, if anything did."""
 
     @property
-    def plan(self) -> Plan | BundlePlan:
+    def plan(self) -> Plan | Plans:
         """The plan of the latest batch, or the one that most slots had."""
 
     def migrate(
@@ -126,8 +126,8 @@ class QueryHandle:
         return status
 
     @property
-    def plan(self) -> Plan | BundlePlan:
-        """The plan in force; the one that most slots have, where they differ. Of a bundle, that of each query."""
+    def plan(self) -> Plan | Plans:
+        """The plan in force; the one that most slots have, where they differ. Of named queries, that of each."""
         return self._runner.plan
 
     def migrate(

@@ -25,7 +25,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.adapt.records import Record
 from anabranch.catalog import StreamDeclaration
-from anabranch.engine.operators.group_by import parts_schema
 from anabranch.errors import CorruptCheckpoint, SpecError
 from anabranch.host import hot
 from anabranch.host.bundling import Course, make_steering, resumed
@@ -33,6 +32,7 @@ from anabranch.host.clock import Clocks
 from anabranch.host.commit import late_by_stream, newest_by_stream, next_manifest, next_task, rows_by_stream
 from anabranch.host.memory import keep, recall
 from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots
+from anabranch.host.results import ResultLayout
 from anabranch.host.slot import SlotTask
 from anabranch.host.spark.anchor import forget_at_slots, is_on_several_machines, make_anchor
 from anabranch.host.spark.arrow_schema import to_spark
@@ -46,10 +46,9 @@ from anabranch.host.spark.source import PASSES, has_observed_filters, tagged_uni
 from anabranch.host.spark.worker import finish_function, step_function, then
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, TIME, wire_layout
-from anabranch.plan.bundle import Bundle, BundlePlan, partitioning_of
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, rows_wait
 from anabranch.plan.mesh import Plan, parse_plan
-from anabranch.plan.query import Query
+from anabranch.plan.query_set import Plans, QuerySet, partitioning_of
 from anabranch.schema import Schema
 from anabranch.stats.report import SlotReports, merged_statistics
 
@@ -83,8 +82,8 @@ class SparkRunner:
 
     def __init__(
         self,
-        query: Query,
-        plan: Plan | BundlePlan,
+        queries: QuerySet,
+        plans: Plans,
         sinks: Mapping[str, Sink],
         checkpoint: str,
         slots: int,
@@ -93,24 +92,24 @@ class SparkRunner:
         changes: Changes | None = None,
         execution: ExecutionModel = DEFAULT_EXECUTION,
     ) -> None:
-        self.query = query
+        self.queries = queries
         self.execution = execution
         self.sinks = sinks
         self.idle_timeouts = idle_timeouts
         self.announce = announce
         self.failure: BaseException | None = None
         self.store = Store(checkpoint)
-        self.identity = self.store.open(query, execution)
-        self.partitioning = partitioning_of(query, slots)
-        self.layout = wire_layout(query, self.partitioning)
+        self.identity = self.store.open(queries, execution)
+        self.partitioning = partitioning_of(queries, slots)
+        self.layout = wire_layout(queries, self.partitioning)
         self.manifest = self.store.latest()
         self.changes = changes or Changes()
         if self.manifest is not None:
-            plan = resumed(plan, self.changes.course, self.manifest.plans)
-        self.steering = make_steering(query, plan, self.partitioning, self.changes.course)
+            plans = resumed(plans, self.changes.course, self.manifest.plans)
+        self.steering = make_steering(queries, plans, self.partitioning, self.changes.course)
         hot.claim(self.identity, self.store.location)
-        self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(query.graph.streams, _now())
-        self._is_observed = has_observed_filters(query.graph.relations)
+        self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(queries.graph.streams, _now())
+        self._is_observed = has_observed_filters(queries.graph.relations)
         self._anchor: DataFrame | None = None
         self._is_configured = False
         self._is_released = False
@@ -118,9 +117,9 @@ class SparkRunner:
         self._tell(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
 
     @property
-    def plan(self) -> Plan | BundlePlan:
+    def plan(self) -> Plan | Plans:
         """The plan of the latest batch, or the one that most slots had."""
-        return self.steering.plan
+        return self.steering.most_plans.unwrapped
 
     def migrate(
         self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool, query: str | None = None
@@ -190,7 +189,7 @@ class SparkRunner:
         # Once per batch: whether a stream is idle depends on the time of day, and what a grouped query answers, or
         # which rows have waited long enough, on that.
         clocks = None
-        if self.query.grouping is not None or rows_wait(self.execution):
+        if self.queries.grouped is not None or rows_wait(self.execution):
             with evaluating(batch_id):
                 newest = frame.groupBy(RELATION).agg(f.max(TIME).alias("newest")).collect()
             clocks = self._clocks_after(self._newest(newest), now)
@@ -201,7 +200,7 @@ class SparkRunner:
             frame = frame.where(PASSES).drop(PASSES)
         plans, refused = self.steering.next(batch_id)
         task = next_task(
-            self.query, plans, self.partitioning, batch_id, self._clocks, self.manifest, clocks, self.execution
+            self.queries, plans, self.partitioning, batch_id, self._clocks, self.manifest, clocks, self.execution
         )
         planned = time.perf_counter()
         deliver(self.sinks, Batch(batch_id, query_id(frame)), partial(self._results, frame, task))
@@ -209,7 +208,7 @@ class SparkRunner:
         self.announce("written", batch_id)
         reports = {slot: self.store.read_report(task.rows_name(slot)) for slot in range(self.partitioning.slots)}
         if clocks is None:
-            seen = self._observed(observation.get) if self._is_observed else newest_by_stream(self.query, reports)
+            seen = self._observed(observation.get) if self._is_observed else newest_by_stream(self.queries, reports)
             clocks = self._clocks_after(seen, now)
         manifest = next_manifest(task, reports, clocks)
         self.store.commit(manifest)
@@ -219,7 +218,7 @@ class SparkRunner:
         self.store.collect((manifest, before) if before else (manifest,))
         self.announce("collected", batch_id)
         collected = time.perf_counter()
-        waiting = sum(rows_by_stream(self.query, reports).values())
+        waiting = sum(rows_by_stream(self.queries, reports).values())
         behind = clocks.seconds_behind(_now())
         records = [*refused, *self.steering.after(batch_id, reports, seconds, waiting, behind)]
         records += keep(self.store, self.steering, batch_id, records)
@@ -248,38 +247,39 @@ class SparkRunner:
             self._anchor = make_anchor(frame.sparkSession, self.partitioning.slots)
         rows = to_slots(frame, self.partitioning, self._anchor)
         step = step_function(task, self.identity, self.store.location)
-        if self.query.grouping is None:
-            return rows.mapInArrow(then(step, into_sink), to_spark(self.query.schema))
-        parts = rows.mapInArrow(step, to_spark(Schema.from_arrow(parts_schema(self.query.grouping))))
+        results, grouped = ResultLayout(self.queries), self.queries.grouped
+        if grouped is None or grouped.grouping is None:
+            return rows.mapInArrow(then(step, into_sink), to_spark(results.schema))
+        parts = rows.mapInArrow(step, to_spark(Schema.from_arrow(results.parts)))
         # Numbered, because Spark takes a dot in a name for a path; the boundary and the keys of the group come first.
         numbered = parts.toDF(*(f"_part{i}" for i in range(len(parts.columns))))
-        together = numbered.repartition(self.partitioning.slots, *numbered.columns[: 1 + len(self.query.grouping.keys)])
-        return together.mapInArrow(then(finish_function(self.query), into_sink), to_spark(self.query.schema))
+        together = numbered.repartition(self.partitioning.slots, *numbered.columns[: 1 + len(grouped.grouping.keys)])
+        return together.mapInArrow(then(finish_function(grouped), into_sink), to_spark(results.schema))
 
     # --- event time ---------------------------------------------------------------------------------------------------
 
     def _maxima(self) -> list[Any]:
         return [
             f.max(f.when(f.col(RELATION).isin(position, ~position), f.col(TIME))).alias(relation.name)
-            for position, relation in enumerate(self.query.graph.relations)
+            for position, relation in enumerate(self.queries.graph.relations)
         ]
 
     def _observed(self, maxima: Mapping[str, Any]) -> dict[str, int | None]:
         seen: dict[str, int | None] = {}
-        for relation in self.query.graph.relations:
+        for relation in self.queries.graph.relations:
             newest = [time for time in (maxima.get(relation.name), seen.get(relation.stream)) if time is not None]
             seen[relation.stream] = max(newest, default=None)
         return seen
 
     def _newest(self, rows: list[Any]) -> dict[str, int | None]:
-        names, newest = self.query.graph.names, dict[str, int]()
+        names, newest = self.queries.graph.names, dict[str, int]()
         for row in rows:
             name = names[max(row[RELATION], ~row[RELATION])]
             newest[name] = max(row["newest"], newest.get(name, row["newest"]))
         return self._observed(newest)
 
     def _clocks_after(self, newest: Mapping[str, int | None], now: int) -> Clocks:
-        disorder = {relation.stream: relation.disorder for relation in self.query.graph.relations}
+        disorder = {relation.stream: relation.disorder for relation in self.queries.graph.relations}
         return self._clocks.advance(newest, disorder, now, self.idle_timeouts)
 
     # --- telling ------------------------------------------------------------------------------------------------------
@@ -303,14 +303,14 @@ class SparkRunner:
         seconds: Mapping[str, float],
         records: list[Record],
     ) -> None:
-        names = [member.name for member in self.query.members] if isinstance(self.query, Bundle) else []
+        names = self.queries.names if self.queries.is_named else ()
         self._progress[batch_id] = BatchProgress(
             plan=str(self.plan),
             plans=tuple(each.plan for plans in task.plans.values() for each in plans),
             migrating=migrating_slots(reports),
             records=tuple(records),
-            rows_in=rows_by_stream(self.query, reports),
-            late_rows=late_by_stream(self.query, reports),
+            rows_in=rows_by_stream(self.queries, reports),
+            late_rows=late_by_stream(self.queries, reports),
             watermark=clocks.known_watermark,
             idle_streams=tuple(name for name, clock in clocks.streams.items() if clock.is_idle),
             seconds=seconds,
@@ -328,8 +328,8 @@ class SparkRunner:
 def start_query(
     *,
     spark: SparkSession,
-    query: Query,
-    plan: Plan | BundlePlan,
+    queries: QuerySet,
+    plans: Plans,
     frames: Mapping[str, DataFrame],
     declarations: Mapping[str, StreamDeclaration],
     sinks: Mapping[str, Sink],
@@ -344,9 +344,9 @@ def start_query(
 ) -> tuple[StreamingQuery, SparkRunner]:
     """Starts the query; the checkpoint holds Spark's part in `spark/` and ours in `anabranch/`."""
     refuse_speculation(spark)
-    require_ansi(spark, query.graph)
+    require_ansi(spark, queries.graph)
     _refuse_name_in_use(spark, name)
-    runner = SparkRunner(query, plan, sinks, checkpoint, slots, idle_timeouts, announce, changes, execution)
+    runner = SparkRunner(queries, plans, sinks, checkpoint, slots, idle_timeouts, announce, changes, execution)
     earlier = _latest.get(runner.identity)
     _latest[runner.identity] = runner
     # Hot state is memory; a driver that ends without stop() gives it back too.

@@ -23,6 +23,7 @@ from anabranch.host.wire import RELATION, TIME, WireLayout, wire_layout
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import alone
 
 MOST_FILES = 16
 MOST_BYTES = 16_000_000
@@ -88,7 +89,7 @@ def sample_streams(queries: Sequence[Query], samples: Mapping[str, StreamSample]
 
 
 def _sampled(queries: Sequence[Query], samples: Mapping[str, StreamSample]) -> list[Sample]:
-    layouts = [wire_layout(query, choose_partitioning(query.graph, 1)) for query in queries]
+    layouts = [wire_layout(alone(query), choose_partitioning(query.graph, 1)) for query in queries]
     frames = {
         (number, position): relation_frame(position, relation, layouts[number], samples[relation.stream].frame)
         for number, query in enumerate(queries)

@@ -24,7 +24,6 @@ from anabranch.host.spark.anchor import SLOT, anchored, slot_keys
 from anabranch.host.spark.arrow_schema import nulls_of
 from anabranch.host.spark.expressions import key_code, quote, to_column
 from anabranch.host.wire import RELATION, TIME, WireLayout
-from anabranch.plan.bundle import Bundle
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Partitioning, row_code
 
@@ -40,7 +39,7 @@ def tagged_union(layout: WireLayout, partitioning: Partitioning, frames: Mapping
     every micro-batch; and what the user did not write is no text, because the first texts of a session take Spark's
     parser a second.
     """
-    relations = layout.query.graph.relations
+    relations = layout.queries.graph.relations
     is_observed = has_observed_filters(relations)
     parts = []
     for position, relation in enumerate(relations):
@@ -73,7 +72,7 @@ def relation_frame(position: int, relation: Relation, layout: WireLayout, frame:
 
 def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: DataFrame) -> dict[str, Column]:
     """Every wire column of a relation, and whether a row passes its filter."""
-    keys = {key.name: key for key in layout.query.graph.keys_of([relation.name])}
+    keys = {key.name: key for key in layout.queries.graph.keys_of([relation.name])}
     selected = {
         RELATION: f.lit(position).cast(ByteType()),
         TIME: event_micros(relation),
@@ -84,7 +83,7 @@ def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: D
         else:
             key = keys[code]
             selected[wire] = key_code(key.expression(relation.name), key.type)
-            if isinstance(layout.query, Bundle):
+            if layout.queries.has_terms(relation.name):
                 # Rows without this key are of use to the queries that do not compare it; the others filter them.
                 selected[wire] = f.coalesce(selected[wire], f.lit(0))
     selected |= {wire: _named(name) for name, wire in layout.payload[relation.name].items()}

@@ -26,7 +26,7 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
         slot = context.partitionId()
         started = perf_counter()
         received = list(batches)
-        layout = wire_layout(task.query, task.partitioning)
+        layout = wire_layout(task.queries, task.partitioning)
         table = pa.Table.from_batches(received) if received else layout.schema.empty_table()
         passed, rejected = layout.without_rejected(table)
         rows = layout.split(passed)

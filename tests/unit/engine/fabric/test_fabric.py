@@ -185,12 +185,12 @@ def test_in_a_long_batch_rows_find_only_what_was_taken_before_them() -> None:
     started.step(read_rows(CATALOG, [line for i in range(4) for line in (f"a {10 + i} 1 {i}", f"b {10 + i} 1 {i}")]))
     started.step(read_rows(CATALOG, [f"{name} {20 + i} 1 {i}" for i in range(4) for name in "abc"]))
     engine = engine_of(started)
-    assert engine.turns == {"a": 4, "b": 5, "c": 1}
-    seen = {name: profile(STAR.graph, name, engine.bases, rows=4, turns=engine.turns) for name in "abc"}
+    assert engine.only.turns == {"a": 4, "b": 5, "c": 1}
+    seen = {name: profile(STAR.graph, name, engine.bases, rows=4, turns=engine.only.turns) for name in "abc"}
     assert {name: each.turn for name, each in seen.items()} == {"a": 4, "b": 4, "c": 4}
     assert [seen[name].matrix.selectivity[0].tolist() for name in "abc"] == [[5.0, 1.0], [8.0, 1.0], [8.0, 9.0]]
     # Where the last turn was smaller than the sample, rows of earlier ones are taken too, and nothing is hidden.
-    assert profile(STAR.graph, "a", engine.bases, rows=8, turns=engine.turns).matrix.selectivity[0].tolist() == [
+    assert profile(STAR.graph, "a", engine.bases, rows=8, turns=engine.only.turns).matrix.selectivity[0].tolist() == [
         9.0,
         5.0,
     ]
@@ -199,15 +199,15 @@ def test_in_a_long_batch_rows_find_only_what_was_taken_before_them() -> None:
 
 def test_the_turns_of_an_engine_are_kept_with_its_states_and_forgotten_by_a_rebuild() -> None:
     engine = engine_of(host(STAR, one_route(STAR.graph)))
-    assert engine.layout()["turns"] == engine.turns == {"b": 0, "c": 0}
-    rebuilt = Engine(STAR, one_route(STAR.graph))
+    assert engine.only.layout()["turns"] == engine.only.turns == {"b": 0, "c": 0}
+    rebuilt = Engine.alone(STAR, one_route(STAR.graph))
     rebuilt.restore(engine.export(), None)
-    assert rebuilt.turns == {}
+    assert rebuilt.only.turns == {}
 
 
 def test_a_state_without_rows_has_an_empty_profile() -> None:
     graph: JoinGraph = STAR.graph
-    engine = Engine(STAR, one_route(graph))
+    engine = Engine.alone(STAR, one_route(graph))
     seen = profile(graph, "a", engine.bases)
     assert seen.matrix.rows == 0
     assert isinstance(seen.columns, pa.Table)

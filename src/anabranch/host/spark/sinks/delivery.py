@@ -18,20 +18,21 @@ from pyspark.sql import functions as f
 from anabranch.host.spark.failure import evaluating, named_failure
 from anabranch.host.spark.sinks.sink import Batch, Sink
 from anabranch.host.spark.sinks.workers import ArrowFunction, WorkerWriter, split_function, write_function
+from anabranch.plan.query_set import ALONE
 
 
 def deliver(sinks: Mapping[str, Sink], batch: Batch, compute: Callable[[ArrowFunction | None], DataFrame]) -> None:
     """Writes and publishes one batch.
 
     `sinks` are by name of the query. `compute` returns the frame of results, given the function that workers apply to
-    them last. The frame of a single query has the columns of its results; that of several has a struct for each query.
+    them last. The frame of a query that runs alone has the columns of its results; that of named queries a struct for each.
     """
     writers: dict[str, WorkerWriter] = {}
     for name, sink in sinks.items():
         with named_failure(sink.title, batch.number):
             if (writer := sink.stage(batch)) is not None:
                 writers[name] = writer
-    is_alone = len(sinks) == 1
+    is_alone = ALONE in sinks
     frame = compute(_in_workers(writers, is_alone=is_alone))
     readers = {name: sink for name, sink in sinks.items() if name not in writers}
     titles = ", ".join(sink.title for sink in sinks.values())

@@ -1,15 +1,15 @@
-"""Several queries as one: what they read is read, spread, kept and indexed once, and each has its own answer.
+"""Queries that run as one: rows are read, spread, kept and indexed once, and each query has its own answer.
 
-A relation of the same name in several queries is shared. It must be of one stream. It carries the columns that any of
-them needs, keeps rows as long as the longest of their windows, and filters by what their filters have in common; what a
-query asks beyond that are its `Terms`, which it applies to its own combinations. Keys that queries compare by the same
-expressions have one code. A relation of another name is another relation, and its rows travel on their own.
+A query that runs alone is a set of one: its member has no name (`ALONE`), no terms, and the set has the graph, the text
+and the fingerprint of the query.
 
-Where rows are read, spread over slots and kept, a bundle is a query like any other, over the relations of all. It has
-no outputs and no predicates of its own but the bands, by which base states are indexed.
+A relation that several queries name is shared. It must be of one stream. It carries the columns that any of them needs,
+keeps rows as long as the longest of their windows, and filters by the conjuncts that all their filters have. What a
+query asks beyond that are its `Terms`; the query applies them to its own combinations. Keys that queries compare by the
+same expressions have one code. A relation of another name is another relation, and its rows travel on their own.
 
-Law: what each query answers is what it would answer alone. Grouped queries are refused: what they answer depends on the
-watermark of their own streams.
+Law: each query answers as it would alone. `together` refuses grouped queries: a grouped query answers by the watermark
+of its own streams.
 """
 
 from __future__ import annotations
@@ -17,26 +17,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-
-import pyarrow as pa
 
 from anabranch.errors import BundleError
 from anabranch.expr import Call, Expr, can_fail, columns, conjunction, conjuncts
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, render
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
-from anabranch.plan.query import Query
+from anabranch.plan.query import Query, late_filters
 from anabranch.schema import Field, Schema
 from anabranch.window import FOREVER, Window
 
+ALONE = ""
+"""The name of a query that runs alone; files and records do not show it."""
 MOST_RELATIONS = 128
 """Rows travel with the number of their relation in a byte; the negative half of it are rows that a filter rejects."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a query asks of a shared relation beyond what all ask; `range` is that of its own window."""
+    """The demands of one query on a shared relation beyond those of all; `range` is that of the query's own window."""
 
     relation: str
     range: int
@@ -47,48 +46,89 @@ class Terms:
 
 @dataclass(frozen=True)
 class Member:
-    """One query of a bundle, over the shared relations, and what it asks of them beyond what they are."""
+    """One query of a set, over the shared relations, and its terms."""
 
     name: str
     query: Query
-    terms: tuple[Terms, ...]
-    """Of the relations of which it asks more than all do."""
+    terms: tuple[Terms, ...] = ()
+    """Of the relations of which the query demands more than all queries do."""
+
+    @property
+    def label(self) -> str:
+        """The prefix of the names of this query's operators in the statistics of the whole set."""
+        return f"{self.name} " if self.name else ""
 
 
 @dataclass(frozen=True)
-class Bundle(Query):
-    """Queries that run together, in the order of their names."""
+class QuerySet:
+    """Queries that run as one, in the order of their names; see `alone` and `together`."""
 
-    members: tuple[Member, ...] = ()
+    members: tuple[Member, ...]
+    graph: JoinGraph
+    """The relations of all queries, shared keys, and the predicates by which base states are indexed."""
+    text: str
+    fingerprint: str
+    """A short digest of everything that decides the answers."""
 
-    @cached_property
-    def schema(self) -> Schema:
-        """One column for each query: a row has a value in that of the query whose result it is, and in no other."""
-        return Schema(tuple(Field(member.name, _struct(member.query.schema), True) for member in self.members))
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(member.name for member in self.members)
 
-    @cached_property
-    def fingerprint(self) -> str:
-        parts = [f"{member.name} {member.query.fingerprint} {member.terms}" for member in self.members]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    @property
+    def is_named(self) -> bool:
+        """Whether the queries are known by name: true unless a query runs alone."""
+        return self.names != (ALONE,)
+
+    @property
+    def grouped(self) -> Query | None:
+        """The grouped query, which is always alone."""
+        return next((member.query for member in self.members if member.query.grouping is not None), None)
+
+    @property
+    def late_filters(self) -> tuple[str, ...]:
+        """The filters of one relation that joins check, as texts; part of the fingerprint."""
+        return late_filters(self.graph)
+
+    def has_terms(self, relation: str) -> bool:
+        """True when some query drops rows of the relation that others keep."""
+        return any(terms.relation == relation for member in self.members for terms in member.terms)
 
 
 @dataclass(frozen=True)
-class BundlePlan:
-    """A plan for each query of a bundle, by name."""
+class Plans:
+    """The plan of each query of a set, by name."""
 
     plans: Mapping[str, Plan]
 
     def __str__(self) -> str:
-        return "; ".join(f"{name}: {plan}" for name, plan in sorted(self.plans.items()))
+        return "; ".join(f"{name}: {plan}" if name else str(plan) for name, plan in sorted(self.plans.items()))
+
+    def __getitem__(self, query: str) -> Plan:
+        return self.plans[query]
+
+    @property
+    def unwrapped(self) -> Plan | Plans:
+        """The plan itself where a query runs alone."""
+        return self.plans.get(ALONE, self)
 
 
-def _struct(schema: Schema) -> pa.DataType:
-    """Rows as values; a row that is not there has no value in any field."""
-    return pa.struct([pa.field(field.name, field.type) for field in schema])
+def alone(query: Query) -> QuerySet:
+    """A query as a set of one."""
+    return QuerySet((Member(ALONE, query),), query.graph, query.text, query.fingerprint)
 
 
-def bundle(queries: Mapping[str, Query]) -> Bundle:
-    """The queries as one; a BundleError says which of them cannot be part of it, why, and what to do."""
+def as_set(query: Query | QuerySet) -> QuerySet:
+    """Queries as a set, for callers that may give one query."""
+    return query if isinstance(query, QuerySet) else alone(query)
+
+
+def as_plans(plan: Plan | Plans) -> Plans:
+    """Plans by query, for callers that may give the plan of a query that runs alone."""
+    return plan if isinstance(plan, Plans) else Plans({ALONE: plan})
+
+
+def together(queries: Mapping[str, Query]) -> QuerySet:
+    """The queries as one set; a BundleError says which of them cannot be part of it, why, and what to do."""
     if not queries:
         raise BundleError("no query is named that could run", hint="name one query or more")
     named = dict(sorted(queries.items()))
@@ -114,7 +154,9 @@ def bundle(queries: Mapping[str, Query]) -> Bundle:
     bands = dict.fromkeys(theta for graph in graphs for theta in graph.thetas if theta.band is not None)
     text = "\n".join(f"{name}: {query.text}" for name, query in named.items())
     graph = JoinGraph(tuple(relations.values()), keys, tuple(bands))
-    return Bundle(text, graph, (), None, members)
+    parts = [f"{member.name} {member.query.fingerprint} {member.terms}" for member in members]
+    fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return QuerySet(members, graph, text, fingerprint)
 
 
 def _refuse_names(names: Iterable[str]) -> None:
@@ -122,18 +164,19 @@ def _refuse_names(names: Iterable[str]) -> None:
     known: dict[str, str] = {}
     for name in names:
         if not name.isidentifier():
-            raise BundleError(f"'{name}' is no name for a query", hint="use letters, digits and _, a letter first")
+            hint = "use letters, digits and _, a letter first"
+            raise BundleError(f"'{name}' is not a valid name for a query", hint=hint)
         if (other := known.setdefault(name.lower(), name)) != name:
             raise BundleError(f"queries '{other}' and '{name}' differ only in case", hint="give one another name")
 
 
-def describe(bundle: Bundle) -> str:
-    """What the queries share, who reads it, and what each asks beyond it."""
-    lines = render(bundle.graph).splitlines()
-    for number, relation in enumerate(bundle.graph.relations):
-        readers = [member.name for member in bundle.members if relation.name in member.query.graph.names]
+def describe(queries: QuerySet) -> str:
+    """The shared relations and keys, which query reads them, and the terms of each query."""
+    lines = render(queries.graph).splitlines()
+    for number, relation in enumerate(queries.graph.relations):
+        readers = [member.name for member in queries.members if relation.name in member.query.graph.names]
         lines[number] += f"  read by {', '.join(readers)}"
-    for member in bundle.members:
+    for member in queries.members:
         for terms in member.terms:
             window = [str(Window(terms.range))] if terms.is_shorter else []
             asked = [*window, *([str(terms.filter)] if terms.filter is not None else [])]
@@ -141,12 +184,10 @@ def describe(bundle: Bundle) -> str:
     return "\n".join(lines)
 
 
-def partitioning_of(query: Query, slots: int) -> Partitioning:
-    """How the rows of a query, or of a bundle, are spread over slots."""
-    if not isinstance(query, Bundle):
-        return choose_partitioning(query.graph, slots)
-    axes = tuple(_axis(key, query.members) for key in query.graph.keys)
-    return choose_partitioning(replace(query.graph, keys=axes), slots)
+def partitioning_of(queries: QuerySet, slots: int) -> Partitioning:
+    """How the rows of a set of queries are spread over slots."""
+    axes = tuple(_axis(key, queries.members) for key in queries.graph.keys)
+    return choose_partitioning(replace(queries.graph, keys=axes), slots)
 
 
 def _axis(key: KeyClass, members: Sequence[Member]) -> KeyClass:

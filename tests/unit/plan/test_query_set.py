@@ -8,25 +8,26 @@ import pytest
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.errors import BundleError
-from anabranch.plan.bundle import MOST_RELATIONS, Bundle, bundle, partitioning_of
+from anabranch.plan import query_set
+from anabranch.plan.query_set import MOST_RELATIONS, QuerySet, partitioning_of
 from anabranch.schema import TIMESTAMP, Field, Schema
 
 COLUMNS = Schema((Field("ts", TIMESTAMP, False), Field("k", pa.int64()), Field("v", pa.int64())))
 PAIR = "SELECT a.v AS x, b.v AS y FROM a [RANGE {} SECONDS] AS a, b [RANGE 20 SECONDS] AS b WHERE a.k = b.k"
 
 
-def together(**texts: str) -> Bundle:
+def together(**texts: str) -> QuerySet:
     catalog = Catalog()
     for stream in "abc":
         catalog.register(StreamDeclaration(stream, COLUMNS, "ts"))
-    return bundle({name: compile_query(text, catalog) for name, text in texts.items()})
+    return query_set.together({name: compile_query(text, catalog) for name, text in texts.items()})
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("a.b", "c"), "'a.b' is no name for a query"),
-        (("a/b", "c"), "'a/b' is no name for a query"),
+        (("a.b", "c"), "'a.b' is not a valid name for a query"),
+        (("a/b", "c"), "'a/b' is not a valid name for a query"),
         (("alerts", "Alerts"), "queries 'Alerts' and 'alerts' differ only in case"),
     ],
 )

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from anabranch.cql import compile_query
 from anabranch.engine.fabric import track
 from anabranch.errors import BundleError, MigrationError
-from anabranch.host.bundling import by_query
 from anabranch.host.local import LocalHost
-from anabranch.plan.bundle import Bundle, BundlePlan, Member, bundle
+from anabranch.host.results import ResultLayout
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import Member, Plans, QuerySet, together
 from anabranch.testing.meshes import meshes
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, join_queries, late_filters, plans
@@ -32,18 +32,18 @@ def _rusters_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(data=st.data(), sizes=st.lists(st.integers(1, 4), min_size=2, max_size=3))
 def test_queries_that_run_together_get_their_batch_answers(data: st.DataObject, sizes: list[int]) -> None:
     rows = data.draw(arrivals(max(sizes), most_rows=10), "rows")
-    queries, together = _together(data, rows, sizes)
+    queries, several = _together(data, rows, sizes)
     batches = data.draw(batch_cuts(rows), "batches")
     restarts = data.draw(st.sets(st.integers(1, len(batches)), max_size=2), "restarts")
     results: dict[str, list[pa.Table]] = {name: [] for name in queries}
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = folder if restarts else None
-        host = _host(data, together, checkpoint)
+        host = _host(data, several, checkpoint)
         for number, batch in enumerate(batches):
             if number in restarts:
-                host = _host(data, together, checkpoint)
-            mine = {name: table for name, table in batch.items() if name in together.graph.streams}
-            for name, table in by_query(host.step(mine)).items():
+                host = _host(data, several, checkpoint)
+            mine = {name: table for name, table in batch.items() if name in several.graph.streams}
+            for name, table in ResultLayout(host.queries).split(host.step(mine)).items():
                 results[name].append(table)
     assert not any(host.late.values())
     for name, query in queries.items():
@@ -56,19 +56,19 @@ def test_queries_that_run_together_get_their_batch_answers(data: st.DataObject, 
 @given(data=st.data(), sizes=st.lists(st.integers(2, 3), min_size=2, max_size=2))
 def test_changing_the_plan_of_one_query_changes_no_answer(data: st.DataObject, sizes: list[int]) -> None:
     rows = data.draw(arrivals(max(sizes), most_rows=10), "rows")
-    queries, together = _together(data, rows, sizes)
+    queries, several = _together(data, rows, sizes)
     batches = data.draw(batch_cuts(rows, least=3), "batches")
     restart = data.draw(st.sampled_from([None, *range(1, len(batches))]), "restart")
     results: dict[str, list[pa.Table]] = {name: [] for name in queries}
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = None if restart is None else folder
-        host = _host(data, together, checkpoint)
+        host = _host(data, several, checkpoint)
         for number, batch in enumerate(batches):
             if number == restart:
-                host = _host(data, together, checkpoint)
-            _ask(data, host, data.draw(st.sampled_from(together.members), "changing"))
-            mine = {name: table for name, table in batch.items() if name in together.graph.streams}
-            for name, table in by_query(host.step(mine)).items():
+                host = _host(data, several, checkpoint)
+            _ask(data, host, data.draw(st.sampled_from(several.members), "changing"))
+            mine = {name: table for name, table in batch.items() if name in several.graph.streams}
+            for name, table in ResultLayout(host.queries).split(host.step(mine)).items():
                 results[name].append(table)
     for name, query in queries.items():
         answer = rows_as_multiset(pa.concat_tables(results[name]))
@@ -87,25 +87,25 @@ def _ask(data: st.DataObject, host: LocalHost, member: Member) -> None:
         host.migrate(plan, strategy, slots, query=member.name, box_by_box=data.draw(st.booleans(), "box by box"))
 
 
-def _together(data: st.DataObject, rows: Arrivals, sizes: list[int]) -> tuple[dict[str, Query], Bundle]:
-    """Queries over the rows, each with late filters of its own, and the same as a bundle."""
+def _together(data: st.DataObject, rows: Arrivals, sizes: list[int]) -> tuple[dict[str, Query], QuerySet]:
+    """Queries over the rows, each with late filters of its own, and the same as a set."""
     queries = {}
     one_column = data.draw(st.booleans(), "equalities of one column")
     for number, size in enumerate(sizes):
-        # Relations are taken in the order of the bundle, whatever the order of a query's own FROM.
+        # Relations are taken in the order of the set, whatever the order of a query's own FROM.
         drawn = data.draw(join_queries(max(sizes), size, shuffled=True, one_column=one_column), f"q{number}")
         late = data.draw(late_filters(drawn, rows), f"late filters of q{number}")
         event(f"late filters: {bool(late)}")
         queries[f"q{number}"] = compile_query(drawn.cql, rows.catalog, late_filters=late)
     try:
-        return queries, bundle(queries)
+        return queries, together(queries)
     except BundleError:  # a filter of one query's own guards what may fail
         reject()
 
 
-def _host(data: st.DataObject, together: Bundle, checkpoint: str | None) -> LocalHost:
-    plan = BundlePlan({m.name: data.draw(_any_plan(m.query), f"plan of {m.name}") for m in together.members})
-    return LocalHost(together, plan, slots=data.draw(st.sampled_from([1, 1, 2, 3, 4]), "slots"), checkpoint=checkpoint)
+def _host(data: st.DataObject, several: QuerySet, checkpoint: str | None) -> LocalHost:
+    plan = Plans({m.name: data.draw(_any_plan(m.query), f"plan of {m.name}") for m in several.members})
+    return LocalHost(several, plan, slots=data.draw(st.sampled_from([1, 1, 2, 3, 4]), "slots"), checkpoint=checkpoint)
 
 
 def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
