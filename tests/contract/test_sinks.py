@@ -24,6 +24,7 @@ from anabranch.host.spark.sinks.memory import MemorySink
 from anabranch.host.spark.sinks.parquet import ParquetSink
 from anabranch.host.spark.sinks.sink import Batch, Sink
 from anabranch.host.spark.sinks.table import TableSink
+from anabranch.plan.query_set import ALONE
 from anabranch.schema import Field, Schema
 
 pytestmark = pytest.mark.spark
@@ -122,7 +123,7 @@ def frame_of(spark: SparkSession, rows: Rows) -> DataFrame:
 
 def write(sink: Sink, frame: DataFrame, batch: int) -> None:
     deliver(
-        {"alone": sink},
+        {ALONE: sink},
         Batch(batch, "0badcafe"),
         lambda in_workers: frame if in_workers is None else frame.mapInArrow(in_workers, frame.schema),
     )

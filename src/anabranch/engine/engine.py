@@ -78,7 +78,7 @@ class Engine:
                 member,
                 plans[member.name],
                 self.bases,
-                arena=PartOfArena(arena, member.name),
+                arena=PartOfArena(arena, member.label),
                 owns=(owns or {}).get(member.name),
                 retain=self._retain_indexes,
             )

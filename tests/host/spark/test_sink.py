@@ -25,6 +25,7 @@ from anabranch.host.spark.sinks.parquet import ParquetSink
 from anabranch.host.spark.sinks.sink import Batch, Sink
 from anabranch.host.spark.sinks.spark_writer import WriterSink
 from anabranch.host.spark.sinks.table import TableSink
+from anabranch.plan.query_set import ALONE
 from anabranch.schema import TIMESTAMP, Field, Schema
 
 pytestmark = pytest.mark.spark
@@ -36,7 +37,7 @@ COLUMNS = "k bigint, v string"
 def write(sink: Sink, frame: DataFrame, batch: int) -> None:
     """Delivers a frame as the results of a query that runs alone."""
     deliver(
-        {"alone": sink},
+        {ALONE: sink},
         Batch(batch, query_id(frame)),
         lambda in_workers: frame if in_workers is None else frame.mapInArrow(in_workers, frame.schema),
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
+from anabranch.plan.execution import ExecutionModel
 from anabranch.plan.mesh import one_route
 from anabranch.plan.query_set import Plans, QuerySet, together
 from anabranch.plan.text import parse
@@ -17,14 +19,17 @@ from anabranch.schema import TIMESTAMP, Field, Schema
 COLUMNS = Schema((Field("ts", TIMESTAMP, False), Field("k", pa.int64(), False), Field("v", pa.int64(), False)))
 LONG = "SELECT a.v AS x, b.v AS y FROM a [RANGE 60 SECONDS] AS a, b [RANGE 60 SECONDS] AS b WHERE a.k = b.k"
 SHORT = "SELECT a.v AS x, b.v AS y FROM a [RANGE 5 SECONDS] AS a, b [RANGE 60 SECONDS] AS b WHERE a.k = b.k"
+PRODUCT = "SELECT a.v AS x, b.v AS y FROM a [RANGE 60 SECONDS] AS a, b [RANGE 60 SECONDS] AS b"
 SECOND = 1_000_000
 
 
+CATALOG = Catalog()
+for stream in "ab":
+    CATALOG.register(StreamDeclaration(stream, COLUMNS, "ts"))
+
+
 def queries() -> QuerySet:
-    catalog = Catalog()
-    for stream in "ab":
-        catalog.register(StreamDeclaration(stream, COLUMNS, "ts"))
-    return together({"long": compile_query(LONG, catalog), "short": compile_query(SHORT, catalog)})
+    return together({"long": compile_query(LONG, CATALOG), "short": compile_query(SHORT, CATALOG)})
 
 
 def engine(several: QuerySet) -> Engine:
@@ -68,10 +73,40 @@ def test_a_row_stays_for_the_query_with_the_longer_window() -> None:
     assert shared.bases["a"].ring.live == 0
 
 
-def test_an_index_that_one_query_gives_up_stays_for_the_other() -> None:
-    shared = engine(queries())
+def test_an_index_stays_while_one_query_looks_into_it() -> None:
+    several = together({"keyed": compile_query(LONG, CATALOG), "product": compile_query(PRODUCT, CATALOG)})
+    shared = Engine(several, Plans({"keyed": parse("(a b)"), "product": parse("(a b)")}))
     list(shared.step({"a": rows(1), "b": rows(1)}, {"a": 0, "b": 0}))
-    shared.migrate(one_route(shared.queries.members[0].query.graph), "none", "long")
-    assert all(("k0",) in base.indexes for base in shared.bases.values())
+    assert {*shared.bases["a"].indexes} == {("k0",), ()}
+    for name, member in zip(several.names, several.members, strict=True):
+        shared.migrate(one_route(member.query.graph), "none", name)
+    assert {*shared.bases["a"].indexes} == {("k0",), ()}
     found = list(shared.step({"b": rows(2)}, {"a": 0, "b": 0}))
-    assert sum(batch.num_rows for _, batch in found) == 2
+    assert {name: batch.num_rows for name, batch in found} == {"keyed": 1, "product": 1}
+
+
+def test_an_index_goes_when_the_last_query_gives_it_up() -> None:
+    """Of three relations, `((a b) c)` looks into b by one key, and `((a c) b)` by both at once."""
+    text = (
+        "SELECT a.v AS x FROM a [RANGE 9 SECONDS] AS a, b [RANGE 9 SECONDS] AS b, b [RANGE 9 SECONDS] AS c "
+        "WHERE a.k = b.k AND a.v = c.v AND b.v = c.k"
+    )
+    several = together({name: compile_query(text, CATALOG) for name in ("p", "q")})
+    before, after = parse("((a b) c)"), parse("((a c) b)")
+    shared = Engine(several, Plans({"p": before, "q": before}))
+    used = shared.bases["b"].indexes
+    shared.migrate(after, "moving-state", "p")
+    assert {*used} < {*shared.bases["b"].indexes}
+    shared.migrate(after, "moving-state", "q")
+    assert shared.bases["b"].indexes == Engine(several, Plans({"p": after, "q": after})).bases["b"].indexes
+
+
+@pytest.mark.parametrize("execution", ["semi-synchronised", "totally-synchronised"])
+def test_ordered_results_are_in_order_for_each_query(execution: ExecutionModel) -> None:
+    several = queries()
+    shared = Engine(several, Plans({"long": parse("(a b)"), "short": parse("(b a)")}), execution=execution)
+    found = list(shared.step({"a": rows(4, 1, 2), "b": rows(3, 5, 2)}, {"a": 0, "b": 0}, 100 * SECOND))
+    for name in several.names:
+        newest = [max(row.values()) for query, batch in found if query == name for row in batch.to_pylist()]
+        assert newest == sorted(newest)
+        assert len(newest) == 9

@@ -9,17 +9,24 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.errors import BundleError
 from anabranch.plan import query_set
+from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query_set import MOST_RELATIONS, QuerySet, partitioning_of
+from anabranch.plan.text import parse
 from anabranch.schema import TIMESTAMP, Field, Schema
 
 COLUMNS = Schema((Field("ts", TIMESTAMP, False), Field("k", pa.int64()), Field("v", pa.int64())))
 PAIR = "SELECT a.v AS x, b.v AS y FROM a [RANGE {} SECONDS] AS a, b [RANGE 20 SECONDS] AS b WHERE a.k = b.k"
 
 
-def together(**texts: str) -> QuerySet:
+def catalog_of() -> Catalog:
     catalog = Catalog()
     for stream in "abc":
         catalog.register(StreamDeclaration(stream, COLUMNS, "ts"))
+    return catalog
+
+
+def together(**texts: str) -> QuerySet:
+    catalog = catalog_of()
     return query_set.together({name: compile_query(text, catalog) for name, text in texts.items()})
 
 
@@ -128,3 +135,15 @@ def test_more_relations_than_rows_can_name_are_refused() -> None:
     assert "the same alias" in caught.value.hint
     del texts["q000"]
     assert len(together(**texts).graph.relations) == MOST_RELATIONS
+
+
+def test_a_query_alone_keeps_its_fingerprint_graph_and_partitioning() -> None:
+    """So a checkpoint of a query that was written before sets existed still opens."""
+    query = compile_query(PAIR.format(20), catalog_of())
+    made = query_set.alone(query)
+    assert (made.fingerprint, made.text, made.graph) == (query.fingerprint, query.text, query.graph)
+    assert made.late_filters == query.late_filters
+    assert partitioning_of(made, 4) == choose_partitioning(query.graph, 4)
+    assert not made.is_named
+    assert str(query_set.as_plans(parse("(a b)"))) == "(a b)"
+    assert query_set.as_plans(parse("(a b)")).unwrapped == parse("(a b)")

@@ -131,26 +131,26 @@ def _size(shape: tuple[int, ...], kind: str) -> int:
 
 
 class PartOfArena:
-    """An arena's arrays under names of one owner's own, where several owners share it."""
+    """An arena's arrays under names with a prefix, where several owners share the arena."""
 
-    def __init__(self, arena: Arena, owner: str) -> None:
+    def __init__(self, arena: Arena, prefix: str) -> None:
         self._arena = arena
-        self._owner = owner
+        self._prefix = prefix
 
     def allocate(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
-        return self._arena.allocate(f"{self._owner}.{name}", shape, kind)
+        return self._arena.allocate(self._prefix + name, shape, kind)
 
     def extend(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
-        return self._arena.extend(f"{self._owner}.{name}", shape, kind)
+        return self._arena.extend(self._prefix + name, shape, kind)
 
     def open(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
-        return self._arena.open(f"{self._owner}.{name}", shape, kind)
+        return self._arena.open(self._prefix + name, shape, kind)
 
     def keep_batch(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return self._arena.keep_batch(f"{self._owner}.{name}", batch)
+        return self._arena.keep_batch(self._prefix + name, batch)
 
     def open_batch(self, name: str) -> pa.RecordBatch:
-        return self._arena.open_batch(f"{self._owner}.{name}")
+        return self._arena.open_batch(self._prefix + name)
 
     def release(self, name: str) -> None:
-        self._arena.release(f"{self._owner}.{name}")
+        self._arena.release(self._prefix + name)
