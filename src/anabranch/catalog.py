@@ -13,7 +13,7 @@ from anabranch.schema import Schema, type_name
 
 @dataclass(frozen=True)
 class StreamDeclaration:
-    """What the catalog knows of one stream; `disorder` is in microseconds of event time."""
+    """The declaration of one stream; `disorder` is in microseconds of event time."""
 
     name: str
     schema: Schema
@@ -31,7 +31,7 @@ class StreamDeclaration:
         if not pa.types.is_timestamp(column.type):
             raise CatalogError(
                 f"event time '{self.event_time}' of stream '{self.name}' is of type {type_name(column.type)}",
-                hint="cast it to timestamp where the stream is read",
+                hint="cast it to timestamp before the stream is registered",
             )
         if self.disorder < 0:
             raise CatalogError(
@@ -41,7 +41,7 @@ class StreamDeclaration:
 
 @dataclass
 class Catalog:
-    """Streams by name; names compare without regard to case."""
+    """Streams by name; names are case-insensitive."""
 
     streams: dict[str, StreamDeclaration] = field(default_factory=dict)
 

@@ -1,8 +1,8 @@
 """Schemas written as SQL column lists, such as `ts timestamp, k bigint NOT NULL, tags array<string>`.
 
 The spelling is Spark's, so that one text serves the reader of a Spark source and, without Spark or Java, the binder.
-Names may be quoted with back quotes. Intervals, variants and user-defined types are not offered: no window join can
-carry them.
+Names may be quoted with back quotes. Intervals, variants and user-defined types are not supported: they cannot pass
+through a join.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OFFERED = (
 
 
 def parse_schema(text: str) -> Schema:
-    """The schema a column list describes; a ValueError says where it is wrong and what was expected.
+    """Parse a column list; a ValueError says where it is wrong and what was expected.
 
     >>> parse_schema("ts timestamp, price decimal(10,2) NOT NULL").names
     ('ts', 'price')

@@ -1,4 +1,4 @@
-"""What this machine offers to a query, and what to do about what is missing."""
+"""`anabranch doctor`: check this machine's requirements, and name a remedy for each that is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at; a remedy is given when it keeps queries from running."""
+    """One checked requirement; it has a remedy if it prevents queries from running."""
 
     name: str
     found: str
@@ -32,7 +32,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Python, Java, Spark, the memory that hot state lives in, and what plans are priced by."""
+    """Check Python, Spark, Java, the class archive, shared memory, processors and the calibration."""
     processors = Finding("processors", f"{os.cpu_count()}")
     return [_python(), _spark(), _java(), _archive(), _shared_memory(), processors, _calibration()]
 
@@ -62,13 +62,13 @@ def _archive() -> Finding:
     try:
         size = archive_file().stat().st_size
     except (ModuleNotFoundError, OSError):
-        return Finding("class archive", "none; 'anabranch prepare' makes one, and Spark starts quicker")
+        return Finding("class archive", "none; 'anabranch prepare' creates one, and Spark then starts faster")
     return Finding("class archive", size_text(size))
 
 
 def _shared_memory() -> Finding:
     if not SHARED_MEMORY.is_dir():
-        return Finding("shared memory", "none; hot state will live in the temporary folder, which is slower")
+        return Finding("shared memory", "none; hot state will be in the temporary folder, which is slower")
     usage = shutil.disk_usage(SHARED_MEMORY)
     return Finding("shared memory", f"{size_text(usage.free)} free of {size_text(usage.total)} in {SHARED_MEMORY}")
 
@@ -79,5 +79,5 @@ def _calibration() -> Finding:
         known = load_units(file)
     except StatisticsError as error:
         return Finding("calibration", error.message, error.hint)
-    found = f"in {file}" if known else "none; plans are priced by the costs of an ordinary machine"
+    found = f"in {file}" if known else "none; 'anabranch calibrate' measures this machine's unit costs"
     return Finding("calibration", found)

@@ -1,8 +1,8 @@
-"""Every error a user can meet, sorted by whose move it is.
+"""All errors that users can see, sorted by who must act.
 
-A message has three parts: a short lowercase primary that names the thing, a `detail` that says what was found, and a
-`hint` that says what to do. Errors end a query or refuse to start one; expected trouble inside the optimizers travels
-as a value instead (`Infeasible`). `InvariantBroken` is for bugs of our own and carries the story that led there.
+A message has three parts: a short lowercase sentence that names the object, a `detail` with what was found, and a
+`hint` with what to do. Errors end a query or refuse to start one. Expected failures inside the optimizers are values
+instead (`Infeasible`). `InvariantBroken` marks bugs of our own and carries the events that led to them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Span:
 
 
 class CqlError(AnabranchError):
-    """The query text is wrong at a known place; the message shows the line with a caret under it."""
+    """The query text is wrong at a known position; the message shows the line with a caret under it."""
 
     def __init__(self, message: str, *, text: str, span: Span, detail: str = "", hint: str = "") -> None:
         self.text = text
@@ -84,30 +84,30 @@ class BindError(CqlError):
 
 
 class Unsupported(CqlError):
-    """The text is legal CQL that Anabranch does not run; says what to write instead."""
+    """The text is valid CQL or SQL that Anabranch does not support; says what to write instead."""
 
 
 class UnboundedJoin(CqlError):
-    """A join over an unbounded window was not consented to: its state would grow for ever."""
+    """A join over an unbounded window was not allowed explicitly: its state would grow for ever."""
 
 
 # --- the catalog, the plan, the spec ---------------------------------------------------------------------------------
 
 
 class CatalogError(AnabranchError):
-    """A stream was registered without what it needs (an event time, a known type, a free name)."""
+    """A stream cannot be registered or read: no event time, an unsupported type, an invalid name, a failing source."""
 
 
 class PlanError(AnabranchError):
-    """A plan text or plan value is ill-formed, or does not cover the query it is meant for."""
+    """A plan text or plan value is malformed or does not fit the query."""
 
 
 class UnknownAttribute(PlanError):
-    """A classifier tests a column that the rows it is for do not have."""
+    """A classifier tests a column that its rows do not have."""
 
 
 class BundleError(PlanError):
-    """Queries cannot run together as they are written."""
+    """Queries cannot run together as written."""
 
 
 class SpecError(AnabranchError):
@@ -115,22 +115,22 @@ class SpecError(AnabranchError):
 
 
 class StatisticsError(AnabranchError):
-    """Given statistics contradict themselves: a negative rate, a selectivity above one."""
+    """Given statistics are invalid or contradict each other: a negative rate, a selectivity above one."""
 
 
 class NoFeasiblePlan(AnabranchError):
-    """No plan keeps within the limits; names the bound that fails and the cheapest plan for it."""
+    """No plan fits within the limits; names the failing limit and the nearest plan."""
 
 
 class TopologyError(AnabranchError):
-    """A network of sites is not usable as given, or a query does not fit it."""
+    """A network of sites is invalid, or a query does not fit it."""
 
 
 # --- running ---------------------------------------------------------------------------------------------------------
 
 
 class HostError(AnabranchError):
-    """The host cannot run: no Java, no Spark, a worker without the package."""
+    """The host cannot run: Java or Spark is missing, or a worker failed."""
 
 
 class ExpressionError(AnabranchError):
@@ -142,7 +142,7 @@ class BatchError(AnabranchError):
 
 
 class MigrationError(AnabranchError):
-    """A change of plan cannot be done as asked; the running plan goes on untouched."""
+    """A plan change cannot be done as asked; the running plan continues."""
 
 
 class CheckpointError(AnabranchError):
@@ -158,7 +158,7 @@ class CorruptCheckpoint(CheckpointError):
 
 
 class SinkError(AnabranchError):
-    """The sink refused a batch; the batch is not committed and will be replayed."""
+    """The sink rejected a batch; the batch is not committed and will be repeated."""
 
 
 class StorageFull(HostError):
@@ -166,4 +166,4 @@ class StorageFull(HostError):
 
 
 class InvariantBroken(AnabranchError):
-    """A bug of ours: something that cannot be, was. Carries the story that led there."""
+    """A bug in Anabranch; carries the events that led to it."""

@@ -1,8 +1,8 @@
 """Typed scalar expressions, as immutable values.
 
 A `Column` belongs to a relation (the alias of a FROM item, unique in its query). Everything that computes is a `Call`
-of a function in `functions.FUNCTIONS`; operators are functions too (`a + b` is `add`). Expressions are already typed
-and coerced: an evaluator needs no type rules, only one kernel per function. `AggregateCall` occurs only in the list
+of a function in `functions.FUNCTIONS`; operators are functions too (`a + b` is `add`). Expressions are typed and
+coerced: an evaluator needs no type rules, only one kernel per function. `AggregateCall` occurs only in the list
 of aggregates of a grouped query; above it, the aggregate is a `Column` of the relation `GROUPED`.
 """
 
@@ -20,7 +20,7 @@ from anabranch.schema import is_float, is_wider, type_name
 from anabranch.window import duration_text
 
 GROUPED = "#grouped"
-"""The relation that a grouped query's keys (`key0`…) and aggregates (`aggregate0`…) are columns of."""
+"""The relation whose columns are a grouped query's keys (`key0`…) and aggregates (`aggregate0`…)."""
 
 LiteralValue: TypeAlias = (
     bool | int | float | str | decimal.Decimal | datetime.date | datetime.datetime | datetime.timedelta | None
@@ -42,7 +42,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Literal:
-    """A constant; None is the NULL of its type."""
+    """A constant; None is NULL of the literal's type."""
 
     value: LiteralValue
     type: pa.DataType
@@ -67,7 +67,7 @@ class Literal:
 
 @dataclass(frozen=True)
 class Call:
-    """A function applied to arguments of exactly the types its kernel takes."""
+    """A function applied to arguments that have exactly the types of its kernel."""
 
     function: str
     arguments: tuple[Expr, ...]
@@ -79,7 +79,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Cast:
-    """The argument as another type; a value that does not fit ends the query with an ExpressionError."""
+    """Converts the argument to another type; a value that does not fit ends the query with an ExpressionError."""
 
     argument: Expr
     type: pa.DataType
@@ -114,14 +114,14 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
-    """The expression and all below it, parents first."""
+    """Yield the expression and all its descendants, parents first."""
     yield expr
     for child in children(expr):
         yield from walk(child)
 
 
 def transform(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """The expression with `change` applied to every node, leaves first."""
+    """Apply `change` to every node, leaves first."""
     match expr:
         case Call(arguments=arguments):
             expr = replace(expr, arguments=tuple(transform(argument, change) for argument in arguments))
@@ -133,12 +133,12 @@ def transform(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 
 def columns(expr: Expr) -> tuple[Column, ...]:
-    """The distinct columns of an expression, in order of first appearance."""
+    """Return the distinct columns of an expression, in order of first appearance."""
     return tuple(dict.fromkeys(node for node in walk(expr) if isinstance(node, Column)))
 
 
 def relations(expr: Expr) -> frozenset[str]:
-    """The relations whose columns an expression reads."""
+    """Return the relations whose columns an expression reads."""
     return frozenset(column.relation for column in columns(expr))
 
 
@@ -146,7 +146,7 @@ _FALLIBLE = frozenset({"add", "subtract", "multiply", "negate", "abs"})
 
 
 def can_fail(expr: Expr) -> bool:
-    """True when some row may make the expression raise; evaluate it only on rows whose value is needed."""
+    """True if the expression may raise on some row; evaluate it only on rows whose value is needed."""
     return any(
         (isinstance(node, Cast) and not is_wider(node.type, node.argument.type))
         or (isinstance(node, Call) and node.function in _FALLIBLE and not is_float(node.type))
@@ -155,7 +155,7 @@ def can_fail(expr: Expr) -> bool:
 
 
 def conjuncts(expr: Expr) -> tuple[Expr, ...]:
-    """The parts of a conjunction; a filter passes a row when every part is true.
+    """Split a conjunction; a filter passes a row if every part is true.
 
     NULL is not true, so the parts may be applied one after another.
     """
@@ -165,7 +165,7 @@ def conjuncts(expr: Expr) -> tuple[Expr, ...]:
 
 
 def conjunction(parts: tuple[Expr, ...]) -> Expr | None:
-    """One expression that is true when all parts are; None when there is no part."""
+    """Join the parts with AND; return None if there is none."""
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else Call("and", parts, pa.bool_())

@@ -1,8 +1,8 @@
-"""Makes this machine ready, once, so that every later start is quicker: `anabranch prepare`.
+"""`anabranch prepare`: prepare this machine once, so that later starts are faster.
 
-The kernels are compiled and kept by numba; the classes that Spark uses in a small join and a small aggregation are
-written to an archive that later JVMs map (`host.spark.archive`). Nothing depends on either: without them things are
-compiled and loaded as they are needed.
+Compiles the kernels into numba's cache, and writes the classes that Spark loads in a small join and a small
+aggregation to an archive that later JVMs map (`host.spark.archive`). Both are optional: without them, code is compiled
+and loaded when needed.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ SCHEMA = "ts timestamp, k bigint, p bigint"
 
 
 def compile_kernels() -> None:
-    """Compiles what numba has not compiled for this machine yet."""
+    """Compile the kernels that numba has not compiled for this machine yet."""
     for name in KERNELS:
         import_module(name)
 
 
 def make_archive() -> Path:
-    """Runs two small queries in a process of its own, whose JVM leaves its classes in the archive.
+    """Run two small queries in a separate process, whose JVM writes its classes to the archive.
 
     Raises
     ------
@@ -60,12 +60,12 @@ def make_archive() -> Path:
             raise HostError("Spark's classes were not archived", detail=(done.stderr or done.stdout).strip()[-1000:])
         partial.replace(file)
     except (OSError, subprocess.SubprocessError) as error:
-        raise HostError(f"the archive of Spark's classes cannot be kept in '{file}'", detail=str(error)) from error
+        raise HostError(f"the archive of Spark's classes cannot be saved to '{file}'", detail=str(error)) from error
     return file
 
 
 def record(file: Path) -> None:
-    """Runs the two queries; when this returns, the JVM has ended and left the archive."""
+    """Run the two queries; when this returns, the JVM has ended and written the archive."""
     options = " ".join((*running_options(), *writing_options(file)))
     spark = local_session(2, **{"spark.driver.extraJavaOptions": options, "spark.driver.memory": "1g"})
     session = Session(spark)
@@ -89,7 +89,7 @@ def record(file: Path) -> None:
 
 
 def _write(folder: Path) -> None:
-    """Three small files of rows, so that there are three micro-batches."""
+    """Write three small files of rows, so that there are three micro-batches."""
     folder.mkdir()
     for number in range(3):
         times = pa.array(np.arange(1000) * 5_000 + number * 5_000_000, pa.timestamp("us", "UTC"))

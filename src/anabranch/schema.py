@@ -1,6 +1,6 @@
-"""Columns and their types; the types are Arrow's, because every room below and above speaks Arrow.
+"""Columns and their types. The types are Arrow's, because all packages exchange Arrow data.
 
-A schema is an ordered, immutable set of uniquely named fields. Names compare without regard to case, as in Spark.
+A schema is an ordered, immutable set of uniquely named fields. Names are case-insensitive, as in Spark.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Schema:
         return tuple(field.name for field in self.fields)
 
     def find(self, name: str) -> Field | None:
-        """The field of that name, in any case of letters, or None."""
+        """Return the field with that name, case-insensitively, or None."""
         lowered = name.lower()
         return next((field for field in self.fields if field.name.lower() == lowered), None)
 
     def only(self, names: frozenset[str]) -> Schema:
-        """The fields of those names, in this schema's order."""
+        """Return the fields with those names, in this schema's order."""
         return Schema(tuple(field for field in self.fields if field.name in names))
 
     def to_arrow(self) -> pa.Schema:
@@ -79,7 +79,7 @@ def is_float(kind: pa.DataType) -> bool:
 
 
 def is_decimal(kind: pa.DataType) -> bool:
-    """True for the decimals of up to 38 digits, as Spark has them; wider ones can be carried along only."""
+    """True for decimals of up to 38 digits, as in Spark; wider ones can only pass through a query."""
     return bool(pa.types.is_decimal128(kind))
 
 
@@ -96,7 +96,7 @@ def is_nested(kind: pa.DataType) -> bool:
 
 
 def is_fixed_width(kind: pa.DataType) -> bool:
-    """True for the types whose values take the same number of bytes each, the ones numpy can hold."""
+    """True for types whose values have a fixed number of bytes; numpy can hold them."""
     return bool(
         is_integer(kind)
         or is_float(kind)
@@ -109,7 +109,7 @@ def is_fixed_width(kind: pa.DataType) -> bool:
 
 
 def is_wider(kind: pa.DataType, other: pa.DataType) -> bool:
-    """True when a number type holds every value of another, floats as near as they can."""
+    """True if a number type holds every value of another; floats may round."""
     if is_float(kind):
         return is_numeric(other) and not (is_float(other) and other.bit_width > kind.bit_width)
     if not (is_integer(kind) and is_integer(other)):

@@ -1,8 +1,8 @@
 """Time windows of CQL, in microseconds.
 
-`[RANGE r]` keeps a row while the newest row of a combination is at most r after it, both ends included. `[NOW]` is
-`[RANGE 0]`; `[UNBOUNDED]` has no range. A slide asks a grouped query for an answer at every multiple of it since the
-Unix epoch.
+With `[RANGE r]` a row joins while the newest row of the combination is at most r newer, both ends included. `[NOW]` is
+a range of 0; `[UNBOUNDED]` has no range. With a slide, a grouped query emits results at every multiple of the slide
+since the Unix epoch.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def parse_duration(text: str) -> int:
 
 
 def scaled(number: str, unit: str, size: int) -> int:
-    """Microseconds of so many units, rounded; ValueError says what was expected.
+    """Convert a number of units to microseconds, rounded; ValueError says what was expected.
 
     >>> scaled("1.5", "seconds", UNITS["second"])
     1500000

@@ -23,7 +23,7 @@ PAIR = "FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS]"
         (f"SELECT a.v {PAIR} WHERE a.k = ,", ParseError, ",", "expected an expression, found ','"),
         (f"SELECT a.q {PAIR} WHERE a.k = b.k", BindError, "a.q", "relation 'a' has ts, k, v"),
         ("SELECT z.v FROM z [NOW]", BindError, "z", "the streams are a, b"),
-        (f"SELECT LENGTHS(a.v) {PAIR} WHERE a.k = b.k", BindError, "LENGTHS", "the closest are length"),
+        (f"SELECT LENGTHS(a.v) {PAIR} WHERE a.k = b.k", BindError, "LENGTHS", "did you mean length"),
         (f"SELECT k {PAIR} WHERE a.k = b.k", BindError, "k", "write 'a.k' or 'b.k'"),
         (f"SELECT a.v {PAIR}, a [NOW]", BindError, "a", "relation 'a' occurs twice"),
         (f"SELECT a.v {PAIR} WHERE a.k = b.v", BindError, "a.k = b.v", "types bigint and string"),

@@ -1,7 +1,7 @@
 """CQL, the language of continuous queries (Arasu, Babu and Widom 2006): text in, a typed query out.
 
-Law: what comes out refers to the catalog's columns only, with every coercion written out as a cast, so that no room
-below needs type rules; what cannot be bound is an error that points at its place in the text.
+Law: a compiled query refers to columns of the catalog only, and every coercion is an explicit cast, so the lower
+packages need no type rules. Text that cannot be bound is an error that points at its position.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ __all__ = ["bind", "compile_query", "parse"]
 def compile_query(
     text: str, catalog: Catalog, *, allow_unbounded: bool = False, late_filters: Sequence[str] = ()
 ) -> Query:
-    """The normal form of a query text: bound, rewritten, and read off; `late_filters` are those that joins check."""
+    """Compile a query text to its normal form: bind and rewrite it; `late_filters` names the deferred filters."""
     return normal_form(text, rewrite(bind(text, catalog, allow_unbounded=allow_unbounded)), late_filters)

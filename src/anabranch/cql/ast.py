@@ -1,7 +1,7 @@
-"""What was written: the syntax of a query with the place of every part, before names and types are looked up.
+"""The syntax tree of a query, with the position of every node in the text; names and types are not resolved.
 
-Operators, CASE, IN, BETWEEN, LIKE and IS NULL are already `Operation`s of canonical functions; `FunctionCall` keeps
-what was written in call syntax, because only the binder knows functions from aggregates.
+Operators, CASE, IN, BETWEEN, LIKE and IS NULL are `Operation`s of canonical functions. Call syntax stays a
+`FunctionCall`, because only the binder can tell functions from aggregates.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Star:
 
 @dataclass(frozen=True)
 class SelectItem:
-    """An expression of the select list, perhaps named."""
+    """An expression of the select list, with an optional name."""
 
     expression: Expression
     alias: Identifier | None
@@ -92,7 +92,7 @@ class SelectItem:
 
 @dataclass(frozen=True)
 class Duration:
-    """A length of time in microseconds, as written, so possibly not positive."""
+    """A duration in microseconds, as written; it may be zero or negative."""
 
     micros: int
     span: Span
@@ -130,7 +130,7 @@ class Statement:
     group_by: tuple[Expression, ...]
     having: Expression | None
     istream: Span | None
-    """Where ISTREAM was written around the query, if it was."""
+    """The position of ISTREAM around the query, if there is one."""
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:
@@ -144,14 +144,14 @@ def children(expression: Expression) -> tuple[Expression, ...]:
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
-    """The expression and all below it, parents first."""
+    """Yield the expression and all its descendants, parents first."""
     yield expression
     for child in children(expression):
         yield from walk(child)
 
 
 def depth(expression: Expression) -> int:
-    """How many expressions stand inside each other at most."""
+    """Return the largest nesting depth of the expression."""
     level, count = [expression], 0
     while level:
         level, count = [child for parent in level for child in children(parent)], count + 1

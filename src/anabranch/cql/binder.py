@@ -1,8 +1,8 @@
-"""Syntax to a logical plan: streams, windows and names looked up in the catalog, expressions typed.
+"""Binding: from a syntax tree to a logical plan, with names resolved in the catalog and expressions typed.
 
 The plan is `Project(Filter(Join(Source…)))`, with the ON conditions on the join; a grouped query has an `Aggregate` and
 a `Filter` for HAVING in between, and everything above the aggregate reads the columns of GROUPED only. Nothing is
-optimised here: that is for `rewrite`.
+optimised here; `rewrite` does that.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RELATION_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
 
 def bind(text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> LogicalPlan:
-    """The logical plan of a query text over the streams of a catalog."""
+    """Bind a query text to the streams of a catalog and return its logical plan."""
     statement = parse(text)
     sources = _bind_sources(statement, catalog)
     if not allow_unbounded:
@@ -50,14 +50,14 @@ def bind(text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> Logic
         return _grouped(statement, sources, plan, slide)
     scope = Scope(text, "SELECT", sources)
     outputs = _outputs(statement, scope, scope.expression)
-    # After the outputs: where an aggregate is misspelt or not there, that is what to say.
+    # Checked after the outputs: an error about a misspelt or missing aggregate is more helpful.
     for item in statement.sources:
         if item.window is not None and item.window.slide is not None:
             raise BindError(
-                "SLIDE has no meaning in a query without aggregates",
+                "SLIDE is not allowed in a query without aggregates",
                 text=text,
                 span=item.window.slide.span,
-                hint="leave SLIDE out, or GROUP BY and aggregate",
+                hint="remove SLIDE, or add GROUP BY and aggregates",
             )
     return Project(plan, outputs)
 
@@ -74,7 +74,7 @@ def _bind_sources(statement: Statement, catalog: Catalog) -> tuple[Source, ...]:
                 f"relation '{source.relation}' occurs twice in FROM",
                 text=statement.text,
                 span=(item.alias or item.stream).span,
-                hint="give each an alias of its own, as in s AS a, s AS b",
+                hint="give each its own alias, as in s AS a, s AS b",
             )
         sources.append(source)
     return tuple(sources)
@@ -93,10 +93,10 @@ def _bind_source(statement: Statement, item: FromItem, catalog: Catalog) -> Sour
     name = item.alias or item.stream
     if not _RELATION_NAME.fullmatch(name.name):
         raise BindError(
-            f"relation name '{name.name}' is not made of letters, digits and underscores",
+            f"'{name.name}' is not a valid relation name",
             text=statement.text,
             span=name.span,
-            hint="give it an alias, as in AS a",
+            hint="give it an alias of letters, digits and underscores, as in AS a",
         )
     time = stream.schema.find(stream.event_time)
     assert time is not None, "the declaration checked it"
@@ -114,7 +114,7 @@ def _bind_window(statement: Statement, clause: WindowClause | None) -> Window:
             "RANGE must be more than zero",
             text=statement.text,
             span=clause.range.span,
-            hint="write [NOW] to combine only rows of the same instant",
+            hint="write [NOW] to join a row only with rows that are not newer",
         )
     slide = clause.slide.micros if clause.slide is not None else None
     if clause.is_now:
@@ -131,7 +131,7 @@ def _refuse_unbounded(statement: Statement, sources: tuple[Source, ...]) -> None
                 f"the window of relation '{source.relation}' is unbounded",
                 text=statement.text,
                 span=item.window.span if item.window else item.span,
-                detail="all its rows would have to be kept for ever",
+                detail="all its rows would be kept for ever",
                 hint="write a window such as [RANGE 10 MINUTES], or set 'allow_unbounded' for this query",
             )
 
@@ -175,7 +175,7 @@ def _outputs(statement: Statement, scope: Scope, bind_item: _BindItem) -> tuple[
 
 
 def _declared(name: str, expression: Expr, item: SelectItem) -> str:
-    """An unnamed column keeps its declared spelling, whatever case the query used."""
+    """Return the declared spelling of an unnamed column, whatever case the query used."""
     plain = item.alias is None and isinstance(expression, Column) and expression.relation != GROUPED
     return expression.name if plain and isinstance(expression, Column) else name
 
@@ -246,7 +246,7 @@ def _common_slide(statement: Statement) -> int | None:
                 "the slides of the windows differ",
                 text=statement.text,
                 span=slide.span,
-                hint="a grouped query answers at one pace: give every window the same SLIDE, or only one of them",
+                hint="a grouped query has one slide: give every window the same SLIDE, or only one of them",
             )
     return given[0].micros if given else None
 
@@ -257,12 +257,12 @@ def _grouped(statement: Statement, sources: tuple[Source, ...], plan: LogicalPla
             "ISTREAM around a grouped query is not supported",
             text=statement.text,
             span=statement.istream,
-            hint="leave it out: a grouped query answers once at every boundary",
+            hint="remove it: a grouped query emits each result once",
         )
     if slide is None:
         first = statement.sources[0]
         raise BindError(
-            "a grouped query needs a SLIDE to say when it answers",
+            "a grouped query needs a SLIDE, the interval between its results",
             text=statement.text,
             span=first.window.span if first.window else first.span,
             hint="write a window such as [RANGE 1 MINUTE SLIDE 10 SECONDS]",
@@ -279,7 +279,7 @@ def _grouped(statement: Statement, sources: tuple[Source, ...], plan: LogicalPla
         for column in columns(replaced):
             if column.relation != GROUPED:
                 raise BindError(
-                    f"column '{column}' is neither grouped by nor inside an aggregate",
+                    f"column '{column}' is neither a group key nor inside an aggregate",
                     text=statement.text,
                     span=_place_of(column, node, scope),
                     hint=f"add {column} to GROUP BY, or use MIN({column})",
@@ -290,10 +290,10 @@ def _grouped(statement: Statement, sources: tuple[Source, ...], plan: LogicalPla
     for item in statement.items:
         if isinstance(item, Star):
             raise BindError(
-                "* has no meaning in a grouped query",
+                "* is not allowed in a grouped query",
                 text=statement.text,
                 span=item.span,
-                hint="name the grouped columns and the aggregates",
+                hint="name the group keys and the aggregates",
             )
     outputs = _outputs(statement, select, lambda node: over_groups(select, node, select.expression(node)))
     having_scope = Scope(statement.text, "HAVING", sources, aggregates)
@@ -314,7 +314,7 @@ def _keys(statement: Statement, sources: tuple[Source, ...]) -> tuple[Expr, ...]
         key = scope.expression(meant)
         if kind_of(key.type) in {"other", "null"}:
             raise BindError(
-                f"a value of type {type_name(key.type)} cannot be grouped by", text=statement.text, span=node.span
+                f"cannot group by a value of type {type_name(key.type)}", text=statement.text, span=node.span
             )
         if key not in keys:
             keys.append(key)
@@ -322,7 +322,7 @@ def _keys(statement: Statement, sources: tuple[Source, ...]) -> tuple[Expr, ...]
 
 
 def _meant(statement: Statement, scope: Scope, node: Expression) -> Expression:
-    """GROUP BY 1 means the first output; an output's alias means that output unless a column has the name."""
+    """Resolve an output position or an output alias in GROUP BY; a column wins over an alias with its name."""
     if isinstance(node, Constant) and isinstance(node.value, int) and not isinstance(node.value, bool):
         item = statement.items[node.value - 1] if 1 <= node.value <= len(statement.items) else None
         if not isinstance(item, SelectItem):
@@ -343,9 +343,9 @@ def _meant(statement: Statement, scope: Scope, node: Expression) -> Expression:
 
 
 def _replace_keys(expr: Expr, by_key: dict[Expr, Column]) -> Expr:
-    """The expression with the largest parts that are group keys read from the group.
+    """Replace the largest subexpressions that are group keys by columns of GROUPED.
 
-    A constant stays one, also where it is a key: lists after IN, patterns and digits have to be constants.
+    A constant stays a constant even if it is a key: IN lists, patterns and digits must be constants.
     """
     if isinstance(expr, Literal):
         return expr

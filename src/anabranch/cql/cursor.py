@@ -1,4 +1,4 @@
-"""The parser's place in the tokens: look ahead, take, expect, and say what was expected."""
+"""The parser's position in the tokens: look ahead, take a token, expect one, and report what was expected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESERVED = frozenset({
 """Words that are never names unless quoted; every other keyword may also name a column, a stream or an alias."""
 
 MOST_NESTED = 40
-"""How deep brackets, CASE, NOT and signs may stand inside each other; the parser takes eight calls for each."""
+"""The largest nesting depth of brackets, CASE, NOT and signs; the parser makes eight calls per level."""
 
 
 class Cursor:
@@ -34,21 +34,21 @@ class Cursor:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """One level further inside; what is nested too deep is refused with its place, not by Python's stack."""
+        """Enter one nesting level; nesting too deep raises an error with its position instead of a RecursionError."""
         self._depth += 1
         if self._depth > MOST_NESTED:
             raise ParseError(
                 f"expressions are nested more than {MOST_NESTED} deep",
                 text=self.text,
                 span=self.peek().span,
-                hint="leave out needless brackets, or compute a part where the stream is read",
+                hint="remove unneeded brackets, or compute a part before the stream is registered",
             )
         yield
         self._depth -= 1
 
     @property
     def is_outside(self) -> bool:
-        """True when nothing that is nested is being read."""
+        """True outside all nested expressions."""
         return self._depth == 0
 
     def peek(self, ahead: int = 0) -> Token:
@@ -61,7 +61,7 @@ class Cursor:
 
     @property
     def end_of_last(self) -> int:
-        """Where the last taken token ends."""
+        """The end of the last taken token."""
         return self._tokens[self._at - 1].span.end if self._at else 0
 
     def take_word(self, *words: str) -> Token | None:

@@ -37,12 +37,12 @@ _SUMS = {"+": "add", "-": "subtract", "||": "concat"}
 _PRODUCTS = {"*": "multiply", "/": "divide", "%": "modulo"}
 _MOST_DIGITS = 1000
 _MOST_DEEP = 120
-"""Whatever walks an expression takes up to four calls for each step of `a + b + c + …`, which is nested to the left."""
+"""The most operators in a row, as in `a + b + c + …`; every walk makes up to four calls for each."""
 _SUBQUERY_REMEDY = "join the stream in FROM and put the condition in WHERE"
 
 
 def expression(cursor: Cursor) -> Expression:
-    """Any expression; whether a condition is boolean is for the binder to say."""
+    """Parse any expression; the binder checks that conditions are boolean."""
     start = cursor.peek().span.start
     with cursor.nested():
         parts = [_conjunction(cursor)]
@@ -51,16 +51,16 @@ def expression(cursor: Cursor) -> Expression:
     found = parts[0] if len(parts) == 1 else Operation("or", tuple(parts), _since(cursor, start))
     if cursor.is_outside and depth(found) > _MOST_DEEP:
         raise ParseError(
-            f"an expression of more than {_MOST_DEEP} steps one after the other",
+            f"the expression has more than {_MOST_DEEP} operators in a row",
             text=cursor.text,
             span=_since(cursor, start),
-            hint="compute a part of it where the stream is read",
+            hint="compute a part of it before the stream is registered",
         )
     return found
 
 
 def duration(cursor: Cursor, expected: str) -> Duration:
-    """`(number unit)+`, perhaps with a sign, so that the binder can say that lengths must be positive."""
+    """Parse `(number unit)+` with an optional sign; the binder rejects durations that are not positive."""
     start = cursor.peek().span.start
     sign = -1 if cursor.take_symbol("-") else 1
     if cursor.peek().kind is not Kind.NUMBER:
@@ -76,7 +76,7 @@ def duration(cursor: Cursor, expected: str) -> Duration:
 
 
 def _units(cursor: Cursor, number: Token) -> int:
-    """Microseconds of a number and the unit that follows it."""
+    """Return the microseconds of a number and the unit that follows it."""
     name, size = cursor.peek().value, _unit(cursor)
     try:
         return scaled(number.value, name, size)

@@ -1,7 +1,7 @@
-"""Query text to tokens, each with its place in the text.
+"""The lexer: from query text to tokens, each with its position in the text.
 
 Words are not classified here: CQL's keywords are few and most of them are good column names, so the parser asks for a
-keyword where the grammar has one. Comments (`-- …` and `/* … */`) and white space separate tokens and vanish.
+keyword where the grammar has one. Comments (`-- …` and `/* … */`) and white space separate tokens.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _PATTERN = re.compile(
 
 
 def tokens(text: str) -> list[Token]:
-    """The tokens of a query text, with one of kind END after the last."""
+    """Split a query text into tokens; the last has kind END."""
     found: list[Token] = []
     at = 0
     while at < len(text):
@@ -101,4 +101,4 @@ def _unreadable(text: str, at: int) -> ParseError:
                 "quoted name is empty or not closed", text=text, span=span, hint=f"end it with {text[at]}"
             )
         case character:
-            return ParseError(f"character '{character}' has no meaning in CQL", text=text, span=span)
+            return ParseError(f"unexpected character '{character}'", text=text, span=span)

@@ -1,4 +1,4 @@
-"""Tokens to syntax, by recursive descent; one function per rule of the grammar.
+"""The parser: recursive descent, one function per rule of the grammar.
 
     query      := select | ISTREAM '(' select ')'
     select     := SELECT item (',' item)* FROM source ((',' | join) source [ON expression])*
@@ -7,8 +7,8 @@
     window     := '[' (RANGE duration | NOW | UNBOUNDED) [SLIDE duration] ']'
     duration   := (number unit)+
 
-Legal CQL or SQL that Anabranch does not run is recognised where it would stand and answered with `Unsupported` and the
-remedy; everything else unexpected is a `ParseError` that says what was expected. Expressions are in `expressions.py`.
+Legal CQL or SQL that Anabranch does not run raises `Unsupported` with the remedy. Any other unexpected token raises
+`ParseError`, which says what was expected. Expressions are in `expressions.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WINDOW_HELP = "RANGE, NOW or UNBOUNDED, as in [RANGE 10 SECONDS]"
 
 
 def parse(text: str) -> Statement:
-    """The syntax of a query text, or a ParseError or Unsupported that points at the place."""
+    """Parse a query text; raise ParseError or Unsupported with the position of the problem."""
     cursor = Cursor(text)
     for operator in ("RSTREAM", "DSTREAM"):
         if cursor.peek().is_word(operator):

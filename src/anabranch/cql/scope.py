@@ -1,4 +1,4 @@
-"""Names and expressions: which column a name means, and the typed expression a piece of syntax is.
+"""Scopes: resolve names to columns and turn syntax into typed expressions.
 
 A scope knows the relations that a clause may read, the clause's name for messages, and, in the select list and HAVING
 of a grouped query, where aggregates are collected. Elsewhere an aggregate is an error.
@@ -10,7 +10,7 @@ import datetime
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 
 import pyarrow as pa
 
@@ -24,16 +24,16 @@ from anabranch.schema import INTERVAL, TIMESTAMP, type_name
 
 @dataclass(frozen=True)
 class Scope:
-    """What the expressions of one clause may refer to."""
+    """The relations and aggregates that the expressions of one clause may use."""
 
     text: str
     clause: str
     sources: tuple[Source, ...]
     aggregates: list[AggregateCall] | None = field(default=None, compare=False)
-    """Collects the distinct aggregates met; None where aggregates are not allowed."""
+    """The distinct aggregates found so far; None where aggregates are not allowed."""
 
     def expression(self, node: Expression) -> Expr:
-        """The typed expression that the syntax means."""
+        """Return the typed expression of a syntax node."""
         match node:
             case ColumnName():
                 return self.column(node)
@@ -51,7 +51,7 @@ class Scope:
                     raise self.error(error, node.span) from None
 
     def condition(self, node: Expression) -> Expr:
-        """The expression, which must be boolean."""
+        """Return the typed expression; raise BindError if it is not boolean."""
         expr = self.expression(node)
         if kind_of(expr.type) == "null":
             return Literal(None, pa.bool_())
@@ -79,7 +79,7 @@ class Scope:
         return any(source.schema.find(name) is not None for source in self.sources)
 
     def error(self, error: ValueError, span: Span) -> BindError:
-        """A type rule's complaint, at its place in the text."""
+        """Turn the ValueError of a type rule into a BindError with a position."""
         message, hint = (*error.args, "")[:2]
         return BindError(message, text=self.text, span=span, hint=hint)
 
@@ -93,7 +93,7 @@ class Scope:
         by_stream = [source.relation for source in self.sources if source.stream.lower() == wanted.lower()]
         hint = f"stream '{wanted}' is called '{by_stream[0]}' in this query" if by_stream else ""
         if not by_stream and self.has_column(wanted):
-            hint = "fields inside a column cannot be read; take them out where the stream is read"
+            hint = "fields of a nested column cannot be read; select them as columns before the stream is registered"
         raise BindError(
             f"relation '{wanted}' does not exist",
             text=self.text,
@@ -107,7 +107,14 @@ class Scope:
             f"relation '{source.relation}' has {', '.join(closest_first(node.name.name, source.schema.names))}"
             for source in sources
         ]
-        return BindError(f"column '{node}' does not exist", text=self.text, span=node.span, detail="\n".join(lines))
+        is_quoted = self.text[node.name.span.start : node.name.span.start + 1] == '"'
+        return BindError(
+            f"column '{node}' does not exist",
+            text=self.text,
+            span=node.span,
+            detail="\n".join(lines),
+            hint=f"double quotes mark a name; write text as '{node.name.name}'" if is_quoted else "",
+        )
 
     def _constant(self, node: Constant) -> Literal:
         if isinstance(node.value, int) and not isinstance(node.value, bool) and node.value >= 2**63:
@@ -140,15 +147,15 @@ class Scope:
                 f"{name.upper()} in the select list is not supported",
                 text=self.text,
                 span=node.span,
-                hint="write ISTREAM(SELECT …) around a join query, or leave it out: it is what a join query does",
+                hint="remove it: a join query only adds results; or write ISTREAM(SELECT …) around the query",
             )
         if name not in SPELLINGS:
-            known = closest_first(name, [*SPELLINGS, *AGGREGATES, "window_end"])
+            known = get_close_matches(name, [*SPELLINGS, *AGGREGATES, "window_end"])
             raise BindError(
                 f"function '{node.name.name}' does not exist",
                 text=self.text,
                 span=node.name.span,
-                detail=f"the closest are {', '.join(known[:3])}",
+                detail=f"did you mean {' or '.join(known)}?" if known else "",
                 hint="docs/cql.md lists the functions",
             )
         if node.star:
@@ -183,7 +190,7 @@ class Scope:
                 f"WINDOW_END() is not allowed inside {self.clause}",
                 text=self.text,
                 span=node.span,
-                hint="it is the instant a grouped answer holds at; use it in the select list or HAVING of one",
+                hint="it is the end of a grouped result's window; use it in SELECT or HAVING of a grouped query",
             )
         if node.arguments or node.star:
             raise BindError("WINDOW_END takes no argument", text=self.text, span=node.span)
@@ -191,12 +198,12 @@ class Scope:
 
 
 def aggregate_column(position: int, aggregate: AggregateCall) -> Column:
-    """The column of GROUPED that an aggregate becomes."""
+    """Return the column of GROUPED that holds an aggregate."""
     return Column(GROUPED, f"aggregate{position}", aggregate.type, nullable=aggregate.function != "count")
 
 
 def closest_first(name: str, names: Iterable[str]) -> list[str]:
-    """The names, those most like a mistyped one first."""
+    """Sort names by their similarity to a mistyped one, most similar first."""
     return sorted(names, key=lambda other: -SequenceMatcher(None, name.lower(), other.lower()).ratio())
 
 

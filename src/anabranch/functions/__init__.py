@@ -1,14 +1,14 @@
-"""The functions of CQL: their spellings, the types they take and give, and the coercions between.
+"""The functions of CQL: their spellings, argument and result types, and coercions.
 
-`bind_call` turns a function and typed arguments into an expression whose arguments have exactly the types that the
-kernel of that function takes, so that evaluators need no type rules. `FUNCTIONS` holds the canonical names, the only
-values of `Call.function`; `SPELLINGS` maps what a user may write in call syntax to them. NULLIF and IF are spelled but
-have no kernel: they become `case`. Rules raise ValueError(message) or ValueError(message, hint); whoever knows the
-position in the text turns that into an error with a caret.
+`bind_call` turns a function and typed arguments into an expression whose arguments have exactly the types of the
+function's kernel, so evaluators need no type rules. `FUNCTIONS` holds the canonical names, the only values of
+`Call.function`; `SPELLINGS` maps the names of call syntax to them. NULLIF and IF have no kernel: they become `case`.
+Rules raise ValueError(message) or ValueError(message, hint); the caller, who knows the position in the text, turns
+that into an error with a caret.
 
-Law: coercion widens, it never narrows. Integers meet in bigint, integers and decimals in a decimal, anything with a
-float in double, dates and timestamps in timestamp; text meets only text. A literal with a point is a double, except
-beside a decimal, where it is the decimal it spells.
+Law: coercion widens, it never narrows. The common type of integers is bigint; of integers and decimals a decimal; of
+anything with a float double; of dates and timestamps timestamp. Text is never coerced. A literal with a point is a
+double, except beside a decimal, where it is the exact decimal.
 """
 
 from anabranch.functions.table import (

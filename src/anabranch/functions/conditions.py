@@ -1,4 +1,4 @@
-"""The rules of comparisons, of conditions and of choices between values."""
+"""Type rules of comparisons, logic and conditional functions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def of_one_type(name: str, arguments: Arguments) -> Expr:
         if kind_of(argument.type) == OTHER:
             raise not_computable(argument.type)
     unified = _typed(unify(arguments))
-    # Of one value all these are that value; Spark knows no GREATEST or LEAST of one.
+    # With one argument each of these is the argument itself; Spark has no GREATEST or LEAST of one.
     return unified[0] if len(unified) == 1 else Call(name, unified, unified[0].type)
 
 

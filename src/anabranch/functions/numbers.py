@@ -1,4 +1,4 @@
-"""The rules of arithmetic, with numbers, times and intervals."""
+"""Type rules of arithmetic on numbers, times and intervals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anabranch.functions.types import BIGINT, DOUBLE, NULL, as_decimal, canonica
 from anabranch.schema import INTERVAL, TIMESTAMP
 
 MOST_DIGITS = 22
-"""Powers of ten up to this one are exact in a double; ROUND is offered that far."""
+"""The largest number of digits of ROUND: powers of ten up to this one are exact in a double."""
 
 
 def additive(name: str, arguments: Arguments) -> Expr:

@@ -1,4 +1,4 @@
-"""Which functions there are, how they are written, and the binding of calls, casts and aggregates to types."""
+"""The table of functions and their spellings; binding of calls, casts and aggregates to types."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from anabranch.schema import TIMESTAMP, is_decimal, is_float, type_name
 
 
 def bind_call(name: str, arguments: Arguments) -> Expr:
-    """The typed call of a function, by canonical name or by any spelling of it."""
+    """Bind a function, given by canonical name or by any spelling, to its arguments."""
     lowered = name.lower()
     canonical = lowered if lowered in FUNCTIONS else SPELLINGS.get(lowered, "")
     rule = FUNCTIONS.get(canonical) or _SUGAR.get(canonical)
@@ -46,7 +46,7 @@ def bind_call(name: str, arguments: Arguments) -> Expr:
 
 
 def bind_cast(expr: Expr, type_: pa.DataType) -> Expr:
-    """The expression as another type, for the pairs of types that Spark's ANSI mode converts."""
+    """Cast an expression; allows the pairs of types that Spark's ANSI mode allows."""
     if expr.type == type_:
         return expr
     if isinstance(expr, Literal) and expr.value is None:
@@ -58,7 +58,7 @@ def bind_cast(expr: Expr, type_: pa.DataType) -> Expr:
 
 
 def bind_aggregate(name: str, argument: Expr | None) -> AggregateCall:
-    """COUNT, SUM, MIN, MAX or AVG with its argument coerced and its result typed."""
+    """Bind COUNT, SUM, MIN, MAX or AVG: coerce its argument and set its result type."""
     function = name.lower()
     if function == "count":
         return AggregateCall("count", argument, BIGINT)
@@ -82,12 +82,12 @@ def bind_aggregate(name: str, argument: Expr | None) -> AggregateCall:
 
 
 def makes_null(cast: Cast) -> bool:
-    """True when the cast gives NULL for some value: a float that is not finite has no decimal."""
+    """True if the cast returns NULL for some value: a float that is not finite has no decimal."""
     return is_float(cast.argument.type) and is_decimal(cast.type)
 
 
 def is_nullable(expr: Expr) -> bool:
-    """False only when the expression cannot be NULL, whatever the row."""
+    """False only if the expression cannot be NULL on any row."""
     match expr:
         case Column():
             return expr.nullable
@@ -187,7 +187,7 @@ SPELLINGS: dict[str, str] = {
     "mod": "modulo",
     "dayofmonth": "day",
 }  # fmt: skip
-"""What may be written in call syntax, in lower case, and the canonical function (or sugar) it means."""
+"""The names of call syntax, in lower case, and the canonical function (or sugar) of each."""
 
 _CASTS: dict[str, frozenset[str]] = {
     "integer": frozenset({"float", "decimal", "text", "boolean", "timestamp"}),

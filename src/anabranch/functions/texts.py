@@ -1,4 +1,4 @@
-"""The rules of texts and dates."""
+"""Type rules of text and date functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anabranch.functions.types import BIGINT, BOOLEAN, DATE, NULL, STRING, coerc
 from anabranch.schema import TIMESTAMP
 
 WHOLE_TEXT = 2**31 - 1
-"""The length SUBSTRING takes when none is given."""
+"""The default length of SUBSTRING."""
 
 
 def pattern(name: str, arguments: Arguments) -> Expr:
@@ -18,9 +18,9 @@ def pattern(name: str, arguments: Arguments) -> Expr:
     if len(arguments) != 2 or not isinstance(arguments[1], Literal):
         raise wrong(name, expected, arguments)
     written = arguments[1].value
-    # Pairs of a backslash and what it stands before go first; what is left has none, or one that is astray.
+    # Remove every valid escape; a remaining backslash is invalid.
     if isinstance(written, str) and "\\" in re.sub(r"\\[%_\\]", "", written):
-        raise ValueError(f"the pattern '{written}' has a backslash before neither %, _ nor a backslash", "write \\\\")
+        raise ValueError(f"the pattern '{written}' has a backslash that escapes nothing", "write \\\\, \\% or \\_")
     return Call(name, widened(name, expected, arguments, (STRING, STRING)), BOOLEAN)
 
 

@@ -1,4 +1,4 @@
-"""The types of CQL: their families and names, the type two values meet in, and how an expression gets there.
+"""The types of CQL: families, names, common types and coercion.
 
 Law: see `anabranch.functions`; coercion widens, it never narrows.
 """
@@ -59,7 +59,7 @@ def kind_of(type_: pa.DataType) -> str:
 
 
 def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """The type two values are compared in.
+    """Return the type in which two values are compared.
 
     >>> str(common_type(pa.int32(), pa.float32()))
     'double'
@@ -85,7 +85,7 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 
 def coerce(expr: Expr, type_: pa.DataType) -> Expr:
-    """The expression in a wider type; literals are converted here and now."""
+    """Coerce an expression to a wider type; literals are converted at once."""
     if expr.type == type_:
         return expr
     if isinstance(expr, Literal):
@@ -105,14 +105,14 @@ def coerce(expr: Expr, type_: pa.DataType) -> Expr:
 
 
 def without_widening(expr: Expr) -> Expr:
-    """The expression below casts that keep every value distinct, such as int to bigint or date to timestamp."""
+    """Strip casts that keep every value distinct, such as int to bigint or date to timestamp."""
     while isinstance(expr, Cast) and _is_lossless(expr.argument.type, expr.type):
         expr = expr.argument
     return expr
 
 
 def type_named(name: str, parameters: tuple[int, ...] = ()) -> pa.DataType:
-    """The type of an SQL type name, such as BIGINT or DECIMAL(10, 2)."""
+    """Return the type for an SQL type name, such as BIGINT or DECIMAL(10, 2)."""
     lowered = name.lower()
     if lowered in {"decimal", "numeric", "dec"}:
         precision, scale = (*parameters, *(10, 0)[len(parameters) :])[:2]
@@ -129,7 +129,7 @@ def type_named(name: str, parameters: tuple[int, ...] = ()) -> pa.DataType:
 
 
 def canonical(type_: pa.DataType) -> pa.DataType:
-    """The type that kernels compute in for values of this one."""
+    """Return the type in which kernels compute values of this type."""
     match kind_of(type_):
         case "integer":
             return BIGINT
@@ -146,12 +146,12 @@ def canonical(type_: pa.DataType) -> pa.DataType:
 
 
 def as_decimal(type_: pa.DataType) -> pa.DataType:
-    """The decimal that holds every value of an integer or decimal type."""
+    """Return the decimal type that holds every value of an integer or decimal type."""
     return type_ if is_decimal(type_) else pa.decimal128(_DIGITS_OF_INTEGER.get(str(type_), 20), 0)
 
 
 def decimal_type(precision: int, scale: int) -> pa.DataType:
-    """A decimal of this size, if there is one."""
+    """Return a decimal type; raise ValueError if it has too many digits."""
     if precision > MAX_DIGITS:
         raise ValueError(
             f"the result would need decimal({precision},{scale}), more than {MAX_DIGITS} digits",
@@ -161,17 +161,17 @@ def decimal_type(precision: int, scale: int) -> pa.DataType:
 
 
 def not_computable(type_: pa.DataType) -> ValueError:
-    """What to say of a value that can only be carried along."""
+    """Return the error for a value that can only pass through a query."""
     if is_nested(type_) or kind_of(type_) == OTHER:
         return ValueError(
-            f"a value of type {type_name(type_)} cannot be computed with",
-            "select the column bare, or take its parts out where the stream is read",
+            f"a value of type {type_name(type_)} cannot be used in an expression",
+            "select the column itself, or select its fields as columns before the stream is registered",
         )
     return ValueError(f"a value of type {type_name(type_)} cannot be used here")
 
 
 def scaled(value: decimal.Decimal, scale: int) -> decimal.Decimal:
-    """The value with this many digits after the point."""
+    """Round the value to this many digits after the point."""
     # The default context of 28 digits would refuse longer decimals, which are legal up to 38.
     return value.quantize(decimal.Decimal(1).scaleb(-scale), context=decimal.Context(prec=2 * MAX_DIGITS))
 

@@ -1,4 +1,4 @@
-"""The inputs of a join as the rules see them: a source with at most a filter and a pruning on top."""
+"""Inputs of a join in rewrite rules: a source with at most one filter and one pruning above it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from anabranch.plan.logical import Filter, LogicalPlan, Prune
 
 
 def conditions(arm: LogicalPlan) -> tuple[Expr, ...]:
-    """What every row of the arm already satisfies."""
+    """Return the conditions that every row of the arm satisfies."""
     match arm:
         case Filter(input=below, predicate=predicate):
             return (*conditions(below), *conjuncts(predicate))
@@ -18,5 +18,5 @@ def conditions(arm: LogicalPlan) -> tuple[Expr, ...]:
 
 
 def passes_nothing(arm: LogicalPlan) -> bool:
-    """True when a constant condition already drops every row, so that no other condition is worth adding."""
+    """True if a constant condition drops every row; adding other conditions is then pointless."""
     return any(isinstance(condition, Literal) and condition.value is not True for condition in conditions(arm))

@@ -1,8 +1,8 @@
-"""Conditions that the text already decides are decided once, not per row.
+"""Constant folding: compute constant conditions once, not per row.
 
-Only what is the same on every evaluator is folded: three-valued logic, comparisons of literals, NULL tests, and sums,
-differences and products of whole numbers and times. Anything that could fail or round is left to the kernels. A join
-keeps its other predicates beside a FALSE, because its keys still decide how the work is divided.
+Only operations that every evaluator computes identically are folded: three-valued logic, comparisons of literals, NULL
+tests, and sums, differences and products of integers and times. Anything that could fail or round is left to the
+kernels. A join keeps its other predicates beside a FALSE, because its keys still decide how rows are partitioned.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _EXACT = int | datetime.datetime | datetime.timedelta
 
 
 def fold_constants(plan: LogicalPlan) -> LogicalPlan | None:
-    """The predicates of a Filter or Join with their constant parts computed; TRUE disappears."""
+    """Fold the constant parts of the predicates of a Filter or Join; drop TRUE."""
     match plan:
         case Filter(input=below, predicate=predicate):
             parts = _folded(conjuncts(predicate))

@@ -1,4 +1,4 @@
-"""What one member of a key class must equal, all members must."""
+"""Filter inference: a literal that one member of a key class equals, all members equal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anabranch.rewrite.arms import conditions, passes_nothing
 
 
 def infer_key_filters(plan: LogicalPlan) -> LogicalPlan | None:
-    """A filter `key = literal` on one input of a Join is copied to the inputs that the key is joined with."""
+    """Copy a filter `key = literal` from one input of a Join to the inputs joined on that key."""
     if not isinstance(plan, Join):
         return None
     fixed: dict[tuple[str, Expr], Literal] = {}

@@ -1,4 +1,4 @@
-"""Two filters on top of each other do the work of one."""
+"""Merge adjacent filters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from anabranch.plan.logical import Filter, LogicalPlan
 
 
 def merge_filters(plan: LogicalPlan) -> LogicalPlan | None:
-    """Filter over Filter becomes one Filter on the conjunction, each condition once."""
+    """Replace Filter over Filter by one Filter on the conjunction, each condition once."""
     match plan:
         case Filter(input=Filter(input=below, predicate=first), predicate=second):
             parts = tuple(dict.fromkeys((*conjuncts(first), *conjuncts(second))))

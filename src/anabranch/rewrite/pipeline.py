@@ -1,8 +1,8 @@
 """The rules in order, and the driver that applies them until none applies.
 
-A rule sees one node and answers with another or with None; the driver walks the plan (inputs first), starts again from
-the first rule after each change, so that a rule may rely on the earlier ones having nothing left to do, and checks
-every step: same answer columns, same relations, no expression that reads what its input lacks, no plan seen before.
+A rule takes one node and returns another, or None. The driver walks the plan, inputs first, and starts again from the
+first rule after each change, so a rule may assume that the earlier ones no longer apply. It checks every rewrite:
+equal output columns, equal relations, no expression that reads a missing column, no plan that occurred before.
 """
 
 from __future__ import annotations
@@ -47,38 +47,38 @@ RULES: tuple[Rule, ...] = (
 
 
 @dataclass(frozen=True)
-class Step:
-    """One effective application of a rule, and the plan it left."""
+class Rewrite:
+    """One effective application of a rule, and the resulting plan."""
 
     rule: str
     plan: LogicalPlan
 
 
 def rewrite(plan: LogicalPlan, rules: tuple[Rule, ...] = RULES) -> LogicalPlan:
-    """The plan to which no rule applies any more."""
+    """Apply the rules until none applies."""
     for step in steps(plan, rules):
         plan = step.plan
     return plan
 
 
-def steps(plan: LogicalPlan, rules: tuple[Rule, ...] = RULES) -> Iterator[Step]:
-    """The rewriting of a plan, step by step."""
+def steps(plan: LogicalPlan, rules: tuple[Rule, ...] = RULES) -> Iterator[Rewrite]:
+    """Yield every rewrite of a plan in order."""
     seen = [plan]
     while (step := _first_effective(plan, rules)) is not None:
         if step.plan in seen:
             story = "\n\n".join(render(earlier) for earlier in seen[seen.index(step.plan) :])
-            raise InvariantBroken(f"rewriting goes round in circles at rule '{step.rule}'", detail=story)
+            raise InvariantBroken(f"rewriting does not end: rule '{step.rule}' repeats a plan", detail=story)
         _validate(plan, step)
         plan = step.plan
         seen.append(plan)
         yield step
 
 
-def _first_effective(plan: LogicalPlan, rules: tuple[Rule, ...]) -> Step | None:
+def _first_effective(plan: LogicalPlan, rules: tuple[Rule, ...]) -> Rewrite | None:
     for rule in rules:
         changed = _everywhere(rule, plan)
         if changed != plan:
-            return Step(rule.__name__, changed)
+            return Rewrite(rule.__name__, changed)
     return None
 
 
@@ -99,12 +99,12 @@ def _with_inputs(plan: LogicalPlan, below: tuple[LogicalPlan, ...]) -> LogicalPl
             return replace(plan, input=below[0])
 
 
-def _validate(before: LogicalPlan, step: Step) -> None:
+def _validate(before: LogicalPlan, step: Rewrite) -> None:
     same = before.columns == step.plan.columns and relation_names(before) == relation_names(step.plan)
     missing = next(_missing(step.plan), "")
     if not same or missing:
         raise InvariantBroken(
-            f"rule '{step.rule}' changed what the query means",
+            f"rule '{step.rule}' changed the meaning of the query",
             detail=f"{missing}\nbefore:\n{render(before)}\nafter:\n{render(step.plan)}",
         )
 

@@ -1,4 +1,4 @@
-"""Columns that nothing above reads are left behind at the source."""
+"""Column pruning: drop columns at the source that no operator above reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from anabranch.plan.logical import Aggregate, Filter, Join, LogicalPlan, Project
 
 
 def prune_columns(plan: LogicalPlan) -> LogicalPlan | None:
-    """Each source, with its filter, gets a Prune to what the join and the projection or aggregate above it read."""
+    """Prune each source, with its filter, to the columns that the join and the operators above it read."""
     match plan:
         case Project(input=below, outputs=outputs):
             narrowed = _narrowed(below, [output.expression for output in outputs])

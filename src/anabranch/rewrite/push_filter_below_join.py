@@ -1,4 +1,4 @@
-"""A condition that one input can decide alone is applied before its rows are kept or probed with."""
+"""Predicate pushdown: apply a condition on one input before its rows are stored or probe others."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from anabranch.plan.logical import Filter, Join, LogicalPlan, relation_names
 
 
 def push_filter_below_join(plan: LogicalPlan) -> LogicalPlan | None:
-    """Join predicates over one input become a Filter on it; those over none, a Filter on every input.
+    """Turn join predicates over one input into a Filter on it, and constant ones into a Filter on every input.
 
-    Where a constant is not true, no input has to be looked at: what is written behind it may fail there.
+    Behind a constant that is not true, no predicate is evaluated: it could fail.
     """
     if not isinstance(plan, Join):
         return None

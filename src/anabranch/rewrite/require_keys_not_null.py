@@ -1,4 +1,4 @@
-"""A NULL key equals nothing, so its row can be dropped before it is kept."""
+"""Drop rows with a NULL key before they are stored: NULL equals nothing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from anabranch.plan.logical import Filter, Join, LogicalPlan, relation_names
 from anabranch.rewrite.arms import conditions, passes_nothing
 
 _STRICT = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "like", "is_not_null"})
-"""Tests that are never true of a NULL argument."""
+"""Functions that are never true for a NULL argument."""
 
 
 def require_keys_not_null(plan: LogicalPlan) -> LogicalPlan | None:
-    """Each input of a Join drops rows whose nullable key is NULL."""
+    """Add a filter to each input of a Join that drops rows whose nullable key is NULL."""
     if not isinstance(plan, Join):
         return None
     sides = [side for predicate in plan.predicates for side in key_sides(predicate) or ()]

@@ -155,7 +155,7 @@ def test_a_rule_that_changes_the_answer_is_noticed() -> None:
             return None
         return replace(plan, outputs=(Output("z", plan.outputs[0].expression),))
 
-    with pytest.raises(InvariantBroken, match="'rename' changed what the query means"):
+    with pytest.raises(InvariantBroken, match="'rename' changed the meaning of the query"):
         rewrite(bound(), (rename,))
 
 
