@@ -1,4 +1,8 @@
-"""`anabranch lab list | NAME | all`: runs reproductions from a shell."""
+"""`anabranch lab list | NAME | all`: runs the papers' experiments from a shell.
+
+A figure that falls short is marked MISSED, and the last line counts the misses. The exit status is 0 all the same,
+unless `--strict` asks for 1.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from anabranch.commands import add_command, writing
-from anabranch.lab.registry import Cell, Outcome, Setting, experiments, find, perform
+from anabranch.lab.registry import Cell, Outcome, Setting, Verdict, experiments, find, perform
 
 if TYPE_CHECKING:
     from anabranch.commands import Commands
@@ -26,13 +30,15 @@ def add_arguments(commands: Commands) -> None:
         "lab",
         "reproduce an experiment of the papers",
         """
-        anabranch lab list                              what there is
-        anabranch lab mesh-search-quality --quick       a smaller run of one
+        anabranch lab list                              the experiments, by name
+        anabranch lab mesh-search-quality --quick       a smaller run of one experiment
         anabranch lab all --quick --output results      all of them, in some minutes
+        anabranch lab place-npc --strict                exit status 1 if a figure is missed
         """,
     )
     parser.add_argument("name", help="an experiment, 'list' or 'all'")
     parser.add_argument("--quick", action="store_true", help="a smaller run of the same shape")
+    parser.add_argument("--strict", action="store_true", help="exit with status 1 when a figure is missed")
     parser.add_argument(
         "--output", type=Path, default=Path("lab-output"), metavar="DIR", help="where to write tables and pictures"
     )
@@ -41,23 +47,29 @@ def add_arguments(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Performs what the arguments ask for and prints tables and verdicts."""
+    """Performs the experiments that the arguments name and prints tables and verdicts."""
     console = Console()
     if arguments.name == "list":
         for experiment in experiments().values():
-            console.print(f"[bold]{experiment.name}[/bold]  {experiment.title}")
+            console.print(f"[bold]{experiment.name}[/bold]  {experiment.title}", highlight=False)
         return 0
     chosen = list(experiments().values()) if arguments.name == "all" else [find(arguments.name)]
     setting = Setting(seed=arguments.seed, quick=arguments.quick)
     with writing(arguments.output):
         arguments.output.mkdir(exist_ok=True)
+    verdicts: list[Verdict] = []
     for experiment in chosen:
         outcome = perform(experiment, setting, arguments.output)
         console.print(_table(experiment.title, outcome))
         for verdict in outcome.verdicts:
-            console.print(str(verdict), highlight=False)
+            console.print(str(verdict), style="yellow" if verdict.missed else None, highlight=False, markup=False)
+        for note in outcome.notes:
+            console.print(f"note: {note}", style="dim", highlight=False, markup=False)
         console.print(f"written to {arguments.output / experiment.name}.csv, .png, .txt", highlight=False)
-    return 0
+        verdicts += outcome.verdicts
+    missed = sum(bool(verdict.missed) for verdict in verdicts)
+    console.print(f"{missed} of {len(verdicts)} verdicts MISSED" if missed else f"{len(verdicts)} verdicts, none missed")
+    return int(arguments.strict and missed > 0)
 
 
 def _table(title: str, outcome: Outcome) -> Table:

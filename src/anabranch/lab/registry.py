@@ -1,8 +1,14 @@
-"""The frame of the lab: an experiment is a seeded function that returns a table, a picture and verdicts.
+"""The frame of the lab: an experiment measures, and judges its measurements by conditions that can fail.
 
-A module of this package that defines `EXPERIMENTS` (a sequence of `Experiment`) is found by name; nothing has to be
-listed twice. `perform` writes `NAME.csv`, `NAME.png` and `NAME.txt` (the verdicts) into a folder. An experiment takes
-all its randomness from `Setting.seed`, so the same seed gives the same table, except for columns of wall-clock time.
+Law: an `Experiment` is two functions. `measure` runs and takes all its randomness from `Setting.seed`; `present` is
+pure and turns measurements into a table, a picture and verdicts. A `Verdict` holds a claim, the measured figures and at
+least one condition, so a claim without a condition cannot be written. Because `present` is pure, a test runs it on
+doctored measurements and shows that every condition of every experiment can fail.
+
+Limit: one seed gives one table, except for columns of wall-clock or processor time.
+
+A module of this package that defines `EXPERIMENTS` (a sequence of `Experiment`) is found by name. `perform` writes
+`NAME.csv`, `NAME.png` and `NAME.txt` (the verdicts) into a folder.
 """
 
 from __future__ import annotations
@@ -13,7 +19,8 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import anabranch.lab
 from anabranch.errors import HostError, SpecError
@@ -24,11 +31,12 @@ except ImportError as missing:
     raise HostError("the lab needs matplotlib", hint="pip install 'anabranch[lab]'") from missing
 
 Cell: TypeAlias = str | int | float
+Measured = TypeVar("Measured")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run may depend on; `quick` asks for a smaller run of the same shape."""
+    """The arguments of a run; `quick` asks for a smaller run of the same shape."""
 
     seed: int = 1
     quick: bool = False
@@ -36,56 +44,75 @@ class Setting:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the paper reports and what this run saw, in words with numbers."""
+    """A claim of a paper (or a bar of our own), the figures of this run, and the conditions that decide.
+
+    `conditions` maps each part of the claim, named by its bar, to whether the run reached it.
+
+    >>> str(Verdict("40 % more rows", "35 % more", {"40 %": False}))
+    'paper: 40 % more rows / here: 35 % more (MISSED: 40 %)'
+    """
 
     paper: str
     here: str
+    conditions: Mapping[str, bool]
+
+    def __post_init__(self) -> None:
+        if not self.conditions:
+            raise ValueError(f"the verdict on '{self.paper}' has no condition; a text without one is a note")
+        object.__setattr__(
+            self, "conditions", MappingProxyType({part: bool(holds) for part, holds in self.conditions.items()})
+        )
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """The parts of the claim that this run did not reach."""
+        return tuple(part for part, holds in self.conditions.items() if not holds)
 
     def __str__(self) -> str:
-        return f"paper: {self.paper} / here: {self.here}"
-
-
-def misses(reached: Mapping[str, bool]) -> str:
-    """What a verdict says of the parts of a claim that this run did not reach; nothing if it reached all of them.
-
-    >>> misses({"throughput": True, "rows": False, "bytes": False})
-    ' (MISSED: rows, bytes)'
-    """
-    missed = [part for part, was_reached in reached.items() if not was_reached]
-    return f" (MISSED: {', '.join(missed)})" if missed else ""
+        missed = f" (MISSED: {', '.join(self.missed)})" if self.missed else ""
+        return f"paper: {self.paper} / here: {self.here}{missed}"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one run; `draw` fills a figure of its own."""
+    """The presentation of one run; `draw` fills a figure of its own, `notes` say how the run was set up."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     draw: Callable[[Figure], None]
     verdicts: tuple[Verdict, ...]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.verdicts:
+            raise ValueError("an experiment judges nothing")
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(Generic[Measured]):
     """One figure, table or claim of a paper, made again."""
 
     name: str
     title: str
-    run: Callable[[Setting], Outcome]
+    measure: Callable[[Setting], Measured]
+    present: Callable[[Measured], Outcome]
+
+    def run(self, setting: Setting) -> Outcome:
+        """Measures and presents."""
+        return self.present(self.measure(setting))
 
 
-def experiments() -> dict[str, Experiment]:
+def experiments() -> dict[str, Experiment[Any]]:
     """All experiments of the package, by name, in alphabetical order."""
-    found: dict[str, Experiment] = {}
+    found: dict[str, Experiment[Any]] = {}
     for module in pkgutil.iter_modules(anabranch.lab.__path__):
-        listed: Sequence[Experiment] = getattr(
-            importlib.import_module(f"{anabranch.lab.__name__}.{module.name}"), "EXPERIMENTS", ()
-        )
+        defined = vars(importlib.import_module(f"{anabranch.lab.__name__}.{module.name}"))
+        listed: Sequence[Experiment[Any]] = defined.get("EXPERIMENTS", ())
         found.update((experiment.name, experiment) for experiment in listed)
     return dict(sorted(found.items()))
 
 
-def find(name: str) -> Experiment:
+def find(name: str) -> Experiment[Any]:
     """The experiment of that name, or a SpecError that lists the names there are."""
     known = experiments()
     if name not in known:
@@ -93,8 +120,8 @@ def find(name: str) -> Experiment:
     return known[name]
 
 
-def perform(experiment: Experiment, setting: Setting, output: Path) -> Outcome:
-    """Runs the experiment and leaves its table, picture and verdicts in the folder."""
+def perform(experiment: Experiment[Any], setting: Setting, output: Path) -> Outcome:
+    """Runs the experiment and writes its table, picture and verdicts into the folder."""
     outcome = experiment.run(setting)
     output.mkdir(parents=True, exist_ok=True)
     with (output / f"{experiment.name}.csv").open("w", newline="", encoding="utf-8") as file:
@@ -104,6 +131,6 @@ def perform(experiment: Experiment, setting: Setting, output: Path) -> Outcome:
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     outcome.draw(figure)
     figure.savefig(output / f"{experiment.name}.png", dpi=120)
-    verdicts = "".join(f"{verdict}\n" for verdict in outcome.verdicts)
-    (output / f"{experiment.name}.txt").write_text(f"{experiment.title}\n{verdicts}", encoding="utf-8")
+    lines = [experiment.title, *map(str, outcome.verdicts), *(f"note: {note}" for note in outcome.notes)]
+    (output / f"{experiment.name}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return outcome
