@@ -3,18 +3,18 @@
 The paper (Nehme et al. 2012, Tables 1-3) gives ten streams, Poisson arrivals half a second apart, Poisson or uniform
 values, three skewed partitions per stream, and that each partition has another best order than the stream as a whole.
 It does not print selectivities, windows or how partitions differ. Here all streams share one key. A content attribute
-(Poisson with mean 1, or uniform over 0-100) tells the partition: 0, 1 or more. Each partition has keys of its own, and
+(Poisson with mean 1, or uniform over 0-100) decides the partition: 0, 1 or more. Each partition has keys of its own, and
 in one partition each stream mostly has keys that no other stream has: a probe into it then finds little, where it finds
 `fan_out` rows elsewhere. `skew` is the share of keys that are common even there. Uniform data has one fan-out for all.
 
-Every competitor gets the same rows in the same batches in turn, and processor time of this process is what counts.
+Every competitor gets the same rows in the same batches in turn; processor time of this process counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from time import process_time
+from time import perf_counter, process_time
 from typing import TypeAlias
 
 import numpy as np
@@ -50,7 +50,7 @@ SAMPLE = 1_000
 
 @dataclass(frozen=True)
 class Streams:
-    """What the streams are like."""
+    """The properties of the ten streams."""
 
     skewed: bool = True
     skew: float = 0.05
@@ -102,30 +102,21 @@ class Streams:
         return content, keys
 
 
-class Competitor:
-    """An engine, and what it has done since it was last asked."""
+PROCESSING = ("append", "insert", "probe", "check", "project", "drop")
+"""Kinds of work that are query processing; all other time of a step counts as routing."""
 
-    def __init__(self, query: Query, plan: Plan | None = None) -> None:
-        self.engine = Engine.alone(query, plan or one_route(query.graph))
-        self.seconds = 0.0
-        self.results = 0
-        self.rows = 0
-        self.steps: list[StepStatistics] = []
 
-    def step(self, rows: Mapping[str, RelationBatch], floors: Mapping[str, int]) -> None:
-        started = process_time()
-        self.results += sum(batch.num_rows for _, batch in self.engine.step(rows, floors))
-        self.seconds += process_time() - started
-        self.rows += sum(len(batch) for batch in rows.values())
-        self.steps.append(self.engine.statistics().total)
+@dataclass(frozen=True)
+class Figures:
+    """The work of one competitor: rows, results, processor and wall seconds, and wall seconds of query processing."""
 
-    def start(self) -> None:
-        """Counts from here."""
-        self.seconds, self.results, self.rows, self.steps = 0.0, 0, 0, []
-
-    @property
-    def statistics(self) -> StepStatistics:
-        return merge(self.steps)
+    rows: int
+    results: int
+    seconds: float
+    wall: float
+    processing: float
+    classifying: float
+    """Seconds of deciding alone: classifying and cutting in a mesh, the router's work in an eddy."""
 
     @property
     def rate(self) -> float:
@@ -136,6 +127,47 @@ class Competitor:
     def per_row(self) -> float:
         """Microseconds of processor time for each row that came in."""
         return 1e6 * self.seconds / self.rows
+
+    @property
+    def routing(self) -> float:
+        """The share of a step that is not query processing: classifying, cutting, forwarding, gathering, glue."""
+        return max(0.0, 1 - self.processing / self.wall)
+
+    @property
+    def deciding(self) -> float:
+        return self.classifying / self.seconds
+
+
+class Competitor:
+    """An engine with a count of its work since `start`."""
+
+    def __init__(self, query: Query, plan: Plan | None = None) -> None:
+        self.engine = Engine.alone(query, plan or one_route(query.graph))
+        self.start()
+
+    def start(self) -> None:
+        """Counts from here."""
+        self._seconds, self._wall, self._results, self._rows = 0.0, 0.0, 0, 0
+        self._steps: list[StepStatistics] = []
+
+    def step(self, rows: Mapping[str, RelationBatch], floors: Mapping[str, int]) -> None:
+        started, began = process_time(), perf_counter()
+        self._results += sum(batch.num_rows for _, batch in self.engine.step(rows, floors))
+        self._seconds += process_time() - started
+        self._wall += perf_counter() - began
+        self._rows += sum(len(batch) for batch in rows.values())
+        self._steps.append(self.engine.statistics().total)
+
+    @property
+    def statistics(self) -> StepStatistics:
+        return merge(self._steps)
+
+    @property
+    def figures(self) -> Figures:
+        spent = self.statistics.seconds
+        processing = sum(spent.get(kind, 0.0) for kind in PROCESSING)
+        deciding = sum(spent.get(kind, 0.0) for kind in ("classify", "route"))
+        return Figures(self._rows, self._results, self._seconds, self._wall, processing, deciding)
 
 
 def floors_before(rows: Mapping[str, RelationBatch]) -> dict[str, int]:
@@ -151,7 +183,7 @@ def learn(engine: Engine, rng: np.random.Generator, current: Mesh | None = None)
 
 
 def single_plan(found: QueryMesh) -> JoinNode:
-    """The mjoin in which rows of each stream take the best single order that the same statistics give."""
+    """The mjoin in which rows of each stream take the best single order by the same statistics."""
     names = found.single.relations
     orders = [tuple(names.index(other) for other in found.single.of(name).routes[0].operators) for name in names]
     return JoinNode(tuple(Leaf(name) for name in names), tuple(orders))
@@ -166,10 +198,13 @@ def heirs(first: Engine, plans: Mapping[str, Plan]) -> dict[str, Competitor]:
 
 
 def plan_and_mesh(first: Engine, rng: np.random.Generator) -> dict[str, Competitor]:
-    """The single plan and the mesh that the same statistics give; the mesh is the single plan where none pays."""
+    """The single plan and the mesh from the same statistics.
+
+    The fabric runs the mesh even where the search left one route per stream. A query with `plan: auto` would run the
+    single plan there, and a comparison would have the same plan on both sides.
+    """
     found = learn(first, rng)
-    single = single_plan(found)
-    return heirs(first, {"plan": single, "mesh": found.mesh if found.is_mesh else single})
+    return heirs(first, {"plan": single_plan(found), "mesh": found.mesh})
 
 
 def with_eddy(query: Query, batching: int | None, seed: int) -> Competitor:
