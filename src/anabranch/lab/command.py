@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(f"written to {arguments.output / experiment.name}.csv, .png, .txt", highlight=False)
         verdicts += outcome.verdicts
     missed = sum(bool(verdict.missed) for verdict in verdicts)
-    console.print(f"{missed} of {len(verdicts)} verdicts MISSED" if missed else f"{len(verdicts)} verdicts, none missed")
+    console.print(f"{len(verdicts)} verdicts, {f'{missed} of them MISSED' if missed else 'none missed'}")
     return int(arguments.strict and missed > 0)
 
 

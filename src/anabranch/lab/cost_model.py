@@ -80,6 +80,4 @@ def present(compared: list[Compared]) -> Outcome:
     return Outcome(columns, rows, draw, (verdict,))
 
 
-EXPERIMENTS = (
-    Experiment("cost-model", "Predicted and measured CPU and memory of this engine", measured, present),
-)
+EXPERIMENTS = (Experiment("cost-model", "Predicted and measured CPU and memory of this engine", measured, present),)

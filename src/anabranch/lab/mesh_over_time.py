@@ -117,7 +117,8 @@ def present_output(found: Mapping[str, Mapping[str, Curve]]) -> Outcome:
         "the mesh has put out most at any time, by a wide margin on synthetic data and a smaller one on real data",
         f"when the mesh is through, {'; '.join(words)}",
         {
-            f"more than the {name} on {data}": share < 1 for data, several in shares.items()
+            f"more than the {name} on {data}": share < 1
+            for data, several in shares.items()
             for name, share in several.items()
         },
     )

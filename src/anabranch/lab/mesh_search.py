@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from anabranch.classify import assign_routes
-from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
+from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict
 from anabranch.mesh.learn import Learner, Priced, SearchSetting
 from anabranch.mesh.routes import Router, row_costs
 from anabranch.mesh.search import (
@@ -240,8 +240,8 @@ def present_sizes(found: list[Trained]) -> Outcome:
         Verdict(
             "larger training sets cost more search time (8 to 100 rows)",
             "; ".join(
-                f"{name} {mean('seconds', smallest, name):.2f} s at {smallest} and {mean('seconds', largest, name):.2f} "
-                f"s at {largest} rows"
+                f"{name} {mean('seconds', smallest, name):.2f} s at {smallest} and "
+                f"{mean('seconds', largest, name):.2f} s at {largest} rows"
                 for name in SEARCHES
             )
             + " (CPU time)",

@@ -3,8 +3,8 @@
 The paper (Nehme et al. 2012, Tables 1-3) gives ten streams, Poisson arrivals half a second apart, Poisson or uniform
 values, three skewed partitions per stream, and that each partition has another best order than the stream as a whole.
 It does not print selectivities, windows or how partitions differ. Here all streams share one key. A content attribute
-(Poisson with mean 1, or uniform over 0-100) decides the partition: 0, 1 or more. Each partition has keys of its own, and
-in one partition each stream mostly has keys that no other stream has: a probe into it then finds little, where it finds
+(Poisson with mean 1, or uniform over 0-100) decides the partition: 0, 1 or more. Each partition has keys of its own. In
+one partition each stream mostly has keys that no other stream has: a probe into it then finds little, where it finds
 `fan_out` rows elsewhere. `skew` is the share of keys that are common even there. Uniform data has one fan-out for all.
 
 Every competitor gets the same rows in the same batches in turn; processor time of this process counts.

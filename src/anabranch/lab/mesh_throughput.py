@@ -157,7 +157,7 @@ def present_throughput(found: Measured) -> Outcome:
         Verdict(
             "uniform data: the mesh has 2.2 % less than the single plan, 39 % more than the eddy with batching",
             f"{kept:+.1%}, the mesh being run by the fabric with whatever routes it has (median of {len(found.ratios)} "
-            f"batches that both take in turn; between {1 / high - 1:+.1%} and {1 / low - 1:+.1%} with 95 % confidence); "
+            f"batches that both take in turn; {1 / high - 1:+.1%} to {1 / low - 1:+.1%} with 95 % confidence), "
             f"{uniform['plan']:+.1%} in the longer run; {uniform['eddy']:+.0%} over the eddy without batching, "
             f"{uniform['batched eddy']:+.0%} with",
             {"no more than 2.2 % lost": kept >= -0.022, "39 %": uniform["batched eddy"] >= 0.39},

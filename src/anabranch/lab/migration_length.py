@@ -143,8 +143,8 @@ def _verdicts(found: dict[int, dict[float, Lengths]]) -> tuple[Verdict, ...]:
     return (
         Verdict(
             "T_PT grows linearly with W and is 2W for plans higher than one join (Figure 16.1)",
-            f"correlation {linear:.3f} with W; {ours.mean():.2f} W, because a combination here expires with its oldest row; on "
-            f"the same rows, with the paper's rule that only the newest time is kept, {theirs.mean():.2f} W",
+            f"correlation {linear:.3f} with W; {ours.mean():.2f} W, because a combination here expires with its oldest "
+            f"row; on the same rows, with the paper's rule that only the newest time is kept, {theirs.mean():.2f} W",
             {
                 "linear, correlation of 0.99": linear >= 0.99,
                 "2 W, within 15 %": bool(np.all(abs(ours / 2 - 1) <= 0.15)),
@@ -207,7 +207,5 @@ def _draw(figure: Figure, found: dict[int, dict[float, Lengths]]) -> None:
 
 
 EXPERIMENTS = (
-    Experiment(
-        "migration-length", "How long a migration lasts (Zhu 2006, Figures 16.1-16.4)", measure_all, present
-    ),
+    Experiment("migration-length", "How long a migration lasts (Zhu 2006, Figures 16.1-16.4)", measure_all, present),
 )

@@ -390,6 +390,4 @@ def _draw(figure: Figure, found: Found) -> None:
     axes[0][0].legend()
 
 
-EXPERIMENTS = (
-    Experiment("migration-runtime", "Adapting while running (Zhu 2006, section 16.4)", measure, present),
-)
+EXPERIMENTS = (Experiment("migration-runtime", "Adapting while running (Zhu 2006, section 16.4)", measure, present),)

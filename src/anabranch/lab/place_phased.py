@@ -1,4 +1,4 @@
-"""`place-phased-vs-integrated`: Fig. 2 of the placement paper, what "plan, then deploy" loses.
+"""`place-phased-vs-integrated`: Fig. 2 of the placement paper, the loss of "plan, then deploy".
 
 100 queries over five streams each, 64 sites. The paper does not say whether its phased competitors reuse operators in
 this figure, nor how selective joins are; all readings are run.
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from anabranch.lab.place_common import EVEN, MAX_CS, REDUCING, Total, below, cumulative_lines, through
 from anabranch.lab.place_workload import Ranges, random_workload
-from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict, misses
+from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict
 from anabranch.place.coordinates import embed
 from anabranch.place.exhaustive import Exhaustive
 from anabranch.place.generate import transit_stub
@@ -42,9 +42,13 @@ def _totals(setting: Setting, ranges: Ranges) -> dict[str, Total]:
     return through(_planners, cases)
 
 
-def run(setting: Setting) -> Outcome:
+def measure(setting: Setting) -> dict[str, dict[str, Total]]:
+    """All planners on both workloads."""
     workloads = {"reducing joins": REDUCING, "even joins": EVEN}
-    totals = {name: _totals(setting, ranges) for name, ranges in workloads.items()}
+    return {name: _totals(setting, ranges) for name, ranges in workloads.items()}
+
+
+def present(totals: dict[str, dict[str, Total]]) -> Outcome:
     rows = []
     verdicts = []
     for name, several in totals.items():
@@ -62,7 +66,7 @@ def run(setting: Setting) -> Outcome:
             f"against {label.removesuffix(', no reuse')}": saved[label] > 50
             for label in ("relaxation, no reuse", "plan-then-deploy, no reuse")
         }
-        verdicts.append(Verdict("integrated planning saves more than 50 % against both", here + misses(reached)))
+        verdicts.append(Verdict("integrated planning saves more than 50 % against both", here, reached))
     shown = totals["reducing joins"]
     return Outcome(
         ("workload", "planner", "network usage", "integrated saves (%)", "joins", "plans considered", "seconds"),
@@ -72,4 +76,4 @@ def run(setting: Setting) -> Outcome:
     )
 
 
-EXPERIMENTS = (Experiment("place-phased-vs-integrated", "Planning and placing in one step (Fig. 2)", run),)
+EXPERIMENTS = (Experiment("place-phased-vs-integrated", "Planning and placing in one step (Fig. 2)", measure, present),)

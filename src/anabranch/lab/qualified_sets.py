@@ -196,7 +196,7 @@ def _measure(given: Set, plan: PhysicalPlan, seconds: float, seed: int) -> tuple
     for moment in run_query(_query(given), plan, iter(slices), _charge):
         moments.append(moment)
         # Rows that have arrived while the plan was busy wait in its queues.
-        there = int(taken[min(np.searchsorted(arrived, moment.done, side="right"), len(taken)) - 1])
+        there = int(taken[min(int(np.searchsorted(arrived, moment.done, side="right")), len(taken)) - 1])
         if (moment.state_rows + there - moment.rows) * ROW_BYTES > given.memory:
             return moments, True
     return moments, False

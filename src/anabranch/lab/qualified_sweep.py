@@ -235,9 +235,7 @@ def _verdicts(sweep: Sweep) -> tuple[Verdict, ...]:
             + " (medians of processor time, tight budgets)",
             {
                 "JTree-Finder doubles with each stream": sweep.growth(FULL) >= 2,
-                "heuristics grow by less than half with each": all(
-                    sweep.growth(method) < 1.5 for method in HEURISTICS
-                ),
+                "heuristics grow by less than half with each": all(sweep.growth(method) < 1.5 for method in HEURISTICS),
                 f"JTree-Finder slowest at {searched} streams": all(
                     sweep.seconds(searched, method) < sweep.seconds(searched, FULL) for method in HEURISTICS
                 ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from anabranch.lab import qualified_sets, qualified_sweep, rate_joins, rate_sele
 from anabranch.lab.papers.rate_model import outputs
 from anabranch.lab.registry import Setting
 from anabranch.lab.virtual_clock import SourceRows, poisson_rows, run_query, run_tree, served
+from anabranch.optimize.jtree_finder import find_jtrees
 from anabranch.optimize.strategy import kind
 from anabranch.plan.text import parse
 
@@ -55,9 +58,9 @@ def test_overtaking_is_for_good() -> None:
 
 
 def test_two_selections_differ_tenfold() -> None:
-    outcome = rate_selections.run(Setting(quick=True))
-    rates = {row[0]: row[2] for row in outcome.rows}
-    assert float(rates["fast first"]) / float(rates["slow first"]) == pytest.approx(10, rel=0.2)
+    found = rate_selections.measure(Setting(quick=True))
+    assert found["fast first"].rate / found["slow first"].rate == pytest.approx(10, rel=0.2)
+    assert found["fast first"].backlog < found["slow first"].backlog
 
 
 def test_the_model_qualifies_the_plans_of_the_four_sets_as_the_paper_does() -> None:
@@ -89,3 +92,23 @@ def test_random_settings_are_connected() -> None:
             if model.connected(reached, 1 << position):
                 reached |= 1 << position
     assert reached == 0b11111111
+
+
+def test_rows_that_wait_count_as_memory() -> None:
+    """The mjoin of set 2 falls behind; with little memory its queue alone is too much."""
+    given = qualified_sets.SETS[2]
+    plan = qualified_sets.plans(given)["mjoin"]
+    moments, _ = qualified_sets._measure(given, plan, 40.0, seed=1)
+    states = max(moment.state_rows for moment in moments) * qualified_sets.ROW_BYTES
+    assert not qualified_sets._measure(given, plan, 40.0, seed=1)[1]
+    assert qualified_sets._measure(replace(given, memory=1.02 * states), plan, 40.0, seed=1)[1]
+
+
+def test_budgets_of_the_sweep_can_be_out_of_reach() -> None:
+    rng = np.random.default_rng(1)
+    found = set()
+    for _ in range(12):
+        model = ResourceModel(qualified_sweep.random_setting(rng, 4), HASHED)
+        for kind_of_budget, budget in qualified_sweep._budgets(model, rng).items():
+            found.add((kind_of_budget, bool(find_jtrees(model, budget))))
+    assert found == {(kind_of_budget, found) for kind_of_budget in qualified_sweep.KINDS for found in (True, False)}

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from matplotlib.figure import Figure
 
+from anabranch import cli
 from anabranch.errors import SpecError
-from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict, experiments, find, misses, perform
+from anabranch.lab import command
+from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict, experiments, find, perform
+
+Squares: TypeAlias = tuple[tuple[int, int], ...]
 
 
-def _squares(setting: Setting) -> Outcome:
+def _squares(setting: Setting) -> Squares:
     count = 3 if setting.quick else 5
-    rows = tuple((number, number * number + setting.seed) for number in range(count))
+    return tuple((number, number * number + setting.seed) for number in range(count))
+
+
+def _present(rows: Squares) -> Outcome:
 
     def draw(figure: Figure) -> None:
         figure.subplots().plot([row[0] for row in rows], [row[1] for row in rows])
 
-    return Outcome(("number", "square"), rows, draw, (Verdict("4", str(rows[2][1])),))
+    verdict = Verdict("4", str(rows[2][1]), {"4": rows[2][1] == 4})
+    return Outcome(("number", "square"), rows, draw, (verdict,), ("seeds are added",))
+
+
+SQUARES = Experiment("squares", "Squares", _squares, _present)
 
 
 def test_a_run_leaves_table_picture_and_verdict(tmp_path: Path) -> None:
-    perform(Experiment("squares", "Squares", _squares), Setting(seed=2, quick=True), tmp_path)
+    perform(SQUARES, Setting(seed=2, quick=True), tmp_path)
     assert (tmp_path / "squares.csv").read_text().splitlines() == ["number,square", "0,2", "1,3", "2,6"]
     assert (tmp_path / "squares.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "squares.txt").read_text() == "Squares\npaper: 4 / here: 6\n"
+    assert (tmp_path / "squares.txt").read_text() == "Squares\npaper: 4 / here: 6 (MISSED: 4)\nnote: seeds are added\n"
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
@@ -38,5 +50,40 @@ def test_names_are_sorted() -> None:
 
 
 def test_a_verdict_names_what_was_missed_and_only_that() -> None:
-    assert misses({"throughput": True, "rows": False, "bytes": False}) == " (MISSED: rows, bytes)"
-    assert misses({"throughput": True}) == ""
+    verdict = Verdict("more", "less", {"throughput": True, "rows": False, "bytes": False})
+    assert verdict.missed == ("rows", "bytes")
+    assert str(verdict) == "paper: more / here: less (MISSED: rows, bytes)"
+    assert str(Verdict("more", "more", {"throughput": True})) == "paper: more / here: more"
+
+
+def test_a_verdict_without_a_condition_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="'anything' has no condition"):
+        Verdict("anything", "whatever", {})
+
+
+def test_an_outcome_without_a_verdict_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="judges nothing"):
+        Outcome((), (), lambda _: None, ())
+
+
+def test_a_condition_that_is_not_a_number_is_missed() -> None:
+    assert Verdict("more", "nothing to divide by", {"ratio": float("nan") >= 1.0}).missed == ("ratio",)
+
+
+@pytest.mark.parametrize(
+    ("seed", "options", "status"), [(0, [], 0), (0, ["--strict"], 0), (1, [], 0), (1, ["--strict"], 1)]
+)
+def test_a_miss_is_marked_and_only_strict_makes_it_a_failure(
+    seed: int,
+    options: list[str],
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(command, "find", lambda _: SQUARES)
+    arguments = ["lab", "squares", "--seed", str(seed), "--output", str(tmp_path / "out"), *options]
+    assert cli.main(arguments) == status
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("1 verdicts, 1 of them MISSED" in printed) == (seed == 1)
+    assert ("(MISSED: 4)" in printed) == (seed == 1)
