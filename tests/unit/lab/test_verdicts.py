@@ -217,7 +217,7 @@ def _length() -> Doctored:
             return migration_length.Lengths(moving, moving, core, 2 * window, parallels, parallels)
 
         def grown(window: float) -> float:
-            return 3 * (window / 1e3) ** exponent
+            return 3 * float((window / 1e3) ** exponent)
 
         windows = {
             1: [1000.0, 2000.0, 4000.0],
@@ -250,9 +250,9 @@ def _low_high() -> Doctored:
         """Rows in states before and after second 10, and while a migration lasts; nothing comes out in the silence."""
         began = migration_low_high.START if silence or until else float("inf")
         moments = []
-        for second in np.arange(1.0, 51.0):
+        for second in map(float, range(1, 51)):
             is_migrating = began < second <= until
-            held, out = (during if during and second <= 30 and second > 10 else (0, 0)) or (0, 0)
+            held, out = during if during and 10 < second <= 30 else (0, 0)
             intermediate = held or (rows if second <= 11 else late_rows)
             made = out or results
             is_silent = began < second <= began + silence
