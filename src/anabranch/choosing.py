@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from anabranch.adapt.gate import Gate, Verdict, judge
-from anabranch.adapt.loop import Means
 from anabranch.adapt.routing import AT_ONCE
+from anabranch.adapt.rules import ChangeRules, Criteria, Staging, Switch
+from anabranch.adapt.settings import Settings
 from anabranch.calibrate.file import calibrated
 from anabranch.cost.resources import Resources
 from anabranch.errors import NoFeasiblePlan, PlanError, SpecError
@@ -105,14 +106,29 @@ def decide(
     return replace(choice, mesh=_mesh_offer(query, wishes, choice, learn, gate))
 
 
-def means(query: Query, wishes: Wishes = AUTO, *, slots: int = 1, seen: StatisticsView = NOTHING_KNOWN) -> Means:
-    """What a running query adapts with: the same wishes, but a plan that is written out is where it begins, no more."""
+def change_rules(
+    query: Query,
+    wishes: Wishes,
+    choice: Choice,
+    *,
+    adapt: Settings | None = None,
+    switches: tuple[Switch, ...] = (),
+) -> ChangeRules:
+    """What may change the chosen plan while the query runs; an explicit plan is only the starting point."""
     free = wishes if wishes.plan in ("auto", *KINDS) else replace(wishes, plan="auto")
-    return Means(
-        given=Layered((wishes.given, seen, calibrated())),
-        budget=Budget(wishes.cpu, wishes.memory, slots),
+    criteria = Criteria(
+        given=Layered((wishes.given, calibrated())),
+        budget=choice.budget,
         objective=wishes.objective,
         hints=_hints(query, free),
+    )
+    is_learning = learns(wishes, choice)
+    return ChangeRules(
+        adapt,
+        criteria,
+        switches,
+        Staging() if is_learning else None,
+        resumes=is_learning or (adapt is not None and wishes.plan in PLAN_WORDS),
     )
 
 

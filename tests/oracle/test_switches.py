@@ -13,10 +13,10 @@ import pyarrow as pa
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from anabranch.adapt.rules import ChangeRules, Switch
 from anabranch.cql import compile_query
 from anabranch.errors import MigrationError
 from anabranch.host.local import LocalHost
-from anabranch.host.steering import Switch
 from anabranch.plan.difference import STRATEGIES
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
@@ -82,7 +82,7 @@ def _host(data: st.DataObject, drawn: DrawnQuery, query: Query, folder: str, bat
     switches = [Switch(batch, data.draw(plans(drawn.relations, thetas)), data.draw(HOW)) for batch in sorted(at)]
     slots = data.draw(st.sampled_from([1, 2, 3]), "slots")
     plan = data.draw(plans(drawn.relations, thetas), "plan")
-    return LocalHost(query, plan, slots=slots, checkpoint=folder, switches=switches)
+    return LocalHost(query, plan, slots=slots, checkpoint=folder, rules=ChangeRules(switches=tuple(switches)))
 
 
 def _ask(data: st.DataObject, host: LocalHost, drawn: DrawnQuery) -> None:

@@ -1,7 +1,10 @@
-"""When to change the plan of a running query: what was seen, who suggests, what must be won, what was decided.
+"""Decides on the plans of running queries: when to look for a better one, whether it pays, and who may change a plan.
 
-A pure room: no clock, no files, no Spark, no engine. A host tells it what each batch was like and is told, now and
-then, to migrate; everything it decides, also to leave things as they are, is a `Decision` that explains itself. The
-timing rules are those of Zhu 2006, section 26.1; the ratio, the amount, the pay-back and the cool-down of the gate are
-what keeps them from thrashing.
+`steering` is the door: a host gives it the reports of every batch and gets the plans of the next. `loop` adapts a query
+by its statistics (policy, library, gate); `mesh_watch` and `routing` adapt its meshes; `change` leads slots from plan
+to plan; `searches` keeps long searches out of the batches; `records` are the history.
+
+Law: no files, no Spark, no engine. Every decision, also to keep a plan, is a `Decision` that explains itself. The
+policies are those of Zhu 2006, section 26.1; the ratio, the amount, the pay-back and the cool-down of the gate keep
+them from thrashing.
 """

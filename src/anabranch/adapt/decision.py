@@ -1,4 +1,4 @@
-"""One decision on a running plan, whatever its outcome, as a value that explains itself and that JSON can hold."""
+"""A decision to change the plan of a running query or to keep it, with the costs and the reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anabranch.plan.mesh import Plan
 
 Action: TypeAlias = Literal["migrate", "keep"]
 Origin: TypeAlias = Literal["library", "optimizer", "search"]
-"""Who proposes: what served before, the choice of plans, or the search for meshes."""
+"""Who proposes a plan: the library, the optimizer, or the search for meshes."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""What a change must win before it is made.
+"""The gate: the thresholds that a change of plan must pass.
 
 A proposed plan passes when it needs less of the scarce resource than the plan in force by a ratio *and* by an amount,
 and what it saves within the horizon is at least what the migration costs. Scarce is what the objective names; where
 both count (`qualified`), the one of which the plan in force takes the larger share. A plan that breaks its limits is
 left for one that keeps them without ratio and amount, but never without pay-back: then scarce is what it has too little
-of, even if the objective names the other. All rates are per second of event
-time, so a replay at ten times the speed decides as the live stream did.
+of, even if the objective names the other. All rates are per second of event time, so a replay at ten times the speed
+decides as the live stream did.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Price:
-    """What one way of migrating takes beyond the running of the query."""
+    """The cost of one way of migrating, beyond that of running the query."""
 
     strategy: Strategy
     cpu: float

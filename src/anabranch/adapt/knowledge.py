@@ -1,4 +1,4 @@
-"""What is known of the streams of a running query: the numbers of its latest batches, over those of earlier ones.
+"""The statistics of a running query: the numbers of its latest batches, over those of earlier ones.
 
 The latest batches are measured together, so each counts by the evidence it brings. A number that they could not measure
 keeps the value it had; one that was never measured is absent. Neither is zero.
@@ -55,7 +55,7 @@ class Knowledge:
         return max((factor for mine, theirs in both for factor in _factors(mine, theirs)), default=1.0)
 
     def drift(self, other: Knowledge) -> float:
-        """The same over what both sides know."""
+        """Like `distance`, over the numbers that both sides know."""
         return self._shared_with(other).distance(other._shared_with(self))
 
     def _shared_with(self, other: Knowledge) -> Knowledge:
@@ -70,7 +70,7 @@ class Knowledge:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Knowledge:
-        """The knowledge that was written; an error when it is none."""
+        """Reads knowledge that was written; raises an error where the value is not one."""
         rates, filters, selectivities, groups = (dict(value[name]) for name in _SECTIONS)
         return cls().renewed(FixedStatistics(rates, filters, selectivities, groups=groups), float(value["batch"]))
 

@@ -52,7 +52,7 @@ class Library:
 
     @classmethod
     def from_json(cls, entries: Iterable[Mapping[str, Any]]) -> Library:
-        """The library that was written; an error when it is none."""
+        """Reads a library that was written; raises an error where the value is not one."""
         known = (Entry(Knowledge.from_json(entry["statistics"]), parse(entry["plan"])) for entry in entries)
         return cls()._with(tuple(known))
 

@@ -1,42 +1,43 @@
-"""The loop around a running query: statistics in after every batch, now and then a decision out.
+"""The adaptation loop of a running query: takes in the statistics of every batch, and decides now and then.
 
-A state machine over batches. A policy suggests; the library, else the optimizer, proposes; the gate judges; the
-decision is recorded. What policies compare with moves only when a decision is taken.
+A state machine over batches. A policy suggests; the library, else the optimizer, proposes; the gate judges. Policies
+compare with the situation of the last decision.
 
-- While the streams are just changing, what was measured belongs half to yesterday: a decision waits until the later
-  half of the remembered batches agrees with the earlier, though not for ever.
-- While the plan is being changed, and for the cool-down after it, nothing is decided. Batches in which it is being
-  changed are not learned from: two plans at once measure neither.
-- Statistics are worked out when a policy or a decision asks for them, so that a batch in which nothing is due costs
-  next to nothing.
+- While the streams are changing, the measured numbers are a mix of old and new. A decision waits until the later half
+  of the remembered batches agrees with the earlier, but not for ever.
+- While the plan is being changed, and for the cool-down after it, the loop decides nothing. It does not learn from
+  batches in which the plan was being changed: two plans at once measure neither.
+- The loop computes statistics when a policy or a decision needs them, so a batch in which nothing is due costs next to
+  nothing.
+- A batch does not wait for the optimizer where that takes long (`searches`): the proposal is judged when a later batch
+  ends, by the statistics of then. The decision still counts as one about the statistics that the search began with, so
+  a drift during the search is noticed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 from anabranch.adapt.decision import Decision, Origin
-from anabranch.adapt.gate import Price, Verdict, judge
+from anabranch.adapt.gate import Verdict, judge
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.library import Library
 from anabranch.adapt.memory import LoopMemory
 from anabranch.adapt.policy import Situation, suggestion
-from anabranch.adapt.pricing import prices
+from anabranch.adapt.rules import Criteria
+from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
-from anabranch.cost.resources import ResourceModel, with_default_orders
+from anabranch.cost.resources import with_default_orders
 from anabranch.optimize.choice import choose, resource_model
-from anabranch.optimize.hints import Hints, Objective
-from anabranch.optimize.strategy import Budget, Proposal
+from anabranch.optimize.strategy import Proposal
 from anabranch.plan.check import validate
-from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.stats.measured import intermediate_rows, measured
 from anabranch.stats.step import StepStatistics
-from anabranch.stats.view import NOTHING_KNOWN, Layered, StatisticsView
+from anabranch.stats.view import Layered, StatisticsView
 
 REMEMBERED_WAITING = 64
 """Batches in which a trend is looked for."""
@@ -44,18 +45,18 @@ REMEMBERED_WAITING = 64
 SETTLED = 1.5
 """The factor up to which two halves of the remembered batches agree."""
 
-Pricing = Callable[[JoinGraph, PhysicalPlan, PhysicalPlan, ResourceModel], tuple[Price, ...]]
-"""The ways from one plan of a join graph to another, each with its price, the best first."""
+IN_LINE = 6
+"""Relations up to which the optimizer takes a few milliseconds and compiles nothing."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What one batch tells."""
+    """One batch as the loop sees it."""
 
     batch: int
     plan: PhysicalPlan
     read: Callable[[], StepStatistics]
-    """Reads what its slots did, which costs something, and most batches are never asked."""
+    """Adds up the statistics of the slots; most batches are never asked for them."""
     seconds: float | None
     """Event time that passed with it; None when that is not known, as with the first batch."""
     waiting: int | None = None
@@ -68,19 +69,6 @@ class Observation:
     @cached_property
     def step(self) -> StepStatistics:
         return self.read()
-
-
-@dataclass(frozen=True)
-class Means:
-    """What a loop may decide with, beside its settings: as for the choice of the first plan."""
-
-    given: StatisticsView = NOTHING_KNOWN
-    budget: Budget = field(default_factory=Budget)
-    objective: Objective = field(default_factory=Objective)
-    hints: Hints = field(default_factory=Hints)
-    partitioning: Partitioning | None = None
-    """How the rows were spread over the slots that are observed together."""
-    pricing: Pricing = prices
 
 
 @dataclass(frozen=True)
@@ -111,12 +99,25 @@ def _left_waiting(seen: Observation, behind: float | None) -> float:
     return max(0.0, seen.behind - behind) * seen.waiting / seen.seconds
 
 
+@dataclass(frozen=True)
+class _Proposed:
+    """A search for a better plan, and the situation in which it began."""
+
+    batch: int
+    trigger: str
+    known: Knowledge
+    origin: Origin
+    found: Search[PhysicalPlan]
+
+
 class Loop:
     """The adaptation of one query, or of one of its slots."""
 
-    def __init__(self, query: Query, settings: Settings, means: Means) -> None:
+    def __init__(self, query: Query, settings: Settings, criteria: Criteria, searches: Searches | None = None) -> None:
         self.settings = settings
-        self.means = means
+        self.criteria = criteria
+        self._searches = searches or Searches()
+        self._search: _Proposed | None = None
         self.library = Library()
         self._query = query
         self._known = Knowledge()
@@ -128,8 +129,8 @@ class Loop:
 
     @property
     def view(self) -> StatisticsView:
-        """What is known by now, over what was given."""
-        return Layered((self._known.view, self.means.given))
+        """The measured statistics, over those from before the run."""
+        return Layered((self._known.view, self.criteria.given))
 
     @property
     def memory(self) -> LoopMemory:
@@ -150,27 +151,32 @@ class Loop:
 
     @property
     def _wishes(self) -> str:
-        return f"{self.means.budget} {self.means.objective} {self.means.hints}"
+        return f"{self.criteria.budget} {self.criteria.objective} {self.criteria.hints}"
 
     def observe(self, seen: Observation) -> Decision | None:
-        """Takes in a batch; a decision when one was due."""
+        """Takes in a batch; returns a decision when one was due and its search has ended."""
         if seen.is_migrating:
-            self._since, self._recent, self._is_cooling = _Since(), (), True
+            # A search that still runs was begun for another plan.
+            self._since, self._recent, self._is_cooling, self._search = _Since(), (), True, None
             return None
         self._note(seen)
         since = self._since
         if self._is_cooling and not self.settings.gate.cool_down.has_passed(since.batches, since.seconds):
             return None
         self._is_cooling = False
-        situation = Situation(
-            since.batches, since.seconds, lambda: seen.step.state_bytes, self._change, since.waiting, self._between
-        )
-        trigger = suggestion(self.settings.policy, situation)
-        if trigger is None or not self._learned_seconds or not self._is_settled():
+        if self._search is None:
+            situation = Situation(
+                since.batches, since.seconds, lambda: seen.step.state_bytes, self._change, since.waiting, self._between
+            )
+            trigger = suggestion(self.settings.policy, situation)
+            if trigger is None or not self._learned_seconds or not self._is_settled():
+                return None
+            self._search = self._begin_search(seen.batch, trigger)
+        if not self._search.found.is_done:
             return None
-        decision = self._decide(seen, trigger)
-        self._baseline, self._since, self._put_off = decision.statistics, _Since(), 0
-        return decision
+        search, self._search = self._search, None
+        self._baseline, self._since, self._put_off = search.known, _Since(), 0
+        return self._decide(seen, search)
 
     # --- what was seen ------------------------------------------------------------------------------------------------
 
@@ -193,7 +199,7 @@ class Loop:
     def _measure(self, recent: tuple[Observation, ...], before: Knowledge) -> Knowledge:
         seconds = _seconds(recent)
         steps = [each.step for each in recent]
-        numbers = measured(self._query, recent[-1].plan, steps, seconds, partitioning=self.means.partitioning)
+        numbers = measured(self._query, recent[-1].plan, steps, seconds, partitioning=self.criteria.partitioning)
         return before.renewed(numbers, seconds / len(recent))
 
     def _is_settled(self) -> bool:
@@ -216,22 +222,39 @@ class Loop:
 
     # --- what to do ---------------------------------------------------------------------------------------------------
 
-    def _decide(self, seen: Observation, trigger: str) -> Decision:
-        known, means = self._learn(), self.means
-        view = self.view
-        model = resource_model(self._query.graph, view, known.batch, self._query.grouping)
+    def _begin_search(self, batch: int, trigger: str) -> _Proposed:
+        """Looks into the library; else asks the optimizer, in line where that is quick."""
+        known = self._learn()
+        entry = self.library.find(known)
+        if entry is not None:
+            self.library = self.library.used(entry)
+            found = self._searches.begin("a plan", lambda: entry.plan, is_long=False)
+            return _Proposed(batch, trigger, known, "library", found)
+        search = partial(_best_plan, self._query, self.view, self.criteria, known.batch)
+        found = self._searches.begin("a plan", search, is_long=len(self._query.graph.names) > IN_LINE)
+        return _Proposed(batch, trigger, known, "optimizer", found)
+
+    def _decide(self, seen: Observation, search: _Proposed) -> Decision | None:
+        """Judges the plan that a search has found; None when the search failed."""
+        proposed = search.found.outcome()
+        if proposed is None:
+            return None
+        if search.origin == "optimizer":
+            self.library = self.library.learn(search.known, proposed)
+        known = search.known if search.batch == seen.batch else self._learn()
+        criteria = self.criteria
+        model = resource_model(self._query.graph, self.view, known.batch, self._query.grouping)
         current = with_default_orders(seen.plan, self._query.graph)
-        proposed, origin = self._proposed(known, view)
         decision = Decision(
             batch=seen.batch,
             action="keep",
             policy=self.settings.policy.name,
-            trigger=trigger,
+            trigger=search.trigger,
             plan=seen.plan,
             cost=model.price(current),
             proposed=proposed,
             proposed_cost=model.price(proposed),
-            origin=origin,
+            origin=search.origin,
             price=None,
             reason="the plan in force is the best that is known",
             statistics=known,
@@ -239,33 +262,23 @@ class Loop:
         if str(proposed) == str(current):
             return decision
         wished = self.settings.strategy
-        ways = means.pricing(self._query.graph, current, proposed, model)
+        ways = criteria.pricing(self._query.graph, current, proposed, model)
         price = next((way for way in ways if wished in ("auto", way.strategy) or way.strategy == "none"), None)
         if price is None:
             return replace(decision, reason=f"{wished} cannot serve this change")
-        verdict = judge(self.settings.gate, decision.cost, decision.proposed_cost, price, means.objective, means.budget)
+        cost, proposed_cost = decision.cost, decision.proposed_cost
+        verdict = judge(self.settings.gate, cost, proposed_cost, price, criteria.objective, criteria.budget)
         if verdict.passed and self.settings.freeze:
             verdict = Verdict(False, f"frozen; otherwise: {verdict.reason}")
         return replace(decision, action="migrate" if verdict.passed else "keep", price=price, reason=verdict.reason)
 
-    def _proposed(self, known: Knowledge, view: StatisticsView) -> tuple[PhysicalPlan, Origin]:
-        entry = self.library.find(known)
-        if entry is not None:
-            self.library = self.library.used(entry)
-            return entry.plan, "library"
-        means = self.means
-        answer = choose(
-            self._query.graph,
-            view,
-            means.budget,
-            means.objective,
-            means.hints,
-            batch=known.batch,
-            grouping=self._query.grouping,
-        ).answer
-        proposed = answer.plan if isinstance(answer, Proposal) else answer.best
-        self.library = self.library.learn(known, proposed)
-        return proposed, "optimizer"
+
+def _best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: float) -> PhysicalPlan:
+    """The plan that the optimizer would choose now; the nearest one where no plan keeps the limits."""
+    answer = choose(
+        query.graph, view, criteria.budget, criteria.objective, criteria.hints, batch=batch, grouping=query.grouping
+    ).answer
+    return answer.plan if isinstance(answer, Proposal) else answer.best
 
 
 def _seconds(several: tuple[Observation, ...]) -> float:

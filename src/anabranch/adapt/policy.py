@@ -5,13 +5,13 @@
   interval, or at once when eager.
 - *memory-driven*: when the state comes near to the memory there is, or the rows that wait at the inputs have become
   more and more. A batch takes the rows that have waited for it; where its source lets it take only some, the others
-  show in how far the query falls behind the time of day. A jump in a single batch is no trend: it may be gone before a
-  new plan helps.
+  show in how far the query falls behind the time of day. A jump in a single batch is not a trend: it may be gone before
+  a new plan helps.
 - *refined memory-driven*: watches the rows inside the plan as well, where a wrong join order shows first. The
   dissertation means the queues between operators; this engine drains those in every batch, so what counts here are the
   intermediate combinations that a batch made.
 
-What a policy compares with is the situation at the last decision, so a slow drift is not lost in small steps.
+Policies compare with the situation at the last decision, so a slow drift is not lost in small steps.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class DataDriven:
 
 @dataclass(frozen=True)
 class Trend:
-    """What counts as a steady increase."""
+    """The definition of a steady increase."""
 
     batches: int = 5
     growth: float = 1.3
@@ -101,7 +101,7 @@ Policy: TypeAlias = Periodic | DataDriven | MemoryDriven | RefinedMemoryDriven
 
 @dataclass(frozen=True)
 class Situation:
-    """What a policy sees: the time since the last decision, and what has become of the query since.
+    """The query as a policy sees it: the time since the last decision, and the measures of that time.
 
     The functions are asked only by the policies that need them, because they cost more than a look.
     """
@@ -120,7 +120,7 @@ class Situation:
 
 
 def suggestion(policy: Policy, seen: Situation) -> str | None:
-    """Why one should look for a better plan now, or None when there is no reason to."""
+    """The reason to look for a better plan now, or None."""
     match policy:
         case Periodic(every):
             return "the interval has passed" if every.has_passed(seen.batches, seen.seconds) else None

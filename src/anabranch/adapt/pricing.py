@@ -1,4 +1,4 @@
-"""What it takes to migrate from one plan to another, by this engine's own unit costs.
+"""Prices a migration from one plan to another, by this engine's own unit costs.
 
 *Moving state* computes the states that only the new plan has: all live parts of the smallest input look up the others
 once, and what they find enters the state; the rows of an input that is merged find their groups; a state that differs
@@ -41,7 +41,7 @@ def prices(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: Resour
     window = max(model.estimates.windows)
     joining = model.price(with_default_orders(new, graph)).cpu - model.base.cpu
     if model.shares:
-        # What merging saves on the results is no saving while the old joins make them, too.
+        # While the old joins make the results too, merging saves nothing on them.
         joining += model.emitting
     ways.append(Price("parallel-track", window * joining, memory, window))
     return tuple(sorted(ways, key=lambda way: way.cpu))

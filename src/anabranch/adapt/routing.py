@@ -1,8 +1,8 @@
-"""Whether a mesh that was learnt while a query runs is worth a change: the same gate and record as for any plan.
+"""Decides whether a mesh that was learnt while a query runs pays, by the gate that every plan passes.
 
-What the rows pay on their routes was measured, row by row, and is the part that differs; what every plan pays beside
-that, base states and results, is reckoned from the measured rates. A mesh counts by what it saves on rows that it was
-not learnt from, less the standard error of that. A change of mesh moves no state, so it costs nothing by itself.
+The costs of the routes were measured row by row. The cost of base states and results, which every plan has, is computed
+from the measured rates. A mesh counts by its saving on rows that it was not learnt from, less the standard error. A
+change of mesh moves no state, so it costs nothing by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from anabranch.adapt.decision import Decision
 from anabranch.adapt.gate import Price, Verdict, judge
 from anabranch.adapt.knowledge import Knowledge
-from anabranch.adapt.loop import Means
+from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import Resources
 from anabranch.cost.units import ENGINE
@@ -26,7 +26,7 @@ AT_ONCE = Price("none", 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Flow:
-    """What went through one slot lately, per second of event time, and what it holds."""
+    """The rates of one slot, per second of event time, and the size of its state."""
 
     rates: Mapping[str, float]
     """Rows, by relation."""
@@ -37,10 +37,10 @@ class Flow:
 
 
 def decide_mesh(
-    batch: int, trigger: str, plan: Plan, learnt: LearntMesh, flow: Flow, settings: Settings, means: Means
+    batch: int, trigger: str, plan: Plan, learnt: LearntMesh, flow: Flow, settings: Settings, criteria: Criteria
 ) -> Decision:
-    """To change the plan of one slot to the mesh that was learnt there, or to keep it."""
-    given = means.given.unit_costs()
+    """Decides whether one slot changes to the mesh that was learnt from its rows."""
+    given = criteria.given.unit_costs()
     units = ENGINE if given is None else given.units
     beside = sum(flow.rates.values()) * (units.insert + units.delete) + flow.results * units.emit
     decision = Decision(
@@ -59,8 +59,8 @@ def decide_mesh(
     )
     if plan == learnt.mesh:
         return replace(decision, price=None)
-    budget = replace(means.budget, slots=1)
-    verdict = judge(settings.gate, decision.cost, decision.proposed_cost, AT_ONCE, means.objective, budget)
+    budget = replace(criteria.budget, slots=1)
+    verdict = judge(settings.gate, decision.cost, decision.proposed_cost, AT_ONCE, criteria.objective, budget)
     if verdict.passed and settings.freeze:
         verdict = Verdict(False, f"frozen; otherwise: {verdict.reason}")
     return replace(decision, action="migrate" if verdict.passed else "keep", reason=verdict.reason)

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from anabranch.api.durations import read_duration, read_timeout
 from anabranch.errors import SpecError
-from anabranch.host.bundling import Course
 from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.handle import QueryHandle
-from anabranch.host.spark.runner import Changes, Listener, start_query
+from anabranch.host.spark.runner import Listener, RunOptions, start_query
 from anabranch.host.spark.sinks.sink import Sink
-from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
-from anabranch.plan.query_set import Plans, QuerySet
+from anabranch.host.work import Work
 
 if TYPE_CHECKING:
     from anabranch.api.query import RegisteredStream
@@ -157,32 +155,18 @@ class RunSettings:
         self,
         session: Session,
         streams: Mapping[str, RegisteredStream],
-        queries: QuerySet,
-        plans: Plans,
+        work: Work,
         sinks: Mapping[str, Sink],
         checkpoint: str,
-        course: Course | Mapping[str, Course],
-        execution: ExecutionModel = DEFAULT_EXECUTION,
     ) -> QueryHandle:
         """Starts a set of queries by these settings; the session knows it from then on."""
-        running, runner = start_query(
-            spark=self._spark,
-            queries=queries,
-            plans=plans,
-            frames={name: stream.frame for name, stream in streams.items()},
-            declarations={name: stream.declaration for name, stream in streams.items()},
-            sinks=sinks,
-            checkpoint=checkpoint,
-            slots=self._slot_count,
-            trigger=self._trigger,
-            name=self._name,
-            idle_timeouts={
-                name: read_timeout(stream.idle_timeout or self._idle_timeout, f"of stream '{name}'", SpecError)
-                for name, stream in streams.items()
-            },
-            changes=Changes(course, self._listeners),
-            execution=execution,
-        )
+        timeouts = {
+            name: read_timeout(stream.idle_timeout or self._idle_timeout, f"of stream '{name}'", SpecError)
+            for name, stream in streams.items()
+        }
+        options = RunOptions(self._trigger, self._name, timeouts, self._listeners)
+        frames = {name: stream.frame for name, stream in streams.items()}
+        running, runner = start_query(self._spark, frames, work, sinks, checkpoint, options)
         handle = QueryHandle(running, runner)
         session.streams.add(handle)
         return handle

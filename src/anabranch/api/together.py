@@ -13,6 +13,7 @@ from anabranch.choosing import first_plan, headline
 from anabranch.errors import BundleError, SpecError
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.sinks.sink import Sink
+from anabranch.host.work import Work
 from anabranch.optimize import Choice
 from anabranch.plan.execution import DEFAULT_EXECUTION
 from anabranch.plan.query_set import Plans, QuerySet, describe, together
@@ -99,15 +100,10 @@ class Together(RunSettings):
             f"the run of queries {', '.join(writers)}", must_last=any(sink.is_lasting for sink in sinks.values())
         )
         choices = self.choices()
-        return self._run(
-            self._session,
-            self._streams,
-            self._queries,
-            Plans({name: first_plan(choice) for name, choice in choices.items()}),
-            sinks,
-            checkpoint,
-            {name: writer.course(choices[name]) for name, writer in writers.items()},
-        )
+        plans = Plans({name: first_plan(choice) for name, choice in choices.items()})
+        rules = {name: writer.rules(choices[name]) for name, writer in writers.items()}
+        work = Work(self._queries, plans, self._slot_count, rules)
+        return self._run(self._session, self._streams, work, sinks, checkpoint)
 
     def _look_at_streams(self) -> None:
         """Afterwards every query that its choice needs it for has its sample."""

@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from anabranch.adapt.rules import ChangeRules, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.api.run import RunSettings
-from anabranch.choosing import AUTO, DEFAULT_BATCH, PLAN_WORDS, Wishes, decide, first_plan, headline, learns, means
+from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes, change_rules, decide, first_plan, headline
 from anabranch.errors import SpecError
-from anabranch.host.bundling import Course
-from anabranch.host.meshing import Staging
 from anabranch.host.sample import Sample
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.handle import QueryHandle
@@ -23,7 +22,7 @@ from anabranch.host.spark.sinks.functions import ForeachBatchSink
 from anabranch.host.spark.sinks.make import make_sink, require_columns
 from anabranch.host.spark.sinks.sink import Sink
 from anabranch.host.spark.sinks.table import TableSink
-from anabranch.host.steering import Switch
+from anabranch.host.work import Work
 from anabranch.optimize import Choice
 from anabranch.plan.execution import DEFAULT_EXECUTION, execution_model
 from anabranch.plan.mesh import Plan, parse_plan
@@ -260,31 +259,17 @@ class ContinuousQueryWriter(RunSettings):
             )
         )
 
-    def course(self, choice: Choice) -> Course:
+    def rules(self, choice: Choice) -> ChangeRules:
         """What may change the chosen plan while it runs."""
-        is_learning = learns(self._wishes, choice)
-        return Course(
-            self._adapt,
-            means(self._query._query, self._wishes, slots=self._slot_count),
-            self._switches,
-            Staging() if is_learning else None,
-            goes_on=is_learning or (self._adapt is not None and self._wishes.plan in PLAN_WORDS),
-        )
+        return change_rules(self._query._query, self._wishes, choice, adapt=self._adapt, switches=self._switches)
 
     def _start(self, sink: Sink) -> QueryHandle:
         query = self._query
         checkpoint = self._checkpoint(f"the query into '{self._sink_format}'", must_last=sink.is_lasting)
         choice = self.choice()
-        return self._run(
-            query._session,
-            query._streams,
-            alone(query._query),
-            as_plans(first_plan(choice)),
-            {ALONE: sink},
-            checkpoint,
-            self.course(choice),
-            self._execution,
-        )
+        plans, rules = as_plans(first_plan(choice)), {ALONE: self.rules(choice)}
+        work = Work(alone(query._query), plans, self._slot_count, rules, self._execution)
+        return self._run(query._session, query._streams, work, {ALONE: sink}, checkpoint)
 
     @property
     def _is_told_by_samples(self) -> bool:

@@ -1,10 +1,10 @@
-"""Event time of a running query: how far each stream has come, what counts as late, and the watermark.
+"""The event time of a running query: the progress of each stream, its cutoff for late rows, and the watermark.
 
 The *floor* of a stream is the event time below which none of its rows is admitted any more: its largest event time so
-far minus its allowed disorder. The watermark of the query is the least floor. A stream that has been silent for the
-idle timeout would hold everything up; its floor is then raised to the watermark of the streams that are not idle.
-Rows it brings later from below that floor are late: dropped and counted, never silently half-joined. Only silence
-while the query runs counts: a stream is not idle because the query was stopped for a while.
+far minus its allowed disorder. A floor never falls. The watermark of the query is the least floor. A stream that has
+been silent for the idle timeout would hold the watermark back; its floor is then raised to the watermark of the streams
+that are not idle. Rows below the floor of their stream are late: they are dropped and counted, never joined in part.
+Only silence while the query runs counts: a stream does not become idle while the query is stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anabranch.window import FOREVER
 
 BEFORE_ALL = -FOREVER
 IDLE_TIMEOUT = "10 minutes"
-"""The timeout of a stream that has been given none of its own."""
+"""The timeout of a stream that has none of its own."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from anabranch.engine.expiry import expiry
 from anabranch.host.clock import Clocks
 from anabranch.host.slot import SlotTask
 from anabranch.host.store import Manifest, RowFile, new_attempt
-from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
+from anabranch.host.work import Setup
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import QuerySet
 from anabranch.plan.slots import SlotPlans, most_frequent
@@ -59,30 +59,31 @@ def _by_stream(queries: QuerySet, counts: Sequence[Mapping[str, int]]) -> dict[s
 
 
 def next_task(
-    queries: QuerySet,
+    setup: Setup,
     plans: SlotPlans,
-    partitioning: Partitioning,
     batch: int,
-    clocks: Clocks,
     manifest: Manifest | None,
+    clocks: Clocks,
     clocks_after: Clocks | None,
-    execution: ExecutionModel = DEFAULT_EXECUTION,
 ) -> SlotTask:
-    """A new attempt at a batch, from the state that the last manifest left; `clocks_after` if they are known yet."""
+    """A new attempt at a batch, from the state that the last manifest left.
+
+    `clocks` hold as of before the batch, `clocks_after` as of after it, if they are known yet.
+    """
     return SlotTask(
-        queries=queries,
+        queries=setup.queries,
         plans=plans,
-        partitioning=partitioning,
+        partitioning=setup.partitioning,
         batch=batch,
         attempt=new_attempt(),
         after=manifest.attempt if manifest else None,
-        floors=relation_floors(queries, clocks),
+        floors=relation_floors(setup.queries, clocks),
         answered_before=clocks.watermark,
         watermark=clocks_after.watermark if clocks_after else None,
         files=manifest.files if manifest else (),
         partitionings=manifest.partitionings if manifest else (),
-        execution=execution,
-        compacting=slots_to_compact(manifest, partitioning),
+        execution=setup.execution,
+        compacting=slots_to_compact(manifest, setup.partitioning),
     )
 
 

@@ -1,8 +1,8 @@
 """The in-process host: the whole product without Spark, for tests, experiments and notebooks.
 
-Slots are engines in this process, stepped side by side in threads (kernels and gathers let go of the interpreter
-lock). With a checkpoint it keeps the same durable rows and manifests as the Spark host and can be restarted with
-another plan or another number of slots.
+Slots are engines in this process and step in parallel threads; kernels and gathers release the interpreter lock. With a
+checkpoint the host keeps durable rows and manifests as the Spark host does, and can be restarted with another plan or
+another number of slots.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch.adapt.loop import Means
 from anabranch.adapt.records import Record
-from anabranch.adapt.settings import Settings
+from anabranch.adapt.rules import NO_RULES, ChangeRules
+from anabranch.adapt.steering import BatchFacts
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.evaluate.codes import combine_codes, key_codes
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
@@ -27,22 +27,20 @@ from anabranch.engine.ownership import own_cells, rows_for_slot
 from anabranch.engine.state.columns import to_numpy
 from anabranch.errors import BatchError, HostError
 from anabranch.expr import Column, columns
-from anabranch.host.bundling import Course, make_steering
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import late_by_stream, next_manifest, next_task, rows_by_stream
 from anabranch.host.memory import keep, recall
-from anabranch.host.meshing import Staging
 from anabranch.host.results import ResultLayout
 from anabranch.host.slot import Opening, SlotTask, advance, bring_to, drain, make_engine, rebuild
-from anabranch.host.steering import Switch
 from anabranch.host.store import Manifest, Store
 from anabranch.host.wire import WireLayout, wire_layout
+from anabranch.host.work import Work
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.join_graph import JoinGraph, Relation
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import row_code
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import Plans, QuerySet, as_plans, as_set, partitioning_of
+from anabranch.plan.query_set import Plans, QuerySet, as_plans, as_set
 from anabranch.plan.slots import SlotPlans
 from anabranch.schema import is_fixed_width, is_text
 from anabranch.stats.report import SlotReport, SlotReports, merged_statistics
@@ -65,15 +63,14 @@ class LocalHost:
         checkpoint: str | None = None,
         idle_timeouts: Mapping[str, int | None] | None = None,
         now: Callable[[], int] = lambda: 0,
-        adapt: Settings | None = None,
-        means: Means | None = None,
-        switches: Iterable[Switch] = (),
+        rules: ChangeRules | Mapping[str, ChangeRules] = NO_RULES,
         execution: ExecutionModel = DEFAULT_EXECUTION,
-        staging: Staging | None = None,
     ) -> None:
         self.queries = queries = as_set(query)
-        self.execution = execution
-        self.partitioning = partitioning_of(queries, slots)
+        by_query = dict.fromkeys(queries.names, rules) if isinstance(rules, ChangeRules) else rules
+        work = Work(queries, as_plans(plan), slots, by_query, execution)
+        self._setup = work.setup
+        self.partitioning = self._setup.partitioning
         self.idle_timeouts = idle_timeouts or {}
         self.now = now
         self.statistics = StepStatistics()
@@ -86,8 +83,7 @@ class LocalHost:
         manifest = self._manifest
         self.batch = manifest.batch + 1 if manifest else 0
         self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self.queries.graph.streams, now())
-        course = Course(adapt, means, tuple(switches), staging)
-        self.steering = make_steering(queries, as_plans(plan), self.partitioning, course)
+        self.steering = work.steering(self.partitioning)
         self._records: list[Record] = []
         self.seconds_adapting = 0.0
         self._plans = self.steering.plans
@@ -132,8 +128,8 @@ class LocalHost:
         self._commit(task, reports, clocks)
         started = perf_counter()
         waiting = sum(rows_by_stream(self.queries, reports).values())
-        seconds, behind = clocks.seconds_since(earlier), clocks.seconds_behind(self.now())
-        records = self.steering.after(self.batch, reports, seconds, waiting, behind)
+        facts = BatchFacts(self.batch, clocks.seconds_since(earlier), waiting, clocks.seconds_behind(self.now()))
+        records = self.steering.after(facts, reports)
         if self._store is not None:
             records += keep(self._store, self.steering, self.batch, records)
         self._tell(records)
@@ -161,7 +157,7 @@ class LocalHost:
         box_by_box: bool = False,
         query: str | None = None,
     ) -> None:
-        """Changes the plan of all slots, or of some, with the next batch; refused without any effect.
+        """Changes the plan of all slots, or of some, with the next batch; refuses without any effect.
 
         Of queries that run together, `query` names the one whose plan is to change.
         """
@@ -188,16 +184,7 @@ class LocalHost:
         return self.clocks.advance(newest, disorder, self.now(), self.idle_timeouts)
 
     def _task(self, clocks_after: Clocks) -> SlotTask:
-        return next_task(
-            self.queries,
-            self._plans,
-            self.partitioning,
-            self.batch,
-            self.clocks,
-            self._manifest,
-            clocks_after,
-            self.execution,
-        )
+        return next_task(self._setup, self._plans, self.batch, self._manifest, self.clocks, clocks_after)
 
     def _read(self, relation: Relation, layout: WireLayout, table: pa.Table) -> tuple[RelationBatch, Int64Array | None]:
         """The relation's new rows and, where there are several slots, the cells of the grid they lie in."""
@@ -223,7 +210,7 @@ class LocalHost:
 
 
 def _refuse_misfits(graph: JoinGraph, rows: Mapping[str, pa.Table]) -> None:
-    """Before anything is taken: only streams of the query, each with the columns that it reads."""
+    """Refuses a batch with streams that the queries do not read, or without columns that they read."""
     streams = graph.streams
     if unknown := sorted(set(rows) - set(streams)):
         raise BatchError(
@@ -274,7 +261,7 @@ def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> R
 
 
 def _row_codes(times: Any, columns: Mapping[str, pa.Array]) -> Any:
-    """A hash that spreads rows evenly and is the same when the row is read again."""
+    """A hash of each row that spreads rows evenly; reading the row again gives the same hash."""
     flat = (values for values in columns.values() if is_fixed_width(values.type) or is_text(values.type))
     return combine_codes([times, *(key_codes(values, values.type) for values in flat)])
 

@@ -1,8 +1,8 @@
-"""Places of files as users write them, as Arrow opens them and as Spark is to be told them.
+"""Locations of files: from the text of a user to Arrow's file system and to Spark's path.
 
-Law: both are led to the same folder. A path without a scheme, or with `file:` before it, is a local one of driver and
-executors; it is taken as it is written, because Hadoop decodes no `%20` and a URI of Arrow's would. Any other place is
-a URI that both know.
+Law: Arrow and Spark open the same folder. A path without a scheme, or with `file:` before it, is local to the driver
+and the executors. It is taken literally, because Hadoop does not decode `%20` and an Arrow URI would. Any other
+location is a URI that both know.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pyarrow import fs
 from anabranch.entries import SCHEME
 
 UNKNOWN = (pa.ArrowException, OSError, ValueError)
-"""What `locate` raises of a place that Arrow does not know."""
+"""The errors of `locate` for a location that Arrow does not know."""
 
 
 def locate(path: str) -> tuple[fs.FileSystem, str, str]:
-    """The file system of a path, the path in it, and the path as Spark is to be told it.
+    """The file system of a path, the path inside it, and the path for Spark.
 
-    An error of Arrow's (see `UNKNOWN`) says that it knows no such place.
+    Raises an error of Arrow's (see `UNKNOWN`) where Arrow does not know the location.
     """
     found = SCHEME.match(path)
     if found is None or found.group(1).lower() == "file":

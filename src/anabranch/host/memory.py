@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anabranch.adapt.records import DecisionMade, Record, Warned
+from anabranch.adapt.steering import Steering
 from anabranch.errors import AnabranchError
-from anabranch.host.bundling import SetSteering
 from anabranch.host.store import Store
 
 _UNREADABLE = (AnabranchError, AttributeError, KeyError, TypeError, ValueError, OSError)
 
 
-def recall(store: Store, steering: SetSteering, batch: int) -> list[Record]:
+def recall(store: Store, steering: Steering, batch: int) -> list[Record]:
     """Gives the loops what earlier runs have learnt; returns a warning where that was not possible."""
     try:
         found = store.memory(is_named=steering.is_named)
@@ -28,7 +28,7 @@ def recall(store: Store, steering: SetSteering, batch: int) -> list[Record]:
     return []
 
 
-def keep(store: Store, steering: SetSteering, batch: int, records: Iterable[Record]) -> list[Record]:
+def keep(store: Store, steering: Steering, batch: int, records: Iterable[Record]) -> list[Record]:
     """Writes the memory when the records of a batch have a decision: loops learn when they decide."""
     if not any(isinstance(record, DecisionMade) for record in records):
         return []

@@ -1,9 +1,8 @@
-"""What some rows of each stream say of the whole: rates, selectivities and row sizes before a query has run.
+"""Estimates rates, selectivities and row sizes from a sample of each stream, before a query has run.
 
-Pairs are counted as a join would see them: those that are inside each other's windows, of which some agree in their
-keys. A sample that is shorter than the windows says little about keys that hardly repeat: whether the partner of an
-order has not come yet or never comes, nobody can tell. Such a selectivity stays unknown, and the estimates then take
-the equality for a foreign key.
+Pairs are counted as a join would see them: those inside each other's windows, and of these the ones with equal keys. A
+sample that is shorter than the windows cannot estimate keys that hardly repeat: the partner of an order may come later
+or never. Such a selectivity stays unknown, and the optimizer then treats the equality as a foreign key.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from anabranch.stats.groups import groups_behind
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
 FEWEST_PAIRS = 100
-"""Pairs inside the windows below which nothing is said."""
+"""With fewer pairs inside the windows, a selectivity stays unknown."""
 MOSTLY_DISTINCT = 0.8
 """The share of distinct values from which on a key counts as hardly repeating."""
 FEWEST_ROWS = 100
-"""Rows below which nothing is said of the groups they fall into."""
+"""With fewer rows, the number of their groups stays unknown."""
 TRIED_PAIRS = 5_000
 """Pairs on which a predicate is tried."""
 
@@ -46,13 +45,13 @@ class Stretch:
 
     rows: float
     seconds: float
-    """0 where the rows do not tell."""
+    """0 where the rows are too few to know."""
     passing: float
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Rows of the streams that passed the filters, by relation and in order of time, and what they say of the whole."""
+    """Rows of the streams that passed the filters, by relation and in time order, and the statistics from them."""
 
     statistics: FixedStatistics = NOTHING_KNOWN
     rows: Mapping[str, RelationBatch] = field(default_factory=dict)

@@ -19,12 +19,12 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from anabranch import cql
+from anabranch.adapt.mesh_watch import MeshWatch
 from anabranch.adapt.policy import Interval
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.engine.batch import RelationBatch
 from anabranch.errors import HostError
 from anabranch.host.local import relation_batch
-from anabranch.host.meshing import MeshWatch
 from anabranch.host.wire import wire_layout
 from anabranch.lab.mesh_streams import (
     Competitor,

@@ -33,6 +33,7 @@ import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
 from anabranch.adapt.policy import Interval, Periodic
+from anabranch.adapt.rules import ChangeRules
 from anabranch.adapt.settings import Settings
 from anabranch.api import Session
 from anabranch.catalog import Catalog, StreamDeclaration
@@ -181,7 +182,7 @@ def in_process(scenario: Scenario, setting: Setting) -> dict[str, Run]:
     query = compile_query(QUERY, catalog)
     hosts = {
         "fixed": LocalHost(query, parse(BEGINS_WITH)),
-        "adapting": LocalHost(query, parse(BEGINS_WITH), adapt=adaptation()),
+        "adapting": LocalHost(query, parse(BEGINS_WITH), rules=ChangeRules(adaptation())),
     }
     moments: dict[str, list[Moment]] = {name: [] for name in hosts}
     for second, batch in enumerate(scenario.batches(setting.seed)):

@@ -1,16 +1,16 @@
 """The course of a migration over the slots of a query, without I/O: events in, instructions out.
 
-A migration leads from the plan in force along an itinerary of plans to the last of it. Every slot goes its own way: it
-is told the next plan when it has settled on the one before, so slots may run different plans for a while. A host tells
-what happened and does what it is told before the slot's next step:
+A migration leads from the plan in force along an itinerary of plans to its last plan. Every slot moves on its own: it
+gets the next plan when it has settled on the one before, so slots may run different plans for a while. The host reports
+events and obeys the instructions before the slot's next step:
 
     BatchEnded (a report of every slot) ──►                   ──► Run(slot, plan, strategy)
     ChangeRefused (by an engine)        ──►     Migration     ──► Completed(plan)
     AbortAsked (by a person or a gate)  ──►                   ──► GivenUp(plan, reason)
 
 Law: whatever happens, every slot ends on the last plan or every slot ends on the first. A refusal or an abort turns the
-migration round; what was under way is undone and what was done is changed back by moving state. A crash is no event:
-slots come up with some plan of the itinerary, the next report says with which, and the course goes on from there.
+migration round: a step under way is undone, and steps that were done are changed back by moving state. A crash is not
+an event: slots come up with some plan of the itinerary, their next report shows which, and the course goes on there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class BatchEnded:
-    """A batch was committed; every slot that took part tells where it stands."""
+    """A batch was committed; `slots` has the standing of every slot that took part."""
 
     batch: int
     slots: Mapping[int, Standing]
@@ -75,7 +75,7 @@ Event: TypeAlias = BatchEnded | ChangeRefused | AbortAsked
 class Run:
     """From its next step on the slot runs this plan, or is on its way to it by that strategy.
 
-    Told the plan that it is just leaving, a slot undoes the migration under way.
+    A slot that is to run the plan that it is just leaving undoes the migration under way.
     """
 
     slot: int
@@ -102,7 +102,7 @@ Instruction: TypeAlias = Run | Completed | GivenUp
 
 
 class Migration:
-    """One migration of some slots of a query; `story` is what happened so far, for people and for errors."""
+    """One migration of some slots of a query; `story` has its events so far, for people and for errors."""
 
     def __init__(self, old: Plan, itinerary: tuple[Plan, ...], strategy: Strategy, slots: Iterable[int]) -> None:
         self.plans = (old, *itinerary)
@@ -122,16 +122,16 @@ class Migration:
 
     def begin(self) -> list[Instruction]:
         """The first instructions, before any event."""
-        self._tell(f"from {self.plans[0]} to {self.new} by {self.strategy}, {len(self.plans) - 1} steps")
+        self._note(f"from {self.plans[0]} to {self.new} by {self.strategy}, {len(self.plans) - 1} steps")
         return (
             [self._send(slot, 1) for slot in self._targets] if len(self.plans) > 1 else [self._end(Completed(self.new))]
         )
 
     def step(self, event: Event) -> list[Instruction]:
-        """What is to be done now that this has happened."""
+        """The instructions that follow from an event."""
         if self.is_over:
             raise self._broken(f"{event}, after the end")
-        self._tell(str(event))
+        self._note(str(event))
         match event:
             case BatchEnded(slots=reports):
                 return self._go_on(reports)
@@ -171,15 +171,15 @@ class Migration:
     def _send(self, slot: int, to: int) -> Run:
         self._targets[slot] = to
         strategy: Strategy = self.strategy if to else "moving-state"
-        self._tell(f"slot {slot} is to run {self.plans[to]} by {strategy}")
+        self._note(f"slot {slot} is to run {self.plans[to]} by {strategy}")
         return Run(slot, self.plans[to], strategy)
 
     def _end(self, instruction: Completed | GivenUp) -> Completed | GivenUp:
         self.is_over = True
-        self._tell(str(instruction))
+        self._note(str(instruction))
         return instruction
 
-    def _tell(self, line: str) -> None:
+    def _note(self, line: str) -> None:
         self.story.append(line)
 
     def _broken(self, what: str) -> InvariantBroken:

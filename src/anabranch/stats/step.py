@@ -1,4 +1,4 @@
-"""What one engine step did: the measured statistics that optimizers, progress reports and benchmarks read.
+"""The statistics of one engine step, as optimizers, progress entries and benchmarks read them.
 
 One immutable value per step (per batch and slot); `merge` adds the slots of a batch together. Counts are exact; times
 are seconds of wall clock inside the step, by kind of work.
@@ -7,7 +7,7 @@ are seconds of wall clock inside the step, by kind of work.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anabranch.stats.mesh.routes import RouteStatistics, merge_routes
@@ -69,10 +69,10 @@ class StepStatistics:
         return {
             "rows_in": dict(self.rows_in),
             "rows_out": self.rows_out,
-            "probes": tuple(dict(vars(probe)) for probe in self.probes),
-            "states": tuple(dict(vars(state)) for state in self.states),
+            "probes": [dict(vars(probe)) for probe in self.probes],
+            "states": [dict(vars(state)) for state in self.states],
             "seconds": dict(self.seconds),
-            "routes": tuple(asdict(route) for route in self.routes),
+            "routes": [{**vars(route), "hops": [dict(vars(hop)) for hop in route.hops]} for route in self.routes],
         }
 
     @classmethod
@@ -88,7 +88,7 @@ class StepStatistics:
 
 
 def labelled(step: StepStatistics, label: str) -> StepStatistics:
-    """The same with a label before the names of its joins and states."""
+    """Puts a label before the names of the joins and states of a step."""
     return replace(
         step,
         probes=tuple(

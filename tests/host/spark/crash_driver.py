@@ -19,16 +19,16 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from anabranch.adapt.rules import ChangeRules, Switch
 from anabranch.choosing import Wishes, decide, proposal
 from anabranch.cql import compile_query
-from anabranch.host.bundling import Course
 from anabranch.host.spark import worker
-from anabranch.host.spark.runner import Changes, SparkRunner, start_query
+from anabranch.host.spark.runner import RunOptions, SparkRunner, start_query
 from anabranch.host.spark.session import local_session
 from anabranch.host.spark.sinks.parquet import ParquetSink
-from anabranch.host.steering import Switch
+from anabranch.host.work import Work
 from anabranch.plan.mesh import parse_plan
-from anabranch.plan.query_set import alone, as_plans
+from anabranch.plan.query_set import ALONE, alone, as_plans
 from anabranch.stats.report import SlotReport
 from anabranch.testing.faults import MortalFiles, die, die_at
 from tests.host.spark.stories import Story, frames
@@ -55,24 +55,14 @@ def start(spark: SparkSession, folder: Path, moment: str, batch: int, plan: str,
             assert runner is not None
             MOMENTS[moment](runner, sink)
 
-    catalog = story.catalog()
     if moment in IN_WORKER:
         IN_WORKER[moment](batch)
-    running, runner = start_query(
-        spark=spark,
-        queries=alone(query),
-        plans=as_plans(proposal(decide(query, Wishes(plan))).plan),
-        frames=frames(spark, story, folder),
-        declarations={name: catalog.streams[name] for name in story.streams},
-        sinks={"": sink},
-        checkpoint=str(folder / "checkpoint"),
-        slots=slots,
-        trigger={"availableNow": True},
-        name=None,
-        idle_timeouts={},
-        announce=announce,
-        changes=Changes(Course(switches=tuple(Switch(at, parse_plan(plan), how) for at, plan, how in story.switches))),
-    )
+    rules = ChangeRules(switches=tuple(Switch(at, parse_plan(plan), how) for at, plan, how in story.switches))
+    plans = as_plans(proposal(decide(query, Wishes(plan))).plan)
+    work = Work(alone(query), plans, slots, {ALONE: rules})
+    options = RunOptions({"availableNow": True}, announce=announce)
+    streams, checkpoint = frames(spark, story, folder), str(folder / "checkpoint")
+    running, runner = start_query(spark, streams, work, {ALONE: sink}, checkpoint, options)
     return running
 
 

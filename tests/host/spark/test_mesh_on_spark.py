@@ -13,8 +13,8 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
+from anabranch.adapt.rules import ChangeRules
 from anabranch.errors import PlanError
-from anabranch.host.meshing import Staging
 from anabranch.schema import TIMESTAMP
 from anabranch.spec.file import load
 from anabranch.spec.launch import prepare
@@ -57,7 +57,7 @@ def test_a_mesh_runs_and_is_replaced_without_moving_state(spark: SparkSession, t
 
 
 def test_plan_mesh_learns_while_it_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.api.writer.Staging", partial(Staging, waits=True))
+    monkeypatch.setattr("anabranch.choosing.ChangeRules", partial(ChangeRules, waits=True))
     story, tables = STAR, STAR.tables()
     query = register(spark, story, tmp_path).sql(story.cql)
     writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))

@@ -43,7 +43,7 @@ def test_a_new_java_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pr
     ("script", "message"),
     [
         ("echo 'java version \"1.8.0_392\"' >&2", "is of version 8"),
-        ("echo hello", "does not tell its version"),
+        ("echo hello", "does not print its version"),
         ("exit 3", "does not run"),
     ],
 )

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from anabranch.adapt.decision import Decision
 from anabranch.adapt.gate import Price
-from anabranch.adapt.loop import Loop, Observation, Pricing
+from anabranch.adapt.loop import Loop, Observation
+from anabranch.adapt.rules import Pricing
 from anabranch.cost.resources import ResourceModel
 from anabranch.cql import compile_query
 from anabranch.optimize.choice import resource_model

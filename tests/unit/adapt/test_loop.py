@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from anabranch.adapt.decision import Decision
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.loop import Loop, Means
+from anabranch.adapt.loop import Loop
 from anabranch.adapt.policy import DataDriven, Interval, MemoryDriven, Periodic, Policy, RefinedMemoryDriven, Trend
+from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.optimize.strategy import Budget
 from anabranch.plan.text import parse
@@ -27,7 +28,7 @@ OFTEN = Periodic(Interval(batches=5))
 
 
 def loop(policy: Policy = OFTEN, cpu: float = 0.01, **others: object) -> Loop:
-    return Loop(QUERY, replace(Settings(policy=policy), **others), Means(pricing=pricing(cpu)))  # type: ignore[arg-type]
+    return Loop(QUERY, replace(Settings(policy=policy), **others), Criteria(pricing=pricing(cpu)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("policy", [OFTEN, DataDriven(Interval(batches=5)), DataDriven(eager=True)])
@@ -148,7 +149,9 @@ def test_a_batch_of_unknown_length_teaches_nothing() -> None:
 def test_a_wished_strategy_is_taken_or_the_plan_is_kept() -> None:
     _, decisions = run(loop(strategy="parallel-track"), LEFT, [FOR_RIGHT] * 6)
     assert [decision.strategy for decision in decisions] == ["parallel-track"]
-    alone = Loop(QUERY, Settings(policy=OFTEN, strategy="parallel-track"), Means(pricing=pricing(0.01, "moving-state")))
+    alone = Loop(
+        QUERY, Settings(policy=OFTEN, strategy="parallel-track"), Criteria(pricing=pricing(0.01, "moving-state"))
+    )
     plan, decisions = run(alone, LEFT, [FOR_RIGHT] * 6)
     assert plan == LEFT
     assert [decision.reason for decision in decisions] == ["parallel-track cannot serve this change"]
@@ -194,8 +197,8 @@ def test_the_refined_policy_sees_the_rows_inside_before_any_wait() -> None:
 
 
 def test_a_plan_over_its_limits_is_left_for_one_that_keeps_them() -> None:
-    means = Means(pricing=pricing(), budget=Budget(memory=10_000_000))
-    plan, decisions = run(Loop(QUERY, Settings(policy=OFTEN, gate=Gate(ratio=1000.0)), means), LEFT, [FOR_RIGHT] * 6)
+    criteria = Criteria(pricing=pricing(), budget=Budget(memory=10_000_000))
+    plan, decisions = run(Loop(QUERY, Settings(policy=OFTEN, gate=Gate(ratio=1000.0)), criteria), LEFT, [FOR_RIGHT] * 6)
     assert plan != LEFT
     assert "keeps the limits" in decisions[0].reason
 

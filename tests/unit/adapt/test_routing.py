@@ -8,8 +8,8 @@ import pytest
 
 from anabranch.adapt.decision import Decision
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.loop import Means
 from anabranch.adapt.routing import Flow, decide_mesh
+from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.physical import mjoin
@@ -25,7 +25,7 @@ def decided(
     learnt: LearntMesh = LEARNT, flow: Flow = FLOW, settings: Settings | None = None, running: bool = False
 ) -> Decision:
     plan = learnt.mesh if running else mjoin(("a", "b", "c"))
-    return decide_mesh(7, "looked", plan, learnt, flow, settings or Settings(), Means())
+    return decide_mesh(7, "looked", plan, learnt, flow, settings or Settings(), Criteria())
 
 
 def test_a_mesh_that_saves_enough_is_taken_at_once() -> None:

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.loop import Means
 from anabranch.adapt.policy import Interval, Periodic
+from anabranch.adapt.rules import ChangeRules, Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.host.local import LocalHost
 from anabranch.optimize import Budget
 from anabranch.plan.physical import PhysicalPlan
-from tests.unit.host.test_steering import LEFT, QUERY, RIGHT, drifting
+from tests.unit.adapt.test_steering import LEFT, QUERY, RIGHT, drifting
 
 ADAPT = Settings(
     policy=Periodic(Interval(batches=3)), gate=Gate(cores=0.0, horizon=1e9, cool_down=Interval(batches=2)), remember=4
 )
 
 
-def started(folder: Path, means: Means | None = None, plan: PhysicalPlan = LEFT) -> LocalHost:
-    return LocalHost(QUERY, plan, checkpoint=str(folder), adapt=ADAPT, means=means)
+def started(folder: Path, criteria: Criteria | None = None, plan: PhysicalPlan = LEFT) -> LocalHost:
+    return LocalHost(QUERY, plan, checkpoint=str(folder), rules=ChangeRules(ADAPT, criteria or Criteria()))
 
 
 def origins(host: LocalHost) -> list[str]:
@@ -69,7 +69,7 @@ def test_a_plan_written_by_hand_into_the_memory_needs_no_orders(learnt: Path, tm
 
 
 def test_what_was_learnt_for_other_limits_is_not_used(learnt: Path, tmp_path: Path) -> None:
-    host = started(copied(learnt, tmp_path), Means(budget=Budget(memory=1e9)))
+    host = started(copied(learnt, tmp_path), Criteria(budget=Budget(memory=1e9)))
     drifting(host, 6, matching="bc")
     assert origins(host)[:1] == ["optimizer"]
 

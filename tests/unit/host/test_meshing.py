@@ -9,15 +9,12 @@ import pyarrow as pa
 import pytest
 
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.policy import Interval
-from anabranch.adapt.routing import Flow
+from anabranch.adapt.rules import ChangeRules, Staging
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
-from anabranch.engine.engine import Engine
 from anabranch.host.local import LocalHost, relation_batch
-from anabranch.host.meshing import MeshWatch, Searches, Staging, learn_from_rows
-from anabranch.host.profiles import take_profiles
+from anabranch.host.meshing import learn_from_rows
 from anabranch.host.wire import wire_layout
 from anabranch.plan.mesh import Mesh, parse_mesh, parse_plan
 from anabranch.plan.partitioning import choose_partitioning
@@ -26,8 +23,6 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import alone
 from anabranch.schema import TIMESTAMP
 from anabranch.stats.mesh.learnt import LearntMesh
-from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
-from anabranch.stats.step import StepStatistics
 from anabranch.testing.oracle import rows_as_multiset
 from anabranch.testing.scripted import read_script
 
@@ -63,7 +58,9 @@ def skewed_batch(number: int, rng: np.random.Generator) -> dict[str, pa.Table]:
 def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer() -> None:
     query, rng = the_query(), np.random.default_rng(1)
     batches = [skewed_batch(number, rng) for number in range(4)]
-    staged = LocalHost(query, mjoin(query.graph.names), staging=Staging(first=2, waits=True), adapt=ANY_SAVING)
+    staged = LocalHost(
+        query, mjoin(query.graph.names), rules=ChangeRules(ANY_SAVING, staging=Staging(first=2), waits=True)
+    )
     plain = LocalHost(query, mjoin(query.graph.names))
     answers = [(rows_as_multiset(staged.step(batch)), rows_as_multiset(plain.step(batch))) for batch in batches]
     assert all(of_staged == of_plain for of_staged, of_plain in answers)
@@ -83,7 +80,7 @@ def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer() -> None:
 def test_a_mesh_passes_the_same_gate_as_any_plan() -> None:
     """Such a trickle of rows is no reason to change anything."""
     query, rng = the_query(), np.random.default_rng(1)
-    host = LocalHost(query, mjoin(query.graph.names), staging=Staging(first=2, waits=True))
+    host = LocalHost(query, mjoin(query.graph.names), rules=ChangeRules(staging=Staging(first=2), waits=True))
     for number in range(4):
         host.step(skewed_batch(number, rng))
     decided = [record for record in host.history if record["kind"] == "decision"]
@@ -122,7 +119,7 @@ def test_whatever_runs_a_search_for_something_better_does_not_end_it(query: str,
     """A search that met a relation without attributes, or a mesh that it would not have made, ended the query."""
     script = read_script("\n".join(f"stream {name} (k bigint, c bigint, w string)" for name in "abc"))
     compiled, rng = compile_query(query, script.catalog), np.random.default_rng(1)
-    staged = LocalHost(compiled, parse_plan(plan), staging=Staging(first=1, waits=True))
+    staged = LocalHost(compiled, parse_plan(plan), rules=ChangeRules(staging=Staging(first=1), waits=True))
     plain = LocalHost(compiled, mjoin(compiled.graph.names))
     for number in range(3):
         batch = {}
@@ -141,9 +138,11 @@ def test_a_search_that_fails_leaves_the_plan_as_it_is(monkeypatch: pytest.Monkey
     def fails(*_: object) -> None:
         raise ZeroDivisionError("no rows")
 
-    monkeypatch.setattr("anabranch.host.meshing.learn", fails)
+    monkeypatch.setattr("anabranch.adapt.steering.learn_mesh", fails)
     query, rng = the_query(), np.random.default_rng(1)
-    host = LocalHost(query, mjoin(query.graph.names), staging=Staging(first=2, waits=True), adapt=ANY_SAVING)
+    host = LocalHost(
+        query, mjoin(query.graph.names), rules=ChangeRules(ANY_SAVING, staging=Staging(first=2), waits=True)
+    )
     first, second, third, fourth = (skewed_batch(number, rng) for number in range(4))
     host.step(first)
     host.step(second)
@@ -151,18 +150,6 @@ def test_a_search_that_fails_leaves_the_plan_as_it_is(monkeypatch: pytest.Monkey
         host.step(third)
     assert host.step(fourth).num_rows
     assert host.plan == mjoin(query.graph.names)
-
-
-def test_what_a_search_found_is_told_once() -> None:
-    query, rng = the_query(), np.random.default_rng(1)
-    searches, plan = Searches(query.graph), mjoin(query.graph.names)
-    engine = Engine.alone(query, plan, codes=wire_layout(alone(query), choose_partitioning(query.graph, 1)).codes)
-    engine.restore(rows_of(query, [skewed_batch(number, rng) for number in range(2)], 1.0), None)
-    searches.begin(0, plan, "asked", take_profiles(engine.only), seed=1)
-    found = searches.finished(wait=True)
-    assert [(each.slot, each.plan, each.trigger) for each in found] == [(0, plan, "asked")]
-    assert found[0].learnt.is_mesh
-    assert not searches.finished(wait=True)
 
 
 def rows_of(query: Query, batches: list[dict[str, pa.Table]], share: float) -> dict[str, RelationBatch]:
@@ -207,46 +194,3 @@ def test_samples_that_do_not_meet_in_time_tell_nothing() -> None:
     nothing = learn_from_rows(query, {name: rows[name] for name in "abc"}, dict.fromkeys("abcd", 100.0))
     assert not nothing.relations
     assert not nothing.is_mesh
-
-
-def test_slots_learn_at_doubling_distances() -> None:
-    assert [batches for batches in range(40) if Staging(first=4).is_due(batches)] == [4, 8, 16, 32]
-
-
-def seen(rows: int, kept: int) -> StepStatistics:
-    route = RouteStatistics("a", 0, rows, 0, (HopStatistics("b", rows, kept),))
-    return StepStatistics({"a": rows}, kept, routes=(route,))
-
-
-def test_a_mesh_that_no_longer_does_what_it_did_is_told_once() -> None:
-    watch = MeshWatch(Interval())
-    assert [watch.note(FIRST, seen(10_000, 5_000), 1.0) for _ in range(5)] == [None] * 5
-    reason = watch.note(FIRST, seen(10_000, 9_000), 1.0)
-    assert reason is not None
-    assert "operator 'b'" in reason
-    assert watch.note(FIRST, seen(10_000, 9_000), 1.0) is None
-
-
-def test_nothing_is_told_while_the_last_change_cools_down() -> None:
-    watch = MeshWatch(Interval(batches=8))
-    watch.note(SECOND, seen(10_000, 5_000), 1.0)
-    assert not watch.is_cooling
-    told = [watch.note(FIRST, seen(10_000, 5_000 if number < 4 else 9_000), 1.0) for number in range(8)]
-    assert [reason is not None for reason in told] == [False] * 7 + [True]
-    assert not watch.is_cooling
-
-
-def test_rates_are_those_of_the_latest_batches() -> None:
-    watch = MeshWatch(Interval())
-    watch.note(FIRST, seen(1_000, 10), None)
-    assert watch.flow is None
-    for rows in (10, 20):
-        watch.note(FIRST, seen(rows, 4), 0.5)
-    assert watch.flow == Flow({"a": 30.0}, 8.0, 0, 0.5)
-
-
-def test_another_mesh_starts_another_watch() -> None:
-    watch = MeshWatch(Interval())
-    for _ in range(5):
-        watch.note(FIRST, seen(10_000, 5_000), 1.0)
-    assert watch.note(SECOND, seen(10_000, 9_000), 1.0) is None

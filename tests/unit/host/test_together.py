@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from anabranch.adapt.gate import Gate
+from anabranch.adapt.rules import ChangeRules, Staging
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
 from anabranch.host.local import LocalHost
-from anabranch.host.meshing import Staging
 from anabranch.host.results import ResultLayout
 from anabranch.plan.mesh import Mesh, parse_mesh, parse_plan
 from anabranch.plan.query import Query
@@ -155,7 +155,8 @@ def test_queries_together_learn_their_own_meshes(slots: int) -> None:
     """One of them learns a mesh, both are then given other routes by hand, and nobody's answer notices."""
     queries = {"four": FOUR, "three": THREE}
     first = Plans({"four": parse_plan("(a b c d)"), "three": parse_plan("(d c a)")})
-    host = LocalHost(together(queries), first, slots=slots, staging=Staging(first=2, waits=True), adapt=ANY_SAVING)
+    rules = ChangeRules(ANY_SAVING, staging=Staging(first=2), waits=True)
+    host = LocalHost(together(queries), first, slots=slots, rules=rules)
     rng = np.random.default_rng(1)
     batches = [skewed_batch(number, rng, slots * ROWS) for number in range(6)]
     results: dict[str, list[pa.Table]] = {name: [] for name in queries}

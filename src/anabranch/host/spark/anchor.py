@@ -65,7 +65,7 @@ def _forget(identity: str, rows: Iterable[Row]) -> None:
 
 
 def anchored(rows: DataFrame, anchor: DataFrame) -> DataFrame:
-    """The same rows in the same partitions, each to be computed where its part of the anchor is.
+    """A frame with the rows and partitions of another, each computed where its part of the anchor is.
 
     Every row finds its slot, so the join keeps them all. As a hash join it sorts nothing.
     """

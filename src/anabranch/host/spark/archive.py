@@ -26,14 +26,14 @@ def java_command() -> str | None:
 
 def archive_file() -> Path:
     """Where the archive is for the Java and the pyspark that a session would start now."""
-    import pyspark  # here, so that a missing one is told by the session
+    import pyspark  # here, so that the session reports a missing one
 
     of = "\n".join((os.path.realpath(java_command() or "java"), pyspark.__version__, os.path.dirname(pyspark.__file__)))
     return Path(sys.prefix) / "share" / "anabranch" / f"spark-{hashlib.sha256(of.encode()).hexdigest()[:12]}.jsa"
 
 
 def mapping_options() -> tuple[str, ...]:
-    """What the driver's JVM has to be told to map the archive; nothing where there is none."""
+    """The options by which the driver's JVM maps the archive; none where there is no archive."""
     file = archive_file()
     if OFF in os.environ or not file.is_file() or " " in str(file):
         return ()
@@ -41,5 +41,5 @@ def mapping_options() -> tuple[str, ...]:
 
 
 def writing_options(file: Path) -> tuple[str, ...]:
-    """What makes the driver's JVM write the classes it used to a file, when it ends."""
+    """The options by which the driver's JVM writes the classes that it used to a file, when it ends."""
     return (f"-XX:ArchiveClassesAtExit={file}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")

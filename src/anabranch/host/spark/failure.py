@@ -1,4 +1,4 @@
-"""What goes wrong while a query starts, reads or writes, by its right name: whose fault it is."""
+"""Turns failures of Spark, of sources and of sinks into our errors, by who must act."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def named_failure(sink: str, batch_id: int) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """What is wrong in one line; py4j's own first line says only which call it was."""
+    """The cause in one line; py4j's own first line only names the call."""
     if isinstance(error, Py4JError):
         return first_cause(error)
     return f"{type(error).__name__}: {error}".partition("\n")[0]
@@ -95,7 +95,7 @@ def named_start(checkpoint: str) -> Iterator[None]:
 
 
 def damaged_log(error: StreamingQueryException) -> CorruptCheckpoint | None:
-    """The error by its right name if it says that a file of Spark's part of the checkpoint is damaged or missing."""
+    """A CorruptCheckpoint if the error is about a damaged or missing file of Spark's part of the checkpoint."""
     reason = spark_reason(error)
     if _DAMAGED_LOG.search(reason) is None:
         return None
@@ -104,7 +104,7 @@ def damaged_log(error: StreamingQueryException) -> CorruptCheckpoint | None:
 
 @contextmanager
 def named_end() -> Iterator[None]:
-    """Turns what Spark or a source ends a query by into an error for whoever has started it from a spec."""
+    """Turns an error by which Spark or a source ended a query into a HostError, for queries from a spec."""
     try:
         yield
     except StreamingQueryException as error:
@@ -130,13 +130,13 @@ _RESTORE = (
 
 
 def refuses_schema(error: Exception) -> bool:
-    """Whether a source said that it has columns of its own, as rate and kafka do."""
+    """True when a source refuses a schema because its columns are fixed, as those of rate and kafka are."""
     return isinstance(error, UnsupportedOperationException)
 
 
 @contextmanager
 def evaluating(batch_id: int) -> Iterator[None]:
-    """Keeps apart what fails while the frame is computed, which is no fault of the sink."""
+    """Names errors of computing the frame, so that the sink is not blamed for them."""
     try:
         yield
     except PythonException as error:
@@ -159,7 +159,7 @@ def evaluating(batch_id: int) -> Iterator[None]:
             raise CatalogError(
                 f"a file of a stream cannot be read, on batch {batch_id}",
                 detail=next(line for line in str(error).splitlines() if _BAD_FILE in line).partition("] ")[2],
-                hint="the batch is not committed; mend the file, or write the columns that it has into the schema",
+                hint="the batch is not committed; fix the file, or write the columns that it has into the schema",
             ) from error
         if _DEAD_WORKER in str(error):
             raise HostError(
@@ -171,10 +171,10 @@ def evaluating(batch_id: int) -> Iterator[None]:
 
 
 def for_spark(error: BaseException) -> BaseException:
-    """The error as Spark should be told it: without the stacks of Java that it came through, for those are Spark's own.
+    """The error without the Java stacks that it came through; Spark has those already.
 
-    To see whether a query was stopped, Spark looks through all that follows py4j's name for that of an interrupt, with
-    a pattern that overflows the JVM's stack on a long text; its thread would end with that and not as stopped.
+    To see whether a query was stopped, Spark searches the text behind py4j's name for an interrupt, with a pattern that
+    overflows the JVM's stack on a long text. The query's thread would then end with that overflow and not as stopped.
     """
     inner: BaseException | None = error
     while inner is not None and not isinstance(inner, Py4JJavaError):

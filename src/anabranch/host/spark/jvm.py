@@ -1,6 +1,6 @@
-"""What the JVM of the driver is told, which on `local[n]` runs the tasks too.
+"""The options of the driver's JVM, which on `local[n]` runs the tasks too.
 
-Law: what the user has said of the JVM is not contradicted, because two choices of a collector keep it from starting.
+Law: an option never contradicts one that the user has set: with two collectors chosen, a JVM does not start.
 Limit: executors on a cluster start with the options of the cluster.
 """
 
@@ -38,7 +38,7 @@ collecting; by default the heap grows until it is a hundredth, to three times th
 CLASSES = ("-XX:MetaspaceSize=192m",)
 """Room for the classes that Spark loads: at HotSpot's usual first mark a tenth of it calls for a full collection."""
 SPOKEN = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
-"""Environment variables through which a JVM hears of options."""
+"""Environment variables from which a JVM reads options."""
 
 
 def driver_options() -> tuple[str, ...]:
@@ -53,10 +53,10 @@ def running_options() -> tuple[str, ...]:
 
 def _collector_is_chosen() -> bool:
     """True when the environment or Spark's own settings file names a collector."""
-    said = [os.environ.get(name, "") for name in SPOKEN]
+    options = [os.environ.get(name, "") for name in SPOKEN]
     home = os.environ.get("SPARK_HOME")
     folder = os.environ.get("SPARK_CONF_DIR") or (home and os.path.join(home, "conf"))
     if folder:
         with suppress(OSError):
-            said.append((Path(folder) / "spark-defaults.conf").read_text(errors="replace"))
-    return any(re.search(r"-XX:\+Use\w+GC\b", text) for text in said)
+            options.append((Path(folder) / "spark-defaults.conf").read_text(errors="replace"))
+    return any(re.search(r"-XX:\+Use\w+GC\b", text) for text in options)

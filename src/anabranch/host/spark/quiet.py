@@ -33,7 +33,7 @@ def is_verbose() -> bool:
 
 
 def is_usual(line: bytes) -> bool:
-    """Whether a line tells a user nothing.
+    """True when a line is of no use to a user.
 
     >>> is_usual(b'Setting default log level to "WARN".')
     True

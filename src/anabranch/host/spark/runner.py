@@ -1,9 +1,9 @@
-"""The driver's side of a running query: one protocol round per micro-batch.
+"""The driver's side of a running set of queries: one protocol round per micro-batch.
 
-For batch b: the step of every slot reads the state after b - 1 and writes its base rows; the results go to the sink
+For batch b: the step of every slot reads the state after b - 1 and writes its base rows; the results go to the sinks
 under b; then the manifest of b commits; then Spark commits its offsets. A crash anywhere replays b from b - 1 with
-the same answer: a batch whose manifest exists is done and is skipped, every other is done again, and the sink
-replaces what an unfinished attempt left.
+the same answer: a batch whose manifest exists is done and is skipped, every other is done again, and the sinks
+replace what an unfinished attempt left.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.adapt.records import Record
-from anabranch.catalog import StreamDeclaration
+from anabranch.adapt.steering import BatchFacts
 from anabranch.errors import CorruptCheckpoint, SpecError
 from anabranch.host import hot
-from anabranch.host.bundling import Course, make_steering, resumed
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import late_by_stream, newest_by_stream, next_manifest, next_task, rows_by_stream
 from anabranch.host.memory import keep, recall
@@ -46,9 +45,10 @@ from anabranch.host.spark.source import PASSES, has_observed_filters, tagged_uni
 from anabranch.host.spark.worker import finish_function, step_function, then
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, TIME, wire_layout
-from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, rows_wait
+from anabranch.host.work import Work
+from anabranch.plan.execution import rows_wait
 from anabranch.plan.mesh import Plan, parse_plan
-from anabranch.plan.query_set import Plans, QuerySet, partitioning_of
+from anabranch.plan.query_set import Plans
 from anabranch.schema import Schema
 from anabranch.stats.report import SlotReports, merged_statistics
 
@@ -63,53 +63,50 @@ BATCH_SETTINGS = {
 }
 
 _latest: WeakValueDictionary[str, SparkRunner] = WeakValueDictionary()
-"""Of each checkpoint that this process runs, or ran, the run that was started last; its hot state is that one's."""
+"""For each checkpoint the latest run in this process; the hot state belongs to that run."""
 
 Announce = Callable[[str, int], None]
 Listener = Callable[[Mapping[str, Any]], None]
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What may change the plan of a query, or of each query of a bundle, while it runs, and who is told."""
+def _announce_nothing(phase: str, batch: int) -> None: ...
 
-    course: Course | Mapping[str, Course] = field(default_factory=Course)
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a set of queries is run."""
+
+    trigger: Mapping[str, Any]
+    """As Spark's `DataStreamWriter.trigger` takes it."""
+    name: str | None = None
+    idle_timeouts: Mapping[str, int | None] = field(default_factory=dict)
+    """In microseconds, by stream; None for a stream that is never idle."""
     listeners: tuple[Listener, ...] = ()
+    """Functions that get every record of the history."""
+    announce: Announce = _announce_nothing
+    """Gets each phase of each batch, for tests that end the driver there."""
 
 
 class SparkRunner:
-    """One started query."""
+    """One started set of queries."""
 
-    def __init__(
-        self,
-        queries: QuerySet,
-        plans: Plans,
-        sinks: Mapping[str, Sink],
-        checkpoint: str,
-        slots: int,
-        idle_timeouts: Mapping[str, int | None],
-        announce: Announce = lambda phase, batch: None,
-        changes: Changes | None = None,
-        execution: ExecutionModel = DEFAULT_EXECUTION,
-    ) -> None:
-        self.queries = queries
-        self.execution = execution
+    def __init__(self, work: Work, sinks: Mapping[str, Sink], checkpoint: str, options: RunOptions) -> None:
+        self.queries = work.queries
         self.sinks = sinks
-        self.idle_timeouts = idle_timeouts
-        self.announce = announce
+        self.options = options
         self.failure: BaseException | None = None
         self.store = Store(checkpoint)
-        self.identity = self.store.open(queries, execution)
-        self.partitioning = partitioning_of(queries, slots)
-        self.layout = wire_layout(queries, self.partitioning)
+        self.identity = self.store.open(work.queries, work.execution)
+        self.setup = work.setup
+        self.partitioning = self.setup.partitioning
+        self.layout = wire_layout(work.queries, self.partitioning)
         self.manifest = self.store.latest()
-        self.changes = changes or Changes()
         if self.manifest is not None:
-            plans = resumed(plans, self.changes.course, self.manifest.plans)
-        self.steering = make_steering(queries, plans, self.partitioning, self.changes.course)
+            work = work.resumed(self.manifest.plans)
+        self.steering = work.steering(self.partitioning)
         hot.claim(self.identity, self.store.location)
-        self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(queries.graph.streams, _now())
-        self._is_observed = has_observed_filters(queries.graph.relations)
+        self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(self.queries.graph.streams, _now())
+        self._is_observed = has_observed_filters(self.queries.graph.relations)
         self._anchor: DataFrame | None = None
         self._is_configured = False
         self._is_released = False
@@ -140,7 +137,7 @@ class SparkRunner:
         return self._progress.get(batch_id)
 
     def release(self) -> None:
-        """Gives back the memory that hot state takes; once, and not what a later run of the checkpoint has by now."""
+        """Frees the memory of the hot state, once, and only if no later run of the checkpoint uses it."""
         atexit.unregister(self.release)
         if self._is_released:
             return
@@ -155,15 +152,15 @@ class SparkRunner:
                 self._anchor.unpersist()
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
-        """One round; what goes wrong in it is kept in `failure`, because Spark passes on only its text."""
+        """Runs one round; keeps its error in `failure`, because Spark passes on only the text."""
         try:
             self._round(frame, batch_id)
         except BaseException as error:
             self.failure = error
-            told = for_spark(error)
-            if told is error:
+            short = for_spark(error)
+            if short is error:
                 raise
-            raise told from None
+            raise short from None
 
     def _round(self, frame: DataFrame, batch_id: int) -> None:
         committed = self.manifest.batch if self.manifest else -1
@@ -185,11 +182,11 @@ class SparkRunner:
         if not self._is_configured:
             self._clocks = self._clocks.resumed(now)
         self._configure(frame.sparkSession)
-        self.announce("begin", batch_id)
+        self.options.announce("begin", batch_id)
         # Once per batch: whether a stream is idle depends on the time of day, and what a grouped query answers, or
         # which rows have waited long enough, on that.
         clocks = None
-        if self.queries.grouped is not None or rows_wait(self.execution):
+        if self.queries.grouped is not None or rows_wait(self.setup.execution):
             with evaluating(batch_id):
                 newest = frame.groupBy(RELATION).agg(f.max(TIME).alias("newest")).collect()
             clocks = self._clocks_after(self._newest(newest), now)
@@ -199,28 +196,26 @@ class SparkRunner:
                 frame = frame.observe(observation, *self._maxima())
             frame = frame.where(PASSES).drop(PASSES)
         plans, refused = self.steering.next(batch_id)
-        task = next_task(
-            self.queries, plans, self.partitioning, batch_id, self._clocks, self.manifest, clocks, self.execution
-        )
+        task = next_task(self.setup, plans, batch_id, self.manifest, self._clocks, clocks)
         planned = time.perf_counter()
         deliver(self.sinks, Batch(batch_id, query_id(frame)), partial(self._results, frame, task))
         written = time.perf_counter()
-        self.announce("written", batch_id)
+        self.options.announce("written", batch_id)
         reports = {slot: self.store.read_report(task.rows_name(slot)) for slot in range(self.partitioning.slots)}
         if clocks is None:
             seen = self._observed(observation.get) if self._is_observed else newest_by_stream(self.queries, reports)
             clocks = self._clocks_after(seen, now)
         manifest = next_manifest(task, reports, clocks)
         self.store.commit(manifest)
-        self.announce("committed", batch_id)
+        self.options.announce("committed", batch_id)
         seconds = clocks.seconds_since(self._clocks)
         before, self.manifest, self._clocks = self.manifest, manifest, clocks
         self.store.collect((manifest, before) if before else (manifest,))
-        self.announce("collected", batch_id)
+        self.options.announce("collected", batch_id)
         collected = time.perf_counter()
         waiting = sum(rows_by_stream(self.queries, reports).values())
-        behind = clocks.seconds_behind(_now())
-        records = [*refused, *self.steering.after(batch_id, reports, seconds, waiting, behind)]
+        facts = BatchFacts(batch_id, seconds, waiting, clocks.seconds_behind(_now()))
+        records = [*refused, *self.steering.after(facts, reports)]
         records += keep(self.store, self.steering, batch_id, records)
         self._tell(records)
         spent = {"plan": planned - started, "step": written - planned, "commit": collected - written}
@@ -280,15 +275,15 @@ class SparkRunner:
 
     def _clocks_after(self, newest: Mapping[str, int | None], now: int) -> Clocks:
         disorder = {relation.stream: relation.disorder for relation in self.queries.graph.relations}
-        return self._clocks.advance(newest, disorder, now, self.idle_timeouts)
+        return self._clocks.advance(newest, disorder, now, self.options.idle_timeouts)
 
     # --- telling ------------------------------------------------------------------------------------------------------
 
     def _tell(self, records: list[Record]) -> None:
-        """Into the history beside the checkpoint, and to whoever listens; neither can stop the query."""
+        """Writes records into the history and gives them to the listeners; neither can stop the query."""
         for record in records:
             self.store.note(record)
-            for listener in self.changes.listeners:
+            for listener in self.options.listeners:
                 try:
                     listener(record.to_json())
                 except Exception as error:
@@ -326,38 +321,31 @@ class SparkRunner:
 
 
 def start_query(
-    *,
     spark: SparkSession,
-    queries: QuerySet,
-    plans: Plans,
     frames: Mapping[str, DataFrame],
-    declarations: Mapping[str, StreamDeclaration],
+    work: Work,
     sinks: Mapping[str, Sink],
     checkpoint: str,
-    slots: int,
-    trigger: Mapping[str, Any],
-    name: str | None,
-    idle_timeouts: Mapping[str, int | None],
-    announce: Announce = lambda phase, batch: None,
-    changes: Changes | None = None,
-    execution: ExecutionModel = DEFAULT_EXECUTION,
+    options: RunOptions,
 ) -> tuple[StreamingQuery, SparkRunner]:
-    """Starts the query; the checkpoint holds Spark's part in `spark/` and ours in `anabranch/`."""
+    """Starts a set of queries over streaming frames, by stream; sinks are by query.
+
+    The checkpoint holds Spark's part in `spark/` and ours in `anabranch/`.
+    """
     refuse_speculation(spark)
-    require_ansi(spark, queries.graph)
-    _refuse_name_in_use(spark, name)
-    runner = SparkRunner(queries, plans, sinks, checkpoint, slots, idle_timeouts, announce, changes, execution)
+    require_ansi(spark, work.queries.graph)
+    _refuse_name_in_use(spark, options.name)
+    runner = SparkRunner(work, sinks, checkpoint, options)
     earlier = _latest.get(runner.identity)
     _latest[runner.identity] = runner
     # Hot state is memory; a driver that ends without stop() gives it back too.
     atexit.register(runner.release)
     try:
-        by_stream = {declarations[stream].name: frame for stream, frame in frames.items()}
-        union = tagged_union(runner.layout, runner.partitioning, {**frames, **by_stream})
+        union = tagged_union(runner.layout, runner.partitioning, frames)
         writer = union.writeStream.foreachBatch(runner.on_batch)
-        writer = writer.option("checkpointLocation", f"{runner.store.location}/spark").trigger(**trigger)
-        if name:
-            writer = writer.queryName(name)
+        writer = writer.option("checkpointLocation", f"{runner.store.location}/spark").trigger(**options.trigger)
+        if options.name:
+            writer = writer.queryName(options.name)
         with named_start(runner.store.location):
             started = writer.start()
     except BaseException:

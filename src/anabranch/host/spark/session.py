@@ -2,8 +2,8 @@
 
 A user may bring any session; `recommended_configuration` says what is worth setting in it. `open_session` makes one
 on any master for the shell, `local_session` one for the demo and the tests: one process, loopback only, no web
-interface. Missing Java, an old Java and a missing `pyspark` are each a HostError that says what to install; a session
-that does not start is one that says why.
+interface. Missing Java, an old Java and a missing `pyspark` each raise a HostError that names what to install; a
+session that does not start raises one with the cause.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def recommended_configuration() -> dict[str, str]:
 
     Checkpoint files through `FileSystem` spare one forked process per file on a disk without Hadoop's native library.
     Without reduce locality Spark does not drag slots to where most of their rows happen to be. The daemon forks workers
-    that have the engine loaded. What the driver's JVM is told stands in `anabranch.host.spark.jvm`.
+    that have the engine loaded. The options of the driver's JVM are in `anabranch.host.spark.jvm`.
     """
     return {
         "spark.sql.streaming.checkpointFileManagerClass": (
@@ -97,7 +97,7 @@ def open_session(master: str, configuration: Mapping[str, str] = NO_SETTINGS) ->
         raise HostError(
             f"Spark does not start on master '{master}'",
             detail=first_cause(error),
-            hint=f"check the master and the settings; {VERBOSE}=1 shows all that Spark says",
+            hint=f"check the master and the settings; {VERBOSE}=1 shows the whole output of Spark",
         ) from error
 
 
@@ -110,10 +110,10 @@ def _cores(master: str) -> int:
 
 
 def first_cause(error: Exception) -> str:
-    """What Java said first, without its stack."""
-    said = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
-    java = [line.strip() for line in said if re.match(r"\s*(: |Caused by: )?(java|org)\.[\w.$]+", line)]
-    return (java or said)[0].removeprefix(": ")
+    """The first line of a Java error, without its stack."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    java = [line.strip() for line in lines if re.match(r"\s*(: |Caused by: )?(java|org)\.[\w.$]+", line)]
+    return (java or lines)[0].removeprefix(": ")
 
 
 def refuse_speculation(spark: SparkSession) -> None:
@@ -138,7 +138,7 @@ def require_java() -> int:
         raise HostError(f"java '{java}' does not run", detail=str(error), hint=remedy) from error
     version = _major_version(done.stderr + done.stdout)
     if version is None:
-        raise HostError(f"java '{java}' does not tell its version", detail=done.stderr.strip(), hint=remedy)
+        raise HostError(f"java '{java}' does not print its version", detail=done.stderr.strip(), hint=remedy)
     if version < OLDEST_JAVA:
         raise HostError(f"java '{java}' is of version {version}", detail="Spark does not run on it", hint=remedy)
     return version

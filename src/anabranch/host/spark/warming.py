@@ -1,4 +1,4 @@
-"""Has Python workers ready when the first micro-batch wants them."""
+"""Starts Python workers before the first micro-batch needs them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SHORT_TRACEBACK = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 
 
 def warm_workers(spark: SparkSession) -> Thread:
-    """Starts the Python daemon, and loads the engine in it, behind the caller's back.
+    """Starts the Python daemon and loads the engine in it, in the background.
 
     That takes seconds, which pass while streams are registered and Spark plans the first batch. One task is enough, and
     leaves the other cores to that batch; and one without SQL, which would first have to be planned.
     """
 
     def run() -> None:
-        with suppress(Exception):  # if it cannot be done here, the first batch says why
+        with suppress(Exception):  # the first batch reports a failure
             rows = spark.sparkContext.parallelize([0], 1).map(warm)
             with _environment_of_sql(spark):
                 rows._jrdd  # noqa: B018 - made here, because it remembers the environment

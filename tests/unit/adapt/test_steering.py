@@ -10,11 +10,11 @@ import pytest
 
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.policy import Interval, Periodic
+from anabranch.adapt.rules import ChangeRules, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
 from anabranch.errors import MigrationError, PlanError
 from anabranch.host.local import LocalHost
-from anabranch.host.steering import Switch
 from anabranch.plan.query_set import ALONE
 from anabranch.plan.text import parse
 from anabranch.schema import TIMESTAMP
@@ -142,7 +142,7 @@ def test_slots_may_run_different_plans() -> None:
 
 def test_a_schedule_changes_plans_at_its_batches() -> None:
     switches = (Switch(1, RIGHT, "moving-state"), Switch(2, FLAT))
-    host = LocalHost(QUERY, LEFT, switches=switches)
+    host = LocalHost(QUERY, LEFT, rules=ChangeRules(switches=switches))
     plans = []
     for second in range(1, 5):
         step(host, f"a {second} 1 x", f"b {second} 1 y", f"c {second} 1 z")
@@ -152,7 +152,7 @@ def test_a_schedule_changes_plans_at_its_batches() -> None:
 
 
 def test_a_scheduled_change_that_comes_too_soon_is_told_and_not_made() -> None:
-    host = LocalHost(QUERY, LEFT, switches=(Switch(1, RIGHT, "parallel-track"), Switch(2, FLAT)))
+    host = LocalHost(QUERY, LEFT, rules=ChangeRules(switches=(Switch(1, RIGHT, "parallel-track"), Switch(2, FLAT))))
     for second in range(1, 4):
         step(host, f"a {second} 1 x", f"b {second} 1 y")
     assert host.plan == RIGHT
@@ -182,7 +182,7 @@ def test_what_cannot_be_done_is_refused_and_the_plan_goes_on() -> None:
 
 def test_a_schedule_for_another_query_is_refused_at_the_start() -> None:
     with pytest.raises(PlanError, match="leaves out 'c'"):
-        LocalHost(QUERY, LEFT, switches=(Switch(1, parse("(a b)")),))
+        LocalHost(QUERY, LEFT, rules=ChangeRules(switches=(Switch(1, parse("(a b)")),)))
 
 
 def test_a_schedule_that_cannot_be_kept_is_refused_at_the_start() -> None:
@@ -194,11 +194,12 @@ def test_a_schedule_that_cannot_be_kept_is_refused_at_the_start() -> None:
         ((Switch(1, RIGHT, slots=(2,)),), "there is no slot 2"),
     ):
         with pytest.raises(MigrationError, match=complaint):
-            LocalHost(QUERY, LEFT, slots=2, switches=switches)
+            LocalHost(QUERY, LEFT, slots=2, rules=ChangeRules(switches=switches))
 
 
 def test_different_slots_may_be_scheduled_for_one_batch() -> None:
-    host = LocalHost(QUERY, LEFT, slots=2, switches=(Switch(1, RIGHT, slots=(0,)), Switch(1, FLAT, slots=(1,))))
+    switches = (Switch(1, RIGHT, slots=(0,)), Switch(1, FLAT, slots=(1,)))
+    host = LocalHost(QUERY, LEFT, slots=2, rules=ChangeRules(switches=switches))
     step(host, *(f"a 1 {key} x" for key in range(9)), *(f"b 2 {key} y" for key in range(9)))
     assert step(host, *(f"c 3 {key} z" for key in range(9))) == ("x y z",) * 9
     assert [str(each.plan) for each in host.steering.plans[ALONE]] == ["(a (b c))", "(a b c)"]
@@ -219,7 +220,7 @@ def drifting(host: LocalHost, batches: int, *, matching: str) -> None:
 def test_the_loop_follows_a_drift() -> None:
     gate = Gate(cores=0.0, horizon=1e9, cool_down=Interval(batches=2))
     adapt = Settings(policy=Periodic(Interval(batches=3)), gate=gate, remember=4)
-    host = LocalHost(QUERY, RIGHT, adapt=adapt)
+    host = LocalHost(QUERY, RIGHT, rules=ChangeRules(adapt))
     drifting(host, 15, matching="bc")
     settled = host.plan
     drifting(host, 30, matching="ab")
@@ -233,7 +234,7 @@ def test_the_loop_follows_a_drift() -> None:
 def test_a_frozen_query_keeps_its_plan_and_tells_what_it_would_do() -> None:
     gate = Gate(cores=0.0, horizon=1e9)
     adapt = Settings(policy=Periodic(Interval(batches=3)), gate=gate, freeze=True, remember=4)
-    host = LocalHost(QUERY, RIGHT, adapt=adapt)
+    host = LocalHost(QUERY, RIGHT, rules=ChangeRules(adapt))
     drifting(host, 12, matching="bc")
     assert host.plan == RIGHT
     assert any("frozen" in record["reason"] for record in host.history)
@@ -241,7 +242,8 @@ def test_a_frozen_query_keeps_its_plan_and_tells_what_it_would_do() -> None:
 
 def test_freezing_holds_back_what_was_decided_and_has_not_begun() -> None:
     gate = Gate(cores=0.0, horizon=1e9)
-    host = LocalHost(QUERY, RIGHT, adapt=Settings(policy=Periodic(Interval(batches=3)), gate=gate, remember=4))
+    adapt = Settings(policy=Periodic(Interval(batches=3)), gate=gate, remember=4)
+    host = LocalHost(QUERY, RIGHT, rules=ChangeRules(adapt))
     while not any(record.get("action") == "migrate" for record in host.history):
         drifting(host, 1, matching="bc")
     host.steering.freeze()
@@ -252,7 +254,7 @@ def test_freezing_holds_back_what_was_decided_and_has_not_begun() -> None:
 
 
 def test_one_slot_is_not_changed_under_a_loop_that_decides_for_all() -> None:
-    host = LocalHost(QUERY, LEFT, slots=2, adapt=Settings())
+    host = LocalHost(QUERY, LEFT, slots=2, rules=ChangeRules(Settings()))
     with pytest.raises(MigrationError, match="adapts as a whole"):
         host.migrate(RIGHT, slots=[0])
     host.steering.freeze()
@@ -263,7 +265,7 @@ def test_slots_may_adapt_each_by_what_it_sees() -> None:
     """All common keys are in one slot: there the order of joins matters, in the other it does not."""
     gate = Gate(cores=0.0, horizon=1e9, cool_down=Interval(batches=2))
     adapt = Settings(policy=Periodic(Interval(batches=3)), gate=gate, scope="slot", remember=4)
-    host = LocalHost(QUERY, RIGHT, slots=2, adapt=adapt)
+    host = LocalHost(QUERY, RIGHT, slots=2, rules=ChangeRules(adapt))
     drifting(host, 18, matching="bc")
     decisions = [record for record in host.history if record["kind"] == "decision"]
     assert {tuple(record["slots"]) for record in decisions} == {(0,), (1,)}
@@ -275,7 +277,7 @@ def test_a_slot_that_changes_does_not_end_the_change_of_another() -> None:
     """The second change was taken for the only one: the first never ended, its slot learnt from two tracks and died."""
     gate = Gate(ratio=1.0, cores=0.0, horizon=1e9, cool_down=Interval(batches=1))
     adapt = Settings(policy=Periodic(Interval(batches=2)), gate=gate, scope="slot", remember=2)
-    host = LocalHost(QUERY, RIGHT, slots=2, adapt=adapt)
+    host = LocalHost(QUERY, RIGHT, slots=2, rules=ChangeRules(adapt))
     drifting(host, 1, matching="bc")
     host.migrate(LEFT, "parallel-track", slots=[0])
     drifting(host, 16, matching="bc")
@@ -291,11 +293,11 @@ def test_what_a_user_asks_for_is_not_overruled_by_a_loop() -> None:
     """A decision of the loop took the place of a change that was asked for while its batch ran."""
     gate = Gate(cores=0.0, horizon=1e9)
     adapt = Settings(policy=Periodic(Interval(batches=3)), gate=gate, remember=4)
-    host = LocalHost(QUERY, RIGHT, adapt=adapt)
+    host = LocalHost(QUERY, RIGHT, rules=ChangeRules(adapt))
     while not any(record.get("action") == "migrate" for record in host.history):
         drifting(host, 1, matching="bc")
     deciding = host.batch
-    host = LocalHost(QUERY, RIGHT, adapt=adapt)
+    host = LocalHost(QUERY, RIGHT, rules=ChangeRules(adapt))
     drifting(host, deciding - 1, matching="bc")
     plans = host.steering.next(host.batch)  # the batch takes its plans, and then the user speaks
     host.steering.next = lambda batch: plans  # type: ignore[method-assign]
@@ -318,7 +320,7 @@ def test_the_loop_merges_rows_where_many_share_a_key_and_not_where_none_do(keys:
     query = compile_query(f"{text} GROUP BY b.k", streams)
     gate = Gate(cores=0.0, horizon=1e9, cool_down=Interval(batches=2))
     adapt = Settings(policy=Periodic(Interval(batches=4)), gate=gate, remember=4)
-    host, still = LocalHost(query, parse("(a b)"), adapt=adapt), LocalHost(query, parse("(a b)"))
+    host, still = LocalHost(query, parse("(a b)"), rules=ChangeRules(adapt)), LocalHost(query, parse("(a b)"))
     rng = np.random.default_rng(1)
     found, expected = [], []
     for second in range(14):

@@ -31,7 +31,7 @@ from anabranch.stats.report import QueryReport
 
 @dataclass(frozen=True)
 class Wish:
-    """Plans that some slots are to take, and how."""
+    """The plans that somebody wants some slots to take."""
 
     plans: Mapping[int, SlotPlan]
     by: Author
@@ -40,7 +40,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Change:
-    """A change since the batch in which it began; slots that came from the same plan go together."""
+    """A change of plan since the batch in which it began."""
 
     migrations: tuple[Migration, ...]
     by: Author
@@ -55,7 +55,7 @@ class Change:
         return all(migration.is_over for migration in self.migrations)
 
     def abort(self, reason: str) -> list[Instruction]:
-        """What leads all slots that are on their way back to the plans they had."""
+        """The instructions that lead all slots on their way back to the plans that they had."""
         under_way = [migration for migration in self.migrations if not migration.is_over]
         return [instruction for migration in under_way for instruction in migration.step(AbortAsked(reason))]
 
@@ -97,7 +97,7 @@ class Change:
 
 
 def begin(wish: Wish, plans: Mapping[int, SlotPlan], batch: int, graph: JoinGraph) -> tuple[Change, list[Instruction]]:
-    """The change that a wish leads to, from the plans that the slots have, and its first instructions."""
+    """Begins the change from the plans that the slots have; returns it with its first instructions."""
     together: dict[tuple[Plan, SlotPlan], list[int]] = {}
     for slot, wanted in wish.plans.items():
         together.setdefault((plans[slot].plan, wanted), []).append(slot)

@@ -1,0 +1,116 @@
+"""Watches the routes of a slot's mesh, and searches for a better mesh from what slots report.
+
+Plan staging (Nehme et al. 2012, sections 4.2 and 5.3): a query that is to run by a mesh begins with one route for each
+relation, unless a sample was taken before. After some batches, and whenever the routes drift, a slot runs its operators
+on its youngest rows between two steps and reports the outcome. The driver searches a mesh from the report.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from time import perf_counter
+
+import numpy as np
+
+from anabranch.adapt.policy import Interval
+from anabranch.adapt.routing import Flow
+from anabranch.mesh.drift import drifted, mesh_use
+from anabranch.mesh.learn import CURRENT, SearchSetting
+from anabranch.mesh.proposal import MeshProposal
+from anabranch.mesh.search import Stop
+from anabranch.mesh.whole import find_query_mesh
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.mesh import Mesh, Plan
+from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes
+from anabranch.stats.mesh.profiles import OperatorProfile
+from anabranch.stats.mesh.routes import RouteStatistics, merge_routes
+from anabranch.stats.step import StepStatistics, merge
+
+SEARCH = SearchSetting(size=10, strategy="improve", stop=Stop(iterations=500, plateau=150))
+BASELINE = 3
+"""Batches after a change of plan that give the baseline of the routes."""
+REMEMBERED = 8
+"""Batches that the rates of a slot are computed from."""
+
+
+def learn_mesh(graph: JoinGraph, seen: Iterable[OperatorProfile], seed: int, current: Plan | None = None) -> LearntMesh:
+    """Searches the best mesh, beginning with the current plan if that is a mesh."""
+    started = perf_counter()
+    mesh = current if isinstance(current, Mesh) else None
+    found = find_query_mesh(graph, seen, np.random.default_rng(seed), SEARCH, mesh)
+    relations = {name: _learnt(each) for name, each in found.proposals.items()}
+    return LearntMesh(found.mesh, relations, perf_counter() - started)
+
+
+def _learnt(found: MeshProposal) -> LearntRoutes:
+    held_out = found.held_out
+    running = [seen.cost for seen in found.considered if seen.name == CURRENT]
+    return LearntRoutes(
+        found.reason,
+        found.shares,
+        found.route_costs,
+        found.cost,
+        found.single_cost,
+        running[0] if running else found.single_cost,
+        max(0.0, held_out.gain - held_out.error) if found.is_mesh and held_out is not None else 0.0,
+    )
+
+
+class MeshWatch:
+    """The batches of one slot since its plan last changed; notices when the routes of its mesh drift."""
+
+    def __init__(self, cool_down: Interval) -> None:
+        self._cool_down = cool_down
+        self._plan: Plan | None = None
+        self._is_cooling = False
+        self._batches, self._seconds = 0, 0.0
+        self._recent: deque[tuple[StepStatistics, float]] = deque(maxlen=REMEMBERED)
+        self._looked = 0
+        self._before: tuple[RouteStatistics, ...] = ()
+
+    def note(self, plan: Plan, step: StepStatistics, seconds: float | None) -> str | None:
+        """Takes in a batch and the event time that passed; returns the reason when the mesh may not fit any more.
+
+        Each drift gives its reason once.
+        """
+        if plan != self._plan:
+            self._is_cooling = self._plan is not None
+            self._plan, self._batches, self._seconds, self._looked, self._before = plan, 0, 0.0, 0, ()
+            self._recent.clear()
+        self._batches, self._seconds = self._batches + 1, self._seconds + (seconds or 0.0)
+        if seconds is not None:
+            self._recent.append((step, seconds))
+        if self._cool_down.has_passed(self._batches, self._seconds):
+            self._is_cooling = False
+        if not isinstance(plan, Mesh):
+            return None
+        self._looked += 1
+        if self._looked <= BASELINE:
+            self._before = merge_routes([*self._before, *step.routes])
+        if self._looked <= BASELINE or self._is_cooling:
+            return None
+        reasons = (drifted(mesh_use(way, self._before), mesh_use(way, step.routes)) for way in plan.ways)
+        reason = next((reason for reason in reasons if reason is not None), None)
+        if reason is not None:
+            self._looked, self._before = 0, ()
+        return reason
+
+    @property
+    def is_cooling(self) -> bool:
+        """True while the last change of plan is too recent for another."""
+        return self._is_cooling
+
+    @property
+    def flow(self) -> Flow | None:
+        """The rates of the latest batches; None while their event time is not known."""
+        seconds = sum(passed for _, passed in self._recent)
+        if not seconds:
+            return None
+        steps = merge(step for step, _ in self._recent)
+        return Flow(
+            {name: rows / seconds for name, rows in steps.rows_in.items()},
+            steps.rows_out / seconds,
+            self._recent[-1][0].state_bytes,
+            seconds / len(self._recent),
+        )

@@ -1,0 +1,81 @@
+"""The rules of change: what may change the plan of a query while it runs, and what plans are judged by.
+
+Together with the user's wishes (`choosing.Wishes`) this is all that steers a running query. Everything here is fixed
+before the query starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from anabranch.adapt.gate import Price
+from anabranch.adapt.pricing import prices
+from anabranch.adapt.settings import Settings
+from anabranch.cost.resources import ResourceModel
+from anabranch.optimize.hints import Hints, Objective
+from anabranch.optimize.strategy import Budget
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.mesh import Plan
+from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.physical import PhysicalPlan
+from anabranch.stats.view import NOTHING_KNOWN, StatisticsView
+
+Pricing: TypeAlias = Callable[[JoinGraph, PhysicalPlan, PhysicalPlan, ResourceModel], tuple[Price, ...]]
+"""Prices each way from one plan of a join graph to another; the best way comes first."""
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """What plans of a running query are judged by; the first plan was chosen by the same criteria."""
+
+    given: StatisticsView = NOTHING_KNOWN
+    """Statistics from before the run."""
+    budget: Budget = field(default_factory=Budget)
+    objective: Objective = field(default_factory=Objective)
+    hints: Hints = field(default_factory=Hints)
+    partitioning: Partitioning | None = None
+    """How rows are spread over the slots that are observed together; None where every row has one slot."""
+    pricing: Pricing = prices
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A scheduled change of plan."""
+
+    at_batch: int
+    plan: Plan
+    strategy: str = "auto"
+    slots: tuple[int, ...] | None = None
+    """All slots when None."""
+
+
+@dataclass(frozen=True)
+class Staging:
+    """When a slot looks for a mesh: after its first batches, then at doubling distances, and on drift."""
+
+    first: int = 4
+    """Batches before the first search."""
+
+    def is_due(self, batches: int) -> bool:
+        return batches >= self.first and batches % self.first == 0 and (batches // self.first).bit_count() == 1
+
+
+@dataclass(frozen=True)
+class ChangeRules:
+    """What may change the plan of one query while it runs; by default only its user may."""
+
+    adapt: Settings | None = None
+    """How the adaptation loop decides; without settings there is no loop."""
+    criteria: Criteria = field(default_factory=Criteria)
+    switches: tuple[Switch, ...] = ()
+    staging: Staging | None = None
+    """When slots look for a mesh; never when None."""
+    resumes: bool = False
+    """Whether a restart begins with the plan of the last batch instead of the plan that it is given."""
+    waits: bool = False
+    """Whether a batch waits for its searches. Experiments use this: the same rows then give the same decisions."""
+
+
+NO_RULES = ChangeRules()

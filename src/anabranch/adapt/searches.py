@@ -1,0 +1,57 @@
+"""Searches for plans and meshes, beside the batches or in line.
+
+Law: no micro-batch waits for a long search, or for the compilation of the kernels that a search needs. A long search
+runs on a thread of the driver's, one search after another, and its outcome is judged when a later batch ends. A search
+of a few milliseconds runs in line, so that its decision comes with the batch that gave the reason for it.
+
+A search that fails gives a warning, and the query keeps the plan that it has.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+"""What a search finds."""
+
+
+class Search(Generic[T]):
+    """A search that was begun."""
+
+    def __init__(self, found: Future[T], what: str) -> None:
+        self._found = found
+        self._what = what
+
+    @property
+    def is_done(self) -> bool:
+        return self._found.done()
+
+    def outcome(self) -> T | None:
+        """What the search found; None, after a warning, when it failed. Waits for the end of the search."""
+        try:
+            return self._found.result()
+        except Exception as error:
+            warnings.warn(f"a search for {self._what} failed: {error!r}", stacklevel=2)
+            return None
+
+
+class Searches:
+    """The searches of one query, one after another."""
+
+    def __init__(self, *, waits: bool = False) -> None:
+        self._waits = waits
+        self._thread = ThreadPoolExecutor(1, "anabranch-search")
+
+    def begin(self, what: str, search: Callable[[], T], *, is_long: bool) -> Search[T]:
+        """Begins a search; one that is not long, or that batches wait for, has ended when this returns."""
+        if is_long and not self._waits:
+            return Search(self._thread.submit(search), what)
+        found: Future[T] = Future()
+        try:
+            found.set_result(search())
+        except Exception as error:
+            found.set_exception(error)
+        return Search(found, what)

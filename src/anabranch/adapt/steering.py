@@ -1,0 +1,423 @@
+"""Steers the plans of running queries: which plan each slot has, and who may change it.
+
+For every batch the plans go out to the slots (`next`) and their reports come back (`after`). The user, a schedule, the
+adaptation loop and the search for meshes may ask for a change. It is checked when it is asked for and takes effect
+with the next batch; `adapt.change` leads the slots through it. A query has one change at a time: until it has ended,
+another is refused and the running plans stay. Every event leaves a record (`adapt.records`).
+
+A query that runs alone is a set of one; its records and its memory bear no name.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from anabranch.adapt.change import Change, Wish, begin
+from anabranch.adapt.loop import Loop, Observation
+from anabranch.adapt.memory import Memory, QueryMemory
+from anabranch.adapt.mesh_watch import MeshWatch, learn_mesh
+from anabranch.adapt.records import DecisionMade, QueryRecord, Record, Refusal
+from anabranch.adapt.routing import decide_mesh
+from anabranch.adapt.rules import NO_RULES, ChangeRules, Criteria, Staging, Switch
+from anabranch.adapt.searches import Search, Searches
+from anabranch.adapt.settings import Settings
+from anabranch.errors import BundleError, MigrationError
+from anabranch.migrate.machine import Instruction, Run
+from anabranch.optimize.choice import resource_model
+from anabranch.plan.difference import STRATEGIES, Strategy, check_migration
+from anabranch.plan.mesh import Mesh, Plan, check_plan
+from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.physical import mjoin
+from anabranch.plan.query import Query
+from anabranch.plan.query_set import ALONE, Plans, QuerySet
+from anabranch.plan.slots import SlotPlan, SlotPlans, most_frequent
+from anabranch.stats.mesh.learnt import LearntMesh
+from anabranch.stats.report import QueryReport, SlotReports, merged_statistics
+
+
+@dataclass(frozen=True)
+class BatchFacts:
+    """A committed batch as the driver saw it."""
+
+    batch: int
+    seconds: float | None
+    """Event time that passed with the batch; None when it is not known, as with the first batch."""
+    waiting: int | None = None
+    """Rows that the batch took."""
+    behind: float | None = None
+    """Seconds from its newest event time to the time of day."""
+
+
+class Steering:
+    """The steering of all queries of a run."""
+
+    def __init__(
+        self,
+        queries: QuerySet,
+        plans: Plans,
+        partitioning: Partitioning,
+        rules: Mapping[str, ChangeRules],
+    ) -> None:
+        self.is_named = queries.is_named
+        self.queries = {
+            member.name: QuerySteering(member.query, plans[member.name], partitioning, rules.get(member.name, NO_RULES))
+            for member in queries.members
+        }
+
+    @property
+    def plans(self) -> SlotPlans:
+        """The plans of the latest batch."""
+        return {name: steering.plans for name, steering in self.queries.items()}
+
+    @property
+    def most_plans(self) -> Plans:
+        """For each query the plan that most slots have."""
+        return Plans({name: most_frequent(plans) for name, plans in self.plans.items()})
+
+    def of_query(self, name: str | None) -> QuerySteering:
+        """The steering of the query of that name; a query that runs alone has no name."""
+        if name is None and not self.is_named:
+            return self.queries[ALONE]
+        if not self.is_named:
+            raise MigrationError(f"there is no query '{name}' to change", hint="a query that runs alone needs no name")
+        if name is None or name not in self.queries:
+            raise BundleError(
+                "no query is named whose plan should change" if name is None else f"no query is named '{name}'",
+                hint=f"name one of the queries that run together: {', '.join(self.queries)}",
+            )
+        return self.queries[name]
+
+    def freeze(self, frozen: bool = True) -> None:
+        """Keeps all queries from changing their plans by themselves, or lets them again."""
+        for steering in self.queries.values():
+            steering.freeze(frozen)
+
+    @property
+    def memory(self) -> Memory:
+        """What the loops of each query have learnt."""
+        return Memory({name: steering.memory for name, steering in self.queries.items()})
+
+    def recall(self, memory: Memory) -> None:
+        """Gives each query what it has learnt in an earlier run."""
+        for name, steering in self.queries.items():
+            steering.recall(memory.queries.get(name, {}))
+
+    def next(self, batch: int) -> tuple[SlotPlans, list[Record]]:
+        """The plans for a batch, and records of changes that could not be begun."""
+        plans: dict[str, tuple[SlotPlan, ...]] = {}
+        refused: list[Record] = []
+        for name, steering in self.queries.items():
+            plans[name], own = steering.next(batch)
+            refused += [replace(record, query=name or None) for record in own]
+        return plans, refused
+
+    def after(self, facts: BatchFacts, reports: SlotReports) -> list[Record]:
+        """Takes in a batch that was committed; returns its records. Changes take effect with the next batch."""
+        records: list[Record] = []
+        for name, steering in self.queries.items():
+            own = {slot: report.queries[name] for slot, report in reports.items()}
+            records += [replace(record, query=name or None) for record in steering.after(facts, own)]
+        return records
+
+
+@dataclass(frozen=True)
+class _MeshSearch:
+    """A search of a mesh for a slot that ran `plan` when it began."""
+
+    slot: int
+    plan: Plan
+    trigger: str
+    found: Search[LearntMesh]
+
+
+class QuerySteering:
+    """The plans of one running query; `migrate`, `abort` and `freeze` may be called from any thread."""
+
+    def __init__(self, query: Query, plan: Plan, partitioning: Partitioning, rules: ChangeRules = NO_RULES) -> None:
+        self._query = query
+        self._staging = rules.staging if len(query.graph.names) > 1 else None
+        self._settings = rules.adapt or Settings()
+        self._slots = tuple(range(partitioning.slots))
+        self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph, query.grouping)))
+        # Where every row has one slot, no row is counted twice.
+        spread = None if partitioning.is_partition else partitioning
+        self._criteria = replace(rules.criteria, partitioning=spread)
+        self.searches = Searches(waits=rules.waits)
+        self._loops = _loops(query, rules.adapt, self._criteria, self._slots, self.searches)
+        self._switches = self._schedule(rules.switches)
+        self._watches = {slot: MeshWatch(self._settings.gate.cool_down) for slot in self._slots}
+        self._mesh_searches: list[_MeshSearch] = []
+        self._triggers: dict[int, str] = {}
+        self._wish: Wish | None = None
+        self._given_up: Wish | None = None
+        self._under_way: list[Change] = []
+        self._lock = threading.Lock()
+
+    @property
+    def plans(self) -> tuple[SlotPlan, ...]:
+        """The plans of the latest batch, by slot."""
+        return tuple(self._plans[slot] for slot in self._slots)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that most slots have."""
+        return most_frequent(self.plans)
+
+    def migrate(
+        self, plan: Plan, strategy: str = "auto", slots: Iterable[int] | None = None, *, box_by_box: bool = False
+    ) -> None:
+        """Changes the plan of all slots, or of those that are named, with the next batch; refuses without any effect.
+
+        Box by box, the parts in which the plans differ change one after another.
+        """
+        check_plan(plan, self._query.graph, self._query.grouping)
+        if isinstance(slots, int):
+            raise MigrationError(f"slots are named in a list, not as {slots}", hint=f"write slots=[{slots}]")
+        with self._lock:
+            self._require_rest()
+            together = [slots for slots, loop in self._loops if not loop.settings.freeze and len(slots) > 1]
+            if slots is not None and together:
+                raise MigrationError(
+                    "single slots cannot be changed while the query adapts as a whole",
+                    hint="adapt with scope: slot, freeze the adaptation, or leave the slots out",
+                )
+            plans = self._checked(plan, strategy, None if slots is None else tuple(slots))
+            self._wish = Wish(plans, "user", box_by_box)
+
+    def abort(self, reason: str = "asked for") -> None:
+        """Leads all slots of the change under way, or asked for, back to their old plans with the next batch."""
+        with self._lock:
+            if self._wish is None and not self._under_way:
+                raise MigrationError("no change of plan is under way", hint="only such a change can be aborted")
+            self._wish = None
+            for change in self._under_way:
+                self._obey(change.abort(reason))
+
+    def freeze(self, frozen: bool = True) -> None:
+        """Keeps the loop from changing plans, or lets it again; it goes on watching.
+
+        A change that the loop decided on and that has not begun is not made, and is recorded as refused.
+        """
+        with self._lock:
+            self._settings = replace(self._settings, freeze=frozen)
+            for _, loop in self._loops:
+                loop.settings = replace(loop.settings, freeze=frozen)
+            if frozen and self._wish is not None and self._wish.by in ("loop", "mesh"):
+                self._given_up, self._wish = self._wish, None
+
+    @property
+    def memory(self) -> QueryMemory:
+        """What the loops have learnt; see `recall`."""
+        return {name: loop.memory for name, loop in self._named_loops()}
+
+    def recall(self, memory: QueryMemory) -> None:
+        """Gives the loops what those of an earlier run have learnt; raises an error when it is of another query."""
+        for name, loop in self._named_loops():
+            if name in memory:
+                loop.recall(memory[name])
+
+    def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[Refusal]]:
+        """The plans for a batch, and records of changes that could not be begun."""
+        refused: list[Refusal] = []
+        with self._lock:
+            if self._given_up is not None:
+                plans = {wanted.plan for wanted in self._given_up.plans.values()}
+                refused += [
+                    Refusal(batch, plan, "the query was frozen before it began") for plan in sorted(plans, key=str)
+                ]
+                self._given_up = None
+            scheduled: dict[int, SlotPlan] = {}
+            for switch in self._switches.pop(batch, []):
+                try:
+                    self._require_rest()
+                    scheduled |= self._checked(switch.plan, switch.strategy, switch.slots)
+                except MigrationError as error:
+                    refused.append(Refusal(batch, switch.plan, error.message))
+            if scheduled:
+                self._wish = Wish(scheduled, "schedule")
+            if self._wish is not None:
+                change, instructions = begin(self._wish, self._plans, batch, self._query.graph)
+                self._under_way.append(change)
+                self._obey(instructions)
+                self._wish = None
+            now = tuple(replace(plan, learns=slot in self._triggers) for slot, plan in enumerate(self.plans))
+        return now, refused
+
+    def after(self, facts: BatchFacts, reports: Mapping[int, QueryReport]) -> list[QueryRecord]:
+        """Takes in a batch that was committed; the loop may decide on a change for the next."""
+        with self._lock:
+            # The situation of the batch, before the change under way makes its next move.
+            plans, changing = self.plans, set(self._changing)
+            records = self._progress(facts.batch, reports)
+            for together, loop in self._loops:
+                plan = plans[together[0]].plan
+                if not isinstance(plan, Mesh):
+                    seen = Observation(
+                        facts.batch,
+                        plan,
+                        partial(merged_statistics, [reports[slot] for slot in together]),
+                        facts.seconds,
+                        facts.waiting,
+                        facts.behind,
+                        is_migrating=bool(changing & {*together}),
+                    )
+                    records += self._decisions(loop, seen, together)
+            if self._staging is not None:
+                self._look(facts, reports, self._staging)
+                records += self._mesh_decisions(facts.batch, plans)
+            return records
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _schedule(self, switches: Iterable[Switch]) -> dict[int, list[Switch]]:
+        """The scheduled changes by their batch; refuses one that can never be made."""
+        schedule: dict[int, list[Switch]] = {}
+        for switch in switches:
+            check_plan(switch.plan, self._query.graph, self._query.grouping)
+            self._require_slots(switch.slots)
+            if switch.strategy not in ("auto", *STRATEGIES):
+                raise MigrationError(
+                    f"no migration strategy '{switch.strategy}'", hint=f"one of auto, {', '.join(STRATEGIES)}"
+                )
+            if switch.at_batch < 0:
+                raise MigrationError(f"there is no batch {switch.at_batch} to switch at", hint="batches begin with 0")
+            others = schedule.setdefault(switch.at_batch, [])
+            for other in others:
+                if shared := self._slots_of(switch) & self._slots_of(other):
+                    raise MigrationError(
+                        f"two switches at batch {switch.at_batch}, to '{other.plan}' and to '{switch.plan}'",
+                        detail=f"slot {min(shared)} cannot take both",
+                        hint="leave one of them out, or name different batches",
+                    )
+            others.append(switch)
+        return schedule
+
+    def _named_loops(self) -> list[tuple[str, Loop]]:
+        return [("all" if slots == self._slots else f"slot {slots[0]}", loop) for slots, loop in self._loops]
+
+    def _slots_of(self, switch: Switch) -> set[int]:
+        return set(self._slots if switch.slots is None else switch.slots)
+
+    def _decisions(self, loop: Loop, seen: Observation, slots: tuple[int, ...]) -> list[QueryRecord]:
+        """The decision of a loop on a batch, if there is one; slots that are to migrate do so with the next batch."""
+        decision = loop.observe(seen)
+        if decision is None:
+            return []
+        if decision.action == "migrate" and self._wish is not None and self._wish.by == "user":
+            reason = f"another change was asked for; otherwise: {decision.reason}"
+            decision = replace(decision, action="keep", reason=reason)
+        if decision.action == "migrate" and decision.strategy is not None:
+            chosen = dict.fromkeys(slots, SlotPlan(decision.proposed, decision.strategy))
+            others = self._wish.plans if self._wish is not None else {}
+            self._wish = Wish({**others, **chosen}, "loop")
+        return [DecisionMade(decision, slots)]
+
+    def _look(self, facts: BatchFacts, reports: Mapping[int, QueryReport], staging: Staging) -> None:
+        """Watches the slots, begins a search where one reported its operators, and asks others to do so next time."""
+        for slot, report in reports.items():
+            watch = self._watches[slot]
+            if report.profiles is not None:
+                search = partial(learn_mesh, self._query.graph, report.profiles, facts.batch, report.plan)
+                found = self.searches.begin("routes", search, is_long=True)
+                self._mesh_searches.append(_MeshSearch(slot, report.plan, self._triggers.pop(slot), found))
+            reason = watch.note(report.plan, report.statistics, facts.seconds)
+            if reason is None and staging.is_due(facts.batch + 1) and not watch.is_cooling:
+                reason = f"batch {facts.batch} has passed"
+            if reason is not None:
+                self._triggers[slot] = reason
+
+    def _mesh_decisions(self, batch: int, plans: tuple[SlotPlan, ...]) -> list[QueryRecord]:
+        """Decisions on the meshes that searches have found; slots whose mesh pays take it with the next batch."""
+        ended = [each for each in self._mesh_searches if each.found.is_done]
+        self._mesh_searches = [each for each in self._mesh_searches if each not in ended]
+        records: list[QueryRecord] = []
+        chosen: dict[int, SlotPlan] = {}
+        is_busy = bool(self._under_way) or self._wish is not None
+        for each in ended:
+            learnt, flow = each.found.outcome(), self._watches[each.slot].flow
+            if learnt is None or flow is None or each.plan != plans[each.slot].plan:
+                continue
+            decision = decide_mesh(batch, each.trigger, each.plan, learnt, flow, self._settings, self._criteria)
+            if decision.action == "migrate" and is_busy:
+                reason = f"another change is under way; otherwise: {decision.reason}"
+                decision = replace(decision, action="keep", reason=reason)
+            records.append(DecisionMade(decision, (each.slot,), learnt))
+            if decision.action == "migrate":
+                chosen[each.slot] = SlotPlan(learnt.mesh, "none")
+        if chosen:
+            self._wish = Wish(chosen, "mesh")
+        return records
+
+    def _obey(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Run):
+                self._plans[instruction.slot] = SlotPlan(instruction.plan, instruction.strategy)
+
+    def _progress(self, batch: int, reports: Mapping[int, QueryReport]) -> list[QueryRecord]:
+        """Takes the changes under way one batch further; returns their records."""
+        records: list[QueryRecord] = []
+        for change in self._under_way:
+            instructions, own = change.progress(batch, reports)
+            self._obey(instructions)
+            records += own
+        self._under_way = [change for change in self._under_way if not change.is_over]
+        return records
+
+    @property
+    def _changing(self) -> list[int]:
+        """The slots of the changes under way; where each slot adapts by itself there may be several changes at once."""
+        return sorted(slot for change in self._under_way for slot in change.slots)
+
+    def _require_rest(self) -> None:
+        busy = self._changing or (sorted(self._wish.plans) if self._wish else [])
+        if busy:
+            raise MigrationError(
+                "the query is changing its plan already",
+                detail=f"slots {', '.join(map(str, busy))} are on their way",
+                hint="wait until that has ended, or abort it",
+            )
+
+    def _require_slots(self, slots: tuple[int, ...] | None) -> None:
+        if slots is not None and not slots:
+            raise MigrationError("no slot is named whose plan should change", hint="name some, or leave the slots out")
+        for slot in slots or ():
+            if slot not in self._slots:
+                raise MigrationError(f"there is no slot {slot}", hint=f"slots are 0 to {self._slots[-1]}")
+
+    def _checked(self, plan: Plan, strategy: str, slots: tuple[int, ...] | None) -> dict[int, SlotPlan]:
+        """The new plans of the slots, with a strategy that can serve each."""
+        check_plan(plan, self._query.graph, self._query.grouping)
+        self._require_slots(slots)
+        return {
+            slot: SlotPlan(plan, self._strategy(self._plans[slot].plan, plan, strategy))
+            for slot in (self._slots if slots is None else slots)
+        }
+
+    def _strategy(self, old: Plan, new: Plan, wished: str) -> Strategy:
+        graph = self._query.graph
+        if isinstance(new, Mesh):
+            # A mesh keeps no state but the base rows, so there is nothing to move and nothing to wait for.
+            return "none"
+        if isinstance(old, Mesh):
+            old = mjoin(graph.names)
+        if wished != "auto":
+            check_migration(old, new, graph, wished, self._query.grouping)
+            return next(known for known in STRATEGIES if known == wished)
+        known = self._loops[0][1].view if self._loops else self._criteria.given
+        model = resource_model(graph, known, grouping=self._query.grouping)
+        return self._criteria.pricing(graph, old, new, model)[0].strategy
+
+
+def _loops(
+    query: Query, adapt: Settings | None, criteria: Criteria, slots: tuple[int, ...], searches: Searches
+) -> list[tuple[tuple[int, ...], Loop]]:
+    """The loop over all slots, or one loop for each, with the slots that it observes."""
+    if adapt is None or len(query.graph.names) < 2:
+        return []
+    if adapt.scope == "query":
+        return [(slots, Loop(query, adapt, criteria, searches))]
+    alone = replace(criteria, partitioning=None, budget=replace(criteria.budget, slots=1))
+    return [((slot,), Loop(query, adapt, alone, searches)) for slot in slots]
