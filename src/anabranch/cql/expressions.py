@@ -212,7 +212,7 @@ def _column(cursor: Cursor) -> Expression:
     if cursor.peek().is_symbol("."):
         raise cursor.unsupported(
             "a field inside a nested column cannot be read",
-            "take the field out as a column of its own where the stream is read",
+            "select the field as a column before the stream is registered",
         )
     return ColumnName(first, second, _since(cursor, first.span.start))
 

@@ -15,7 +15,7 @@ from anabranch.place.bottom_up import BottomUp
 from anabranch.place.exhaustive import beta, lemma_1
 from anabranch.place.generate import LinkRanges, transit_stub
 from anabranch.place.hierarchy import Hierarchy, build
-from anabranch.place.planner import Decision, joins_of, leaves_of
+from anabranch.place.planner import Placement, joins_of, leaves_of
 from anabranch.place.run import deploy
 from anabranch.place.top_down import TopDown
 
@@ -223,7 +223,7 @@ def present_time(found: list[Deployed]) -> Outcome:
     return Outcome(columns, tuple(astuple(at) for at in found), draw, verdicts, (note,))
 
 
-def _message_time(hierarchy: Hierarchy, decision: Decision, climbs: bool) -> float:
+def _message_time(hierarchy: Hierarchy, decision: Placement, climbs: bool) -> float:
     """Milliseconds a request is on the way: up from the sink, coordinator by coordinator, and down to the last site.
 
     Top-Down asks the topmost coordinator. Bottom-Up climbs until one sees all that the plan touches.

@@ -1,5 +1,5 @@
 """Planning over a network of sites: join order, placement and operator reuse in one decision.
 
 Seshadri, Kumar, Cooper and Liu, "A Distributed Stream Query Optimization Framework through Integrated Planning and
-Deployment" (IEEE TPDS 2009). The result is a plain value, the `Deployment`; running it on real sites is another room's.
+Deployment" (IEEE TPDS 2009). The result is a value, the `Deployment`; this package does not run it.
 """

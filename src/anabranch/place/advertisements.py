@@ -1,9 +1,9 @@
 """Stream advertisements: which streams a coordinator knows of.
 
-A site advertises the base streams born there and every view that an operator there makes or a sink there receives
-(section 3.1.3 of the paper). Coordinators hand the advertisements of their clusters up, so at level l the coordinator
-of a cluster knows exactly the streams at the sites its members stand for. `Landscape.offers` holds the advertisements
-of the whole network by what they compute; here they are cut to what one cluster sees.
+A site advertises its base streams and every view that an operator there makes or a sink there receives (section 3.1.3
+of the paper). Coordinators pass the advertisements of their clusters up, so at level l the coordinator of a cluster
+knows exactly the streams at the sites that its members represent. `Landscape.offers` has the advertisements of the
+whole network; this module restricts them to one cluster.
 """
 
 from __future__ import annotations
@@ -17,6 +17,6 @@ from anabranch.place.problem import Problem
 
 
 def known_to(problem: Problem, hierarchy: Hierarchy, level: int, cluster: Cluster) -> Problem:
-    """The problem with only the streams advertised within a cluster of a level."""
+    """Restrict a problem to the streams advertised within a cluster of a level."""
     inside = np.isin(hierarchy.representatives(level), cluster.members)
     return replace(problem, offered=tuple(producer for producer in problem.offered if inside[producer.site]))

@@ -1,9 +1,9 @@
 """Bottom-Up (section 3.3) and the Net Present Cost hybrid (section 3.4): plan from the sink's cluster upwards.
 
-At every level the cluster that holds the sink joins what it can see of the query (`V_local`), and hands the result to
-the next level as one stream; the last level that is needed sees everything and delivers to the sink. This prunes join
-orders between near and far streams, so its loss is not bounded. NPC joins at a level only if the estimated net present
-cost of doing so is at most that of waiting, otherwise it leaves the decision to the next level.
+At every level the cluster with the sink joins the relations of the query that it can see (`V_local`), and passes the
+result to the next level as one stream. The last level sees everything and delivers to the sink. This prunes join orders
+between near and far streams, so its loss is not bounded. NPC joins at a level only if the estimated net present cost of
+joining is at most that of waiting; otherwise it leaves the decision to the next level.
 
 The paper leaves open where a local view waits for its partners; here it is sent towards the cluster's coordinator. A
 view whose relations share no predicate is not joined early. A relation counts as local when its source is, or when a
@@ -18,7 +18,7 @@ from itertools import pairwise
 from anabranch.place.advertisements import known_to
 from anabranch.place.hierarchy import Hierarchy
 from anabranch.place.landscape import Landscape, SinkQuery
-from anabranch.place.planner import Decision, decide
+from anabranch.place.planner import Placement, decide
 from anabranch.place.problem import Problem, problem_of
 from anabranch.place.search import Found, Mask, Placed
 from anabranch.place.top_down import Part, descend
@@ -26,23 +26,23 @@ from anabranch.place.top_down import Part, descend
 
 @dataclass(frozen=True)
 class BottomUp:
-    """Joins whatever a level sees as soon as it sees it."""
+    """Joins all relations that a level can see."""
 
     hierarchy: Hierarchy
     name: str = "bottom-up"
 
-    def plan(self, landscape: Landscape, query: SinkQuery) -> Decision:
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Placement:
         return decide(problem_of(landscape, query), self.name, lambda problem: _climb(problem, self.hierarchy, False))
 
 
 @dataclass(frozen=True)
 class NetPresentCost:
-    """Joins at a level only where waiting would not be estimated cheaper."""
+    """Joins at a level only if waiting is not estimated to be cheaper."""
 
     hierarchy: Hierarchy
     name: str = "npc"
 
-    def plan(self, landscape: Landscape, query: SinkQuery) -> Decision:
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Placement:
         return decide(problem_of(landscape, query), self.name, lambda problem: _climb(problem, self.hierarchy, True))
 
 
@@ -78,7 +78,7 @@ def _climb(problem: Problem, hierarchy: Hierarchy, weighing: bool) -> Found | No
 
 
 def _reachable(problem: Problem, made: dict[Mask, Placed]) -> Mask:
-    """The largest set of relations that the streams in sight can supply, without overlap, beside what is made."""
+    """Return the largest set of relations that visible streams supply without overlap, beside the finished parts."""
     start = 0
     for mask in made:
         start |= mask
@@ -89,7 +89,7 @@ def _reachable(problem: Problem, made: dict[Mask, Placed]) -> Mask:
 
 
 def _units(problem: Problem, made: dict[Mask, Placed], view: Mask) -> tuple[Mask, ...]:
-    """The pieces a view is joined from: made parts, then the smallest streams in sight that make up the rest."""
+    """Return the inputs of a view: finished parts, then the smallest visible streams that cover the rest."""
     units = [mask for mask in made if mask & view]
     rest = view
     for mask in units:
@@ -101,7 +101,7 @@ def _units(problem: Problem, made: dict[Mask, Placed], view: Mask) -> tuple[Mask
 
 
 def _exact_cover(rest: Mask, pieces: list[Mask]) -> tuple[Mask, ...] | None:
-    """Disjoint pieces that make up the rest, small ones first, or None."""
+    """Cover the rest with disjoint pieces, small ones first; return None if that is impossible."""
     if not rest:
         return ()
     for position, piece in enumerate(pieces):
@@ -113,7 +113,7 @@ def _exact_cover(rest: Mask, pieces: list[Mask]) -> tuple[Mask, ...] | None:
 
 
 def _components(problem: Problem, local: Mask, made: dict[Mask, Placed]) -> list[Mask]:
-    """The local relations, grouped by what some predicate connects; a made part stays whole."""
+    """Group the local relations by connecting predicates; a finished part stays whole."""
     graph = problem.query.query.graph
     names = graph.names
     groups: list[Mask] = [mask for mask in made if mask & local]
@@ -137,9 +137,9 @@ def _names(names: tuple[str, ...], mask: Mask) -> list[str]:
 
 
 def _future(problem: Problem, hierarchy: Hierarchy, level: int, volume: float) -> float:
-    """The expected cost of carrying a volume at the levels above: the sum of p_i · λ · d_i.
+    """Return the expected cost of carrying a volume at the levels above: the sum of p_i · λ · d_i.
 
-    p_i is the share, of the network not yet in sight, that first comes into sight at level i.
+    p_i is the share of the unseen network that becomes visible at level i.
     """
     sizes = [
         len(hierarchy.sites_under(i, hierarchy.cluster_of(i, problem.sink))) for i in range(level, hierarchy.height + 1)
@@ -153,16 +153,16 @@ def _future(problem: Problem, hierarchy: Hierarchy, level: int, volume: float) -
 
 
 def _remote_volume(problem: Problem, view: Mask) -> float:
-    """The volume of what is still to come, joined as far as predicates allow."""
+    """Return the volume of the remaining relations, joined as far as predicates allow."""
     return sum(problem.bytes[mask] for mask in _components(problem, problem.full & ~view, {}))
 
 
 def _waiting_surely_wins(problem: Problem, hierarchy: Hierarchy, level: int, view: Mask) -> bool:
-    """True when joining now loses whatever the join itself costs, so that no search is needed to know it."""
+    """True if joining now loses even at no cost of the join, so that no search is needed."""
     return not _joining_pays(problem, hierarchy, level, view, 0.0)
 
 
 def _joining_pays(problem: Problem, hierarchy: Hierarchy, level: int, view: Mask, cost: float) -> bool:
-    """The paper's test: the cost of waiting, on the volume of the whole query, is at least the net present cost."""
+    """True if waiting, on the volume of the whole query, costs at least the net present cost (the paper's test)."""
     net_present = cost + _future(problem, hierarchy, level, _remote_volume(problem, view))
     return _future(problem, hierarchy, level, problem.bytes[problem.full]) >= net_present

@@ -1,4 +1,4 @@
-"""Whether what runs computes what was asked: the law of this room, followed from a delivery back to the sources."""
+"""Checks that the running operators compute each query: follows a delivery back to its sources."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from anabranch.place.view import Predicate, Slot, needs
 
 
 def complaints(landscape: Landscape, query: SinkQuery) -> tuple[str, ...]:
-    """Why what runs does not compute the query at its sink; empty when it does.
+    """List the reasons why the running operators do not compute the query; empty if they do.
 
-    The delivery's inputs are followed to the base sources. Every input must be covered by what its producer surely
-    makes, every join must make of its inputs exactly its view, and the delivery's view must be the query's own join
-    graph.
+    Follows the delivery's inputs to the base sources. Every producer must cover the input that reads it, every join
+    must produce exactly its view, and the delivery's view must be the query's join graph.
     """
     found: list[str] = []
     delivery = landscape.operators.get(query.name)
@@ -71,7 +70,7 @@ def _follow(landscape: Landscape, operator: Operator, found: list[str], above: t
 
 
 def _contains(whole: Predicate, part: Predicate) -> bool:
-    """True when the part is the whole predicate, or an equality among some members of a larger one."""
+    """True if the part is the whole predicate, or an equality among some members of it."""
     if not whole.is_equality or not part.is_equality:
         return bool(whole == part)
     members = set(zip(whole.positions, whole.text.split(" = "), strict=True))

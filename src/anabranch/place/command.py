@@ -1,4 +1,4 @@
-"""`anabranch place network.yaml queries.yaml`: plans queries over a network from a shell."""
+"""The command `anabranch place network.yaml queries.yaml`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PICTURES = (".svg", ".png", ".pdf")
 
 
 def add_arguments(commands: Commands) -> None:
-    """Adds `place` to the command; the parsed arguments carry `run`, which returns the exit status."""
+    """Add the command `place`; the parsed arguments have `run`, which returns the exit status."""
     parser = add_command(
         commands,
         "place",
@@ -50,7 +50,7 @@ def add_arguments(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Deploys the queries in order and prints what was decided."""
+    """Plan the queries in order and print their placements."""
     console = Console()
     if arguments.picture is not None and arguments.picture.suffix.lower() not in PICTURES:
         raise SpecError(

@@ -1,7 +1,7 @@
-"""Sites as points of a cost space, so that the distance of two points resembles the cost between the sites.
+"""A cost space: sites as points whose distances approximate the costs between the sites.
 
-Vivaldi (Cox, Dabek, Kaashoek, Li and Morris, HotNets 2003) as a simulation: in every iteration each site measures its
-distance to one other and moves along the error, by less and less. The space is what Relaxation places joins in.
+Simulates Vivaldi (Cox, Dabek, Kaashoek, Li and Morris, HotNets 2003): in every iteration each site measures its
+distance to one other site and moves along the error, by decreasing steps. Relaxation places joins in this space.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class CostSpace:
 
     @cached_property
     def mean_distance(self) -> float:
-        """Of two different sites."""
+        """The mean distance of two different sites."""
         apart = np.linalg.norm(self.positions[:, None] - self.positions[None], axis=2)
         count = len(self.positions)
         return float(apart.sum() / max(1, count * (count - 1)))
 
 
 def embed(topology: Topology, seed: int, dimensions: int = 3, iterations: int = 4000) -> CostSpace:
-    """Coordinates after that many rounds of measuring, all sites moving at once in a round."""
+    """Return the coordinates after a number of rounds; all sites move at once in a round."""
     generator = np.random.default_rng(seed)
     count = len(topology.sites)
     distances = topology.distances(np.arange(count))

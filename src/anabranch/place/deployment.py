@@ -1,7 +1,7 @@
-"""What planning decides about one query, as a plain value of names, texts and numbers that travels as JSON.
+"""The deployment of one query: a value of names, texts and numbers that can be written as JSON.
 
-It says which site runs which sub-plan, which stream flows along which links, which running operators are used as they
-are and which have their filters relaxed. Whoever runs a deployment needs nothing else.
+It names the site of each sub-plan, the links of each flow, the running operators that are reused, and those that are
+relaxed. Running a deployment needs nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PlacedOperator:
-    """An operator to start: where, the sub-plan over the query's relations, and the view it offers."""
+    """An operator to start: its site, its sub-plan over the query's relations, and the view it offers."""
 
     name: str
     site: str
@@ -25,7 +25,7 @@ class PlacedOperator:
 
 @dataclass(frozen=True)
 class Flow:
-    """A stream from a producer to a consumer along links, in bytes a second; `keeps` is the filter at the producer."""
+    """A stream from a producer to a consumer along links, in bytes per second; `keeps` filters at the producer."""
 
     producer: str
     consumer: str
@@ -45,7 +45,7 @@ class Relaxation:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A query's plan and its places; `cost` is what it adds to the network usage, relaxing included."""
+    """A query's plan and its sites; `cost` is what it adds to the network usage, including relaxed operators."""
 
     query: str
     sink: str
@@ -65,7 +65,7 @@ class Deployment:
 
     @classmethod
     def from_json(cls, text: str) -> Deployment:
-        """The deployment that `to_json` wrote."""
+        """Read a deployment that `to_json` wrote."""
         entry: dict[str, Any] = json.loads(text)
         entry["operators"] = tuple(
             PlacedOperator(**{**one, "predicates": tuple(one["predicates"]), "inputs": tuple(one["inputs"])})

@@ -2,8 +2,8 @@
 
 One transit domain; every transit node carries some stub domains; a stub hangs on its transit node by one link. The
 paper's standard network, four transit nodes with four stubs of eight nodes each, has 4 + 4 * 4 * 8 = 132 nodes (it is
-called a 128-node network there). Links inside a stub are cheap, those between transit nodes dear; the ranges are the
-caller's.
+called a 128-node network there). Links inside a stub are cheap, those between transit nodes are expensive; the caller
+gives the ranges.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anabranch.place.topology import Link, Site, Topology
 
 @dataclass(frozen=True)
 class LinkRanges:
-    """Uniform ranges of link costs in milliseconds, and the bandwidths of links in bytes a second."""
+    """Uniform ranges of link costs in milliseconds, and bandwidths in bytes per second."""
 
     stub: tuple[float, float] = (1.0, 5.0)
     access: tuple[float, float] = (5.0, 15.0)
@@ -56,7 +56,7 @@ def transit_stub(size: int, seed: int, ranges: LinkRanges = USUAL_RANGES, site: 
 
 
 def _domain(names: list[str], random: Random, costs: tuple[float, float], bandwidth: float) -> list[Link]:
-    """A random tree over the names, and half as many links again where there is room."""
+    """Generate a random tree over the names, plus half as many further links where possible."""
     pairs = {(random.randrange(index), index) for index in range(1, len(names))}
     room = len(names) * (len(names) - 1) // 2
     wanted = min(room, len(pairs) + len(names) // 2)

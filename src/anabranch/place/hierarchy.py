@@ -1,8 +1,8 @@
-"""Virtual hierarchies of clusters (section 3.1 of the paper), by which planners see the network coarsely.
+"""Virtual hierarchies of clusters (section 3.1 of the paper): the planners' coarse view of the network.
 
-Level 1 clusters all sites, each level above clusters the coordinators of the one below, until one cluster is left; no
-cluster has more than `max_cs` members. At level l a site is *represented* by the coordinator that stands for it there,
-and Theorem 1 bounds what that costs: the distance of two sites is at most the distance of their representatives plus
+Level 1 clusters all sites; each level above clusters the coordinators of the level below, until one cluster is left. No
+cluster has more than `max_cs` members. At level l a coordinator *represents* each site, and Theorem 1 bounds the error:
+the distance of two sites is at most the distance of their representatives plus
 twice the sum of the widest clusters below l. Clusters come from k-means over distances to landmark sites.
 """
 
@@ -20,12 +20,12 @@ from anabranch.errors import TopologyError
 from anabranch.place.topology import Floats, Indices, Topology
 
 LANDMARKS = 48
-"""Sites that others are located by; more of them made no tighter clusters on networks of 10,000 sites."""
+"""The number of landmark sites; more did not tighten clusters on networks of 10,000 sites."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Members at one level, by site position, and the member that stands for all of them one level up."""
+    """Members at one level, by site position, and the member that represents them one level up."""
 
     members: tuple[int, ...]
     coordinator: int
@@ -49,7 +49,7 @@ class Hierarchy:
 
     @cached_property
     def _representatives(self) -> tuple[Indices, ...]:
-        """For every level, the member of that level that stands for each site."""
+        """For every level, the member of that level that represents each site."""
         current = np.arange(len(self.topology.sites))
         found = [current]
         for clusters in self.levels[:-1]:
@@ -59,7 +59,7 @@ class Hierarchy:
         return tuple(found)
 
     def representatives(self, level: int) -> Indices:
-        """Who stands for each site among the members of a level; at level 1 everyone stands for itself."""
+        """Return the representative of each site at a level; at level 1 each site represents itself."""
         return self._representatives[level - 1]
 
     @cached_property
@@ -69,7 +69,7 @@ class Hierarchy:
         )
 
     def cluster_of(self, level: int, site: int) -> Cluster:
-        """The cluster at a level in which a site is represented."""
+        """Return the cluster at a level in which a site is represented."""
         return self._by_member[level - 1][int(self.representatives(level)[site])]
 
     @cached_property
@@ -77,11 +77,11 @@ class Hierarchy:
         return tuple({cluster.coordinator: cluster for cluster in clusters} for clusters in self.levels)
 
     def below(self, level: int, member: int) -> Cluster:
-        """The cluster at the level below that a member of this level coordinates."""
+        """Return the cluster at the level below that a member of this level coordinates."""
         return self._by_coordinator[level - 2][member]
 
     def sites_under(self, level: int, cluster: Cluster) -> Indices:
-        """All sites that the members of a cluster stand for."""
+        """Return all sites that the members of a cluster represent."""
         return np.flatnonzero(np.isin(self.representatives(level), cluster.members))
 
     @cached_property
@@ -92,24 +92,24 @@ class Hierarchy:
         )
 
     def estimate(self, level: int, left: int, right: int) -> float:
-        """The distance of two sites as seen at a level."""
+        """Return the distance of two sites as seen at a level."""
         seen = self.representatives(level)
         return self.topology.distance(int(seen[left]), int(seen[right]))
 
     def slack(self, level: int) -> float:
-        """By how much an estimate at a level may be wrong (Theorem 1)."""
+        """Return the largest error of an estimate at a level (Theorem 1)."""
         return 2.0 * sum(self.widths[: level - 1])
 
 
 def build(topology: Topology, max_cs: int, seed: int = 0) -> Hierarchy:
-    """The hierarchy of a network with at most `max_cs` members a cluster."""
+    """Build the hierarchy of a network with at most `max_cs` members per cluster."""
     if max_cs < 2:
-        raise TopologyError(f"clusters of at most {max_cs} sites make no hierarchy", hint="use a max_cs of at least 2")
+        raise TopologyError(f"max_cs is {max_cs}", hint="use a max_cs of at least 2")
     return _raise_levels(topology, max_cs, _clusters(topology, np.arange(len(topology.sites)), max_cs, seed), seed)
 
 
 def zones(topology: Topology, count: int, seed: int = 0) -> Hierarchy:
-    """Two levels: the network in `count` zones of whatever size, and their coordinators above."""
+    """Build two levels: the network in `count` zones of any size, and their coordinators above."""
     everyone = np.arange(len(topology.sites))
     labels = _labels(_located(topology, everyone), min(count, len(everyone)), seed)
     groups = [everyone[labels == label] for label in np.unique(labels)]
@@ -118,10 +118,10 @@ def zones(topology: Topology, count: int, seed: int = 0) -> Hierarchy:
 
 
 def join(hierarchy: Hierarchy, topology: Topology, seed: int = 0) -> Hierarchy:
-    """The hierarchy after the last site of the topology has come.
+    """Add the last site of the topology to the hierarchy.
 
-    The request walks down from the top, at each level to the member closest to the newcomer (section 3.1.2). Only a
-    cluster that overflows is split, and only the levels above it are built again.
+    The request descends from the top, at each level to the member closest to the new site (section 3.1.2). Only a
+    cluster that overflows is split, and only the levels above it are rebuilt.
     """
     newcomer = len(topology.sites) - 1
     distances = topology.distances([newcomer])[0]
@@ -139,10 +139,10 @@ def join(hierarchy: Hierarchy, topology: Topology, seed: int = 0) -> Hierarchy:
 
 
 def leave(hierarchy: Hierarchy, topology: Topology, gone: int, seed: int = 0) -> Hierarchy:
-    """The hierarchy after the site at a position has left, or failed as coordinator, and the others have closed up.
+    """Remove the site at a position from the hierarchy; higher positions move down by one.
 
-    The cluster keeps its remaining members; if it lost its coordinator, the member closest to all the others takes over
-    (every member knows the distances in its cluster, so each can serve as the backup).
+    The cluster keeps its remaining members; if it lost its coordinator, the member closest to all others takes over
+    (every member knows the distances in its cluster, so each can take over).
     """
     lowest = []
     for cluster in hierarchy.levels[0]:
@@ -162,7 +162,7 @@ def _raise_levels(topology: Topology, max_cs: int, lowest: tuple[Cluster, ...], 
 
 
 def _clusters(topology: Topology, members: Indices, max_cs: int, seed: int) -> tuple[Cluster, ...]:
-    """Groups of near members, none larger than `max_cs`; a group that is too large is divided again."""
+    """Cluster near members into groups of at most `max_cs`; a larger group is divided again."""
     if len(members) <= max_cs:
         return (Cluster(tuple(int(m) for m in members), _medoid(topology, members)),)
     where = _located(topology, members)
@@ -183,7 +183,7 @@ def _labels(where: Floats, count: int, seed: int) -> Indices:
 
 
 def _located(topology: Topology, members: Indices) -> Floats:
-    """Every member by its distances to landmarks, each landmark the member farthest from those before it."""
+    """Locate every member by its distances to landmarks, each the member farthest from the previous ones."""
     if len(members) <= LANDMARKS:
         return topology.between(members, members)
     columns = [topology.between(members[:1], members)[0]]

@@ -1,9 +1,9 @@
-"""The optimum a second time, as an integer program: an oracle for small cases that shares no search code with the rest.
+"""The optimum as an integer program: an oracle for small cases that shares no search code with the planners.
 
-Variables: a join of two subsets at a site (0/1), a subset made at one site and brought to another (0/1), a running
-stream used (0/1). What is brought must be made or used at its origin; a join needs both its inputs brought to its
-site; the whole query is brought to the sink. Capacities and bandwidths are rows of the program. With K relations and N
-sites there are about 3^K·N + 2^K·N² variables, so some ten sites and four relations are its reach.
+Variables (0/1): a join of two subsets at a site; a subset shipped from one site to another; a running stream used. A
+shipped subset must be produced or used at its origin; a join needs both inputs shipped to its site; the whole query is
+shipped to the sink. Capacities and bandwidths are rows of the program. With K relations and N sites there are about
+3^K·N + 2^K·N² variables, so it serves about ten sites and four relations.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from anabranch.place.landscape import Landscape, SinkQuery
-from anabranch.place.planner import Decision, decide
+from anabranch.place.planner import Placement, decide
 from anabranch.place.problem import Problem, problem_of
 from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Split, Take, split_of
 
 
 @dataclass(frozen=True)
 class IntegerProgram:
-    """Every plan at every site, solved by HiGHS."""
+    """Searches every plan at every site, by HiGHS."""
 
     name: str = "integer-program"
 
-    def plan(self, landscape: Landscape, query: SinkQuery) -> Decision:
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Placement:
         return decide(problem_of(landscape, query), self.name, solve)
 
 
 def solve(problem: Problem) -> Found | None:
-    """The cheapest plan within the capacities, or None when there is none."""
+    """Return the cheapest plan within the capacities, or None."""
     model = _Model(problem)
     result = milp(
         np.array(model.costs),
@@ -124,7 +124,7 @@ class _Model:
         return LinearConstraint(matrix, [low for _, low, _ in self._rows], [high for _, _, high in self._rows])
 
     def read(self, chosen: np.ndarray, mask: Mask, end: int) -> Placed:
-        """The plan that the chosen variables describe."""
+        """Return the plan that the chosen variables describe."""
         origin = next(o for o in self._sites if chosen[self._brings[mask, o, end]])
         used: list[Producer] = [p for v, p in self._uses if chosen[v] and p.mask == mask and p.site == origin]
         if used:
@@ -136,7 +136,7 @@ class _Model:
 
 
 def _every_split(full: Mask) -> list[Split]:
-    """Every pair of disjoint, non-empty subsets."""
+    """Yield every pair of disjoint, non-empty subsets."""
     return [
         split_of(left, right)
         for left in range(1, full + 1)

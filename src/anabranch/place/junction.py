@@ -1,12 +1,12 @@
-"""A planner of our own: a few good sites, all join orders over them, then every join to its best site.
+"""Junction, our own planner: all join orders over a few good sites, then each join moves to its best site.
 
-Where shortest paths from two sources towards the rest of the query meet, a join can shrink two streams into one; such
-*junctions* are few. First the best site for the whole query is found, then for each pair of sources the site at which
-joining them on the way there costs least; a large stream need not move at all, so its own site is one too. All join
-trees and all running streams are searched over the most promising of these sites, and at last each join moves, in turn,
-to the site that is best given its neighbours. The next round searches the sites where joins have come to rest together
-with sites not tried yet, until there are none. A round over m sites takes (2K-3)!!·m^(K-1) plans, plus N for each
-junction looked for and each move; no hierarchy is needed.
+Where the shortest paths from two sources towards the rest of the query meet, a join can shrink two streams into one.
+Such *junctions* are few. The planner first finds the best site for the whole query, then for each pair of sources the
+cheapest site for joining them on the way there. The site of a source counts too, because a large stream need not move.
+It searches all join trees and running streams over the most promising of these sites; then each join moves in turn to
+the best site given its neighbours. The next round searches the current sites of the joins together with untried sites,
+until there are none. A round over m sites takes (2K-3)!!·m^(K-1) plans, plus N for each junction and each move; no
+hierarchy is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import combinations
 import numpy as np
 
 from anabranch.place.landscape import Landscape, SinkQuery
-from anabranch.place.planner import Decision, cost_of, decide, joins_of
+from anabranch.place.planner import Placement, cost_of, decide, joins_of
 from anabranch.place.problem import Problem, problem_of
 from anabranch.place.search import Found, Mask, Placed, Producer, Take, search
 from anabranch.place.top_down import site_of
@@ -27,12 +27,12 @@ from anabranch.place.topology import Floats
 
 @dataclass(frozen=True)
 class Junction:
-    """Searches over at most so many sites in a round."""
+    """Searches over a limited number of sites per round."""
 
     most: int = 5
     name: str = "junction"
 
-    def plan(self, landscape: Landscape, query: SinkQuery) -> Decision:
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Placement:
         return decide(problem_of(landscape, query), self.name, lambda problem: _choose(problem, self.most))
 
 
@@ -65,7 +65,7 @@ def _choose(problem: Problem, most: int) -> Found | None:
 
 
 def _junctions(problem: Problem) -> tuple[list[int], int]:
-    """Sites at which something may meet, most promising first, and how many evaluations finding them took."""
+    """Return the junction sites, most promising first, and the number of evaluations made to find them."""
     topology = problem.landscape.topology
     count = len(topology.sites)
     sources = _cheapest(problem, [0.0] * count)
@@ -94,7 +94,7 @@ def _junctions(problem: Problem) -> tuple[list[int], int]:
 
 
 def _cheapest(problem: Problem, distances: Sequence[float] | Floats) -> dict[Mask, Producer]:
-    """For each set of relations the stream that is cheapest to bring over those distances."""
+    """Return, for each set of relations, the stream that is cheapest to ship over those distances."""
     found: dict[Mask, tuple[float, str, Producer]] = {}
     for producer in problem.producers:
         cost = producer.price + problem.bytes[producer.mask] * float(distances[producer.site])
@@ -119,7 +119,7 @@ class _Moving:
             plan = moved
 
     def _move(self, plan: Placed, end: int) -> Placed:
-        """The plan with every join, inputs first, at the site that is best for it; `end` is where the result goes."""
+        """Move every join, inputs first, to its best site; `end` is the destination of the result."""
         if isinstance(plan, Take):
             return self._nearest(plan, end)
         plan = replace(plan, left=self._move(plan.left, plan.site), right=self._move(plan.right, plan.site))

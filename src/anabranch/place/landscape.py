@@ -1,10 +1,10 @@
-"""Everything that runs in the network: base sources, joins and deliveries, and the streams that flow between them.
+"""Everything that runs in the network: base sources, joins and deliveries, and the streams between them.
 
-A landscape is immutable; deploying a query gives a new one, so a refused query leaves the deployments so far unharmed.
-An operator with no input is a base source, with two a join, with one a delivery to a sink. An input names its producer
-and the view it takes of it; what the producer makes beyond that view stays behind, at the producer, in a telescoping
-filter. The cost of a landscape is the sum over all inputs of bytes a second times distance. What sites and links still
-have to give (`free`, `room`) follows from what runs.
+A landscape is immutable; deploying a query returns a new one, so a refused query changes nothing. An operator without
+input is a base source, with two inputs a join, with one a delivery to a sink. An input names its producer and the view
+that it takes; a telescoping filter at the producer removes the rest. The cost of a landscape is the sum over all inputs
+of bytes per second times distance. The free capacity of sites and links (`free`, `room`) follows from the running
+operators.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from anabranch.place.view import View, base_view
 from anabranch.plan.query import Query
 
 SLACK = 1e-9
-"""By what share a limit may be passed: sums of the same loads in another order differ in their last digits."""
+"""The tolerance of a limit: sums of equal loads in different orders differ in their last digits."""
 
 
 @dataclass(frozen=True)
 class SinkQuery:
-    """A query and the site that wants its results."""
+    """A query and the site that receives its results."""
 
     name: str
     query: Query
@@ -39,7 +39,7 @@ class SinkQuery:
 
 @dataclass(frozen=True)
 class Input:
-    """What an operator takes of a producer; slot i of the view becomes slot `slots[i]` of the operator's own view."""
+    """The view that an operator takes from a producer; its slot i becomes slot `slots[i]` of the operator's view."""
 
     producer: str
     view: View
@@ -49,7 +49,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Operator:
-    """A running operator at a site (by position), and the view it offers to everyone."""
+    """A running operator at a site (by position), and the view that it offers."""
 
     name: str
     site: int
@@ -71,7 +71,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Widening:
-    """Operators with wider views, and for each flow that grows the extra bytes a second, its origin and its end."""
+    """Operators with wider views, and for each growing flow its extra bytes per second, origin and end."""
 
     operators: Mapping[str, Operator]
     flows: tuple[tuple[float, int, int], ...]
@@ -88,11 +88,11 @@ class Landscape:
 
     @cached_property
     def cost(self) -> float:
-        """Network usage: bytes a second times distance, over all flows."""
+        """The network usage: bytes per second times distance, over all flows."""
         return self.cost_into(self.operators)
 
     def cost_into(self, names: Iterable[str]) -> float:
-        """The network usage of the flows into some operators; those that do not run have none."""
+        """Return the network usage of the flows into some operators; operators that do not run have none."""
         running = (self.operators[name] for name in names if name in self.operators)
         return sum(
             taken.bytes * self.topology.distance(self.operators[taken.producer].site, operator.site)
@@ -109,7 +109,7 @@ class Landscape:
         return {signature: tuple(several) for signature, several in found.items()}
 
     def load(self, operator: Operator) -> Load:
-        """What an operator needs of its site; only joins need anything."""
+        """Return the CPU and memory that an operator needs; only joins need any."""
         if not operator.is_join:
             return NOTHING
         left, right = ((taken.view, taken.slots) for taken in operator.inputs)
@@ -117,7 +117,7 @@ class Landscape:
 
     @cached_property
     def free(self) -> tuple[Floats, Floats]:
-        """CPU and memory that each site has left; below 0 where more is asked than there is."""
+        """The free CPU and memory of each site; negative if it is overloaded."""
         cpu = np.array([site.cpu for site in self.topology.sites])
         memory = np.array([site.memory for site in self.topology.sites])
         for operator in self.operators.values():
@@ -128,14 +128,14 @@ class Landscape:
         return cpu, memory
 
     def sites_for(self, extra: Load) -> npt.NDArray[np.bool_]:
-        """For each site whether it can take on more."""
+        """Return for each site whether it can take a further load."""
         cpu, memory = self.free
         fits: npt.NDArray[np.bool_] = (extra.cpu <= cpu + SLACK * cpu) & (extra.memory <= memory + SLACK * memory)
         return fits
 
     @cached_property
     def overloaded_sites(self) -> tuple[int, ...]:
-        """The sites that are asked for more than they have."""
+        """The overloaded sites."""
         if not self.topology.has_limited_sites:
             return ()
         cpu, memory = self.free
@@ -148,7 +148,7 @@ class Landscape:
 
     @cached_property
     def traffic(self) -> Floats:
-        """Bytes a second over each link, in the order of `Topology.pairs`."""
+        """The bytes per second over each link, in the order of `Topology.pairs`."""
         found = np.zeros(len(self.topology.pairs))
         for operator in self.operators.values():
             for taken in operator.inputs:
@@ -157,13 +157,13 @@ class Landscape:
 
     @cached_property
     def overloaded_links(self) -> tuple[int, ...]:
-        """The links that are asked to carry more than they can, as places in `Topology.pairs`."""
+        """The overloaded links, as positions in `Topology.pairs`."""
         if not self.topology.has_limited_links:
             return ()
         return tuple(int(one) for one in np.flatnonzero(self.traffic > self.topology.bandwidths * (1 + SLACK)))
 
     def room(self, ends: Sequence[int] | Indices) -> Floats:
-        """Bytes a second that still fit on the way from every site to each end, one row an end."""
+        """Return the bytes per second that still fit on the path from every site to each end, one row per end."""
         missing = [int(end) for end in ends if int(end) not in self._rooms]
         if missing:
             rows = self.topology.narrowest(self.topology.bandwidths * (1 + SLACK) - self.traffic, missing)
@@ -175,9 +175,9 @@ class Landscape:
         return {}
 
     def relaxed(self, name: str, wanted: View) -> Widening | None:
-        """The operators to change so that one of them covers a view, and how much wider the flows between them get.
+        """Widen operators so that one of them covers a view; also return the growth of the flows between them.
 
-        A delivery is offered as it is: nobody changes what another sink receives. Base sources cover everything.
+        A delivery is never changed: another sink receives it. Base sources cover everything.
         """
         changed: dict[str, Operator] = {}
         flows: list[tuple[float, int, int]] = []
@@ -207,20 +207,20 @@ class Landscape:
         return True
 
     def with_operators(self, operators: Iterable[Operator], query: SinkQuery | None = None) -> Landscape:
-        """The landscape with operators added or replaced by name."""
+        """Return the landscape with operators added or replaced by name."""
         named = {**self.operators, **{operator.name: operator for operator in operators}}
         queries = self.queries if query is None else {**self.queries, query.name: query}
         return replace(self, operators=named, queries=queries)
 
 
 def bare(topology: Topology, statistics: Statistics, schemas: Mapping[str, Iterable[str]]) -> Landscape:
-    """A network in which nothing runs but the base sources; `schemas` gives the columns of each stream."""
+    """Return a network with its base sources only; `schemas` gives the columns of each stream."""
     sources = {}
     for stream, columns in schemas.items():
         name = stream.lower()
         site = statistics.stream(name).site
         if site not in topology.positions:
-            raise TopologyError(f"stream '{name}' is born at unknown site '{site}'", hint="check it against 'sites'")
+            raise TopologyError(f"stream '{name}' has unknown site '{site}'", hint="check it against 'sites'")
         sources[f"@{name}"] = Operator(f"@{name}", topology.position(site), base_view(name, columns), ())
     return Landscape(topology, statistics, sources)
 

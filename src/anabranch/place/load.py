@@ -1,4 +1,4 @@
-"""What a join asks of its site, by the engine's own cost model.
+"""The CPU and memory that a join needs at its site, by the engine's cost model.
 
 A site runs a join of two streams that arrive as whole rows, so each input is a base state there even when it was joined
 elsewhere: `cost.resources` prices it as a query of two relations, with the unit costs of the network's statistics
@@ -22,14 +22,14 @@ from anabranch.place.view import View
 from anabranch.plan.physical import JoinNode, Leaf
 
 Side: TypeAlias = tuple[View, tuple[int, ...]]
-"""An input of a join, and the slots of the join's own view that those of the input become."""
+"""An input of a join, and the slot of the join's view for each slot of the input."""
 
 _JOIN = JoinNode((Leaf("left"), Leaf("right")))
 
 
 @dataclass(frozen=True)
 class Load:
-    """CPU in seconds of work a second, and memory in bytes."""
+    """CPU in seconds of work per second, and memory in bytes."""
 
     cpu: float = 0.0
     memory: float = 0.0
@@ -43,7 +43,7 @@ NOTHING = Load()
 
 @lru_cache(maxsize=1 << 16)
 def join_load(left: Side, right: Side, output: View, statistics: Statistics) -> Load:
-    """What a join of two streams needs."""
+    """Return the load of a join of two streams."""
     sides = (left, right)
     rates = [view.rate(statistics) for view, _ in sides]
     windows = [max(view.shortest_range, SHORTEST_WINDOW) for view, _ in sides]
@@ -72,5 +72,5 @@ def join_load(left: Side, right: Side, output: View, statistics: Statistics) -> 
 
 
 def carried_bytes(inputs: Sequence[View], statistics: Statistics) -> float:
-    """The bytes of the rows that a join holds, which travel when it moves; its indexes are built anew."""
+    """Return the bytes of the rows that a join holds, which must move with it; its indexes are rebuilt."""
     return sum(view.rate(statistics) * view.shortest_range * view.width(statistics) for view in inputs)

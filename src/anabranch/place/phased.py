@@ -1,4 +1,4 @@
-"""The phased competitors: choose the join order first, by result sizes alone, and the places afterwards.
+"""The phased competitors: choose the join order first, by result sizes alone, and the sites afterwards.
 
 *Plan-then-deploy* places the fixed order optimally. *In-network* (Ahmad and Cetintemel, VLDB 2004) places it zone by
 zone: joins are assigned to zones one after another, inputs first, each to the zone that looks best for it alone; then
@@ -20,26 +20,26 @@ import numpy as np
 from anabranch.place.coordinates import CostSpace
 from anabranch.place.hierarchy import Hierarchy
 from anabranch.place.landscape import Landscape, SinkQuery
-from anabranch.place.planner import Decision, cost_of, decide
+from anabranch.place.planner import Placement, cost_of, decide
 from anabranch.place.problem import Problem, problem_of
 from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Space, Split, Take, search, split_of
 from anabranch.place.top_down import Part, descend
 from anabranch.place.topology import Floats
 
 RADIUS = 0.25
-"""How near a running stream must be to be used by Relaxation, as a share of the mean distance of two sites."""
+"""The radius within which Relaxation reuses a running stream, as a share of the mean distance of two sites."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """A join order fixed before placement: its joins, and the number of orders it was chosen from."""
+    """A join order fixed before placement: its joins, and the number of orders considered."""
 
     splits: frozenset[Split]
     considered: int
 
 
 def order_by_size(problem: Problem) -> Order:
-    """The tree with the least total volume of intermediate results, whatever the network looks like."""
+    """Return the tree with the least total volume of intermediate results, regardless of the network."""
     best: dict[Mask, tuple[float, frozenset[Split]]] = {}
     trees: dict[Mask, int] = {}
     for mask in range(1, problem.full + 1):
@@ -69,7 +69,7 @@ class PlanThenDeploy:
     relaxing: bool = True
     reusing: bool = True
 
-    def plan(self, landscape: Landscape, query: SinkQuery) -> Decision:
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Placement:
         def choose(problem: Problem) -> Found | None:
             order = order_by_size(problem)
             sites = np.arange(len(problem.landscape.topology.sites))
@@ -87,7 +87,7 @@ class InNetwork:
     relaxing: bool = True
     divides_optimally: bool = False
 
-    def plan(self, landscape: Landscape, query: SinkQuery) -> Decision:
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Placement:
         def choose(problem: Problem) -> Found | None:
             order = order_by_size(problem)
             part = Part(problem.units, {}, problem.sink)
@@ -98,9 +98,9 @@ class InNetwork:
 
 
 def one_by_one(space: Space) -> Found | None:
-    """A fixed order over some sites, inputs first, each join where bringing its inputs and sending its result is least.
+    """Place a fixed order, inputs first, each join where shipping its inputs and its result costs least.
 
-    Where a result goes next is not known yet, so it is taken to go straight to the destination.
+    The next site of a result is not known yet, so it is assumed to go straight to the destination.
     """
     assert space.splits is not None
     halves = {left | right: (left, right) for left, right in space.splits}
@@ -111,7 +111,7 @@ def one_by_one(space: Space) -> Found | None:
     looked = 0
 
     def best(mask: Mask) -> tuple[float, Placed] | None:
-        """A cheap way to have a set of relations, and its cost without that of the way to the destination."""
+        """Return a cheap plan for a set of relations, and its cost without shipping the result."""
         nonlocal looked
         options: list[tuple[float, float, Placed]] = []
         for producer in (p for p in space.producers if p.mask == mask):
@@ -154,7 +154,7 @@ class Relaxation:
     reusing: bool = True
     radius: float = RADIUS
 
-    def plan(self, landscape: Landscape, query: SinkQuery) -> Decision:
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Placement:
         problem = problem_of(landscape, query, self.relaxing, self.reusing)
         return decide(problem, self.name, lambda tried: _settle(tried, self.space, self.radius))
 
@@ -176,7 +176,7 @@ def _settle(problem: Problem, space: CostSpace, radius: float) -> Found | None:
 def _relax(
     problem: Problem, space: CostSpace, halves: dict[Mask, Split], sources: dict[Mask, Producer]
 ) -> tuple[dict[Mask, Floats], int]:
-    """Coordinates of every join once the springs are at rest; a spring is as strong as its stream is large."""
+    """Return the coordinates of every join at rest; a spring is as strong as its stream is large."""
     where = {mask: space.positions[producer.site] for mask, producer in sources.items()}
     sink = space.positions[problem.sink]
     middle = np.mean([*where.values(), sink], axis=0)
@@ -199,7 +199,7 @@ def _relax(
 
 @dataclass(frozen=True)
 class _Resting:
-    """Joins at rest in the cost space, to be put at sites."""
+    """Joins at rest in the cost space, to be moved to sites."""
 
     problem: Problem
     space: CostSpace
@@ -209,7 +209,7 @@ class _Resting:
     radius: float
 
     def plan(self, mask: Mask) -> Placed | None:
-        """The plan at the sites nearest to the joins' coordinates, or a running stream where one is near enough."""
+        """Return the plan at the sites nearest to the joins' coordinates, with running streams that are near enough."""
         if mask in self.sources:
             return Take(self.sources[mask])
         positions, place = self.space.positions, self.where[mask]

@@ -1,8 +1,8 @@
-"""A picture of a network at work: sites, links as thick as their traffic, operators where they run, what is shared.
+"""A picture of a network: sites, links as thick as their traffic, operators at their sites, shared operators.
 
-Sites that only pass data on are small and unnamed, so that a hundred of them stay readable; every site that is a
-source, a sink or runs a join is named and drawn large. Names keep out of each other's way as far as four places around
-a site allow. A link that has less than a fifth of its bandwidth left is red. Needs matplotlib.
+Sites that only forward data are small and unnamed, so that a hundred of them stay readable; a site that is a source, a
+sink or runs a join is named and drawn large. Each name takes the best of four positions around its site. A link that
+has less than a fifth of its bandwidth left is red. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WIDTH, HEIGHT = 14.0, 11.0
 
 
 def save(landscape: Landscape, path: Path, title: str) -> None:
-    """Draws the landscape into a file whose suffix says how."""
+    """Draw the landscape into a file; the suffix is the format."""
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     draw(landscape, figure, title)
     # Without a date the same landscape gives the same file.
@@ -32,7 +32,7 @@ def save(landscape: Landscape, path: Path, title: str) -> None:
 
 
 def draw(landscape: Landscape, figure: Figure, title: str) -> None:
-    """Fills a figure with the network."""
+    """Draw the network into a figure."""
     topology = landscape.topology
     places = _layout(landscape)
     axes = figure.subplots()
@@ -105,7 +105,7 @@ def draw(landscape: Landscape, figure: Figure, title: str) -> None:
 
 
 def _offsets(texts: dict[int, str], places: np.ndarray, marked: list[int]) -> dict[int, tuple[int, int]]:
-    """Where each name goes beside its site: the first of four places that covers the least of others and of sites."""
+    """Choose for each name the position beside its site that overlaps least with other names and sites."""
     span = np.ptp(places, axis=0)
     points = (places - places.min(axis=0)) / np.where(span > 0, span, 1.0) * (65 * WIDTH, 65 * HEIGHT)
     taken: list[tuple[float, float, float, float]] = [(x - 6, y - 6, x + 6, y + 6) for x, y in points[marked]]
@@ -130,7 +130,7 @@ def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, 
 
 
 def _layout(landscape: Landscape) -> np.ndarray:
-    """Places such that near sites are near, the same every time."""
+    """Compute a deterministic layout in which near sites are near."""
     topology = landscape.topology
     everyone = np.arange(len(topology.sites))
     distances = topology.distances(everyone)

@@ -1,11 +1,11 @@
-"""What all planners share: the protocol they answer by, and how an answer is committed.
+"""The planner protocol, and committing a planner's choice within the limits of sites and links.
 
-A planner chooses a plan from a `Problem`; `decide` turns the choice into operators and flows, charges it, and respects
-what sites and links can take. A join that alone does not fit a site is never offered there, nor a flow that alone does
-not fit through its links where a planner sees real sites. What only together overloads a site or a link is found on
-committing; then the choice is made again with one of the causes banned, cheapest alternatives first. With a planner
-that sees every plan this branch-and-bound ends at the optimum under the limits. A planner that sees less may run out
-of choices; then all sites are searched for it, so that a query is refused only if nothing was found at all.
+A planner chooses a plan from a `Problem`; `decide` turns the choice into operators and flows and computes its cost. A
+join is never offered at a site that it does not fit on its own, nor, where a planner sees real sites, a flow on links
+that it does not fit on its own. Several choices together may overload a site or a link; committing detects that, and
+the planner chooses again with one of the causes banned, cheapest alternatives first. With a planner that sees every
+plan, this branch-and-bound ends at the optimum within the limits. A planner that sees less may run out of choices; then
+all sites are searched for it, so that a query is refused only if that search also finds nothing.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from anabranch.place.problem import Bans, Problem
 from anabranch.place.search import Found, JoinAt, Mask, Placed, Take, search, split_of
 
 MOST_ATTEMPTS = 500
-"""Choices tried for one query before its limits are called impossible to meet."""
+"""The most choices tried for one query before it is refused."""
 
 MOST_SITES_SEARCHED = 2000
-"""On larger networks all sites are not searched for a planner that has run out of choices."""
+"""The largest network in which all sites are searched for a planner that has run out of choices."""
 
 
 class Planner(Protocol):
-    """Chooses a plan and its places for one more query, given all that runs already."""
+    """Chooses a plan and its sites for one more query, given the running operators."""
 
     @property
     def name(self) -> str: ...
 
-    def plan(self, landscape: Landscape, query: SinkQuery) -> Decision: ...
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Placement: ...
 
 
 @dataclass(frozen=True)
-class Decision:
-    """A deployment, the landscape with it in place, and the plan as a value."""
+class Placement:
+    """The placement of one query: its deployment, the resulting landscape, and the plan as a value."""
 
     deployment: Deployment
     landscape: Landscape
@@ -52,8 +52,8 @@ class Decision:
 Choose: TypeAlias = Callable[[Problem], Found | None]
 
 
-def decide(problem: Problem, planner: str, choose: Choose) -> Decision:
-    """The cheapest choice that keeps within all limits, committed; the given landscape is left as it was."""
+def decide(problem: Problem, planner: str, choose: Choose) -> Placement:
+    """Commit the cheapest choice within all limits; the given landscape does not change."""
     obstacles: dict[str, None] = {}
     decision = _within_limits(problem, planner, choose, obstacles)
     if decision is None and len(problem.landscape.topology.sites) <= MOST_SITES_SEARCHED:
@@ -64,13 +64,13 @@ def decide(problem: Problem, planner: str, choose: Choose) -> Decision:
 
 
 def everything(problem: Problem) -> Found | None:
-    """The best of all plans at all sites."""
+    """Return the best of all plans at all sites."""
     sites = np.arange(len(problem.landscape.topology.sites))
     return search(problem.space(problem.units, problem.producers, sites, problem.sink))
 
 
-def _within_limits(problem: Problem, planner: str, choose: Choose, obstacles: dict[str, None]) -> Decision | None:
-    """Choices, cheapest first, until one keeps within all limits; into `obstacles` goes what was overloaded."""
+def _within_limits(problem: Problem, planner: str, choose: Choose, obstacles: dict[str, None]) -> Placement | None:
+    """Try choices, cheapest first, until one fits all limits; add the overloaded sites and links to `obstacles`."""
     order = count()
     first = choose(problem)
     if first is None:
@@ -107,7 +107,7 @@ def _within_limits(problem: Problem, planner: str, choose: Choose, obstacles: di
 
 
 def _relieving_site(problem: Problem, plan: Placed, site: int) -> list[Bans]:
-    """The bans that each take one cause of an overload away: a new join at the site, or a use that relaxed it."""
+    """Return bans that each remove one cause of a site's overload: a new join there, or a use that relaxed it."""
     found = [_without_join(problem, join) for join in joins_of(plan) if join.site == site]
     for leaf in leaves_of(plan):
         wider = problem.landscape.relaxed(leaf.producer.operator, problem.needs[leaf.mask].view)
@@ -117,7 +117,7 @@ def _relieving_site(problem: Problem, plan: Placed, site: int) -> list[Bans]:
 
 
 def _relieving_link(problem: Problem, plan: Placed, link: int) -> list[Bans]:
-    """The same for a link: every plan that keeps both ends of all flows across it keeps the flows as well."""
+    """Return bans that each remove one cause of a link's overload: an end of a flow across it."""
     crossed = problem.landscape.topology.crossed
     found = []
     for part, reader in _flows_of(plan, None):
@@ -132,7 +132,7 @@ def _relieving_link(problem: Problem, plan: Placed, link: int) -> list[Bans]:
 
 
 def _flows_of(plan: Placed, reader: JoinAt | None) -> list[tuple[Placed, JoinAt | None]]:
-    """Every part of a plan with the join that reads it; the whole is read by the sink."""
+    """Yield every part of a plan with the join that reads it; the sink reads the whole."""
     match plan:
         case Take():
             return [(plan, reader)]
@@ -167,7 +167,7 @@ def _infeasible(problem: Problem, obstacles: tuple[str, ...]) -> NoFeasiblePlan:
 
 
 def joins_of(plan: Placed) -> list[JoinAt]:
-    """The new joins of a plan, inputs before the joins that read them."""
+    """Return the new joins of a plan, inputs first."""
     match plan:
         case Take():
             return []
@@ -184,7 +184,7 @@ def leaves_of(plan: Placed) -> list[Take]:
 
 
 def cost_of(problem: Problem, plan: Placed) -> float:
-    """What a plan at real sites costs, relaxing included."""
+    """Return the cost of a plan at real sites, including relaxed operators."""
     topology = problem.landscape.topology
 
     def cost(part: Placed, end: int) -> float:
@@ -197,7 +197,7 @@ def cost_of(problem: Problem, plan: Placed) -> float:
 
 
 def plan_text(problem: Problem, plan: Placed) -> str:
-    """The plan in the text form of physical plans; relations that come joined already stand in brackets."""
+    """Return the plan as a plan text; relations that arrive already joined are in brackets."""
     names = problem.query.query.graph.names
     match plan:
         case Take():
@@ -207,8 +207,8 @@ def plan_text(problem: Problem, plan: Placed) -> str:
             return f"({plan_text(problem, left)} {plan_text(problem, right)})"
 
 
-def _commit(problem: Problem, planner: str, found: Found) -> Decision:
-    """The landscape with the plan's operators in it, and the deployment that describes the step."""
+def _commit(problem: Problem, planner: str, found: Found) -> Placement:
+    """Return the landscape with the plan's operators, and the deployment that describes the change."""
     before = problem.landscape
     query = problem.query
     after = before
@@ -268,7 +268,7 @@ def _commit(problem: Problem, planner: str, found: Found) -> Decision:
         evaluated=found.evaluated,
         reason=_reason(found, reused, widened, len(started)),
     )
-    return Decision(deployment, after, found.plan)
+    return Placement(deployment, after, found.plan)
 
 
 def _input(problem: Problem, producer: str, mask: Mask, into: Mask) -> Input:
@@ -276,7 +276,7 @@ def _input(problem: Problem, producer: str, mask: Mask, into: Mask) -> Input:
 
 
 def flows_into(landscape: Landscape, operator: Operator) -> list[Flow]:
-    """The streams an operator takes, with the links they cross."""
+    """Return the flows into an operator, with the links that they cross."""
     sites = landscape.topology.sites
     flows = []
     for taken in operator.inputs:

@@ -1,6 +1,6 @@
-"""A query to be placed, as a planner sees it: what its subsets need and weigh, what there is to use, what is closed.
+"""A placement problem: the needs and sizes of a query's subsets, the reusable streams, and the excluded sites.
 
-Sites and uses are closed where a join or a flow alone does not fit, and where `Bans` say so.
+A site or a reuse is excluded if a join or a flow does not fit there on its own, or if `Bans` exclude it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Bans:
 
 @dataclass(frozen=True)
 class Problem:
-    """A query to be placed: what each subset of its relations needs and weighs, and the streams there are to use."""
+    """A query to place: the needs and sizes of each subset of its relations, and the reusable streams."""
 
     landscape: Landscape
     query: SinkQuery
@@ -58,7 +58,7 @@ class Problem:
 
     @cached_property
     def _barred(self) -> dict[Split, npt.NDArray[np.bool_]]:
-        """For every join, the sites that cannot take it."""
+        """For every join, the sites where it does not fit."""
         if not self._is_limited:
             return {}
         found = {}
@@ -78,24 +78,24 @@ class Problem:
         return closed
 
     def open_sites(self, split: Split) -> Indices:
-        """The sites that can take a join."""
+        """Return the sites where a join fits."""
         if split in self._barred:
             return np.flatnonzero(~self._barred[split])
         return np.arange(len(self.landscape.topology.sites))
 
     def load(self, split: Split) -> Load:
-        """What the join of two subsets needs of its site."""
+        """Return the load of a join of two subsets."""
         into = split[0] | split[1]
         left, right = ((self.needs[mask].view, self.slots(mask, into)) for mask in split)
         return join_load(left, right, self.needs[into].view, self.landscape.statistics)
 
     def slots(self, mask: Mask, into: Mask) -> tuple[int, ...]:
-        """The slots of a union's view that those of a part's view become."""
+        """Return the slot of a union's view for each slot of a part's view."""
         return tuple(self.needs[into].relations.index(relation) for relation in self.needs[mask].relations)
 
     @cached_property
     def room(self) -> Callable[[Sequence[int] | Indices], Floats] | None:
-        """What still fits on the way from every site to some ends; None when no link has a limit."""
+        """Return the bytes per second that still fit from every site to some ends; None if no link has a limit."""
         return self.landscape.room if self.landscape.topology.has_limited_links else None
 
     def space(
@@ -107,9 +107,9 @@ class Problem:
         representatives: Indices | None = None,
         splits: frozenset[Split] | None = None,
     ) -> Space:
-        """A search over some sites; where a site stands for several, it can take a join if one of them can.
+        """Return a search space over some sites; a representative can take a join if one of its sites can.
 
-        Links are known only between real sites, so a coarse search does not look at them.
+        Links exist only between real sites, so a coarse search ignores them.
         """
         barred = {}
         for split, closed in self._barred.items():
@@ -131,7 +131,7 @@ class Problem:
 
 
 def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, reusing: bool = True) -> Problem:
-    """The problem of placing a query; without `relaxing`, running operators are used only as they are."""
+    """Return the problem of placing a query; without `relaxing`, running operators are used only as they are."""
     if query.name in landscape.queries:
         raise TopologyError(f"query '{query.name}' is already deployed", hint="give the new one another name")
     if query.sink not in landscape.topology.positions:

@@ -1,8 +1,8 @@
-"""A query leaves: what served only it goes, and what was widened for it is narrowed to what the others still ask.
+"""Removes a query: removes the operators that served only it, and narrows those that were widened for it.
 
-Operators are looked at readers first. Each then offers the union of what its readers take of it, and takes of its own
-producers what that needs: the same filters and windows, its columns, and those its join predicates compare. Sources
-offer everything always, and what a sink receives is its query's own.
+Visits readers before producers. Each operator then offers the union of the views that its readers take, and takes from
+its producers only that: those filters and windows, its columns, and the columns of its join predicates. Sources always
+offer everything, and a delivery always keeps its query's view.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from anabranch.place.view import View
 
 
 def removed(landscape: Landscape, query: str) -> Landscape:
-    """The landscape after a query has gone; a delivery that others read stays until they have gone too."""
+    """Remove a query; a delivery that others read stays until they are removed too."""
     queries = {name: one for name, one in landscape.queries.items() if name != query}
     return tightened(replace(landscape, queries=queries))
 
 
 def tightened(landscape: Landscape) -> Landscape:
-    """The landscape with nothing in it that serves nobody, and no wider filter, window or row than someone asks for."""
+    """Remove operators without readers, and narrow every filter, window and row to what the readers need."""
     kept: dict[str, Operator] = {}
     asked: dict[str, list[View]] = defaultdict(list)
     for name in reversed(in_order(landscape)):
@@ -38,7 +38,7 @@ def tightened(landscape: Landscape) -> Landscape:
 
 
 def _narrowed(landscape: Landscape, operator: Operator, view: View) -> Operator:
-    """An operator that offers no more than a view, and takes no more than that needs."""
+    """Narrow an operator to a view, and its inputs to what that view needs."""
     if view == operator.view:
         return operator
     checked = {predicate.moved(taken.slots) for taken in operator.inputs for predicate in taken.view.predicates}
@@ -55,7 +55,7 @@ def _narrowed(landscape: Landscape, operator: Operator, view: View) -> Operator:
 
 
 def in_order(landscape: Landscape) -> list[str]:
-    """Operators, producers before those that read them."""
+    """Sort operators, producers before their readers."""
     found: dict[str, None] = {}
 
     def visit(name: str) -> None:

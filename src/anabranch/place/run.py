@@ -1,4 +1,4 @@
-"""Planners by name, and whole workloads through one of them."""
+"""Planners by name, and the planning of whole workloads."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from anabranch.place.integer_program import IntegerProgram
 from anabranch.place.junction import Junction
 from anabranch.place.landscape import Landscape, SinkQuery
 from anabranch.place.phased import InNetwork, PlanThenDeploy, Relaxation
-from anabranch.place.planner import Decision, Planner
+from anabranch.place.planner import Placement, Planner
 from anabranch.place.top_down import TopDown
 from anabranch.place.topology import Topology
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a planner is built with; those that do not need an option ignore it."""
+    """Options of planners; a planner ignores those that it does not need."""
 
     max_cs: int = 32
     zones: int = 5
@@ -42,15 +42,15 @@ PLANNERS: dict[str, Callable[[Topology, Options], Planner]] = {
     "integer-program": lambda topology, options: IntegerProgram(),
 }
 COMPARED = tuple(name for name in PLANNERS if name != "integer-program")
-"""What `--compare` runs; the integer program is for a handful of sites."""
+"""The planners that `--compare` runs; the integer program is for a handful of sites."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Queries deployed one after another; `seconds` is the processor time of planning all of them."""
+    """The result of planning queries one after another; `seconds` is the total processor time."""
 
     planner: str
-    decisions: tuple[Decision, ...]
+    decisions: tuple[Placement, ...]
     landscape: Landscape
     seconds: float
 
@@ -68,7 +68,7 @@ class Run:
 
     @property
     def filters(self) -> int:
-        """Filters that run, at sources and behind joins: one for every input that takes less than is offered."""
+        """The number of running filters: one for every input that takes less than its producer offers."""
         operators = self.landscape.operators
         return sum(
             any(
@@ -81,14 +81,14 @@ class Run:
 
 
 def planner_named(name: str, topology: Topology, options: Options) -> Planner:
-    """The planner of that name for a network."""
+    """Return the planner with that name for a network."""
     if name not in PLANNERS:
-        raise SpecError(f"no planner '{name}'", hint=f"one of {', '.join(PLANNERS)}")
+        raise SpecError(f"unknown planner '{name}'", hint=f"one of {', '.join(PLANNERS)}")
     return PLANNERS[name](topology, options)
 
 
 def deploy(planner: Planner, landscape: Landscape, queries: Sequence[SinkQuery]) -> Run:
-    """All queries, each planned on what runs before it."""
+    """Plan all queries in order, each on top of those before it."""
     decisions = []
     seconds = 0.0
     for query in queries:

@@ -1,11 +1,11 @@
-"""The search every planner shares: all join trees times all placements over some candidate sites, and the best of them.
+"""The search that all planners share: the best of all join trees and placements over some candidate sites.
 
-Under network usage a plan's cost is a sum over its edges, and what a sub-join costs depends only on which relations it
-joins and at which site its result is; so the cheapest plan can be found over (relations, site) pairs without writing
-down every plan. (The paper sees no such substructure; it is lost only where sites have capacities, or one query
-relaxes one operator twice, and `planner` deals with both.) With k units and m sites it takes O(3^k·m + 2^k·m²) steps.
+Under network usage a plan's cost is a sum over its edges, and the cost of a sub-join depends only on its relations and
+the site of its result. So dynamic programming over (relations, site) pairs finds the cheapest plan without enumerating
+plans. (The paper sees no such substructure; it is lost only if sites have capacities, or one query relaxes one operator
+twice, and `planner` handles both.) With k units and m sites it takes O(3^k·m + 2^k·m²) steps.
 `considered` counts the plans covered, summed by the same loops that compare them; `evaluated` counts the comparisons
-really made.
+actually made.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Split: TypeAlias = tuple[Mask, Mask]
 
 @dataclass(frozen=True)
 class Producer:
-    """A stream that exists: the relations it joins, where it is (or seems to be), and what using it costs at once."""
+    """An existing stream: the relations it joins, its site (or apparent site), and the price of using it."""
 
     mask: Mask
     operator: str
     site: int
     price: float = 0.0
     seen_at: int = -1
-    """The site a coarse view of the network has it at; its own by default."""
+    """Its site in a coarse view of the network; by default its own."""
     widened: tuple[tuple[float, int, int], ...] = ()
-    """The flows that grow when it is used, from which the price comes: bytes a second, origin, end."""
+    """The flows that grow if it is used: bytes per second, origin, end."""
 
     @property
     def apparent(self) -> int:
@@ -76,7 +76,7 @@ Placed: TypeAlias = Take | JoinAt
 
 @dataclass(frozen=True)
 class Found:
-    """The cheapest plan of a search, its cost as the search saw it, and how much was looked at."""
+    """The cheapest plan of a search, its estimated cost, and the size of the search."""
 
     plan: Placed
     cost: float
@@ -86,11 +86,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Space:
-    """What a search ranges over.
+    """A search space.
 
-    `units` are the disjoint sets of relations that are to be joined; `splits`, when given, are the only joins allowed
-    (a fixed join order); `barred` are sites a join may not be put at; `room`, when given, says what still fits on the
-    way from every site to some ends.
+    `units` are the disjoint sets of relations to join; `splits`, if given, are the only joins allowed (a fixed join
+    order); `barred` are excluded sites of joins; `room`, if given, is the free bandwidth from every site to some ends.
     """
 
     units: tuple[Mask, ...]
@@ -104,7 +103,7 @@ class Space:
     room: Callable[[Sequence[int] | Indices], Floats] | None = None
 
     def carrying(self, mask: Mask, origins: Sequence[int] | Indices, ends: Sequence[int] | Indices) -> Floats:
-        """The cost of bringing a set of relations from each origin to each end; infinite where links are too narrow."""
+        """Return the cost of shipping a set of relations from origins to ends; infinite if links are too thin."""
         costs: Floats = self.bytes[mask] * self.topology.between(origins, ends)
         if self.room is not None:
             costs[self.bytes[mask] > self.room(ends)[:, np.asarray(origins, dtype=np.intp)].T] = np.inf
@@ -116,12 +115,12 @@ def split_of(left: Mask, right: Mask) -> Split:
 
 
 def search(space: Space) -> Found | None:
-    """The cheapest plan that joins all units and delivers to the destination, or None when every one is barred."""
+    """Return the cheapest plan that joins all units and delivers to the destination; None if every plan is barred."""
     return _Table(space).best()
 
 
 class _Table:
-    """For every union of units: the cost of having it made at, and brought to, each site."""
+    """For every union of units: the cost of making it at each site, and of shipping it to each site."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -181,7 +180,7 @@ class _Table:
         return Found(plan, cost, self._plans[self._full], self.evaluated + self._count)
 
     def _bring(self, mask: Mask, end: int) -> tuple[float, Placed | None]:
-        """The cheapest way to have a union at an end, None when there is no way."""
+        """Return the cheapest way to have a union at an end; None if there is none."""
         space = self._space
         costs = self._made[mask] + space.carrying(mask, space.sites, [end])[:, 0]
         position = int(costs.argmin())
@@ -206,7 +205,7 @@ class _Table:
 
 
 def _unions(units: Sequence[Mask]) -> list[Mask]:
-    """Every union of units, parts before wholes; the last is the union of all."""
+    """Return every union of units, parts before wholes; the last is the union of all."""
     found = [0]
     for unit in units:
         found += [mask | unit for mask in found]
@@ -214,7 +213,7 @@ def _unions(units: Sequence[Mask]) -> list[Mask]:
 
 
 def _splits(mask: Mask, known: Iterable[Mask]) -> list[Split]:
-    """The ways to make a union of two others; `known` holds all smaller unions."""
+    """Return the ways to split a union into two; `known` holds all smaller unions."""
     parts = set(known)
     lowest = mask & -mask
     return [
@@ -225,7 +224,7 @@ def _splits(mask: Mask, known: Iterable[Mask]) -> list[Split]:
 
 
 def all_splits(plan: Placed) -> frozenset[Split]:
-    """The joins of a plan, by their inputs."""
+    """Return the joins of a plan, by their inputs."""
     match plan:
         case Take():
             return frozenset()

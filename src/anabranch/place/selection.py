@@ -1,4 +1,4 @@
-"""The filters of one stream as values that compare, so that a join under a weaker filter can serve a stricter one.
+"""Filters of one stream as comparable values: a join under a weaker filter can serve a stricter one.
 
 A selection is a disjunction of conjunctions of *atoms*. A comparison of a column with a literal is understood (`x < 3`
 implies `x < 5`); any other predicate is opaque and implies only itself. `covers` is therefore sound and not complete:
@@ -46,7 +46,7 @@ class Atom:
     value: Value | None = None
 
     def implies(self, other: Atom) -> bool:
-        """True when every row that passes this condition surely passes the other."""
+        """True if every row that passes this condition certainly passes the other."""
         if self.text == other.text:
             return True
         if self.column is None or self.column != other.column or type(self.value) is not type(other.value):
@@ -77,7 +77,7 @@ class Selection:
     alternatives: frozenset[Conjunction]
 
     def covers(self, other: Selection) -> bool:
-        """True when every row that passes the other selection surely passes this one."""
+        """True if every row that passes the other selection certainly passes this one."""
         return self is other or _covers(self, other)
 
     def _holds(self, stricter: Conjunction) -> bool:
@@ -89,7 +89,7 @@ class Selection:
         return False
 
     def union(self, other: Selection) -> Selection:
-        """A selection that covers both, as tight as the atoms allow."""
+        """Return a selection that covers both, as tight as the atoms allow."""
         return self if self is other else _union(self, other)
 
     @cached_property
@@ -97,7 +97,7 @@ class Selection:
         return frozenset(name for one in self.alternatives for atom in one for name in atom.reads)
 
     def fixed_values(self, column: str) -> int | None:
-        """How many values a column can have in the rows that pass, if every alternative fixes it."""
+        """Return the number of values of a column in passing rows, if every alternative fixes it."""
         values = set()
         for one in self.alternatives:
             fixed = [atom.value for atom in one if atom.operator == "equal" and atom.column == column]
@@ -107,7 +107,7 @@ class Selection:
         return len(values)
 
     def selectivity(self, stream: str, statistics: Statistics) -> float:
-        """The share of the stream's rows that pass.
+        """Return the selectivity on the stream's rows.
 
         Alternatives that fix the same column to different values exclude each other, so their shares add up; other
         alternatives count as independent. Adding an alternative never lowers the share.
@@ -124,14 +124,14 @@ EVERYTHING = Selection(frozenset((frozenset(),)))
 
 
 def from_filter(filter: Expr | None) -> Selection:
-    """The selection of a relation's filter; columns are taken as columns of the stream."""
+    """Build the selection of a relation's filter, over the columns of the stream."""
     if filter is None:
         return EVERYTHING
     return Selection(frozenset((frozenset(_atom(part) for part in conjuncts(filter)),)))
 
 
 def without_relation(expression: Expr) -> Expr:
-    """The expression with its columns spelled without their relation, as the same for every alias of a stream."""
+    """Print the expression without relation names, so that it is equal for every alias of a stream."""
     return transform(expression, lambda node: replace(node, relation=GROUPED) if isinstance(node, Column) else node)
 
 
@@ -163,7 +163,7 @@ def _below(left: Value | None, right: Value | None) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def _sorted_out(atoms: Conjunction) -> tuple[frozenset[object], tuple[Atom, ...]]:
-    """Keys of the atoms that nothing but themselves implies, and the other atoms, which bound a column on one side."""
+    """Separate the atoms that only they themselves imply (by key) from those that bound a column on one side."""
     ordered = tuple(a for a in atoms if a.operator in _MIRRORED and a.operator != "equal" and a.value is not None)
     fixed = (a for a in atoms if a not in ordered)
     keys = ((a.column, type(a.value), a.value) if a.value is not None else a.text for a in fixed)

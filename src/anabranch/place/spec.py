@@ -1,4 +1,4 @@
-"""Network and query files: YAML in, a network with advertised streams and bound queries out.
+"""Network and query files: reads YAML into a network with advertised streams and bound queries.
 
 network.yaml                                    queries.yaml
 sites: [...]   links: [...]                     queries:
@@ -32,14 +32,14 @@ from anabranch.place.topology import Site, Topology
 
 @dataclass(frozen=True)
 class Network:
-    """A topology with nothing but its sources, and the catalog that queries over it are bound by."""
+    """A topology with its base sources, and the catalog that binds queries over it."""
 
     landscape: Landscape
     catalog: Catalog
 
 
 def load_network(path: Path) -> Network:
-    """Reads a network file."""
+    """Read a network file."""
     entry = _read(path)
     topology = _topology(entry)
     statistics = statistics_file.from_dict(_with_calibration(entry, path))
@@ -60,7 +60,7 @@ def load_network(path: Path) -> Network:
 
 
 def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
-    """Reads a query file, in the order in which the queries arrive."""
+    """Read a query file; the queries keep their order."""
     entry = _read(path)
     if not isinstance(entry.get("queries"), list):
         raise SpecError(f"'{path}' lists no queries", hint="write a list under 'queries', each with name, sink and cql")
@@ -78,12 +78,12 @@ def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
 
 
 def _with_calibration(entry: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The entry with its costs written out, if `costs` names a calibration file beside the network file."""
+    """Replace the name of a calibration file under `costs` by the costs in it."""
     if not isinstance(entry.get("costs"), str):
         return entry
     units = load_units(path.parent / entry["costs"])
     if units is None:
-        raise SpecError(f"'{path}' names a calibration '{entry['costs']}' that is not there")
+        raise SpecError(f"calibration file '{entry['costs']}', named in '{path}', does not exist")
     return {**entry, "costs": {name: float(value) for name, value in asdict(units).items()}}
 
 

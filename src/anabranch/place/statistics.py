@@ -1,4 +1,4 @@
-"""What placement knows of streams before they flow: rates, widths, distinct values, and what the engine's work costs.
+"""Statistics for placement: rates, row widths, distinct values and unit costs, given in the network file.
 
 The rate of a windowed join is that of the model used throughout: with rate λ, window w and predicates of selectivity σ,
 a row of input i meets λj·wj rows of every other input j, so λ = ∏λi · Σi ∏j≠i wj · ∏σ. An equality over columns with
@@ -17,14 +17,14 @@ from anabranch.errors import StatisticsError, TopologyError
 from anabranch.stats.view import FixedStatistics, UnitCosts
 
 COMPARISON_SELECTIVITY = 1 / 3
-"""Of a predicate that nothing is known about, the share of rows it lets through (System R's guess)."""
+"""The assumed selectivity of a predicate without statistics (System R's guess)."""
 
 EVENT_TIME_BYTES = 8
 
 
 @dataclass(frozen=True)
 class StreamStatistics:
-    """A stream: the site it is born at, its rate in rows a second, and how wide a row is.
+    """A stream: its site, its rate in rows per second, and the width of a row.
 
     Without `column_bytes` a row is `row_bytes` wide whatever is projected, as in the paper's experiments.
     """
@@ -36,7 +36,7 @@ class StreamStatistics:
     distinct: Mapping[str, float] = field(default_factory=dict)
 
     def width(self, columns: Iterable[str]) -> float:
-        """The bytes of a row reduced to some columns; the event time always travels along."""
+        """Return the bytes of a row reduced to some columns; the event time is always included."""
         if not self.column_bytes:
             return self.row_bytes
         return EVENT_TIME_BYTES + sum(self.column_bytes.get(column, 8.0) for column in columns)
@@ -44,7 +44,7 @@ class StreamStatistics:
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """All streams, by name, and the selectivities someone measured, by predicate text; compared by identity."""
+    """All streams by name, and given selectivities by predicate text; compared by identity."""
 
     streams: Mapping[str, StreamStatistics]
     selectivities: Mapping[str, float] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Statistics:
     batch: float = 1.0
     """Seconds between the micro-batches of a site."""
     record_bytes: float | None = None
-    """When given, every row is so wide, joined or not, as the paper assumes of the airline's."""
+    """If given, the width of every row, joined or not, as the paper assumes for the airline."""
 
     def __post_init__(self) -> None:
         if not (self.batch > 0 and math.isfinite(self.batch)):
@@ -73,7 +73,7 @@ class Statistics:
                 raise StatisticsError(f"predicate '{text}' has selectivity {share}", hint="between 0 and 1")
 
     def stream(self, name: str) -> StreamStatistics:
-        """The statistics of an advertised stream, or a TopologyError."""
+        """Return the statistics of an advertised stream; raise TopologyError if there is none."""
         if name not in self.streams:
             known = ", ".join(sorted(self.streams)) or "none"
             raise TopologyError(
@@ -84,12 +84,12 @@ class Statistics:
         return self.streams[name]
 
     def distinct(self, stream: str, column: str) -> float:
-        """How many values a column has; unknown ones count as one row a second's worth."""
+        """Return the number of distinct values of a column; if unknown, the rows of one second."""
         known = self.stream(stream)
         return float(known.distinct.get(column, max(1.0, known.rate)))
 
     def filter_selectivity(self, stream: str, column: str | None, operator: str, text: str) -> float:
-        """The share of a stream's rows that one comparison lets through."""
+        """Return the selectivity of one comparison on a stream."""
         if text in self.selectivities:
             return self.selectivities[text]
         if column is not None and operator == "equal":
@@ -100,7 +100,7 @@ class Statistics:
 
 
 def equality_selectivity(distinct: Iterable[float]) -> float:
-    """The share of combinations that agree in columns with so many distinct values each.
+    """Return the selectivity of an equality over columns with these numbers of distinct values.
 
     >>> equality_selectivity([1500, 120])
     0.0006666666666666666

@@ -1,9 +1,9 @@
-"""Top-Down (section 3.2): plan on the coarsest view of the network, then refine each part where it was put.
+"""Top-Down (section 3.2): plan on the coarsest view of the network, then refine each part within its cluster.
 
-At the top every source stands at its representative, and the cheapest tree and assignment to the top cluster's members
-is found. The joins that one member got form a view; the member's own cluster plans that view again over its members,
-with the streams it can reach, and so on down to sites. Inputs are refined before the views that read them, so a
-coordinator knows where they really come from. Theorem 2 bounds the search, Theorem 3 the loss.
+At the top every source is at its representative, and the planner finds the cheapest tree and assignment to the top
+cluster's members. The joins assigned to one member form a view; the member's own cluster plans that view again over its
+members, with the streams that it can reach, and so on down to sites. Inputs are refined before the views that read
+them, so a coordinator knows their real sites. Theorem 2 bounds the search, Theorem 3 the loss.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from anabranch.place.advertisements import known_to
 from anabranch.place.hierarchy import Cluster, Hierarchy
 from anabranch.place.landscape import Landscape, SinkQuery
-from anabranch.place.planner import Decision, decide
+from anabranch.place.planner import Placement, decide
 from anabranch.place.problem import Problem, problem_of
 from anabranch.place.search import Found, JoinAt, Mask, Placed, Producer, Space, Split, Take, search
 from anabranch.place.topology import Indices
@@ -29,7 +29,7 @@ class TopDown:
     hierarchy: Hierarchy
     name: str = "top-down"
 
-    def plan(self, landscape: Landscape, query: SinkQuery) -> Decision:
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Placement:
         def choose(problem: Problem) -> Found | None:
             top = Part(problem.units, {}, problem.sink)
             return descend(problem, self.hierarchy, self.hierarchy.height, self.hierarchy.top, top)
@@ -39,7 +39,7 @@ class TopDown:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a query to be planned: its units, those of them already made (by plan), and where the result goes."""
+    """A part of a query to plan: its units, those already planned, and the destination of the result."""
 
     units: tuple[Mask, ...]
     made: Mapping[Mask, Placed]
@@ -55,7 +55,7 @@ def descend(
     splits: frozenset[Split] | None = None,
     choose: Callable[[Space], Found | None] = search,
 ) -> Found | None:
-    """The part planned over a cluster's members at a level and refined to sites, or None when no member can take it.
+    """Plan a part over a cluster's members and refine it to sites; return None if no member can take it.
 
     `splits`, when given, fixes the join order; `choose` assigns the joins to the members of this level.
     """
@@ -77,7 +77,7 @@ def descend(
 
 
 def _usable(problem: Problem, part: Part) -> list[Producer]:
-    """The streams a part may use: those of unions of units that nobody has made, and the made ones themselves."""
+    """Return the streams that a part may use: those of unions of unplanned units, and the planned units."""
     made = 0
     for mask in part.made:
         made |= mask
@@ -86,9 +86,9 @@ def _usable(problem: Problem, part: Part) -> list[Producer]:
 
 
 def _as_seen(producer: Producer, apparent: Indices, problem: Problem) -> Producer:
-    """The stream as a coordinator sees it: where its cluster's members stand, and the price over their distances.
+    """Return a stream as a coordinator sees it, at its representative and priced by representatives' distances.
 
-    Old and new flows must be estimated alike, or a running stream would look dear beside a new one on the same way.
+    Old and new flows must be estimated alike, or a running stream would look expensive beside a new one.
     """
     distance = problem.landscape.topology.distance
     price = sum(extra * distance(int(apparent[a]), int(apparent[b])) for extra, a, b in producer.widened)
@@ -97,7 +97,7 @@ def _as_seen(producer: Producer, apparent: Indices, problem: Problem) -> Produce
 
 @dataclass
 class _Refining:
-    """The walk over a plan whose sites are members of one level, which puts each view into its member's cluster."""
+    """Walks over a plan whose sites are members of one level and refines each view in its member's cluster."""
 
     problem: Problem
     hierarchy: Hierarchy
@@ -109,7 +109,7 @@ class _Refining:
     evaluated: int = 0
 
     def refine(self, plan: Placed, towards: int) -> Placed | None:
-        """The plan at real sites; `towards` is where its result goes, as far as is known."""
+        """Return the plan at real sites; `towards` is the known destination of its result."""
         match plan:
             case Take(producer=producer):
                 return self._nearest(producer, towards)
@@ -117,7 +117,7 @@ class _Refining:
                 return self._view(plan, member, towards)
 
     def _nearest(self, chosen: Producer, towards: int) -> Placed:
-        """Of the streams that looked alike from here, the one that is really cheapest."""
+        """Return the cheapest at real sites of the streams that looked alike at this level."""
         if chosen.mask in self.part.made:
             return self.part.made[chosen.mask]
         alike = {p.operator for p in self.producers if p.mask == chosen.mask and p.apparent == chosen.apparent}
@@ -150,19 +150,19 @@ class _Refining:
 
 
 def _inputs(plan: Placed, member: int) -> list[Placed]:
-    """What the connected joins at one member read."""
+    """Return the inputs of the connected joins at one member."""
     if isinstance(plan, JoinAt) and plan.site == member:
         return [*_inputs(plan.left, member), *_inputs(plan.right, member)]
     return [plan]
 
 
 def site_of(plan: Placed) -> int:
-    """Where a plan's result appears."""
+    """Return the site of a plan's result."""
     return plan.producer.site if isinstance(plan, Take) else plan.site
 
 
 def substitute(plan: Placed, made: Mapping[Mask, Placed]) -> Placed:
-    """The plan with the made parts put back in."""
+    """Replace the placeholders of planned parts by their plans."""
     match plan:
         case Take():
             return made.get(plan.mask, plan) if not plan.producer.operator else plan
@@ -171,5 +171,5 @@ def substitute(plan: Placed, made: Mapping[Mask, Placed]) -> Placed:
 
 
 def suboptimality_bound(hierarchy: Hierarchy, volumes: Sequence[float]) -> float:
-    """Theorem 3: how much more than the optimum a Top-Down plan whose edges carry these volumes may cost."""
+    """Return Theorem 3's bound on the extra cost of a Top-Down plan whose edges carry these volumes."""
     return hierarchy.slack(hierarchy.height) * sum(volumes)

@@ -1,10 +1,10 @@
-"""Networks of sites: what they are made of, how they are read, how far apart two sites are.
+"""Networks of sites: their links, reading them, and distances between sites.
 
-The cost of a link is what one byte pays to cross it; unless given it is the latency in milliseconds, which makes the
-total of bytes a second times cost the *network usage* of the paper (section 2.2). A topology refuses to exist when it
-is not connected or a number is not sensible, so everyone behind it may trust every distance. Distances are shortest
-paths by cost, one row of Dijkstra per site and only for the sites someone asks about: the rows of 10,000 sites take
-0.8 GB. A flow goes along one shortest path, always the same for the same two ends.
+The cost of a link is the cost of one byte across it, by default the latency in milliseconds; the total of bytes per
+second times cost is then the *network usage* of the paper (section 2.2). Constructing a topology fails if it is not
+connected or a number is invalid, so every distance can be trusted. Distances are shortest paths by cost, one row of
+Dijkstra per site, computed on demand: the rows of 10,000 sites take 0.8 GB. A flow takes one shortest path, always the
+same for the same two ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Indices: TypeAlias = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Site:
-    """A place that can run operators: `cpu` in seconds of work a second, `memory` in bytes."""
+    """A site that can run operators: `cpu` in seconds of work per second, `memory` in bytes."""
 
     name: str
     cpu: float = math.inf
@@ -40,7 +40,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Link:
-    """A two-way connection; `latency` in milliseconds, `bandwidth` in bytes a second."""
+    """A two-way connection; `latency` in milliseconds, `bandwidth` in bytes per second."""
 
     left: str
     right: str
@@ -55,7 +55,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Topology:
-    """Connected sites; sites are also known by their position in `sites`."""
+    """Connected sites; a site is also identified by its position in `sites`."""
 
     sites: tuple[Site, ...]
     links: tuple[Link, ...]
@@ -95,14 +95,14 @@ class Topology:
         return {site.name: position for position, site in enumerate(self.sites)}
 
     def position(self, name: str) -> int:
-        """The position of a site by name, or a TopologyError."""
+        """Return the position of a site; raise TopologyError for an unknown name."""
         if name not in self.positions:
             raise TopologyError(f"no site '{name}' in the network", hint="check the name against 'sites'")
         return self.positions[name]
 
     @cached_property
     def pairs(self) -> dict[tuple[int, int], Link]:
-        """The link that flows between two adjacent sites take, by their positions; of several, the cheapest."""
+        """The link between two adjacent sites, by their positions; of several, the cheapest."""
         found: dict[tuple[int, int], Link] = {}
         for link in self.links:
             left, right = sorted((self.positions[link.left], self.positions[link.right]))
@@ -113,7 +113,7 @@ class Topology:
 
     @cached_property
     def bandwidths(self) -> Floats:
-        """Bytes a second that each of `pairs` can carry."""
+        """The bandwidth of each of `pairs`, in bytes per second."""
         return np.array([link.bandwidth for link in self.pairs.values()])
 
     @cached_property
@@ -125,7 +125,7 @@ class Topology:
         return csr_array((costs, (ends[:, 0], ends[:, 1])), shape=(count, count))
 
     def distances(self, origins: Sequence[int] | Indices) -> Floats:
-        """Costs of the shortest paths from each origin to every site, one row an origin."""
+        """Return the costs of the shortest paths from each origin to every site, one row per origin."""
         count = len(self.sites)
         if "matrix" not in self._rows:
             # Pages of an empty matrix cost nothing until a row is written.
@@ -141,12 +141,12 @@ class Topology:
         return found
 
     def between(self, origins: Sequence[int] | Indices, ends: Sequence[int] | Indices) -> Floats:
-        """The distances of some sites from some others."""
+        """Return the distances of some sites from some others."""
         rows: Floats = self.distances(origins)[:, np.asarray(ends, dtype=np.intp)]
         return rows
 
     def among(self, members: Sequence[int] | Indices) -> Floats:
-        """The distances of sites near each other from each other, without looking at the network farther away."""
+        """Return the distances among nearby sites, without searching the rest of the network."""
         wanted = np.asarray(members, dtype=np.intp)
         if "matrix" in self._rows and self._rows["known"][wanted].all():
             return self.between(wanted, wanted)
@@ -157,7 +157,7 @@ class Topology:
         return found
 
     def distance(self, origin: int, end: int) -> float:
-        """The cost of the shortest path between two sites."""
+        """Return the cost of the shortest path between two sites."""
         if "matrix" not in self._rows or not self._rows["known"][origin]:
             self.distances([origin])
         return float(self._rows["matrix"][origin, end])
@@ -173,9 +173,9 @@ class Topology:
         return any(math.isfinite(link.bandwidth) for link in self.links)
 
     def ways_to(self, end: int) -> tuple[Indices, Indices]:
-        """From each site the next one on the way to an end, and the link there as a place in `pairs`.
+        """Return for each site the next site on the path to an end, and the link as a position in `pairs`.
 
-        At the end itself both mean nothing: the next site is the end, and the link is -1.
+        At the end itself, the next site is the end, and the link is -1.
         """
         known: dict[int, tuple[Indices, Indices]] = self._rows.setdefault("ways", {})
         if end not in known:
@@ -191,7 +191,7 @@ class Topology:
         return {pair: number for number, pair in enumerate(self.pairs)}
 
     def path(self, origin: int, end: int) -> tuple[int, ...]:
-        """The sites on the shortest path, both ends included."""
+        """Return the sites on the shortest path, both ends included."""
         following, _ = self.ways_to(end)
         route = [origin]
         while route[-1] != end:
@@ -199,12 +199,12 @@ class Topology:
         return tuple(route)
 
     def crossed(self, origin: int, end: int) -> tuple[int, ...]:
-        """The links on the shortest path, as places in `pairs`."""
+        """Return the links on the shortest path, as positions in `pairs`."""
         _, links = self.ways_to(end)
         return tuple(int(links[site]) for site in self.path(origin, end)[:-1])
 
     def narrowest(self, free: Floats, ends: Sequence[int] | Indices) -> Floats:
-        """What fits through the narrowest link from every site to each end, one row an end; `free` is by `pairs`."""
+        """Return the free bandwidth of the narrowest link from every site to each end, one row per end."""
         ways = [self.ways_to(int(end)) for end in ends]
         following = np.stack([sites for sites, _ in ways])
         padded = np.append(free, np.inf)
@@ -218,7 +218,7 @@ class Topology:
         return narrow
 
     def without_site(self, name: str) -> Topology:
-        """The network after a site has left with its links."""
+        """Remove a site and its links."""
         self.position(name)
         return Topology(
             tuple(site for site in self.sites if site.name != name),
@@ -226,18 +226,18 @@ class Topology:
         )
 
     def with_site(self, site: Site, links: Iterable[Link]) -> Topology:
-        """The network after a site has come with its links."""
+        """Add a site and its links."""
         return Topology((*self.sites, site), (*self.links, *links))
 
     def with_link(self, changed: Link) -> Topology:
-        """The network with the link between the same ends replaced."""
+        """Replace the link between two ends."""
         if not any(link.ends == changed.ends for link in self.links):
             raise TopologyError(f"no link '{changed.left}'-'{changed.right}' in the network")
         kept = tuple(link for link in self.links if link.ends != changed.ends)
         return replace(self, links=(*kept, changed), _rows={})
 
     def without_link(self, left: str, right: str) -> Topology:
-        """The network with that link cut."""
+        """Remove a link."""
         kept = tuple(link for link in self.links if link.ends != frozenset((left, right)))
         if len(kept) == len(self.links):
             raise TopologyError(f"no link '{left}'-'{right}' in the network")
@@ -245,7 +245,7 @@ class Topology:
 
 
 def load(path: Path) -> Topology:
-    """Reads a network from YAML, or from GraphML when the file is named so."""
+    """Read a network from YAML, or from GraphML if the file name says so."""
     try:
         if path.suffix == ".graphml":
             return from_graph(nx.read_graphml(path))
@@ -257,7 +257,7 @@ def load(path: Path) -> Topology:
 
 
 def from_dict(entry: Any) -> Topology:
-    """A network as YAML writes it: `sites` (names, or names with capacities) and `links` (pairs with numbers).
+    """Build a network from its YAML form: `sites` (names, or names with capacities) and `links` (pairs with numbers).
 
     >>> network = from_dict({"sites": ["a", {"name": "b", "cpu": 2}], "links": [{"ends": ["a", "b"], "latency": 5}]})
     >>> network.distance(0, 1)
@@ -267,7 +267,7 @@ def from_dict(entry: Any) -> Topology:
         raise TopologyError("a network needs 'sites' and 'links'")
     for name in ("sites", "links"):
         if not isinstance(entry[name], list | tuple):
-            raise TopologyError(f"'{name}' of the network is no list", hint=f"write '{name}: [...]', empty if need be")
+            raise TopologyError(f"'{name}' of the network is not a list", hint=f"write '{name}: [...]'")
     sites = [{"name": site} if isinstance(site, str | int) else site for site in entry["sites"]]
     try:
         return Topology(
@@ -283,7 +283,7 @@ def from_dict(entry: Any) -> Topology:
 
 
 def from_graph(graph: nx.Graph) -> Topology:
-    """A network from a networkx graph whose nodes and edges carry the same attribute names as the YAML."""
+    """Build a network from a networkx graph with the attribute names of the YAML form."""
     return from_dict(
         {
             "sites": [{"name": name, **attributes} for name, attributes in graph.nodes(data=True)],
@@ -293,7 +293,7 @@ def from_graph(graph: nx.Graph) -> Topology:
 
 
 def to_dict(topology: Topology) -> dict[str, Any]:
-    """What `from_dict` reads back as an equal network; limits that are infinite are left out."""
+    """Return the form that `from_dict` reads; infinite limits are omitted."""
 
     def finite(**values: float) -> dict[str, float]:
         return {name: value for name, value in values.items() if math.isfinite(value)}

@@ -1,9 +1,9 @@
-"""What a base or derived stream contains: streams, join predicates, and per stream a filter, a window and columns.
+"""Views: the contents of a stream as its base streams, join predicates, and a filter, window and columns per stream.
 
-Two views with the same *signature* (streams and join predicates) join the same things and differ only in how much of
-each they let through; one of them can then stand in for the other behind a telescoping filter, if it *covers* it. Time
-windows telescope like filters: a combination inside smaller windows is also inside larger ones, and rows carry their
-event times. Slots are in a canonical order, so equal sub-joins of different queries have equal signatures.
+Views with equal *signatures* (streams and join predicates) differ only in filters, windows and columns. One view can
+replace another behind a telescoping filter if it *covers* it. Time windows telescope like filters: a combination inside
+smaller windows is also inside larger ones, and rows carry their event times. Slots are in a canonical order, so equal
+sub-joins of different queries have equal signatures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anabranch.window import UNITS, duration_text
 
 @dataclass(frozen=True)
 class Predicate:
-    """A join predicate as a text over placeholders; `positions[i]` is the slot that `$i` stands for."""
+    """A join predicate as a text with placeholders; `positions[i]` is the slot of `$i`."""
 
     text: str
     positions: tuple[int, ...]
@@ -33,7 +33,7 @@ class Predicate:
     is_band: bool = False
 
     def moved(self, positions: Sequence[int]) -> Predicate:
-        """The predicate with slot i now at `positions[i]`."""
+        """Return the predicate with slot i moved to `positions[i]`."""
         pairs = zip((positions[position] for position in self.positions), self.reads, strict=True)
         return _ordered(self.text, tuple(pairs), self.is_equality, self.is_band)
 
@@ -43,7 +43,7 @@ class Predicate:
 
 @dataclass(frozen=True)
 class Slot:
-    """One stream inside a view: which of its rows, for how long, with which columns; `range` None keeps every row."""
+    """One stream inside a view: its filter, window and columns; `range` None keeps every row."""
 
     stream: str
     selection: Selection
@@ -60,7 +60,7 @@ class Slot:
         return wanted <= self.columns
 
     def union(self, other: Slot) -> Slot:
-        """A slot that covers both; when a filter is relaxed, its columns must travel to the filter behind."""
+        """Return a slot that covers both; a relaxed filter's columns must reach the filter behind it."""
         selection = self.selection.union(other.selection)
         kept = self.columns | other.columns
         for one in (self, other):
@@ -92,11 +92,11 @@ class View:
         return all(mine.covers(theirs) for mine, theirs in zip(self.slots, other.slots, strict=True))
 
     def union(self, other: View) -> View:
-        """The view of the same signature that covers both."""
+        """Return the view that covers both; signatures must be equal."""
         return View(tuple(a.union(b) for a, b in zip(self.slots, other.slots, strict=True)), self.predicates)
 
     def rate(self, statistics: Statistics) -> float:
-        """Rows a second."""
+        """Return the rows per second."""
         rates = [
             statistics.stream(slot.stream).rate * slot.selection.selectivity(slot.stream, statistics)
             for slot in self.slots
@@ -108,18 +108,18 @@ class View:
         return math.prod(rates) * meetings * self.passing(self.predicates, statistics)
 
     def passing(self, predicates: Iterable[Predicate], statistics: Statistics) -> float:
-        """The share of combinations that some predicates over the view's slots let through."""
+        """Return the selectivity of some predicates over the view's slots."""
         return math.prod(_selectivity(predicate, self.slots, statistics) for predicate in predicates)
 
     def width(self, statistics: Statistics) -> float:
-        """Bytes a row."""
+        """Return the bytes per row."""
         if statistics.record_bytes is not None:
             return statistics.record_bytes
         return sum(statistics.stream(slot.stream).width(slot.columns) for slot in self.slots)
 
     @property
     def shortest_range(self) -> float:
-        """Seconds until a row of the view can be in no further combination."""
+        """Return the seconds after which a row of the view can join no more."""
         return min(math.inf if slot.range is None else slot.range / UNITS["second"] for slot in self.slots)
 
     def __str__(self) -> str:
@@ -127,13 +127,13 @@ class View:
 
 
 def base_view(stream: str, schema: Iterable[str]) -> View:
-    """A stream as its source offers it: all rows and all columns."""
+    """Return the view of a base stream: all rows and all columns."""
     return View((Slot(stream, EVERYTHING, None, frozenset(schema)),), frozenset())
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a query needs of a subset of its relations: the view, and the relation (by position) in each slot."""
+    """A query's need for a subset of its relations: the view, and the relation (by position) in each slot."""
 
     view: View
     relations: tuple[int, ...]
@@ -141,7 +141,7 @@ class Need:
 
 @lru_cache(maxsize=4096)
 def needs(query: Query) -> tuple[Need, ...]:
-    """The need for every subset of a query's relations, indexed by bit mask; the empty subset's is an empty view."""
+    """Return the need for every subset of a query's relations, indexed by bit mask."""
     graph = query.graph
     position = {relation.name: index for index, relation in enumerate(graph.relations)}
     joins = [
@@ -179,7 +179,7 @@ class _Joining:
         return all(mask >> index & 1 for index, _ in self.members)
 
     def within(self, mask: int) -> _Joining | None:
-        """The part that a join of the subset can check: a class among its members there, a theta only as a whole."""
+        """Return the part that a join of the subset can check: a class among its members, a theta only as a whole."""
         if self.theta is not None:
             return self if self.is_inside(mask) else None
         inside = tuple((index, expression) for index, expression in self.members if mask >> index & 1)
@@ -192,7 +192,7 @@ class _Joining:
 def _canonical(
     query: Query, members: list[int], joins: list[_Joining]
 ) -> tuple[tuple[int, ...], tuple[Predicate, ...]]:
-    """Slot order by stream name; relations of the same stream in the order that gives the least predicate texts."""
+    """Order slots by stream name; order relations of one stream by the smallest predicate texts."""
     streams: dict[str, list[int]] = {}
     for index in members:
         streams.setdefault(query.graph.relations[index].stream.lower(), []).append(index)
@@ -231,7 +231,7 @@ def _predicate(query: Query, join: _Joining, slot_of: dict[int, int]) -> Predica
 def _ordered(
     text: str, parts: tuple[tuple[int, frozenset[str]], ...], is_equality: bool, is_band: bool = False
 ) -> Predicate:
-    """A predicate whose text belongs to its parts in order; the members of an equality are put in slot order."""
+    """Build a predicate whose text follows its parts in order; members of an equality are in slot order."""
     if is_equality:
         names = text.split(" = ")
         pairs = sorted(zip(parts, names, strict=True), key=lambda pair: (pair[0][0], pair[1]))

@@ -213,7 +213,7 @@ def test_a_join_under_an_unbounded_window_is_named() -> None:
 
 
 def test_a_source_at_an_unknown_site_is_named() -> None:
-    with pytest.raises(TopologyError, match="stream 'b' is born at unknown site 'n7'"):
+    with pytest.raises(TopologyError, match="stream 'b' has unknown site 'n7'"):
         landscape(line(4), {"a": "n0", "b": "n7"})
 
 

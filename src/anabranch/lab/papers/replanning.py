@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from anabranch.errors import TopologyError
 from anabranch.place.landscape import Landscape, Operator
 from anabranch.place.load import carried_bytes
-from anabranch.place.planner import Decision, Planner
+from anabranch.place.planner import Placement, Planner
 from anabranch.place.removal import in_order, removed, tightened
 from anabranch.place.topology import Topology
 
@@ -88,7 +88,7 @@ def _carried_over(landscape: Landscape, topology: Topology) -> tuple[Landscape, 
     return tightened(current), lost
 
 
-def _moving(current: Landscape, without: Landscape, decision: Decision) -> float:
+def _moving(current: Landscape, without: Landscape, decision: Placement) -> float:
     """Bytes of state times distance, for joins of the query that now run somewhere else.
 
     A join of other relations than any before has no state to carry; it fills from its own inputs and costs nothing.
