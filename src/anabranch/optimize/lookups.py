@@ -1,8 +1,8 @@
-"""What a lookup meets, compiled: the predicates that become checkable there, and how much of a state it passes.
+"""One lookup: the predicates that become checkable at it, and the share of a state that it passes.
 
-Both searches for plans are built on this: it is compiled into their kernels. numba keeps what it compiled until the
-kernel's own file changes, so those files name this one with a digest of it, and a test asks for the digest to be
-renewed whenever this file changes.
+The search for jtrees and the ordering by rank share these functions. Both may be compiled: numba keeps compiled code
+until the file of the compiled function changes, and does not notice changes here. So the files that are compiled name
+this file with its digest, and a test asks for a new digest whenever this file changes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from anabranch.cost.resources import ResourceModel
@@ -65,11 +64,10 @@ def units_of(model: ResourceModel) -> Units:
     )
 
 
-@njit(cache=True)
 def meeting(thetas: Thetas, left: int | np.int64, right: int | np.int64) -> tuple[float, int, float]:
     """The selectivity and number of the thetas that become checkable, and the selectivity of the first band or 1."""
     share, count, band, has_band = 1.0, 0, 1.0, False
-    for theta in range(thetas.relations.size):
+    for theta in range(len(thetas.relations)):
         relations = thetas.relations[theta]
         if relations & (relations - 1) == 0:
             # A late filter, of one relation.
@@ -84,7 +82,6 @@ def meeting(thetas: Thetas, left: int | np.int64, right: int | np.int64) -> tupl
     return share, count, band
 
 
-@njit(cache=True)
 def looked_up(keyed: bool, agreeing: float, shares_key: bool, band_selectivity: float) -> float:
     """The share of a state that a lookup passes; `band_selectivity` is 1 where no band can be used."""
     if not keyed:

@@ -1,0 +1,438 @@
+"""Searches all jtrees of a query: dynamic programming over sets of relations, with branch and bound.
+
+A plan's cost is the sum of the costs of its joins and states, and the cost of a join depends only on how the join
+partitions its set. So each set keeps only the plans that no other plan of the set dominates in CPU and memory: whatever
+is built above, a dominated part can be replaced by the part that dominates it. The answer is the whole Pareto set.
+Predicates are checked at the earliest join; plans that defer one are outside the search space.
+
+The partitions of a set are walked block by block. A branch ends as soon as the least it can cost is dominated, by a
+plan of the same set or by a complete plan that is known before (`seeds`). Only partitions that survive get their probe
+orders: the cheapest way from a bound part to the whole is the same for every input that gets there, so one pass over
+the unions of the blocks orders all inputs.
+
+Every function here is plain Python over lists, for small queries, and compiled code over arrays, for large ones
+(`compiled`): one source, run in two ways. So the code uses only numbers, sequences and loops. Sets of relations are bit
+masks; `ternary` numbers pairs of disjoint sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
+
+from anabranch.optimize.lookups import Thetas, Units, looked_up, meeting
+
+# Built on optimize/lookups.py c2a758f5d8f6
+
+SLACK = 1 - 1e-9
+"""Bounds are lowered by this, so that rounding never prunes a plan that no other dominates."""
+
+
+class Sets(NamedTuple):
+    """Numbers of each set of relations, by mask."""
+
+    relations: Sequence[int]
+    """How many relations the set has."""
+    ternary: Sequence[int]
+    """One ternary digit per relation, 1 for members; `ternary[a] + 2 * ternary[b]` numbers the pair (a, b)."""
+    rows: Sequence[float]
+    held: Sequence[float]
+    classes: Sequence[int]
+    """The key classes that the set has a member of, as a mask."""
+    agreeing: Sequence[float]
+    """The share of all combinations whose keys agree."""
+    turnover: Sequence[float]
+    upkeep: Sequence[float]
+    """CPU of keeping the set as a state."""
+    state_bytes: Sequence[float]
+    link: Sequence[float]
+    """CPU of one index over the set."""
+    index_bytes: Sequence[float]
+    """Bytes of one index over the set."""
+    results: Sequence[float]
+    """CPU of finding all combinations of the set once: no join of the set costs less."""
+
+
+class Lookups(NamedTuple):
+    """Numbers of each lookup, by pair of sets: rows of the first set probe the state of the second."""
+
+    cost: Sequence[float]
+    index: Sequence[int]
+    """Which index the lookup uses; each number stands for one index over the second set."""
+
+
+class Limits(NamedTuple):
+    """What the search may leave out."""
+
+    cpu: float
+    memory: float
+    seed_cpu: Sequence[float]
+    """CPU of complete plans that are known, rising."""
+    seed_memory: Sequence[float]
+    """Memory of the known plans, falling."""
+    allowed: Sequence[bool]
+    """By set: whether a plan may join it."""
+    needed: Sequence[int]
+    """Sets that a plan must join."""
+    widest: int
+    """Inputs that a join may have at most."""
+
+
+class Fronts(NamedTuple):
+    """The undominated plans of each set: those of set s are entries first[s] to first[s] + counts[s], by rising CPU."""
+
+    first: Sequence[int]
+    counts: Sequence[int]
+    cpu: Sequence[float]
+    memory: Sequence[float]
+    blocks: Sequence[int]
+    """For each entry the sets of its inputs, in as many places as the query has relations; 0 where there is none."""
+    entries: Sequence[int]
+    """For each entry and input the entry of the input's plan."""
+
+
+def floats(size: int) -> list[float]:
+    """Zeros, to be overwritten."""
+    return [0.0] * size
+
+
+def integers(size: int) -> list[int]:
+    """Zeros, to be overwritten."""
+    return [0] * size
+
+
+def longer_floats(values: list[float], size: int) -> list[float]:
+    """The values with zeros behind them."""
+    return values + [0.0] * (size - len(values))
+
+
+def longer_integers(values: list[int], size: int) -> list[int]:
+    """The values with zeros behind them."""
+    return values + [0] * (size - len(values))
+
+
+def price_lookups(sets: Sets, thetas: Thetas, units: Units) -> Lookups:
+    """The cost and the index of every lookup, as `ResourceModel.step` and `ResourceModel.index` say."""
+    rows, held, classes, relations = sets.rows, sets.held, sets.classes, sets.relations
+    agree, ternary = sets.agreeing, sets.ternary
+    full = len(rows) - 1
+    size = ternary[full] * 2 + 1
+    cost, index = floats(size), integers(size)
+    has_thetas = len(thetas.relations) > 0
+    for bound in range(1, full):
+        outside = full ^ bound
+        block = outside
+        while block:
+            apart = agree[bound] * agree[block]
+            agreeing = agree[bound | block] / apart if apart > 0 else 0.0
+            shared = classes[bound] & classes[block]
+            checks, band = 0, 1.0
+            if has_thetas:
+                _, checks, band = meeting(thetas, bound, block)
+                if shared == 0:
+                    for theta in range(len(thetas.relations) - 1, -1, -1):
+                        members = thetas.relations[theta]
+                        if thetas.is_band[theta] and members & bound and members & block:
+                            shared = -1 - theta
+            passed = looked_up(units.keyed, agreeing, shared > 0, band)
+            both = relations[bound] + relations[block]
+            match = units.match + units.match_relation * both + units.check * checks
+            pair = ternary[bound] + 2 * ternary[block]
+            cost[pair] = rows[bound] * (units.probe + passed * (units.compare * held[block] + match * rows[block]))
+            index[pair] = shared
+            block = (block - 1) & outside
+    return Lookups(cost, index)
+
+
+def order_probes(
+    sets: Sets,
+    lookups: Lookups,
+    blocks: Sequence[int],
+    size: int,
+    onward: list[float],
+    choice: list[int],
+    union: list[int],
+) -> float:
+    """Orders the probes of a join of the first `size` blocks; returns the CPU of all probes.
+
+    `choice[g]` becomes the block that rows which have bound the blocks in group g probe next, and `union[g]` the ternary
+    number of those blocks. The three lists are room of at least 2^size places.
+    """
+    ternary, cost = sets.ternary, lookups.cost
+    full = (1 << size) - 1
+    for block in range(size):
+        number, start = ternary[blocks[block]], 1 << block
+        for group in range(start):
+            union[start + group] = union[group] + number if group else number
+    onward[full] = 0.0
+    for group in range(full - 1, 0, -1):
+        bound, least, best = union[group], inf, -1
+        for block in range(size):
+            bit = 1 << block
+            if group & bit == 0:
+                price = onward[group | bit] + cost[bound + 2 * union[bit]]
+                if price < least or best < 0:
+                    least, best = price, block
+        onward[group] = least
+        choice[group] = best
+    total = 0.0
+    for block in range(size):
+        total += sets.turnover[blocks[block]] * onward[1 << block]
+    return total
+
+
+def count_indexes(
+    lookups: Lookups, size: int, choice: Sequence[int], union: Sequence[int], counts: list[int], found: list[int]
+) -> None:
+    """Counts the indexes that the orders in `choice` need over each block; `found` is room for size^2 numbers."""
+    for block in range(size):
+        counts[block] = 0
+    full = (1 << size) - 1
+    for start in range(size):
+        group = 1 << start
+        while group != full:
+            target = choice[group]
+            index, place, end = lookups.index[union[group] + 2 * union[1 << target]], target * size, counts[target]
+            while place < target * size + end and found[place] != index:
+                place += 1
+            if place == target * size + end:
+                found[place] = index
+                counts[target] = end + 1
+            group |= 1 << target
+
+
+def first_above(rising: Sequence[float], size: int, value: float) -> int:
+    """The place of the first number above a value, among the first `size` numbers."""
+    low, high = 0, size
+    while low < high:
+        middle = (low + high) // 2
+        if rising[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def is_beaten(cpu: float, memory: float, rising: Sequence[float], falling: Sequence[float], size: int) -> bool:
+    """Whether a front, rising in CPU and falling in memory, has a plan that needs no more of either."""
+    place = first_above(rising, size, cpu)
+    return place > 0 and falling[place - 1] <= memory
+
+
+def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Sequence[int]) -> Fronts:
+    """The undominated plans of every set that a plan within the limits may join.
+
+    `order` lists the sets of two or more relations, smaller ones first. CPU and memory leave out the base states, which
+    all plans share.
+    """
+    total = len(sets.rows)
+    full = total - 1
+    relations = sets.relations[full]
+    allowed, needed = limits.allowed, limits.needed
+    seed_cpu, seed_memory, seeds = limits.seed_cpu, limits.seed_memory, len(limits.seed_cpu)
+    first, counts = integers(total), integers(total)
+    capacity = 1024
+    cpu, memory = floats(capacity), floats(capacity)
+    inputs, entries = integers(capacity * relations), integers(capacity * relations)
+    used = 1
+    # The least that a set costs as the input of a join: its plans, one probe of each new row, and one index.
+    least_cpu, least_memory = floats(total), floats(total)
+    # The least that the relations of a set cost, however a plan joins them.
+    single_cpu, single_memory = floats(total), floats(total)
+    for mask in range(1, total):
+        lowest = mask & -mask
+        own_cpu = sets.turnover[lowest] * sets.rows[lowest] * units.probe + sets.link[lowest]
+        single_cpu[mask] = single_cpu[mask ^ lowest] + own_cpu
+        single_memory[mask] = single_memory[mask ^ lowest] + sets.index_bytes[lowest]
+        if mask == lowest:
+            counts[mask] = 1  # entry 0, free of cost, stands for every base state
+            least_cpu[mask], least_memory[mask] = single_cpu[mask], single_memory[mask]
+    room = 64
+    kept_cpu, kept_memory = floats(room), floats(room)
+    kept_inputs, kept_entries = integers(room * relations), integers(room * relations)
+    left, extra, blocks = integers(relations + 1), integers(relations + 1), integers(relations + 1)
+    low_cpu, low_memory = floats(relations + 1), floats(relations + 1)
+    onward, choice, union = floats(total), integers(total), integers(total)
+    picked, indexes, found = integers(relations), integers(relations), integers(relations * relations)
+    for whole in order:
+        if not allowed[whole]:
+            continue
+        keep_cpu, keep_memory, rest_cpu, rest_memory = 0.0, 0.0, 0.0, 0.0
+        if whole != full:
+            keep_cpu, keep_memory = sets.upkeep[whole], sets.state_bytes[whole]
+            outside = full ^ whole
+            rest_cpu = sets.turnover[whole] * sets.rows[whole] * units.probe + sets.link[whole]
+            rest_cpu += single_cpu[outside] + sets.results[full] + 4 * units.call
+            rest_memory = sets.index_bytes[whole] + single_memory[outside]
+        floor = keep_cpu + sets.results[whole] + 4 * units.call
+        kept, depth = 0, 0
+        if is_beaten(
+            (floor + single_cpu[whole] + rest_cpu) * SLACK,
+            (keep_memory + single_memory[whole] + rest_memory) * SLACK,
+            seed_cpu,
+            seed_memory,
+            seeds,
+        ):
+            continue
+        is_mjoin = sets.relations[whole] <= limits.widest
+        left[0], extra[0] = whole, -1
+        low_cpu[0], low_memory[0] = floor, keep_memory
+        while depth >= 0:
+            # The next block at this depth: the lowest relation that is left, and some of the others.
+            lowest = left[depth] & -left[depth]
+            others = left[depth] ^ lowest
+            if is_mjoin:
+                # First of all one join of single relations: the front then has the plan of least memory.
+                extra[depth] = 0
+            elif extra[depth] < 0:
+                extra[depth] = others
+            elif extra[depth] == 0 or depth + 1 == limits.widest:
+                depth -= 1
+                continue
+            else:
+                extra[depth] = (extra[depth] - 1) & others
+            block = lowest | extra[depth]
+            if block == whole or counts[block] == 0:
+                continue
+            outside = left[depth] ^ block
+            now_cpu, now_memory = low_cpu[depth] + least_cpu[block], low_memory[depth] + least_memory[block]
+            bound_cpu = (now_cpu + single_cpu[outside]) * SLACK
+            bound_memory = (now_memory + single_memory[outside]) * SLACK
+            if (
+                bound_cpu + rest_cpu * SLACK > limits.cpu
+                or bound_memory + rest_memory * SLACK > limits.memory
+                or is_beaten(bound_cpu, bound_memory, kept_cpu, kept_memory, kept)
+                or is_beaten(
+                    bound_cpu + rest_cpu * SLACK, bound_memory + rest_memory * SLACK, seed_cpu, seed_memory, seeds
+                )
+            ):
+                if is_mjoin:
+                    is_mjoin, depth, extra[0] = False, 0, -1
+                continue
+            blocks[depth] = block
+            if outside:
+                depth += 1
+                left[depth], extra[depth] = outside, -1
+                low_cpu[depth], low_memory[depth] = now_cpu, now_memory
+                continue
+            size = depth + 1
+            if is_mjoin:
+                is_mjoin, depth, extra[0] = False, 0, -1
+            is_possible = True
+            for want in needed:
+                if whole & want == want and whole != want:
+                    is_held = False
+                    for part in range(size):
+                        if blocks[part] & want == want:
+                            is_held = True
+                    is_possible = is_possible and is_held
+            if not is_possible:
+                continue
+            # A closer bound: the cheapest first and last lookup of each input, which are one and the same between two.
+            least = keep_cpu + size * size * units.call
+            below_memory = keep_memory
+            last, second = inf, inf
+            last_part = -1
+            for part in range(size):
+                block = blocks[part]
+                least += sets.link[block] + cpu[first[block]]
+                below_memory += memory[first[block] + counts[block] - 1] + sets.index_bytes[block]
+                price = lookups.cost[sets.ternary[whole ^ block] + 2 * sets.ternary[block]]
+                if price < last:
+                    last, second, last_part = price, last, part
+                elif price < second:
+                    second = price
+            bound_cpu, bound_memory = least, below_memory * SLACK
+            for part in range(size):
+                own, nearest = sets.ternary[blocks[part]], inf
+                for other in range(size):
+                    if other != part:
+                        nearest = min(nearest, lookups.cost[own + 2 * sets.ternary[blocks[other]]])
+                if size > 2:
+                    nearest += second if part == last_part else last
+                bound_cpu += sets.turnover[blocks[part]] * nearest
+            bound_cpu *= SLACK
+            if is_beaten(bound_cpu, bound_memory, kept_cpu, kept_memory, kept) or is_beaten(
+                bound_cpu + rest_cpu * SLACK, bound_memory + rest_memory * SLACK, seed_cpu, seed_memory, seeds
+            ):
+                continue
+            # The exact cost of all lookups, and then of the indexes that they use.
+            probing = order_probes(sets, lookups, blocks, size, onward, choice, union)
+            bound_cpu = (least + probing) * SLACK
+            if is_beaten(bound_cpu, bound_memory, kept_cpu, kept_memory, kept) or is_beaten(
+                bound_cpu + rest_cpu * SLACK, bound_memory + rest_memory * SLACK, seed_cpu, seed_memory, seeds
+            ):
+                continue
+            count_indexes(lookups, size, choice, union, indexes, found)
+            join, join_memory = keep_cpu + size * size * units.call + probing, keep_memory
+            for part in range(size):
+                join += indexes[part] * sets.link[blocks[part]]
+                join_memory += indexes[part] * sets.index_bytes[blocks[part]]
+            # All combinations of the plans kept for the blocks.
+            for part in range(size):
+                picked[part] = 0
+            while True:
+                now_cpu, now_memory = join, join_memory
+                for part in range(size):
+                    entry = first[blocks[part]] + picked[part]
+                    now_cpu += cpu[entry]
+                    now_memory += memory[entry]
+                place = first_above(kept_cpu, kept, now_cpu)
+                if (
+                    now_cpu <= limits.cpu
+                    and now_memory <= limits.memory
+                    and (place == 0 or kept_memory[place - 1] > now_memory)
+                ):
+                    if place > 0 and kept_cpu[place - 1] == now_cpu:
+                        place -= 1
+                    beaten = place
+                    while beaten < kept and kept_memory[beaten] >= now_memory:
+                        beaten += 1
+                    if kept + 1 > room:
+                        room *= 2
+                        kept_cpu, kept_memory = longer_floats(kept_cpu, room), longer_floats(kept_memory, room)
+                        kept_inputs = longer_integers(kept_inputs, room * relations)
+                        kept_entries = longer_integers(kept_entries, room * relations)
+                    shift = 1 - (beaten - place)
+                    moved, step, end = kept - 1, -1, beaten - 1
+                    if shift < 0:
+                        moved, step, end = beaten, 1, kept
+                    while shift != 0 and moved != end:
+                        kept_cpu[moved + shift], kept_memory[moved + shift] = kept_cpu[moved], kept_memory[moved]
+                        for part in range(relations):
+                            kept_inputs[(moved + shift) * relations + part] = kept_inputs[moved * relations + part]
+                            kept_entries[(moved + shift) * relations + part] = kept_entries[moved * relations + part]
+                        moved += step
+                    kept += shift
+                    kept_cpu[place], kept_memory[place] = now_cpu, now_memory
+                    for part in range(relations):
+                        is_used = part < size
+                        kept_inputs[place * relations + part] = blocks[part] if is_used else 0
+                        kept_entries[place * relations + part] = first[blocks[part]] + picked[part] if is_used else 0
+                part = 0
+                while part < size:
+                    picked[part] += 1
+                    if picked[part] < counts[blocks[part]]:
+                        break
+                    picked[part] = 0
+                    part += 1
+                if part == size:
+                    break
+        while used + kept > capacity:
+            capacity *= 2
+            cpu, memory = longer_floats(cpu, capacity), longer_floats(memory, capacity)
+            inputs = longer_integers(inputs, capacity * relations)
+            entries = longer_integers(entries, capacity * relations)
+        first[whole], counts[whole] = used, kept
+        for entry in range(kept):
+            cpu[used + entry], memory[used + entry] = kept_cpu[entry], kept_memory[entry]
+            for part in range(relations):
+                inputs[(used + entry) * relations + part] = kept_inputs[entry * relations + part]
+                entries[(used + entry) * relations + part] = kept_entries[entry * relations + part]
+        if kept:
+            probes = sets.turnover[whole] * sets.rows[whole] * units.probe
+            least_cpu[whole] = kept_cpu[0] + probes + sets.link[whole]
+            least_memory[whole] = kept_memory[kept - 1] + sets.index_bytes[whole]
+        used += kept
+    return Fronts(first, counts, cpu, memory, inputs, entries)
