@@ -22,7 +22,7 @@ from anabranch.cost.resources import Resources
 from anabranch.errors import NoFeasiblePlan, PlanError, SpecError
 from anabranch.optimize import Budget, Choice, Hints, Infeasible, MeshOffer, Objective, Proposal, choose
 from anabranch.optimize.hints import KINDS
-from anabranch.optimize.strategy import kind
+from anabranch.optimize.proposals import kind
 from anabranch.plan.describe import short_text
 from anabranch.plan.mesh import Mesh, Plan, check_mesh, is_mesh_text, parse_mesh
 from anabranch.plan.physical import pre_groups
@@ -237,11 +237,12 @@ def _no_feasible_plan(failed: Infeasible, budget: Budget) -> NoFeasiblePlan:
             named, best, limit = "'limits.cpu'", "the least CPU", allowed[0]
         case "memory":
             named, best, limit = "'limits.memory'", "the least memory", allowed[1]
-        case "cpu and memory together":
+        case "cpu and memory together" | "hints":
             named, best = "'limits.cpu' and 'limits.memory' together", "the nearest"
             limit = f"{allowed[0]} and {allowed[1]}"
+    subject = "no plan" if failed.is_proven else f"none of the {len(failed.considered)} plans considered"
     return NoFeasiblePlan(
-        f"no plan keeps within {named}",
+        f"{subject} keeps within {named}",
         detail=f"{limit}; {best} has {failed.best}, which needs {cost.cpu / slots:.3g} cores and "
         f"{size_text(cost.memory / slots)}{each}",
         hint=f"write 'limits: {{{', '.join(needs)}}}' or more, use more slots, or shorten the windows",

@@ -16,7 +16,7 @@ from anabranch.catalog import Catalog
 from anabranch.choosing import first_plan
 from anabranch.cost.resources import Resources
 from anabranch.errors import SpecError
-from anabranch.optimize import Choice, Considered, Infeasible, MeshOffer, Proposal
+from anabranch.optimize import Candidate, Choice, Infeasible, MeshOffer, Proposal
 from anabranch.optimize.explain import explanation
 from anabranch.picture import OUTPUT, Dot, RouteNote, mesh_svg, plan_svg, plane
 from anabranch.plan import logical
@@ -104,7 +104,7 @@ def choice_svg(
     routes did to the sample, by relation and number.
     """
     plan = first_plan(choice) if isinstance(choice.answer, Proposal) else choice.answer.best
-    dots = [_dot(considered) for considered in choice.answer.considered]
+    dots = [_dot(candidate) for candidate in choice.answer.considered]
     if choice.mesh is not None and choice.mesh.cost is not None:
         dots = _with_mesh(dots, choice.mesh, choice.mesh.cost)
     limits = choice.budget.total_cpu, choice.budget.total_memory
@@ -156,10 +156,10 @@ def _with_mesh(dots: Sequence[Dot], offer: MeshOffer, cost: Resources) -> list[D
     return [mesh, *rivals]
 
 
-def _dot(considered: Considered) -> Dot:
-    plan, cost = considered.plan, considered.cost
-    story = f"{plan}: {cost.cpu:.3g} cores, {size_text(cost.memory)}; {considered.reason}"
-    return Dot(cost.cpu, cost.memory, shape(plan), considered.standing, story)
+def _dot(candidate: Candidate) -> Dot:
+    plan, cost = candidate.plan, candidate.cost
+    story = f"{plan}: {cost.cpu:.3g} cores, {size_text(cost.memory)}; {candidate.reason}"
+    return Dot(cost.cpu, cost.memory, shape(plan), candidate.standing, story)
 
 
 def _micros(seconds: float) -> str:

@@ -23,13 +23,12 @@ from anabranch.errors import HostError
 from anabranch.host.spark.archive import OFF, archive_file, writing_options
 from anabranch.host.spark.jvm import running_options
 from anabranch.host.spark.session import local_session
+from anabranch.optimize.warm_up import compile_searches
 
 KERNELS = (
     "anabranch.engine.kernels",
     "anabranch.engine.fabric.kernels",
     "anabranch.mesh.kernels",
-    "anabranch.optimize.kernels",
-    "anabranch.optimize.jtree_kernel",
 )
 JOIN = "SELECT a.p AS p0, b.p AS p1, c.p AS p2 FROM {0} AS a, {1} AS b, {2} AS c WHERE a.k = b.k AND b.k = c.k"
 GROUPS = "SELECT a.k AS k, COUNT(*) AS n FROM s0 [RANGE 10 SECONDS SLIDE 5 SECONDS] AS a GROUP BY a.k"
@@ -40,6 +39,7 @@ def compile_kernels() -> None:
     """Compile the kernels that numba has not compiled for this machine yet."""
     for name in KERNELS:
         import_module(name)
+    compile_searches()
 
 
 def make_archive() -> Path:

@@ -12,13 +12,21 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 
 import pytest
 from numba.core.dispatcher import Dispatcher
 
+from anabranch.optimize import compiled
+
 PACKAGE = Path(__file__).parents[2] / "src" / "anabranch"
-FILES = sorted(file for file in PACKAGE.rglob("*.py") if re.search(r"^@(numba\.)?njit", file.read_text(), re.MULTILINE))
+COMPILED_ELSEWHERE = PACKAGE / "optimize" / "jtrees.py"
+"""Plain functions that `optimize/compiled.py` compiles."""
+FILES = sorted(
+    file
+    for file in PACKAGE.rglob("*.py")
+    if file == COMPILED_ELSEWHERE or re.search(r"^@(numba\.)?njit", file.read_text(), re.MULTILINE)
+)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
@@ -28,22 +36,30 @@ def test_kernels_name_what_they_are_built_on(file: Path) -> None:
 
 
 def test_there_are_kernels_built_on_another_file() -> None:
-    assert built_on(PACKAGE / "optimize" / "jtree_kernel.py") == {PACKAGE / "optimize" / "lookups.py"}
+    assert built_on(COMPILED_ELSEWHERE) == {PACKAGE / "optimize" / "lookups.py"}
 
 
 def built_on(file: Path) -> set[Path]:
     """The files from which compiled functions of this one take a name, and those that these are built on."""
     module = import_module(f"anabranch.{'.'.join(file.relative_to(PACKAGE).with_suffix('').parts)}")
-    functions = [value.py_func for value in vars(module).values() if isinstance(value, Dispatcher)]
+    functions = [
+        value.py_func for value in {**vars(module), **vars(compiled)}.values() if isinstance(value, Dispatcher)
+    ]
     own = [function for function in functions if function.__module__ == module.__name__]
     used = {name for function in own for name in names(function.__code__)}
     sources = {
-        PACKAGE / f"{node.module.removeprefix('anabranch.').replace('.', '/')}.py"
+        PACKAGE / f"{home(vars(module)[name], node.module).removeprefix('anabranch.').replace('.', '/')}.py"
         for node in ast.parse(file.read_text()).body
         if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("anabranch.")
-        if used & {alias.asname or alias.name for alias in node.names}
+        for name in used & {alias.asname or alias.name for alias in node.names}
     }
     return sources | {deeper for source in sources for deeper in built_on(source)}
+
+
+def home(value: object, imported_from: str) -> str:
+    """The module that defines a value: that of a function, which may be imported from another that passes it on."""
+    function = value.py_func if isinstance(value, Dispatcher) else value
+    return function.__module__ if isinstance(function, FunctionType) else imported_from
 
 
 def names(code: CodeType) -> Iterator[str]:

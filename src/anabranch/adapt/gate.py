@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from anabranch.adapt.policy import TEN_BATCHES, Interval
 from anabranch.cost.resources import Resources
 from anabranch.optimize.hints import Objective
-from anabranch.optimize.strategy import Budget
+from anabranch.optimize.proposals import Budget
 from anabranch.plan.difference import Strategy
 
 Resource: TypeAlias = Literal["cpu", "memory"]

@@ -30,8 +30,9 @@ from anabranch.adapt.rules import Criteria
 from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import with_default_orders
-from anabranch.optimize.choice import choose, resource_model
-from anabranch.optimize.strategy import Proposal
+from anabranch.optimize.choice import choose
+from anabranch.optimize.problem import resource_model
+from anabranch.optimize.proposals import Proposal
 from anabranch.plan.check import validate
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query

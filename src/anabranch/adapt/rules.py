@@ -15,7 +15,7 @@ from anabranch.adapt.pricing import prices
 from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import ResourceModel
 from anabranch.optimize.hints import Hints, Objective
-from anabranch.optimize.strategy import Budget
+from anabranch.optimize.proposals import Budget
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning

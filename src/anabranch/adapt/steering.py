@@ -26,7 +26,7 @@ from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
 from anabranch.errors import BundleError, MigrationError
 from anabranch.migrate.machine import Instruction, Run
-from anabranch.optimize.choice import resource_model
+from anabranch.optimize.problem import resource_model
 from anabranch.plan.difference import STRATEGIES, Strategy, check_migration
 from anabranch.plan.mesh import Mesh, Plan, check_plan
 from anabranch.plan.partitioning import Partitioning

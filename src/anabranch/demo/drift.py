@@ -28,7 +28,7 @@ from anabranch.explain import Explanation, choice_svg
 from anabranch.host.spark.session import SparkSession
 from anabranch.live import View, advance, follow
 from anabranch.optimize import Choice
-from anabranch.optimize.strategy import kind
+from anabranch.optimize.proposals import kind
 from anabranch.picture import OUTPUT
 from anabranch.schema import TIMESTAMP
 from anabranch.sizes import size_text

@@ -36,7 +36,7 @@ from anabranch.explain import Explanation, choice_svg
 from anabranch.host.spark.session import SparkSession
 from anabranch.live import follow
 from anabranch.optimize import Choice
-from anabranch.optimize.strategy import kind
+from anabranch.optimize.proposals import kind
 from anabranch.picture import RouteNote
 from anabranch.plan.mesh import Mesh, Plan, RelationRoutes
 from anabranch.plan.physical import PhysicalPlan

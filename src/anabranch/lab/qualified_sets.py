@@ -22,12 +22,12 @@ from anabranch.calibrate.measure import stream
 from anabranch.catalog import Catalog
 from anabranch.cost.estimates import from_edges
 from anabranch.cost.resources import NESTED, ResourceModel
+from anabranch.lab.papers.two_layer import two_layer
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from anabranch.lab.virtual_clock import Moment, run_query
 from anabranch.optimize.min_state import min_state
+from anabranch.optimize.proposals import Budget, Proposal
 from anabranch.optimize.ranking import ranked_orderer
-from anabranch.optimize.strategy import Budget, Proposal
-from anabranch.optimize.two_layer import two_layer
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.schema import TIMESTAMP

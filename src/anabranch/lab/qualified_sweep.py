@@ -23,15 +23,15 @@ from matplotlib.figure import Figure
 
 from anabranch.cost.estimates import Estimates, from_edges
 from anabranch.cost.resources import HASHED, ResourceModel, Resources
+from anabranch.lab.papers.two_layer import two_layer
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from anabranch.optimize.jtree_finder import find_jtrees
 from anabranch.optimize.min_state import min_state
+from anabranch.optimize.proposals import Budget, Proposal
 from anabranch.optimize.ranking import ranked_orderer
 from anabranch.optimize.shapes import Orderer, Shape
 from anabranch.optimize.state_removal import remove_states
 from anabranch.optimize.state_selection import select_states
-from anabranch.optimize.strategy import Budget, Proposal
-from anabranch.optimize.two_layer import two_layer
 
 WINDOW = 0.04
 SHOWN = (3, 5, 10)

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from anabranch.optimize.choice import Choice, choose
 from anabranch.optimize.hints import Hints, Objective
-from anabranch.optimize.strategy import Budget, Considered, Infeasible, MeshOffer, Proposal
+from anabranch.optimize.proposals import Budget, Candidate, Infeasible, MeshOffer, Proposal
 
-__all__ = ["Budget", "Choice", "Considered", "Hints", "Infeasible", "MeshOffer", "Objective", "Proposal", "choose"]
+__all__ = ["Budget", "Candidate", "Choice", "Hints", "Infeasible", "MeshOffer", "Objective", "Proposal", "choose"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from anabranch.cost.resources import Resources
 from anabranch.optimize.choice import Choice
-from anabranch.optimize.strategy import Budget, Infeasible, Proposal, kind
+from anabranch.optimize.proposals import Budget, Infeasible, Proposal, kind
 from anabranch.plan.describe import short_text
 from anabranch.sizes import size_text
 

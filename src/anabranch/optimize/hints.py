@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from anabranch.cost.resources import ResourceModel
 from anabranch.errors import PlanError, SpecError
-from anabranch.optimize.strategy import kind
+from anabranch.optimize.proposals import kind
 from anabranch.plan.check import validate
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, shape
@@ -117,11 +117,18 @@ class Hints:
         patterns = (p for p in self.forbid if isinstance(p, JoinNode) and not any(p.orders))
         return frozenset(model.estimates.mask(pattern.relations) for pattern in patterns)
 
+    @property
+    def forbids_orders(self) -> bool:
+        """Whether some probe order must not be taken."""
+        return any(isinstance(pattern, JoinNode) and any(pattern.orders) for pattern in self.forbid)
+
     def needed_sets(self, model: ResourceModel) -> frozenset[int]:
         return frozenset(model.estimates.mask(tuple(group)) for group in self.keep)
 
     def objection(self, plan: PhysicalPlan) -> str:
         """Why a plan is not allowed; empty when it is."""
+        if self == NO_HINTS:
+            return ""
         if self.plan is not None:
             return "" if plan == self.plan else "another plan was asked for"
         if kind(plan) not in self.kinds:
@@ -153,6 +160,9 @@ class Hints:
             return node
         orders = tuple(_allowed_order(node, start, forbidden, model) for start in range(len(inputs)))
         return replace(node, orders=orders)
+
+
+NO_HINTS = Hints()
 
 
 def _pattern(text: str, graph: JoinGraph) -> PhysicalPlan:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from anabranch.optimize.lookups import Thetas, Units, looked_up, meeting
 
-# Built on optimize/lookups.py c2a758f5d8f6
+# Built on optimize/lookups.py 9346f2039234
 
 SLACK = 1 - 1e-9
 """Bounds are lowered by this, so that rounding never prunes a plan that no other dominates."""
@@ -58,7 +58,7 @@ class Lookups(NamedTuple):
     """Numbers of each lookup, by pair of sets: rows of the first set probe the state of the second."""
 
     cost: Sequence[float]
-    index: Sequence[int]
+    indexes: Sequence[int]
     """Which index the lookup uses; each number stands for one index over the second set."""
 
 
@@ -156,8 +156,8 @@ def order_probes(
 ) -> float:
     """Orders the probes of a join of the first `size` blocks; returns the CPU of all probes.
 
-    `choice[g]` becomes the block that rows which have bound the blocks in group g probe next, and `union[g]` the ternary
-    number of those blocks. The three lists are room of at least 2^size places.
+    `choice[g]` becomes the block that rows which have bound the blocks of group g probe next, and `union[g]` the
+    ternary number of the blocks of group g. The three lists have room for at least 2^size numbers.
     """
     ternary, cost = sets.ternary, lookups.cost
     full = (1 << size) - 1
@@ -172,7 +172,8 @@ def order_probes(
             bit = 1 << block
             if group & bit == 0:
                 price = onward[group | bit] + cost[bound + 2 * union[bit]]
-                if price < least or best < 0:
+                # Orders that differ by rounding alone count as equal: the first block is taken.
+                if price < least * SLACK or best < 0:
                     least, best = price, block
         onward[group] = least
         choice[group] = best
@@ -193,7 +194,7 @@ def count_indexes(
         group = 1 << start
         while group != full:
             target = choice[group]
-            index, place, end = lookups.index[union[group] + 2 * union[1 << target]], target * size, counts[target]
+            index, place, end = lookups.indexes[union[group] + 2 * union[1 << target]], target * size, counts[target]
             while place < target * size + end and found[place] != index:
                 place += 1
             if place == target * size + end:

@@ -14,9 +14,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from anabranch.cost.resources import ResourceModel
-from anabranch.optimize.lookups import Floats, Integers, Thetas, Units, looked_up, meeting, thetas_of, units_of
+from anabranch.optimize.compiled import looked_up, meeting
+from anabranch.optimize.lookups import Floats, Integers, Thetas, Units, thetas_of, units_of
 
-# Built on optimize/lookups.py c2a758f5d8f6
+# Built on optimize/lookups.py 9346f2039234
 
 
 class Numbers(NamedTuple):

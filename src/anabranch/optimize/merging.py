@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cache
 
 from anabranch.cost.resources import ResourceModel
-from anabranch.optimize.strategy import Considered
+from anabranch.optimize.proposals import Candidate
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, PreGroup, nodes
 from anabranch.plan.pregrouping import agreement
@@ -31,8 +31,8 @@ TWICE = 2.0
 
 
 def merging_variants(
-    found: Iterable[Considered], model: ResourceModel, graph: JoinGraph, grouping: Grouping, seen: StatisticsView
-) -> list[Considered]:
+    found: Iterable[Candidate], model: ResourceModel, graph: JoinGraph, grouping: Grouping, seen: StatisticsView
+) -> list[Candidate]:
     """For each of the cheapest candidates the best plan with the same joins that merges some of their inputs."""
 
     @cache

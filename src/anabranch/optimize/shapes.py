@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from anabranch.cost.resources import ResourceModel, Resources
-from anabranch.optimize.strategy import Considered
+from anabranch.optimize.proposals import Candidate
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes
 
 Blocks: TypeAlias = tuple[int, ...]
@@ -80,8 +80,8 @@ class Orderer:
         """The plan of a shape, its orders written out where a join has three or more inputs."""
         return build(shape, self.model.estimates.names, self.everything, lambda blocks: self.order(blocks).orders)
 
-    def considered(self, shape: Shape, origin: str) -> Considered:
-        return Considered(self.plan(shape), self.price(shape), origin)
+    def considered(self, shape: Shape, origin: str) -> Candidate:
+        return Candidate(self.plan(shape), self.price(shape), origin)
 
     def complete(self, plan: PhysicalPlan) -> PhysicalPlan:
         """The plan with every probe order that it leaves open filled in."""

@@ -8,8 +8,8 @@ recomputing.
 
 from __future__ import annotations
 
+from anabranch.optimize.proposals import Budget
 from anabranch.optimize.shapes import Orderer, Shape, dissolved
-from anabranch.optimize.strategy import Budget
 
 
 def remove_states(orderer: Orderer, budget: Budget, tree: Shape) -> list[Shape]:

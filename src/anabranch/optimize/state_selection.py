@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from itertools import combinations
 
+from anabranch.optimize.proposals import Budget
 from anabranch.optimize.shapes import Blocks, Orderer, Shape, dissolved, in_order
-from anabranch.optimize.strategy import Budget
 
 
 def select_states(orderer: Orderer, budget: Budget) -> list[Shape]:

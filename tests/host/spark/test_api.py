@@ -19,7 +19,7 @@ import anabranch
 from anabranch import errors
 from anabranch.api import ContinuousQuery, Session
 from anabranch.choosing import first_plan, proposal
-from anabranch.optimize.strategy import kind
+from anabranch.optimize.proposals import kind
 from anabranch.schema import TIMESTAMP
 
 pytestmark = pytest.mark.spark

@@ -12,7 +12,7 @@ from anabranch.adapt.loop import Loop, Observation
 from anabranch.adapt.rules import Pricing
 from anabranch.cost.resources import ResourceModel
 from anabranch.cql import compile_query
-from anabranch.optimize.choice import resource_model
+from anabranch.optimize.problem import resource_model
 from anabranch.plan.difference import Strategy
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from anabranch.adapt.gate import Gate, Price, judge, scarce
 from anabranch.cost.resources import Resources
 from anabranch.optimize.hints import Objective
-from anabranch.optimize.strategy import Budget
+from anabranch.optimize.proposals import Budget
 
 amounts = st.floats(1e-3, 1e3)
 sizes = amounts.map(lambda value: 1e4 * value)

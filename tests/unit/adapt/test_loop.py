@@ -16,7 +16,7 @@ from anabranch.adapt.loop import Loop
 from anabranch.adapt.policy import DataDriven, Interval, MemoryDriven, Periodic, Policy, RefinedMemoryDriven, Trend
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
-from anabranch.optimize.strategy import Budget
+from anabranch.optimize.proposals import Budget
 from anabranch.plan.text import parse
 from anabranch.stats.measured import intermediate_rows
 from anabranch.stats.view import FixedStatistics

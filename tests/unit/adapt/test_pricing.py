@@ -8,7 +8,7 @@ from anabranch.adapt.gate import Price
 from anabranch.adapt.pricing import prices
 from anabranch.cost.units import ENGINE
 from anabranch.cql import compile_query
-from anabranch.optimize.choice import resource_model
+from anabranch.optimize.problem import resource_model
 from anabranch.plan.text import parse
 from anabranch.stats.view import FixedStatistics
 from anabranch.testing.scripted import read_script

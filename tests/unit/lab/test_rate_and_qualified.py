@@ -13,7 +13,7 @@ from anabranch.lab.papers.rate_model import outputs
 from anabranch.lab.registry import Setting
 from anabranch.lab.virtual_clock import SourceRows, poisson_rows, run_query, run_tree, served
 from anabranch.optimize.jtree_finder import find_jtrees
-from anabranch.optimize.strategy import kind
+from anabranch.optimize.proposals import kind
 from anabranch.plan.text import parse
 
 

@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from anabranch.cost.resources import Resources
 from anabranch.errors import PlanError, SpecError
-from anabranch.optimize import Budget, Choice, Considered, Hints, Infeasible, Objective, Proposal, choose
-from anabranch.optimize.choice import by_policy
-from anabranch.optimize.strategy import kind
+from anabranch.optimize import Budget, Choice, Hints, Infeasible, Objective, Proposal, choose
+from anabranch.optimize.proposals import kind
 from anabranch.plan.physical import JoinNode, nodes
-from anabranch.plan.text import parse
 from anabranch.stats.view import FixedStatistics, UnitCosts
 from tests.unit.optimize.graphs import chain_graph
 
@@ -118,8 +113,9 @@ def test_an_order_can_be_forbidden() -> None:
     assert other.orders[1:] == mjoin.orders[1:]
 
 
-def test_hints_are_obeyed_beyond_the_exhaustive_search() -> None:
-    graph = chain_graph("abcdefghij")
+@pytest.mark.parametrize("names", ["abcdefghij", "abcdefghijklm"])
+def test_hints_are_obeyed_within_and_beyond_the_exhaustive_search(names: str) -> None:
+    graph = chain_graph(names)
     hints = Hints.parse(graph, keep=["a b c", "a b", "i j"], forbid=["mjoin"])
     plan = proposal(choose(graph, FixedStatistics(), hints=hints)).plan
     joined = [set(node.relations) for node in nodes(plan)]
@@ -168,15 +164,3 @@ def test_one_relation_and_two_need_no_search() -> None:
     alone = choose(chain_graph("a"), FixedStatistics())
     assert str(proposal(alone).plan) == "a"
     assert str(proposal(choose(chain_graph("ab"), FixedStatistics())).plan) == "(a b)"
-
-
-def test_policies_pick_undominated_plans() -> None:
-    plans = tuple(
-        Considered(parse("(a b)"), Resources(cpu, memory, 1.0), name)
-        for name, cpu, memory in [("x", 1.0, 9.0), ("y", 2.0, 4.0), ("z", 6.0, 3.0), ("worse", 3.0, 5.0)]
-    )
-    budget, rng = Budget(cpu=10, memory=10), random.Random(1)
-    assert by_policy(plans, "least cpu", budget, rng).origin == "x"
-    assert by_policy(plans, "least memory", budget, rng).origin == "z"
-    assert by_policy(plans, "most room", budget, rng).origin == "y"
-    assert {by_policy(plans, "any", budget, rng).origin for _ in range(50)} == {"x", "y", "z"}

@@ -9,19 +9,19 @@ import pytest
 
 from anabranch.cost.estimates import from_edges
 from anabranch.cost.resources import HASHED, NESTED, ResourceModel
-from anabranch.errors import PlanError, SpecError
+from anabranch.errors import SpecError
+from anabranch.lab.papers.two_layer import two_layer
 from anabranch.optimize.jtree_finder import find_jtrees
 from anabranch.optimize.min_state import min_state
+from anabranch.optimize.proposals import Budget, Infeasible, Proposal, kind
 from anabranch.optimize.ranking import ranked_orderer
 from anabranch.optimize.shapes import dissolved, shape_of
 from anabranch.optimize.state_removal import remove_states
 from anabranch.optimize.state_selection import select_states
-from anabranch.optimize.strategy import Budget, Considered, Infeasible, Proposal, kind, pareto
-from anabranch.optimize.two_layer import two_layer
 from anabranch.plan.physical import nodes
 from anabranch.plan.text import parse
 from anabranch.stats.view import UnitCosts
-from tests.unit.optimize.brute_force import all_shapes, best_ordered
+from tests.unit.optimize.brute_force import all_shapes
 from tests.unit.optimize.graphs import random_setting
 
 ENGINE_LIKE = UnitCosts(
@@ -122,51 +122,6 @@ def test_state_removal_ends_at_the_mjoin_when_nothing_fits() -> None:
     trail = remove_states(orderer, Budget(memory=1e-9), min_state(orderer))
     assert len(trail) == 5
     assert trail[-1] == orderer.mjoin()
-
-
-@pytest.mark.parametrize(("units", "keyed"), [(HASHED, True), (NESTED, False), (ENGINE_LIKE, True)])
-@pytest.mark.parametrize(("size", "extra"), [(2, 0), (3, 0), (3, 1), (4, 0), (4, 2)])
-def test_jtree_finder_finds_exactly_the_undominated_plans(size: int, extra: int, units: UnitCosts, keyed: bool) -> None:
-    rng = random.Random(size * 7 + extra)
-    for _ in range(3):
-        model = ResourceModel(random_setting(rng, size, extra_edges=extra), units, keyed, batch=0.1)
-        plans = [best_ordered(plan, model) for plan in all_shapes(model.estimates.names)]
-        expected = pareto(Considered(plan, model.price(plan), "") for plan in plans)
-        found = find_jtrees(model, Budget())
-        assert [c.cost.cpu for c in found] == pytest.approx([c.cost.cpu for c in expected])
-        assert [c.cost.memory for c in found] == pytest.approx([c.cost.memory for c in expected])
-        assert [model.price(c.plan).cpu for c in found] == pytest.approx([c.cost.cpu for c in found])
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_jtree_finder_finds_a_plan_whenever_brute_force_does(seed: int) -> None:
-    rng = random.Random(seed)
-    model = ResourceModel(random_setting(rng, 5, extra_edges=seed % 3), NESTED, keyed=False)
-    costs = [model.price(best_ordered(plan, model)) for plan in all_shapes(model.estimates.names)]
-    for _ in range(20):
-        corner = rng.choice(costs)
-        budget = Budget(corner.cpu * rng.uniform(0.8, 1.2), corner.memory * rng.uniform(0.8, 1.2))
-        exists = any(budget.allows(cost) for cost in costs)
-        found = find_jtrees(model, budget)
-        assert bool(found) == exists
-        assert all(budget.allows(model.price(c.plan)) for c in found)
-
-
-def test_jtree_finder_obeys_hints() -> None:
-    model = ResourceModel(random_setting(random.Random(8), 5), HASHED)
-    free = find_jtrees(model, Budget())
-    unwanted = {mask for c in free for mask in shape_of(c.plan, model)} - {0b11111}
-    without = find_jtrees(model, Budget(), forbidden=frozenset(unwanted))
-    assert without
-    assert not unwanted & {mask for c in without for mask in shape_of(c.plan, model)}
-    together = find_jtrees(model, Budget(), needed=frozenset({0b10001}))
-    assert together
-    assert all(0b10001 in shape_of(c.plan, model) for c in together)
-
-
-def test_jtree_finder_refuses_what_it_cannot_finish() -> None:
-    with pytest.raises(PlanError, match="13 relations"):
-        find_jtrees(ResourceModel(random_setting(random.Random(1), 13), HASHED), Budget())
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from anabranch.cost.units import ENGINE
 from anabranch.errors import NoFeasiblePlan, StatisticsError, TopologyError
 from anabranch.lab.place_workload import Ranges, Workload, random_workload
-from anabranch.optimize.choice import resource_model
+from anabranch.optimize.problem import resource_model
 from anabranch.place.check import complaints
 from anabranch.place.exhaustive import Exhaustive
 from anabranch.place.generate import transit_stub

@@ -1,8 +1,6 @@
-"""What every strategy takes and returns: a budget in, a proposal or an infeasible answer out, both able to explain.
+"""Answers of optimizers: a proposal, or the bound that no plan keeps, each with every plan that was priced.
 
-A strategy is a pure function of the model (estimates and unit costs) and the budget; `rng` is a parameter where chance
-is wanted. Trouble that is expected, a budget no plan keeps, travels as a value: only the outermost room makes an error
-of it. Every plan that was looked at stays in `considered` with its cost and the reason it lost.
+A budget that no plan keeps is an expected answer and travels as a value; only the outermost room makes an error of it.
 """
 
 from __future__ import annotations
@@ -21,12 +19,13 @@ from anabranch.stats.mesh.learnt import LearntMesh
 
 Standing: TypeAlias = Literal["chosen", "lost", "over", "refused"]
 """Whether a plan was taken, was beaten by another, is over the budget, or goes against a hint."""
-Bound: TypeAlias = Literal["cpu", "memory", "cpu and memory together"]
+Bound: TypeAlias = Literal["cpu", "memory", "cpu and memory together", "hints"]
+"""What no plan keeps; "hints" when the hints refuse every plan that an optimizer found."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a slot may use: cores and bytes. Work divides evenly among the slots."""
+    """The cores and bytes that each slot may use. Work divides evenly among the slots."""
 
     cpu: float = math.inf
     memory: float = math.inf
@@ -61,9 +60,14 @@ class Budget:
         return max(cost.cpu / cores, cost.memory / self.total_memory)
 
 
+UNLIMITED = Budget()
+NOTHING_FITS = Budget(memory=math.ulp(0.0))
+"""The smallest budget there is."""
+
+
 @dataclass(frozen=True)
-class Considered:
-    """A plan that was priced, who proposed it, and why it won or lost."""
+class Candidate:
+    """A plan that an optimizer priced, the name of the optimizer, and why the plan won or lost."""
 
     plan: PhysicalPlan
     cost: Resources
@@ -79,32 +83,34 @@ class Proposal:
     plan: PhysicalPlan
     cost: Resources
     reason: str
-    considered: tuple[Considered, ...] = ()
+    considered: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True)
 class Infeasible:
-    """No plan keeps the budget: the bound that fails, and the plan that comes nearest to keeping it."""
+    """The bound that no considered plan keeps, and the plan that comes nearest to keeping it."""
 
     bound: Bound
     best: PhysicalPlan
     cost: Resources
-    considered: tuple[Considered, ...] = ()
+    considered: tuple[Candidate, ...] = ()
+    is_proven: bool = False
+    """Whether no plan keeps the bound at all: the optimizer searched every plan."""
 
 
 @dataclass(frozen=True)
 class MeshOffer:
-    """A mesh beside the plans that are priced by a model: written out, learnt from a sample, or still to be learnt."""
+    """A mesh beside the priced plans: written out, learnt from a sample, or still to be learnt."""
 
     reason: str
-    """Why it is taken, or is not."""
+    """Why the mesh is taken or not."""
     is_taken: bool = False
     mesh: Mesh | None = None
-    """None while it is still to be learnt, or where that was not worth the trouble."""
+    """None while the mesh is still to be learnt, or where learning could not pay."""
     learnt: LearntMesh | None = None
-    """What a sample said of it."""
+    """The mesh with its costs on the sampled rows."""
     cost: Resources | None = None
-    """What it needs, as far as a sample can tell."""
+    """The estimated cost of the mesh, from the sample."""
 
 
 def kind(plan: PhysicalPlan) -> Literal["mjoin", "tree", "jtree"]:
@@ -116,7 +122,7 @@ def kind(plan: PhysicalPlan) -> Literal["mjoin", "tree", "jtree"]:
 
 
 def over_budget(cost: Resources, budget: Budget) -> str:
-    """What a plan exceeds, in words; empty when it fits."""
+    """The limits that a plan exceeds, in words; empty when the plan fits."""
     parts = []
     if cost.cpu > budget.total_cpu:
         parts.append(f"cpu {cost.cpu:.3g} is over {budget.total_cpu:.3g} cores")
@@ -125,12 +131,20 @@ def over_budget(cost: Resources, budget: Budget) -> str:
     return ", ".join(parts)
 
 
-def pareto(plans: Iterable[Considered]) -> tuple[Considered, ...]:
+def pareto(plans: Iterable[Candidate]) -> tuple[Candidate, ...]:
     """The plans that no other dominates, by rising CPU; one of each pair of costs."""
-    kept: list[Considered] = []
+    kept: list[Candidate] = []
     least = math.inf
     for candidate in sorted(plans, key=lambda c: (c.cost.cpu, c.cost.memory, str(c.plan))):
         if candidate.cost.memory < least:
             kept.append(candidate)
             least = candidate.cost.memory
     return tuple(kept)
+
+
+def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Each plan once, as it was found first."""
+    found: dict[str, Candidate] = {}
+    for candidate in candidates:
+        found.setdefault(str(candidate.plan), candidate)
+    return list(found.values())

@@ -11,25 +11,26 @@ this one still tries the second layer.
 from __future__ import annotations
 
 from anabranch.optimize.min_state import min_state
+from anabranch.optimize.proposals import Budget, Candidate, Infeasible, Proposal, over_budget
+from anabranch.optimize.settle import infeasible
 from anabranch.optimize.shapes import Orderer, Shape
 from anabranch.optimize.state_removal import remove_states
 from anabranch.optimize.state_selection import select_states
-from anabranch.optimize.strategy import Bound, Budget, Considered, Infeasible, Proposal, over_budget
 
 
 def two_layer(orderer: Orderer, budget: Budget) -> Proposal | Infeasible:
     """The first plan found within the budget, with all that were passed on the way."""
-    considered: list[Considered] = []
+    considered: list[Candidate] = []
 
-    def qualified(shape: Shape, origin: str) -> Considered | None:
+    def qualified(shape: Shape, origin: str) -> Candidate | None:
         cost = orderer.price(shape)
         excess = over_budget(cost, budget)
-        plan = Considered(orderer.plan(shape), cost, origin, excess)
+        plan = Candidate(orderer.plan(shape), cost, origin, excess)
         if all(plan.plan != earlier.plan for earlier in considered):
             considered.append(plan)
         return None if excess else plan
 
-    def proposal(found: Considered, reason: str) -> Proposal:
+    def proposal(found: Candidate, reason: str) -> Proposal:
         return Proposal(found.plan, found.cost, reason, tuple(considered))
 
     if found := qualified(orderer.mjoin(), "mjoin ordering"):
@@ -46,15 +47,3 @@ def two_layer(orderer: Orderer, budget: Budget) -> Proposal | Infeasible:
         if found := qualified(shape, "state-removal"):
             return proposal(found, "giving up some intermediate states makes the tree fit")
     return infeasible(considered, budget)
-
-
-def infeasible(considered: list[Considered], budget: Budget) -> Infeasible:
-    """The bound that no considered plan keeps, with the plan that comes nearest to it."""
-    bound: Bound
-    if (least := min(considered, key=lambda c: c.cost.memory)).cost.memory > budget.total_memory:
-        bound, best = "memory", least
-    elif (least := min(considered, key=lambda c: c.cost.cpu)).cost.cpu > budget.total_cpu:
-        bound, best = "cpu", least
-    else:
-        bound, best = "cpu and memory together", min(considered, key=lambda c: budget.use(c.cost))
-    return Infeasible(bound, best.plan, best.cost, tuple(considered))

@@ -1,0 +1,29 @@
+"""The optimizers in use, by name.
+
+An optimizer is a function from a problem (join graph, statistics, budget, and what the user wants) to a proposal or to
+the bound that no plan keeps. It is pure: it reads no clock, no file and no global state. It prices plans with
+`problem.candidate` and answers with `settle`, which holds it to hints and budget. `choose` asks every optimizer of this
+registry and settles their candidates together; the name of an optimizer is the origin of its candidates.
+
+To add an optimizer, write a module with such a function, name it here, and give it tests of its own;
+`tests/contract/test_optimizers.py` holds every optimizer of the registry to the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from anabranch.optimize import heuristics, jtree_optimizer
+from anabranch.optimize.problem import Problem
+from anabranch.optimize.proposals import Infeasible, Proposal
+
+Optimizer: TypeAlias = Callable[[Problem], Proposal | Infeasible]
+
+OPTIMIZERS: Mapping[str, Optimizer] = {
+    "mjoin ordering": heuristics.mjoin,
+    "min-state": heuristics.smallest_tree,
+    "state-selection": heuristics.state_selection,
+    "state-removal": heuristics.state_removal,
+    "jtree-finder": jtree_optimizer.jtree_finder,
+}

@@ -1,0 +1,104 @@
+"""The question that optimizers answer: a join graph, statistics and a budget, and what the user wants of the plan.
+
+A problem computes the cost model once for all optimizers, and orders each join once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from anabranch.cost.estimates import from_statistics
+from anabranch.cost.progress import Progress, progress
+from anabranch.cost.resources import ResourceModel
+from anabranch.cost.units import ENGINE
+from anabranch.optimize.hints import Hints, Objective
+from anabranch.optimize.jtree_finder import LARGEST, Space
+from anabranch.optimize.min_state import min_state
+from anabranch.optimize.proposals import UNLIMITED, Budget, Candidate
+from anabranch.optimize.shapes import Orderer, Shape
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.query import Grouping
+from anabranch.stats.view import StatisticsView
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One query to find a plan for."""
+
+    graph: JoinGraph
+    statistics: StatisticsView
+    budget: Budget = UNLIMITED
+    objective: Objective = field(default_factory=Objective)
+    hints: Hints = field(default_factory=Hints)
+    batch: float = 1.0
+    """Seconds between batches."""
+    grouping: Grouping | None = None
+
+    @cached_property
+    def model(self) -> ResourceModel:
+        return resource_model(self.graph, self.statistics, self.batch, self.grouping)
+
+    @cached_property
+    def space(self) -> Space | None:
+        """All jtrees of the query; None where the query has too many relations to search them."""
+        return Space(self.model) if len(self.graph.names) <= LARGEST else None
+
+    @cached_property
+    def orderer(self) -> Orderer:
+        """Orders the probes of the query's joins: as well as can be, or by rank where there are too many relations."""
+        if self.space is not None:
+            return self.space.orderer
+        # Only here: loading compiled kernels takes longer than a small query's whole search.
+        from anabranch.optimize.ranking import ranked_orderer
+
+        return ranked_orderer(self.model)
+
+    @cached_property
+    def tree(self) -> Shape:
+        """The tree of small states."""
+        return self.space.tree if self.space is not None else min_state(self.orderer)
+
+    @cached_property
+    def forbidden(self) -> frozenset[int]:
+        """The sets of relations that the hints forbid to join."""
+        return self.hints.forbidden_sets(self.model)
+
+    @cached_property
+    def needed(self) -> frozenset[int]:
+        """The sets of relations that the hints want joined."""
+        return self.hints.needed_sets(self.model)
+
+    def candidate(self, plan: PhysicalPlan, origin: str) -> Candidate:
+        """A plan with its price; `origin` is the name of the optimizer."""
+        return Candidate(plan, self.model.price(plan), origin)
+
+    def amended(self, candidate: Candidate) -> Candidate:
+        """The candidate with every forbidden probe order exchanged for the cheapest allowed one."""
+        if not self.hints.forbids_orders:
+            return candidate
+        plan = self.hints.amended(candidate.plan, self.model)
+        return candidate if plan == candidate.plan else replace(candidate, plan=plan, cost=self.model.price(plan))
+
+    def progress(self, plan: PhysicalPlan) -> Progress:
+        """Results over time of a plan, on the cores of the budget."""
+        text = str(plan)
+        if text not in self._progress:
+            cores = min(self.budget.total_cpu, float(self.budget.slots))
+            self._progress[text] = progress(plan, self.model, cores)
+        return self._progress[text]
+
+    @cached_property
+    def _progress(self) -> dict[str, Progress]:
+        return {}
+
+
+def resource_model(
+    graph: JoinGraph, statistics: StatisticsView, batch: float = 1.0, grouping: Grouping | None = None
+) -> ResourceModel:
+    """The model that prices the plans of a query, with the engine's unit costs unless the statistics know others."""
+    costs = statistics.unit_costs()
+    units = costs.units if costs is not None else ENGINE
+    slide = grouping.slide / 1e6 if grouping is not None else 0.0
+    return ResourceModel(from_statistics(graph, statistics, slide=slide), units, batch=batch)

@@ -1,0 +1,179 @@
+"""JTree-Finder against brute force, and its compiled form against its interpreted one."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from anabranch.cost.estimates import ThetaEstimate, from_statistics
+from anabranch.cost.resources import HASHED, NESTED, ResourceModel
+from anabranch.cost.units import ENGINE
+from anabranch.errors import PlanError
+from anabranch.optimize import jtree_finder
+from anabranch.optimize.jtree_finder import Space, find_jtrees
+from anabranch.optimize.proposals import Budget, Candidate, pareto
+from anabranch.optimize.shapes import shape_of
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.physical import JoinNode, nodes
+from anabranch.stats.view import FixedStatistics, UnitCosts
+from tests.unit.optimize.brute_force import all_shapes, best_ordered
+from tests.unit.optimize.graphs import key, less, random_setting, relation
+
+
+def assert_same_front(found: tuple[Candidate, ...], expected: tuple[Candidate, ...], model: ResourceModel) -> None:
+    assert [c.cost.cpu for c in found] == pytest.approx([c.cost.cpu for c in expected])
+    assert [c.cost.memory for c in found] == pytest.approx([c.cost.memory for c in expected])
+    assert [model.price(c.plan).cpu for c in found] == pytest.approx([c.cost.cpu for c in found])
+    assert [model.price(c.plan).memory for c in found] == pytest.approx([c.cost.memory for c in found])
+
+
+def by_brute_force(model: ResourceModel, arity: int | None = None) -> tuple[Candidate, ...]:
+    plans = [best_ordered(plan, model) for plan in all_shapes(model.estimates.names, arity=arity)]
+    return pareto(Candidate(plan, model.price(plan), "") for plan in plans)
+
+
+@pytest.mark.parametrize(("units", "keyed"), [(HASHED, True), (NESTED, False), (ENGINE, True)])
+@pytest.mark.parametrize(("size", "extra"), [(2, 0), (3, 0), (3, 1), (4, 0), (4, 2), (5, 0), (5, 2)])
+def test_it_finds_exactly_the_undominated_plans(size: int, extra: int, units: UnitCosts, keyed: bool) -> None:
+    rng = random.Random(size * 7 + extra)
+    for _ in range(3 if size < 5 else 1):
+        model = ResourceModel(random_setting(rng, size, extra_edges=extra), units, keyed, batch=0.1)
+        assert_same_front(find_jtrees(model), by_brute_force(model), model)
+
+
+@pytest.mark.parametrize(("units", "keyed", "star"), [(NESTED, False, False), (ENGINE, True, True)])
+def test_it_finds_exactly_the_undominated_plans_of_six(units: UnitCosts, keyed: bool, star: bool) -> None:
+    model = ResourceModel(random_setting(random.Random(5), 6, star=star), units, keyed, batch=0.5)
+    assert_same_front(find_jtrees(model), by_brute_force(model), model)
+
+
+def test_it_finds_exactly_the_undominated_trees() -> None:
+    model = ResourceModel(random_setting(random.Random(2), 5, extra_edges=1), ENGINE, batch=0.5)
+    found = Space(model).undominated(widest=2)
+    assert_same_front(found, by_brute_force(model, arity=2), model)
+    assert all(len(node.inputs) == 2 for each in found for node in nodes(each.plan))
+
+
+@pytest.mark.parametrize(("units", "keyed"), [(HASHED, True), (NESTED, False), (ENGINE, True)])
+@pytest.mark.parametrize(("size", "extra"), [(2, 0), (3, 1), (4, 2), (6, 2), (7, 0)])
+def test_it_finds_the_same_when_compiled(
+    size: int, extra: int, units: UnitCosts, keyed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(size * 11 + extra)
+    model = ResourceModel(random_setting(rng, size, extra_edges=extra), units, keyed, batch=0.5)
+    interpreted = find_jtrees(model)
+    monkeypatch.setattr(jtree_finder, "INTERPRETED", 1)
+    assert_same_front(find_jtrees(model), interpreted, model)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_finds_a_plan_whenever_brute_force_does(seed: int) -> None:
+    rng = random.Random(seed)
+    model = ResourceModel(random_setting(rng, 5, extra_edges=seed % 3), NESTED, keyed=False)
+    costs = [model.price(best_ordered(plan, model)) for plan in all_shapes(model.estimates.names)]
+    for _ in range(20):
+        corner = rng.choice(costs)
+        budget = Budget(corner.cpu * rng.uniform(0.8, 1.2), corner.memory * rng.uniform(0.8, 1.2))
+        exists = any(budget.allows(cost) for cost in costs)
+        found = find_jtrees(model, budget)
+        assert bool(found) == exists
+        assert all(budget.allows(model.price(c.plan)) for c in found)
+
+
+@pytest.mark.parametrize("size", [9, 10])
+def test_large_queries_have_no_plan_that_dominates_an_answer(size: int) -> None:
+    rng = random.Random(size)
+    model = ResourceModel(random_setting(rng, size, extra_edges=1), ENGINE, batch=0.5)
+    found = find_jtrees(model)
+    assert [model.price(c.plan).cpu for c in found] == pytest.approx([c.cost.cpu for c in found])
+    assert pareto(found) == found
+    orderer = Space(model).orderer
+    for _ in range(200):
+        cost = orderer.price(shape_of(_random_plan(list(model.estimates.names), rng), model))
+        assert any(c.cost.cpu <= cost.cpu * (1 + 1e-9) and c.cost.memory <= cost.memory * (1 + 1e-9) for c in found)
+
+
+def _random_plan(names: list[str], rng: random.Random) -> JoinNode:
+    """A random jtree: some parts are joined until one is left."""
+    parts = list(all_shapes((names[0],))) + [plan for name in names[1:] for plan in all_shapes((name,))]
+    while len(parts) > 1:
+        rng.shuffle(parts)
+        taken = rng.randint(2, min(4, len(parts)))
+        parts = [JoinNode(tuple(parts[:taken])), *parts[taken:]]
+    assert isinstance(parts[0], JoinNode)
+    return parts[0]
+
+
+def test_it_obeys_hints() -> None:
+    model = ResourceModel(random_setting(random.Random(8), 5), HASHED)
+    free = find_jtrees(model)
+    unwanted = {mask for c in free for mask in shape_of(c.plan, model)} - {0b11111}
+    without = find_jtrees(model, forbidden=frozenset(unwanted))
+    assert without
+    assert not unwanted & {mask for c in without for mask in shape_of(c.plan, model)}
+    together = find_jtrees(model, needed=frozenset({0b10001}))
+    assert together
+    assert all(0b10001 in shape_of(c.plan, model) for c in together)
+
+
+def test_hints_are_obeyed_as_brute_force_obeys_them() -> None:
+    rng = random.Random(7)
+    for _ in range(5):
+        model = ResourceModel(random_setting(rng, 5, extra_edges=1), HASHED)
+        forbidden = frozenset(mask for mask in range(1, 31) if mask.bit_count() > 1 and rng.random() < 0.3)
+        needed = frozenset({0b01001} - forbidden)
+        plans = [best_ordered(plan, model) for plan in all_shapes(model.estimates.names)]
+        obeying = [
+            p for p in plans if not forbidden & shape_of(p, model).keys() and needed <= shape_of(p, model).keys()
+        ]
+        expected = pareto(Candidate(plan, model.price(plan), "") for plan in obeying)
+        assert_same_front(find_jtrees(model, forbidden=forbidden, needed=needed), expected, model)
+
+
+def test_it_refuses_queries_that_are_too_large() -> None:
+    with pytest.raises(PlanError, match="13 relations"):
+        find_jtrees(ResourceModel(random_setting(random.Random(1), 13), HASHED))
+
+
+def test_orders_are_those_of_the_best_permutation() -> None:
+    rng = random.Random(5)
+    for _ in range(5):
+        model = ResourceModel(random_setting(rng, 5, extra_edges=2), ENGINE, batch=1.0)
+        orderer = Space(model).orderer
+        mjoin = next(plan for plan in all_shapes(model.estimates.names, arity=5))
+        best = model.price(best_ordered(mjoin, model)).cpu
+        assert orderer.price(orderer.mjoin()).cpu == pytest.approx(best)
+        assert model.price(orderer.plan(orderer.mjoin())).cpu == pytest.approx(best)
+
+
+@pytest.mark.parametrize("interpreted", [1, 8])
+def test_thetas_and_classes_of_several_relations_are_priced_alike(
+    interpreted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jtree_finder, "INTERPRETED", interpreted)
+    graph = JoinGraph(
+        tuple(relation(name, ("x", "y")) for name in "abcd"),
+        (key("k", ("a", "x"), ("b", "x"), ("c", "x")),),
+        (less(("c", "y"), ("d", "y")),),
+    )
+    seen = FixedStatistics(rates={"a": 1, "b": 2, "c": 3, "d": 4}, selectivities={"a b": 1e-2, "c d": 0.25})
+    plain = from_statistics(graph, seen)
+    deferred = replace(plain, thetas=(*plain.thetas, ThetaEstimate(0b0010, 0.1), ThetaEstimate(0b1000, 0.3)))
+    banded = replace(plain, thetas=(*plain.thetas, ThetaEstimate(0b1001, 0.01, is_band=True)))
+    for model in (ResourceModel(each, ENGINE, batch=1.0) for each in (plain, deferred, banded)):
+        assert_same_front(find_jtrees(model), by_brute_force(model), model)
+
+
+def test_a_small_query_is_planned_without_a_compiler() -> None:
+    program = (
+        "import sys; sys.modules['numba'] = None\n"
+        "from anabranch.optimize import choose\n"
+        "from anabranch.stats.view import FixedStatistics\n"
+        "from tests.unit.optimize.graphs import chain_graph\n"
+        "choose(chain_graph('abcdefgh'), FixedStatistics())\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
