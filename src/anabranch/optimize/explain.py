@@ -48,8 +48,9 @@ def explanation(choice: Choice) -> str:
                 cost = choice.mesh.cost or cost
             else:
                 lines += [f"plan {plan}", f"because {reason}"]
-        case Infeasible(bound=bound, best=best, cost=cost):
-            lines += [f"no plan keeps the bound on {bound}", f"nearest {best}"]
+        case Infeasible(bound=bound, best=best, cost=cost, is_proven=is_proven):
+            subject = "no plan" if is_proven else "no plan considered"
+            lines += [f"{subject} keeps the bound on {bound}", f"nearest {best}"]
     lines.append(f"needs {cost.cpu:.4g} cores, {size_text(cost.memory)}, for {cost.rate:.4g} results per second")
     rows = considered_rows(choice)
     lines += ["", "considered", *_table([HEADINGS, *rows[:MOST_ROWS]])]
