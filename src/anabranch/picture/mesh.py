@@ -1,9 +1,9 @@
-"""A mesh as a picture, like the lines of an underground: rows enter at the left, results leave at the right.
+"""A mesh as an underground map: rows enter at the left, results leave at the right.
 
-Every relation with several routes has its classifier as a tree from left to right, and a coloured line for each route
-that stops at the operators in their order; the thicker the line, the more rows are on it. Relations whose rows all take
-one route stand below on one thin line each. A stop has the colour of the relation that is looked up there, so what each
-line asks first is seen at a glance. Readable up to about eight relations with as many routes each.
+Every relation with several routes has its classifier as a tree from left to right, and a coloured line per route that
+stops at the operators in order; the thicker the line, the more rows are on it. Relations with one route are below, on
+one thin line each. A stop has the colour of the probed relation, so the first probe of each line is easy to see.
+Readable up to about eight relations with as many routes each.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ _MARGIN, _LANE, _PART, _GAP = 28.0, 40.0, 30.0, 22.0
 _STOP_HEIGHT, _TEST_HEIGHT, _BEND, _SHARE = 24.0, 24.0, 46.0, 126.0
 _THINNEST, _THICKEST = 1.6, 13.0
 _LISTED = 24
-"""Letters of a list of categories that are shown."""
+"""The number of letters shown of a list of categories."""
 
 
 @dataclass(frozen=True)
 class RouteNote:
-    """What is known of a route: the share of its relation's rows, a remark, and what of a row each stop leaves."""
+    """The figures of a route: the share of its relation's rows, a remark, and the rows left after each stop."""
 
     share: float
     words: str = ""
     left: tuple[float, ...] = ()
-    """Combinations for each row that entered, behind each stop; nothing where that was not measured."""
+    """Combinations per entering row after each stop; empty if not measured."""
 
 
 NO_NOTES: Mapping[tuple[str, int], RouteNote] = MappingProxyType({})
@@ -73,7 +73,7 @@ def mesh_svg(
     notes: Mapping[str, str] = MappingProxyType({}),
     below: Sequence[Drawing] = (),
 ) -> str:
-    """The mesh as an SVG document; `routes` tells of a relation's route by its number, `notes` of relations."""
+    """Draw the mesh as an SVG document; `routes` has notes by relation and route number, `notes` by relation."""
     drawings = [draw_mesh(query, mesh, routes, notes), *below]
     return svg.stacked(drawings, title=f"plan {mesh}", background=_PAPER, arrow=_LINE)
 
@@ -81,7 +81,7 @@ def mesh_svg(
 def draw_mesh(
     query: Query, mesh: Mesh, routes: Mapping[tuple[str, int], RouteNote], notes: Mapping[str, str]
 ) -> Drawing:
-    """The mesh as a part of a picture."""
+    """Draw the mesh as a part of a picture."""
     frame = _Frame.of(query, mesh, notes)
     several = [way for way in mesh.ways if len(way.routes) > 1]
     single = [way for way in mesh.ways if len(way.routes) == 1]
@@ -115,18 +115,18 @@ def _heading(several: Sequence[RelationRoutes], single: Sequence[RelationRoutes]
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where the columns of the picture begin, the same for all relations."""
+    """The columns of the picture, shared by all relations."""
 
     query: Query
     notes: Mapping[str, str]
     source: float
-    """Width of the boxes at the left."""
+    """The width of the boxes at the left."""
     test: float
-    """Width of a test."""
+    """The width of a test."""
     tests: int
-    """Tests side by side."""
+    """The number of tests side by side."""
     stop: float
-    """Width of a stop."""
+    """The width of a stop."""
     stops: int
     are_shared: bool
     """Whether several branches of some classifier lead to one route."""
@@ -154,7 +154,7 @@ class _Frame:
 
     @property
     def first_leaf(self) -> float:
-        """Where the rows of a route are together; with room before it for branches that lead to one route."""
+        """The x at which the rows of a route come together, after the branches that lead to one route."""
         return self.first_test + self.tests * (self.test + _BEND) + (_BEND if self.are_shared else 0)
 
     @property
@@ -171,7 +171,7 @@ class _Frame:
 
 @dataclass(frozen=True)
 class _Part:
-    """A relation with several routes: where it begins, where its routes run, and what is known of them."""
+    """A relation with several routes: its position, the positions of its routes, and their figures."""
 
     frame: _Frame
     way: RelationRoutes
@@ -186,7 +186,7 @@ class _Part:
 def _draw_way(
     frame: _Frame, way: RelationRoutes, y: float, height: float, routes: Mapping[tuple[str, int], RouteNote]
 ) -> list[str]:
-    """The source, the classifier and the lines of a relation with several routes."""
+    """Draw the source, the classifier and the lines of a relation with several routes."""
     places: dict[int, list[int]] = {}
     for place, (route, _) in enumerate(leaves(way.classifier)):
         places.setdefault(route, []).append(place)
@@ -205,7 +205,7 @@ def _draw_way(
 def _branch(
     part: _Part, tree: Classifier, level: int, first: int, start: tuple[float, float], label: str
 ) -> tuple[list[str], list[str]]:
-    """Lines and boxes of a classifier's branch, whose first leaf has that number, as it comes from a point."""
+    """Draw a branch of a classifier from a point; its first leaf has that number."""
     frame = part.frame
     x, y = frame.first_test + level * (frame.test + _BEND), _middle(tree, first, part.top)
     if isinstance(tree, Assign):
@@ -227,14 +227,14 @@ def _branch(
 
 
 def _middle(tree: Classifier, first: int, top: float) -> float:
-    """The height at which a branch stands: a leaf in its lane, a test between its branches."""
+    """Return the y of a branch: a leaf is in its lane, a test between its branches."""
     if isinstance(tree, Assign):
         return top + (first + 0.5) * _LANE
     return (_middle(tree.first, first, top) + _middle(tree.second, first + len(leaves(tree.first)), top)) / 2
 
 
 def _draw_single(frame: _Frame, way: RelationRoutes, y: float, note: RouteNote | None) -> list[str]:
-    """The source and the one line of a relation."""
+    """Draw the source and the single line of a relation."""
     lane, known = y + _LANE / 2, RouteNote(0.0) if note is None else RouteNote(0.0, note.words, note.left)
     parts = [svg.ribbon((_MARGIN + frame.source, lane), (frame.first_leaf, lane), _LINE, _THINNEST)]
     parts += _line(frame, way.routes[0], lane, _LINE, RouteNote(0.0))
@@ -245,7 +245,7 @@ def _draw_single(frame: _Frame, way: RelationRoutes, y: float, note: RouteNote |
 
 
 def _line(frame: _Frame, route: Route, lane: float, colour: str, note: RouteNote) -> list[str]:
-    """A route from where its rows come together to the results; where it was measured, as thick as what is left."""
+    """Draw a route to the results; if measured, as thick as the rows left."""
     ends = [frame.first_leaf, *(frame.stop_at(place) + frame.stop / 2 for place in range(len(route.steps)))]
     ends.append(frame.results)
     shares = [note.share, *(note.share * left for left in note.left)] if note.left else [note.share]
@@ -257,7 +257,7 @@ def _line(frame: _Frame, route: Route, lane: float, colour: str, note: RouteNote
 
 
 def _stops(frame: _Frame, route: Route, lane: float, note: RouteNote) -> list[str]:
-    """The operators of a route, and below each what it leaves of a hundred rows, where that is known."""
+    """Draw the operators of a route, and below each, if known, the rows left of a hundred."""
     parts = []
     for place, step in enumerate(route.steps):
         x = frame.stop_at(place)
@@ -292,7 +292,7 @@ def _source_box(frame: _Frame, name: str, centre: float) -> str:
 
 
 def _label(x: float, y: float, words: str, width: float, *, anchor: str = "start") -> str:
-    """Which answer a branch stands for: yes above its line, no below it."""
+    """Label a branch: yes above its line, no below it."""
     if not words:
         return ""
     return svg.text(x, y - width / 2 - 4 if words == "yes" else y + width / 2 + 11, words, _SMALL, anchor=anchor)
@@ -317,7 +317,7 @@ def _stop_story(frame: _Frame, step: Sequence[str]) -> str:
 
 
 def _stop_colours(frame: _Frame, step: Sequence[str]) -> Colours:
-    """Of the relation that is looked up; white for a predicate and for an open step."""
+    """Return the colours of the probed relation; white for a predicate and for an open step."""
     if len(step) > 1 or is_selection(step[0]):
         return _CHECK
     return _STOPS[frame.query.graph.names.index(step[0]) % len(_STOPS)]
@@ -328,7 +328,7 @@ def _colour(route: int) -> str:
 
 
 def _width(share: float) -> float:
-    """A line for that share of the rows: as wide as its root, so that small shares can still be seen."""
+    """Return the width of a line: proportional to the root of its share, so that small shares are visible."""
     return min(_THICKEST, max(_THINNEST, 10 * math.sqrt(share)))
 
 
@@ -337,7 +337,7 @@ def _tests(tree: Classifier) -> list[Test]:
 
 
 def _test_text(test: Test) -> str:
-    """A test in few letters; the whole of it is shown when pointed at."""
+    """Shorten a test; the full text is shown on hovering."""
     missing = " or none" if test.null_first else ""
     match test:
         case NumberTest(attribute=name, threshold=value):
@@ -355,7 +355,7 @@ def _test_story(test: Test) -> str:
 
 
 def _number(value: float) -> str:
-    """A threshold as people read it.
+    """Format a threshold.
 
     >>> _number(0.3512345), _number(1_500_012_345.5)
     ('0.3512', '1,500,012,346')

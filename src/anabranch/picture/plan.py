@@ -1,8 +1,8 @@
 """A physical plan as a picture: sources below, joins above them, results on top.
 
-A join is a bar that spans its inputs; every input enters through the store that the join probes, so what is kept as
-state can be seen at a glance, and above each entry stands the order in which rows of that input probe the others.
-Readable up to about eight relations; beyond that the picture grows wide but stays correct.
+A join is a bar that spans its inputs. Every input enters through the store that the join probes, so the kept state is
+easy to see; above each entry is the probe order of that input. Readable up to about eight relations; beyond that the
+picture grows wide but stays correct.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anabranch.plan.query import Grouping, Query
 from anabranch.window import duration_text
 
 OUTPUT = "output"
-"""The key of the note that stands in the results box."""
+"""The key of the note in the results box."""
 
 _PAPER, _INK, _SOFT, _LINE = "#fcfbf8", "#1f2a33", "#66737d", "#8795a1"
 _SOURCE = Colours("#ffffff", "#9aa8b4")
@@ -45,13 +45,13 @@ _LEAF_WIDTH, _WIDEST_LEAF, _WIDEST_ORDER, _JOIN_WIDTH = 140.0, 232.0, 156.0, 230
 def plan_svg(
     query: Query, plan: PhysicalPlan, *, notes: Mapping[str, str] = MappingProxyType({}), below: Sequence[Drawing] = ()
 ) -> str:
-    """The plan of a query as an SVG document; `notes` maps a node's shape text, or `output`, to a remark."""
+    """Draw the plan of a query as an SVG document; `notes` maps a node's shape text, or `output`, to a remark."""
     drawings = [draw_plan(query, plan, notes), *below]
     return svg.stacked(drawings, title=f"plan {plan}", background=_PAPER, arrow=_LINE)
 
 
 def draw_plan(query: Query, plan: PhysicalPlan, notes: Mapping[str, str]) -> Drawing:
-    """The plan as a part of a picture."""
+    """Draw the plan as a part of a picture."""
     root = _place(query.graph, plan, _MARGIN, notes, conditions(plan, query.graph))
     top = _result_boxes(query, notes)
     levels = _levels(root)
@@ -101,7 +101,7 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Placed:
-    """A node of the plan with its piece, its horizontal place and its placed inputs."""
+    """A node of the plan with its box, its horizontal position and its placed inputs."""
 
     plan: PhysicalPlan
     piece: _Piece
@@ -111,11 +111,11 @@ class _Placed:
     width: float
     inputs: tuple[_Placed, ...] = ()
     merged: bool = False
-    """Its rows are merged before they enter the store."""
+    """True if its rows are merged before they enter the store."""
 
     @property
     def is_derived(self) -> bool:
-        """Its store holds something else than the rows of a relation."""
+        """True if its store holds something other than the rows of a relation."""
         return self.merged or isinstance(self.plan, JoinNode)
 
     @property
@@ -136,7 +136,7 @@ def _place(
     added: Mapping[str, tuple[str, ...]],
     least: float = 0,
 ) -> _Placed:
-    """Places a plan from `left` on, at least so wide; `added` are the predicates of its joins."""
+    """Place a plan from `left` on, with a minimum width; `added` are the predicates of its joins."""
     if isinstance(plan, Leaf):
         piece = _source_piece(graph.relation(plan.relation), notes.get(plan.relation, ""))
         return _Placed(plan, piece, (), left, max(piece.width, least))
@@ -184,7 +184,7 @@ def _note_lines(note: str, width: float) -> list[tuple[str, Face]]:
 
 
 def _result_boxes(query: Query, notes: Mapping[str, str]) -> list[_Piece]:
-    """The results and, below them, the grouping if there is one."""
+    """Draw the results and, below them, the grouping if there is one."""
     bright, pale = Face(13, "#ffffff", bold=True), Face(11, "#cfd8df", mono=True)
     names = ", ".join(output.name for output in query.outputs)
     lines = [("results", bright), *((words, pale) for words in pale.wrap(names, 380, 2))]
@@ -215,7 +215,7 @@ def _fitting(lines: list[tuple[str, Face]]) -> float:
 
 
 def _levels(root: _Placed) -> list[float]:
-    """The height of every level, sources first."""
+    """Return the height of every level, sources first."""
     levels = [0.0] * (height(root.plan) + 1)
     for node in _all(root):
         level = height(node.plan)
@@ -233,7 +233,7 @@ def _inner(node: _Placed) -> list[_Placed]:
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where levels stand: how far everything is moved right, the bottom of each level, the top of the sources."""
+    """The layout: the horizontal offset, the bottom of each level, the top of the sources."""
 
     shift: float
     bottoms: tuple[float, ...]
@@ -243,7 +243,7 @@ class _Frame:
 def _draw(node: _Placed, frame: _Frame) -> list[str]:
     bottom = frame.bottoms[height(node.plan)]
     if isinstance(node.plan, Leaf):
-        # Sources hang from one line, so that their windows stand level whatever their filters.
+        # Sources are aligned at the top, so that their windows are level whatever their filters.
         left = node.centre + frame.shift - node.piece.width / 2
         return [node.piece.draw(left, frame.source_top, height=bottom - frame.source_top)]
     parts = [node.piece.draw(node.left + frame.shift, bottom - node.height, width=node.width, height=node.height)]

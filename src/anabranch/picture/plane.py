@@ -1,8 +1,7 @@
-"""The plans that were considered, as dots in the plane of CPU and memory, with the limits as lines.
+"""The candidate plans as dots in the plane of CPU and memory, with the limits as lines.
 
-A reader sees at a glance which plans fit, what the chosen one gives up for what, and how far away the rest is. An axis
-is logarithmic when its values differ tenfold or more. Names are written beside dots as long as they find room; every
-dot tells its plan and verdict when pointed at.
+Shows which plans fit and what the chosen plan trades. An axis is logarithmic if its values differ tenfold or more.
+Names are written beside dots where there is room; every dot shows its plan and verdict on hovering.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _LIMIT_FACE = Face(10, _LIMIT)
 
 @dataclass(frozen=True)
 class Dot:
-    """A plan in the plane: cores, bytes, a short name, how it stands, and its whole story."""
+    """A plan in the plane: cores, bytes, a short name, its standing, and its full description."""
 
     cpu: float
     memory: float
@@ -52,7 +51,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class _Axis:
-    """Values on a stretch of the picture."""
+    """Maps values to a range of the picture."""
 
     low: float
     high: float
@@ -68,7 +67,7 @@ class _Axis:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Round values along the axis."""
+        """Return round values along the axis."""
         if self.is_log:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             many = len(decades) > 4
@@ -84,7 +83,7 @@ class _Axis:
 def plane(
     dots: Sequence[Dot], *, cpu_limit: float, memory_limit: float, memory_text: Callable[[float], str]
 ) -> svg.Drawing:
-    """The plane of CPU and memory; a limit of infinity is no line."""
+    """Draw the plane of CPU and memory; an infinite limit has no line."""
     across = _axis([dot.cpu for dot in dots], cpu_limit, _LEFT, WIDTH - _RIGHT)
     upward = _axis([dot.memory for dot in dots], memory_limit, HEIGHT - _BOTTOM, _TOP)
     parts = [svg.text(_LEFT, 24, f"{len(dots)} plans by what they need", _TITLE, anchor="start")]
@@ -129,7 +128,7 @@ def _limits(
 
 
 def _dots(dots: Sequence[Dot], across: _Axis, upward: _Axis) -> list[str]:
-    """Dots, the chosen one last and so on top, and the names that find room, its own first."""
+    """Draw the dots, the chosen one on top, and the names that fit, the chosen one's first."""
     placed = [(dot, across.place(max(dot.cpu, across.low)), upward.place(max(dot.memory, upward.low))) for dot in dots]
     taken = [(x - 6, y - 6, x + 6, y + 6) for _, x, y in placed]
     parts, names = [], []

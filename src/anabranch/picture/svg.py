@@ -1,7 +1,7 @@
-"""SVG pieces drawn by hand: text that fits its box, boxes, stores, lines.
+"""SVG primitives: text that fits its box, boxes, stores, lines.
 
-Expressions are set in a fixed-width face, so that a text's width is known without a font; everything else is set in the
-reader's sans-serif face and measured generously. There is no dependency, and the same input gives the same bytes.
+Expressions use a fixed-width font, so that the width of a text is known without the font; all other text uses the
+viewer's sans-serif font and is measured generously. There is no dependency; equal input gives equal bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SANS_WIDTH = 0.58
 
 @dataclass(frozen=True)
 class Face:
-    """How a text is set."""
+    """The font and size of a text."""
 
     size: float
     colour: str
@@ -34,7 +34,7 @@ class Face:
         return len(text) * self.size * (_MONO_WIDTH if self.mono else _SANS_WIDTH)
 
     def wrap(self, text: str, width: float, most: int) -> list[str]:
-        """The text in at most `most` lines of that width; what is left out is an ellipsis."""
+        """Wrap the text into at most `most` lines of that width; an ellipsis replaces the rest."""
         letters = max(8, int(width / (self.size * (_MONO_WIDTH if self.mono else _SANS_WIDTH))))
         lines = textwrap.wrap(text, letters, break_long_words=True, break_on_hyphens=False)
         if len(lines) <= most:
@@ -52,7 +52,7 @@ class Colours:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Parts of a picture and the room they take."""
+    """Parts of a picture and their size."""
 
     width: float
     height: float
@@ -76,7 +76,7 @@ def box(x: float, y: float, width: float, height: float, colours: Colours, *, ra
 
 
 def store(x: float, y: float, colours: Colours, *, width: float = 30, height: float = 22) -> str:
-    """A small drum whose top centre is (x, y)."""
+    """Draw a small drum whose top centre is (x, y)."""
     left, right, bow = x - width / 2, x + width / 2, height / 5
     top, bottom = y + bow, y + height - bow
     return (
@@ -88,20 +88,20 @@ def store(x: float, y: float, colours: Colours, *, width: float = 30, height: fl
 
 
 def line(x: float, start: float, end: float, colour: str, *, arrow: bool = False) -> str:
-    """A line straight up or down."""
+    """Draw a vertical line."""
     head = ' marker-end="url(#arrow)"' if arrow else ""
     return f'<path d="M{_n(x)} {_n(start)} V{_n(end)}" stroke="{colour}" stroke-width="1.4" fill="none"{head}/>'
 
 
 def stroke(start: tuple[float, float], end: tuple[float, float], colour: str, *, dashed: bool = False) -> str:
-    """A thin straight line."""
+    """Draw a thin straight line."""
     dash = ' stroke-dasharray="5 4"' if dashed else ""
     ends = f"M{_n(start[0])} {_n(start[1])} L{_n(end[0])} {_n(end[1])}"
     return f'<path d="{ends}" stroke="{colour}" stroke-width="{1.4 if dashed else 1}" fill="none"{dash}/>'
 
 
 def ribbon(start: tuple[float, float], end: tuple[float, float], colour: str, width: float) -> str:
-    """A line from left to right that leaves and arrives level."""
+    """Draw a curve from left to right that starts and ends horizontally."""
     (x, y), (right, level) = start, end
     middle = (x + right) / 2
     curve = f"C{_n(middle)} {_n(y)} {_n(middle)} {_n(level)} {_n(right)} {_n(level)}"
@@ -112,7 +112,7 @@ def ribbon(start: tuple[float, float], end: tuple[float, float], colour: str, wi
 
 
 def upright(x: float, y: float, words: str, face: Face) -> str:
-    """A text around (x, y) that is read from below."""
+    """Draw a text around (x, y), rotated to read upwards."""
     return f'<g transform="translate({_n(x)} {_n(y)}) rotate(-90)">{text(0, face.size * 0.35, words, face)}</g>'
 
 
@@ -124,7 +124,7 @@ def circle(x: float, y: float, radius: float, colours: Colours) -> str:
 
 
 def stacked(drawings: Sequence[Drawing], *, title: str, background: str, arrow: str) -> str:
-    """Drawings one below the other as one document."""
+    """Stack drawings vertically into one document."""
     y, parts = 0.0, []
     for drawing in drawings:
         parts.append(f'<g transform="translate(0 {_n(y)})">{"".join(drawing.parts)}</g>')
@@ -134,7 +134,7 @@ def stacked(drawings: Sequence[Drawing], *, title: str, background: str, arrow: 
 
 
 def group(parts: list[str], title: str) -> str:
-    """Parts that belong together, with a full text that viewers show on hovering."""
+    """Group parts, with a full text that viewers show on hovering."""
     return f"<g><title>{escape(title)}</title>{''.join(parts)}</g>"
 
 
