@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from anabranch.adapt.memory import Memory
 from anabranch.adapt.records import DecisionMade, Record, Warned
 from anabranch.adapt.steering import Steering
 from anabranch.errors import AnabranchError
@@ -20,9 +21,9 @@ _UNREADABLE = (AnabranchError, AttributeError, KeyError, TypeError, ValueError, 
 def recall(store: Store, steering: Steering, batch: int) -> list[Record]:
     """Gives the loops what earlier runs have learnt; returns a warning where that was not possible."""
     try:
-        found = store.memory(is_named=steering.is_named)
+        found = store.memory()
         if found is not None:
-            steering.recall(found)
+            steering.recall(Memory.from_json(found, is_named=steering.is_named))
     except _UNREADABLE as error:
         return [_warning(batch, "what earlier runs have learnt is not used", error)]
     return []

@@ -24,13 +24,11 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from anabranch.adapt.memory import Memory
-from anabranch.adapt.records import Record
 from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, PlanError, StorageFull
 from anabranch.host.clock import Clocks
 from anabranch.host.locations import UNKNOWN, locate
@@ -43,6 +41,12 @@ FORMAT_VERSION = 1
 _REPORT = b"anabranch.report"
 _UNFINISHED = re.compile(r"(metadata\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
 """Files of ours that were never renamed; whatever else lies in the folder is left alone."""
+
+
+class Writable(Protocol):
+    """A value with a form in JSON. Workers use the store, so it must not import the rooms of such values."""
+
+    def to_json(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -234,7 +238,7 @@ class Store:
 
     # --- history ------------------------------------------------------------------------------------------------------
 
-    def note(self, record: Record) -> None:
+    def note(self, record: Writable) -> None:
         """Adds a line to the history, for people. Object stores cannot append, so they have no history."""
         with suppress(NotImplementedError, OSError), self.files.open_append_stream(f"{self.root}/history.jsonl") as out:
             out.write(f"{json.dumps(record.to_json())}\n".encode())
@@ -252,12 +256,11 @@ class Store:
                 records.append(json.loads(line))
         return records
 
-    def memory(self, *, is_named: bool) -> Memory | None:
-        """What the queries have learnt about their plans, or None; `is_named` where several run together."""
-        found = self._read_json(f"{self.root}/memory.json")
-        return None if found is None else Memory.from_json(found, is_named=is_named)
+    def memory(self) -> dict[str, Any] | None:
+        """The JSON of what the queries have learnt about their plans; None while there is nothing."""
+        return self._read_json(f"{self.root}/memory.json")
 
-    def keep_memory(self, memory: Memory) -> None:
+    def keep_memory(self, memory: Writable) -> None:
         """Replaces the memory as a whole."""
         self._write_json(f"{self.root}/memory.json", memory.to_json())
 
