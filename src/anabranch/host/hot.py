@@ -3,17 +3,16 @@
     <hot folder>/anabranch-<user>/<checkpoint identity>/slot-<n>.json     the stamp
     <hot folder>/anabranch-<user>/<checkpoint identity>/slot-<n>-<attempt>/…   the arrays, by who built them first
 
-The stamp says after which attempt at which batch, of which partitioning, the arrays are, and where; its layout names
-the plan they serve, or the two plans of a migration under way. It is removed before a step changes them and written
-after: a step that dies half-way leaves no stamp. State of another plan than the task's is migrated in place. Whoever
-does not find the stamp of the attempt it needs rebuilds from durable rows in a folder of its own, out of reach of
-workers that outlived their query. So nothing here is needed for correctness; it only makes a step cost its new rows
-instead of the window.
+The stamp names the attempt that left the arrays, their partitioning and their folder; its layout names the plans that
+they serve, or the two plans of a migration under way. A step removes the stamp before it changes the arrays and writes
+it afterwards, so a step that dies half-way leaves no stamp. State of another plan than the task's is migrated in place.
+A worker that does not find the stamp of the attempt that it needs rebuilds from durable rows in a new folder, out of
+reach of workers that outlived their query. So hot state is never needed for correctness; it makes a step cost its new
+rows instead of the whole window.
 
-A query that starts sweeps, and so does, on every machine, each worker that finds no state of a query and builds it for
-the first time: state of a checkpoint that is gone, or is another one by now, is removed, and so is state that no step
-has used for a day, whoever's it is. A query that ends takes its own away. Should that hit a query which is still alive,
-it rebuilds.
+Sweeping: a query that starts, and on every machine each worker that builds the state of a query for the first time,
+removes state of checkpoints that are gone or have been replaced, and state that no step has used for a day. A query
+that ends removes its own. A query that loses its hot state in this way rebuilds it.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from anabranch.host.store import Store
 from anabranch.stats.report import PlanChange
 
 UNUSED = 24 * 3600
-"""Seconds without a step after which hot state is given up; a rebuild is all that it can cost."""
+"""Seconds without a step after which hot state is removed; this can cost no more than a rebuild."""
 UNOWNED = 60
-"""The same where nobody says whose it is, which whoever makes the folder says at once."""
+"""Seconds after which hot state without an owner is removed; the maker of a folder writes its owner at once."""
 
 
 def hot_root() -> Path:
@@ -112,7 +111,7 @@ def keep_engine(opened: OpenEngine, task: SlotTask, slot: int, identity: str) ->
 
 
 def claim(identity: str, location: str) -> None:
-    """Notes whose hot state this is, and removes from this machine what nobody will use."""
+    """Writes the owner of the hot state, and removes unused hot state from this machine."""
     _note_owner(identity, location)
     _sweep(identity)
 
@@ -133,12 +132,12 @@ def _note_owner(identity: str, location: str) -> None:
 
 @cache
 def _sweep_once(identity: str) -> None:
-    """Sweeps unless this process has done so for the query: a slot that is rebuilt often need not look each time."""
+    """Sweeps once for each query in this process; a slot that is rebuilt often need not sweep each time."""
     _sweep(identity)
 
 
 def _sweep(identity: str) -> None:
-    """Removes what nobody will use; the query's own folder has just been written to, which tells the time."""
+    """Removes unused hot state; the time is that of the query's own folder, which has just been written to."""
     own = hot_folder(identity)
     now = own.stat().st_mtime
     for other in hot_root().iterdir():
@@ -147,7 +146,7 @@ def _sweep(identity: str) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Takes the folder away from its name first: a worker that is still at work would fill it while it is emptied."""
+    """Renames the folder, then removes it: a worker that is still at work could refill it while it is emptied."""
     with suppress(FileNotFoundError):
         gone = folder.rename(folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.gone"))
         shutil.rmtree(gone, ignore_errors=True)

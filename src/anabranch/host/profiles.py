@@ -1,6 +1,6 @@
-"""What a slot tells the driver about its operators, so that a mesh can be looked for.
+"""Profiles the operators of a slot, for the driver's search of a mesh.
 
-A room of its own because every worker loads it: `host.meshing`, where the driver searches, brings the search along.
+A module of its own because every worker loads it; the search (`adapt.mesh_watch`) is loaded by the driver only.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""One engine step of one slot, the same on every host.
+"""One engine step of one slot; every host runs this code.
 
-A `SlotTask` is all that a step needs beside the rows: a small immutable value that travels to the worker. The step
-admits the rows (late ones are counted and dropped), advances the engine, and keeps what the slot took in as a file of
-base rows that carries the slot's report. A task may be run again: it starts from the state after the batch before,
-and if that is not at hand it is rebuilt from the base rows that the last manifest lists.
+A step needs the rows and a `SlotTask`: a small immutable value that travels to the worker. The step admits the rows
+(late rows are counted and dropped), advances the engine, and writes the admitted rows to a file that carries the slot's
+report. A task may be run again: it starts from the state after the batch before. Where that state is not at hand, it is
+rebuilt from the base rows that the last manifest lists.
 
-Each slot has a plan of its own. Where a slot is found at work with another plan than the task names, it migrates in
-place, before the step; where it is rebuilt, it comes up with the plan the task names and has nothing to migrate. So a
-migration needs nothing durable: whatever crashes, the restart has a plan and the rows.
+Each slot has its own plan for each query. A slot that runs another plan than the task names migrates in place, before
+the step. A slot that is rebuilt begins with the plan that the task names, and has nothing to migrate. So a migration
+needs nothing durable: whatever crashes, the restart has a plan and the rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SlotTask:
     partitioning: Partitioning
     batch: int
     attempt: str
-    """This attempt at the batch; its files and its hot state bear the name."""
+    """The name of this attempt at the batch, which its files and its hot state bear."""
     after: str | None
     """The attempt that left the state to start from; None at the first batch."""
     floors: Mapping[str, int]
@@ -63,7 +63,7 @@ class SlotTask:
     partitionings: tuple[Partitioning, ...] = ()
     execution: ExecutionModel = DEFAULT_EXECUTION
     compacting: frozenset[int] = frozenset()
-    """The slots that write all their live rows this time, so that older files can go."""
+    """The slots that write all their live rows with this batch, so that older files can be removed."""
 
     def of_slot(self, slot: int) -> dict[str, SlotPlan]:
         """The plan of each query in a slot."""
@@ -212,7 +212,7 @@ def _written(rows: Mapping[str, RelationBatch]) -> RowsWritten:
 
 
 def _refuse_beyond_all_windows(relation: str, time: int) -> None:
-    """A range added to such a time would wrap, and the row meet nothing."""
+    """Refuses an event time to which a range cannot be added: the sum would wrap, and the row would match nothing."""
     if time >= FOREVER:
         raise HostError(
             f"a row of relation '{relation}' has an event time that no window can be added to",
@@ -247,7 +247,7 @@ def _alive(task: SlotTask, name: str, batch: RelationBatch) -> np.ndarray[Any, n
 def _moves_here(
     partitioning: Partitioning, slot: int, before: Partitioning, written_in: int, name: str, batch: RelationBatch
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Rows of a file of another partitioning that this slot needs; of several copies, the first slot's counts."""
+    """The rows of a file of another partitioning that this slot needs; of several copies, the first slot's counts."""
     copies = needed_in(before, name, batch.codes, len(batch))
     is_first = copies.argmax(axis=1) == written_in
     here: np.ndarray[Any, np.dtype[np.bool_]] = (
@@ -257,7 +257,7 @@ def _moves_here(
 
 
 def _first_copies(partitioning: Partitioning, slot: int, name: str, batch: RelationBatch) -> int:
-    """How many of the rows are counted here: each row once, in the first of the slots it was sent to."""
+    """The number of rows that this slot counts: each row counts once, in the first of the slots that it was sent to."""
     if partitioning.is_partition or not len(batch):
         return len(batch)
     return int((needed_in(partitioning, name, batch.codes, len(batch)).argmax(axis=1) == slot).sum())

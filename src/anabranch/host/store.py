@@ -1,16 +1,16 @@
-"""The durable side of a query: base rows per batch and slot, and one manifest per committed batch.
+"""The durable side of a run: base rows per batch and slot, and one manifest per committed batch.
 
-    <checkpoint>/anabranch/metadata.json            which query this is
-    <checkpoint>/anabranch/rows/<batch>-<slot>-<attempt>.arrow  what a slot took in (or, once compacted, all it holds)
-    <checkpoint>/anabranch/manifests/<batch>.json   what the state after that batch consists of
+    <checkpoint>/anabranch/metadata.json            the identity of the queries
+    <checkpoint>/anabranch/rows/<batch>-<slot>-<attempt>.arrow  the rows of one batch, or after compaction all live rows
+    <checkpoint>/anabranch/manifests/<batch>.json   the clocks and row files that are the state after the batch
     <checkpoint>/anabranch/history.jsonl            decisions and migrations, one line each, for people
-    <checkpoint>/anabranch/memory.json              statistics, and which plan served which; helps a restart, no more
+    <checkpoint>/anabranch/memory.json              statistics, and the plans that served them; a restart can do without
 
 Law: a batch is committed when its manifest has its final name, and not before. A manifest lists everything needed to
 rebuild every slot; nothing in it depends on a plan. Files are written under another name and renamed, so a reader sees
-whole files or none. Every attempt at a batch has names of its own: a worker that outlives its query cannot touch the
-rows of the attempt that replaced it. What neither of the last two manifests needs is removed, and so is what was never
-renamed: at every start, and with the batch it belongs to.
+whole files or none. Every attempt at a batch has its own file names: a worker that outlives its query cannot touch the
+rows of the attempt that replaced it. Files that neither of the last two manifests needs are removed with every batch,
+and files that were never renamed at every start.
 
 Limit: rename must be atomic on the file system (true of local disks, HDFS, and object stores' single-object puts).
 """
@@ -40,7 +40,7 @@ from anabranch.stats.report import SlotReport
 FORMAT_VERSION = 1
 _REPORT = b"anabranch.report"
 _UNFINISHED = re.compile(r"(metadata\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
-"""Files of ours that were never renamed; whatever else lies in the folder is left alone."""
+"""Files of ours that were never renamed; no other file in the folder is touched."""
 
 
 class Writable(Protocol):
@@ -69,7 +69,7 @@ class Manifest:
 
     batch: int
     attempt: str
-    """Which attempt at the batch succeeded; hot state of any other one is not the state after this batch."""
+    """The attempt at the batch that succeeded; hot state of any other attempt is not the state after this batch."""
     clocks: Clocks
     files: tuple[RowFile, ...]
     partitionings: tuple[Partitioning, ...]
@@ -89,7 +89,7 @@ class Store:
     # --- identity -----------------------------------------------------------------------------------------------------
 
     def open(self, queries: QuerySet, execution: ExecutionModel = DEFAULT_EXECUTION) -> str:
-        """Claims an empty checkpoint for the query, or makes sure an existing one is its own; returns its identity."""
+        """Claims an empty checkpoint, or makes sure that an existing one is of these queries; returns its identity."""
         try:
             return self._claim(queries, execution)
         except OSError as error:
@@ -164,7 +164,7 @@ class Store:
     # --- manifests ----------------------------------------------------------------------------------------------------
 
     def latest(self) -> Manifest | None:
-        """The manifest of the last committed batch; what it lists is there and can be opened."""
+        """The manifest of the last committed batch; all files that it lists can be opened."""
         names = sorted(name for name in self._names("manifests") if name.endswith(".json"))
         manifest = self.manifest(int(names[-1].removesuffix(".json"))) if names else None
         for file in manifest.files if manifest else ():
@@ -186,7 +186,7 @@ class Store:
             ) from error
 
     def commit(self, manifest: Manifest) -> None:
-        """The batch is done from here on, whatever happens next."""
+        """Commits a batch: from here on it is done, whatever happens next."""
         self._write_json(f"{self.root}/manifests/{manifest.batch:09d}.json", _manifest_to_json(manifest))
 
     def collect(self, keep: tuple[Manifest, ...]) -> None:
@@ -275,7 +275,7 @@ class Store:
         return [info for info in self.files.get_file_info(selector) if info.is_file]
 
     def _drop_unfinished(self) -> None:
-        """Removes what a driver or a worker was writing when it died."""
+        """Removes the files that a driver or a worker was writing when it died."""
         for folder in ("", "rows", "manifests"):
             for info in self._files_in(folder):
                 if _UNFINISHED.fullmatch(info.base_name):

@@ -1,4 +1,4 @@
-"""The one row layout in which rows of all relations travel together: through the shuffle and into the checkpoint.
+"""The row layout in which rows of all relations travel together: through the shuffle and into the checkpoint.
 
 Columns: the relation's position in FROM, the event time, one code per key class (and per row-spread relation), and
 payload columns shared between relations by type, so that a union of many relations stays narrow.
@@ -22,7 +22,7 @@ from anabranch.schema import is_fixed_width
 
 RELATION, TIME = "_relation", "_time"
 MOST_BYTES = (1 << 31) - 1
-"""Of one column of texts or lists, in what a slot takes at once."""
+"""The largest column of texts or lists that a slot can take in one batch."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class WireLayout:
     def without_rejected(self, table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
         """The rows that passed their filter, and the newest time of the others, by relation.
 
-        A row that did not pass bears the complement of its relation's number; it only tells how far its stream is.
+        A row that did not pass bears the complement of its relation's number; only its event time counts.
         """
         tags = _numpy(table, RELATION)
         if not len(tags) or tags.min() >= 0:

@@ -1,9 +1,9 @@
-"""Keeps a slot on the machine that has its hot state, when there are several.
+"""Keeps a slot on the machine that has its hot state, where a cluster has several machines.
 
-Spark sends the task of a shuffled partition to any free executor. A slot that wakes up on another machine finds no hot
-state there and rebuilds it from the checkpoint, which costs the window. So the rows of a micro-batch are joined with a
-small cached frame of one row per slot, the anchor: a task prefers the executor that holds its part of the anchor. When
-that executor is lost, the part is made again elsewhere, and the slot follows it.
+Spark sends the task of a shuffled partition to any free executor. A slot on another machine finds no hot state there
+and rebuilds it from the checkpoint, which costs the window. So the rows of a micro-batch are joined with a small cached
+frame of one row per slot, the anchor: a task prefers the executor that holds its part of the anchor. When that executor
+is lost, Spark makes the part again elsewhere, and the slot follows it.
 
 Both sides must be partitioned alike, by Spark's own hash; `slot_keys` gives numbers whose hash is the slot. A session
 on one machine needs no anchor.
@@ -41,9 +41,9 @@ def make_anchor(spark: SparkSession, slots: int) -> DataFrame:
 
 
 def forget_at_slots(anchor: DataFrame, identity: str) -> None:
-    """Takes the hot state of a query that has ended off the machines that hold parts of its anchor.
+    """Removes the hot state of a query that has ended from the machines that hold parts of its anchor.
 
-    They may be gone, or busy for long: then it is left to be swept (see `anabranch.host.hot`).
+    A machine may be gone, or busy for long: then sweeping removes the state later (see `anabranch.host.hot`).
     """
     context = anchor.sparkSession.sparkContext
     group = f"anabranch-forget-{identity}"

@@ -1,8 +1,7 @@
-"""The running query as its user holds it: Spark's StreamingQuery, with what Anabranch knows beside it.
+"""The handle of a running query: Spark's StreamingQuery, with the plan, the progress and the history of ours.
 
-Every member means what it means in PySpark. Progress is Spark's own JSON with our statistics of the same batch under
-the one key `adaptive`, so that there are never two accounts of one batch. An error of ours comes out as itself, not as
-the text that Spark wraps it in.
+Every member behaves as in PySpark. Progress is Spark's own JSON, with our entry for the batch under the key `adaptive`.
+An error of ours is raised as itself, not as the text that Spark wraps it in.
 
 Limit: progress and report reach back as far as Spark does, `spark.sql.streaming.numRecentProgressUpdates` triggers.
 """
@@ -30,11 +29,11 @@ _SPARK_STEP = "addBatch"
 
 
 class Runner(Protocol):
-    """What the driver's side of a running query tells about itself."""
+    """The driver's side of a running query, as its handle sees it."""
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the query from within a batch, if anything did."""
+        """The error of a batch that ended the query, if there is one."""
 
     @property
     def plan(self) -> Plan | Plans:
@@ -118,7 +117,7 @@ class QueryHandle:
 
     @property
     def status(self) -> dict[str, Any]:
-        """Spark's own; of an error of ours the message has the first line and not what was on the way to it."""
+        """Spark's own status; for an error of ours the message is its first line, without Java stacks."""
         status = dict(self._query.status)
         ended_by = None if self.isActive else self.exception()
         if isinstance(ended_by, AnabranchError):
@@ -175,12 +174,12 @@ class QueryHandle:
         self._runner.abort_migration(query)
 
     def freeze(self, frozen: bool = True) -> None:
-        """Keeps the query from changing its plan by itself; it goes on watching and says what it would do."""
+        """Keeps the query from changing its plan by itself; its decisions are still recorded."""
         self._runner.freeze(frozen)
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """What was decided and done about the plan, oldest first, from earlier runs of the checkpoint as well."""
+        """The decisions and migrations, oldest first, including those of earlier runs of the checkpoint."""
         return self._runner.history()
 
     @property
@@ -195,7 +194,7 @@ class QueryHandle:
         return [self._progress(each) for each in self._query.recentProgress]
 
     def exception(self) -> AnabranchError | StreamingQueryException | None:
-        """What ended the query, or None while it runs or after it was stopped."""
+        """The error that ended the query; None while it runs and after it was stopped."""
         outer = self._query.exception()
         return None if outer is None else self._original(outer)
 
@@ -210,7 +209,7 @@ class QueryHandle:
             self._query.processAllAvailable()
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
-        """Waits for the end, raising what ended the query; with a timeout in seconds, tells whether it ended."""
+        """Waits for the end and raises its error; with a timeout in seconds, returns whether the query ended."""
         try:
             with self._own_errors():
                 if timeout is None:
@@ -235,7 +234,7 @@ class QueryHandle:
         triggers = [progress for progress in self.recentProgress if _has_batch(progress)]
         ours = [self._runner.progress(progress["batchId"]) for progress in triggers]
         batches = [_batch_report(progress, entry) for progress, entry in zip(triggers, ours, strict=True)]
-        latest = batches[-1] if batches else {}
+        latest = ours[-1] if ours else None
         failure = self.exception()
         known = [entry for entry in ours if entry is not None]
         by_query = [entry.queries for entry in known if entry.queries]
@@ -244,10 +243,10 @@ class QueryHandle:
             "name": self.name,
             "plan": str(self.plan),
             "rows_in": sum(batch["rows_in"] for batch in batches),
-            "rows_out": _total(batches, "rows_out"),
-            "late_rows": _total(batches, "late_rows"),
-            "state_rows": latest.get("state_rows"),
-            "state_bytes": latest.get("state_bytes"),
+            "rows_out": sum(entry.statistics.rows_out for entry in known) if known else None,
+            "late_rows": sum(sum(entry.late_rows.values()) for entry in known) if known else None,
+            "state_rows": latest.statistics.state_rows if latest else None,
+            "state_bytes": latest.statistics.state_bytes if latest else None,
             "duration_ms": sum(batch["duration_ms"] for batch in batches),
             "routes": _route_report(known),
             "queries": {
@@ -314,7 +313,7 @@ class ContinuousQueries:
         return next((handle for handle in self.active if handle.id == id), None)
 
     def awaitAnyTermination(self, timeout: float | None = None) -> bool | None:
-        """Waits until some query ends, raising what ended it; with a timeout in seconds, tells whether one did."""
+        """Waits until a query ends and raises its error; with a timeout in seconds, returns whether one ended."""
         try:
             if timeout is None:
                 self._spark.streams.awaitAnyTermination()
@@ -373,9 +372,3 @@ def _route_report(batches: list[BatchProgress]) -> list[dict[str, Any]]:
         }
         for each in sorted(routes, key=lambda each: (each.relation, each.route))
     ]
-
-
-def _total(batches: list[dict[str, Any]], key: str) -> int | None:
-    """The sum over the batches that know, or None when none does: not known is not zero."""
-    known = [batch[key] for batch in batches if batch[key] is not None]
-    return sum(known) if known else None

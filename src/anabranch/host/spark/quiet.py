@@ -1,9 +1,8 @@
-"""Keeps what Java and Spark print at every start off the terminal, and lets everything else through.
+"""Keeps the usual messages of Java and Spark off the terminal, and lets everything else through.
 
-The Java process that runs Spark writes to the standard error it was born with. It is given a pipe instead, from which a
-thread passes on every line that is not one of the usual greetings, a warning in Spark's own log format or a frame of a
-stack; so the first words of a failure are seen as ever, and so is what a log4j configuration of the user's own prints
-in another format. With ANABRANCH_VERBOSE set, nothing is between Spark and the terminal.
+The Java process that runs Spark gets a pipe as its standard error. A thread passes on every line that is not a usual
+greeting, a warning in Spark's own log format or a frame of a stack. So the first line of a failure is shown, and so are
+lines of a user's log4j configuration in another format. With ANABRANCH_VERBOSE set, Spark writes to the terminal.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _STANDARD_ERROR = 2
 
 
 def is_verbose() -> bool:
-    """Whether the user wants to see what Spark logs."""
+    """True when the user wants to see Spark's log."""
     return os.environ.get(VERBOSE, "") not in ("", "0")
 
 

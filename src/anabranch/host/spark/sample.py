@@ -1,8 +1,8 @@
-"""Statistics sampled from the first rows of streams, by two small Spark jobs before one query or several start.
+"""Samples the first rows of streams, by two small Spark jobs before one query or several start.
 
-A stream cannot be looked at before it runs, but where Spark can read the same source as a batch its first files can.
-Other sources say nothing: their numbers stay unknown. What is read is bounded (`MOST_FILES`, `MOST_BYTES`,
-`MOST_ROWS`), and a sample that cannot be taken is no reason not to run: it is logged, and nothing is known.
+A stream cannot be read before it runs, but the first files of a source that Spark can also read as a batch can. The
+statistics of other sources stay unknown. The sample is bounded (`MOST_FILES`, `MOST_BYTES`, `MOST_ROWS`). A sample that
+fails does not stop a query: the failure is logged, and the statistics stay unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anabranch.plan.query_set import alone
 MOST_FILES = 16
 MOST_BYTES = 16_000_000
 MOST_ROWS = 20_000
-"""Rows of a relation whose keys are looked at."""
+"""Rows of a relation whose keys are sampled."""
 _SEED = 1
 _EDGES = (0.05, 0.95)
 """Rates are taken between these quantiles of event time: a stray row far away would spoil them."""
@@ -45,7 +45,7 @@ class StreamSample:
     frame: DataFrame
     share: float = 1.0
     latest: DataFrame | None = None
-    """Where the frame is only a share of what is there: the newest rows, which tell how long all of it lasted."""
+    """The newest rows, where the frame is only a share of the data; they give the time that all of it covers."""
 
 
 def sample_of_files(reader: DataFrameReader, format: str, path: str, spark: SparkSession) -> StreamSample | None:
@@ -75,7 +75,7 @@ def sample_of_files(reader: DataFrameReader, format: str, path: str, spark: Spar
 
 
 def sample_streams(queries: Sequence[Query], samples: Mapping[str, StreamSample]) -> list[Sample]:
-    """What the samples, by stream, say of each query, and some of their rows; the same jobs look for all queries."""
+    """The sample of each query, from the samples of the streams; the two jobs serve all queries."""
     if not samples:
         return [Sample() for _ in queries]
     try:

@@ -1,9 +1,9 @@
 """The streams of a query as one streaming frame in the wire layout, computed by Spark SQL.
 
-Every relation becomes (relation, event time, codes, shared payload columns, slot); the union of all is what a
-micro-batch brings, and all that is left to do with it is to send each row to its slot.
+Every relation becomes (relation, event time, codes, shared payload columns, slot). A micro-batch is a part of the union
+of all relations; the runner only has to send each row to its slot.
 
-A row that the relation's filter rejects still tells how far its stream has come. A filter that was written by the user
+A row that the relation's filter rejects still advances the clock of its stream. A filter that was written by the user
 travels as a boolean column until the largest event times have been observed. A filter that only keeps NULL keys out
 (most queries have no other) rejects few rows, and observing costs more than carrying those: they go to a slot under
 the complement of their relation's number, as bare times (`WireLayout.without_rejected`).
@@ -35,9 +35,9 @@ _NOT_HASHED = (ArrayType, MapType, StructType, VariantType)
 def tagged_union(layout: WireLayout, partitioning: Partitioning, frames: Mapping[str, DataFrame]) -> DataFrame:
     """All relations in the wire layout, with the slot of each row, and whether it passes where that is to be observed.
 
-    A row that several slots need is there several times. Each relation is one projection, which Spark plans anew for
-    every micro-batch; and what the user did not write is no text, because the first texts of a session take Spark's
-    parser a second.
+    A row that several slots need occurs several times. Each relation is one projection, because Spark plans it anew for
+    every micro-batch. Expressions that the user did not write are built without SQL text: the first text of a session
+    takes Spark's parser a second.
     """
     relations = layout.queries.graph.relations
     is_observed = has_observed_filters(relations)
