@@ -19,6 +19,7 @@ from anabranch.adapt.rules import ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.calibrate.file import calibrated
 from anabranch.cost.resources import Resources
+from anabranch.cost.units import UnitCosts
 from anabranch.errors import NoFeasiblePlan, PlanError, SpecError
 from anabranch.optimize import Budget, Choice, Hints, Infeasible, MeshOffer, Objective, Proposal, choose
 from anabranch.optimize.hints import KINDS
@@ -57,7 +58,10 @@ class Wishes:
 
     def with_stats(self, entries: Mapping[str, object]) -> Wishes:
         """Statistics by hand, in the form of a spec's `stats:` block."""
-        return replace(self, given=FixedStatistics.from_mapping(entries))
+        given = FixedStatistics.from_mapping(entries)
+        if given.costs:
+            UnitCosts.from_names(given.costs)  # refuses names that are unknown or missing
+        return replace(self, given=given)
 
     def with_limits(self, cpu: float | None = None, memory: float | str | None = None) -> Wishes:
         """What a slot may use; None leaves a limit as it is."""

@@ -16,7 +16,7 @@ from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import Resources
-from anabranch.cost.units import ENGINE
+from anabranch.cost.units import unit_costs
 from anabranch.plan.mesh import Plan
 from anabranch.stats.mesh.learnt import LearntMesh
 
@@ -40,8 +40,7 @@ def decide_mesh(
     batch: int, trigger: str, plan: Plan, learnt: LearntMesh, flow: Flow, settings: Settings, criteria: Criteria
 ) -> Decision:
     """Decides whether one slot changes to the mesh that was learnt from its rows."""
-    given = criteria.given.unit_costs()
-    units = ENGINE if given is None else given.units
+    units, _ = unit_costs(criteria.given)
     beside = sum(flow.rates.values()) * (units.insert + units.delete) + flow.results * units.emit
     decision = Decision(
         batch=batch,

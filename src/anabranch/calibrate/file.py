@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
-from anabranch.cost.units import ENGINE
+from anabranch.cost.units import ENGINE, UnitCosts
 from anabranch.errors import StatisticsError
-from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, UnitCosts
+from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
 
 def calibration_file() -> Path:
@@ -22,7 +22,7 @@ def calibration_file() -> Path:
 def calibrated() -> FixedStatistics:
     """A view that knows the measured costs of this machine, or nothing when there are none."""
     units = load_units(calibration_file())
-    return NOTHING_KNOWN if units is None else FixedStatistics(costs=units, source="calibrated")
+    return NOTHING_KNOWN if units is None else FixedStatistics(costs=units.by_name(), source="calibrated")
 
 
 def save_units(units: UnitCosts, path: Path) -> None:
@@ -35,14 +35,12 @@ def load_units(path: Path) -> UnitCosts | None:
     """Costs measured earlier, or None when there are none."""
     if not path.exists():
         return None
-    names = {item.name for item in fields(UnitCosts)}
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        # Grouping is not measured, and calibrations of earlier releases do not name it.
-        return UnitCosts(
-            group=ENGINE.group, **{name: value for name, value in kept.items() if name in names - {"group"}}
-        )
-    except (ValueError, TypeError, AttributeError) as error:
+        # Calibrations of other releases may lack a cost or have one more. Grouping is not measured.
+        known = {name: value for name, value in kept.items() if name in ENGINE.by_name()}
+        return UnitCosts.from_names({**known, "group": ENGINE.group})
+    except (ValueError, TypeError, AttributeError, StatisticsError) as error:
         raise StatisticsError(
             f"the calibration in '{path.name}' cannot be read",
             detail=str(error),

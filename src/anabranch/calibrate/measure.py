@@ -21,7 +21,7 @@ from anabranch import cql
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cost.estimates import from_statistics
 from anabranch.cost.resources import ResourceModel
-from anabranch.cost.units import ENGINE, ENGINE_SIZES
+from anabranch.cost.units import ENGINE, ENGINE_SIZES, UnitCosts
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.compile import compile_plan
 from anabranch.engine.engine import Engine
@@ -32,7 +32,7 @@ from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.schema import TIMESTAMP, Field, Schema
 from anabranch.stats.step import StepStatistics
-from anabranch.stats.view import FixedStatistics, UnitCosts
+from anabranch.stats.view import FixedStatistics
 
 MOST_BIRTHS = 4e5
 """Combinations a second that no part of a workload exceeds."""

@@ -32,12 +32,12 @@ from functools import cached_property
 from math import prod
 
 from anabranch.cost.estimates import Estimates, ThetaEstimate
+from anabranch.cost.units import UnitCosts
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes, pre_groups, probe_order
 from anabranch.plan.selections import put_off
 from anabranch.stats.groups import share_left
-from anabranch.stats.view import UnitCosts
 
 HASHED = UnitCosts(insert=2e-7, delete=2e-7, probe=0.0, compare=0.0, match=2.2e-6)
 NESTED = UnitCosts(insert=2e-7, delete=2e-7, probe=0.0, compare=2.2e-6, match=0.0)

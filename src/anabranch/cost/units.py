@@ -1,4 +1,4 @@
-"""The unit costs of the engine on an ordinary machine.
+"""Unit costs: what the elementary operations of the engine cost, given, calibrated, or those of an ordinary machine.
 
 A choice depends on their proportions, which vary little between machines; `anabranch calibrate` measures those of one
 machine. The sizes are not measured: they follow from the layout of the engine's states.
@@ -6,9 +6,81 @@ machine. The sizes are not measured: they follow from the layout of the engine's
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
 from typing import TypedDict
 
-from anabranch.stats.view import UnitCosts
+from anabranch.errors import StatisticsError
+from anabranch.stats.view import Source, StatisticsView
+
+
+@dataclass(frozen=True)
+class UnitCosts:
+    """The costs of the elementary operations of a join: seconds of one core, and bytes of state.
+
+    The defaults leave out what the papers' models leave out; a calibrated engine has them all.
+    """
+
+    insert: float
+    """A row enters a state."""
+    delete: float
+    """A row leaves a state."""
+    probe: float
+    """A row looks something up."""
+    compare: float
+    """A lookup passes one candidate."""
+    match: float
+    """A candidate agrees in keys and time."""
+    match_relation: float = 0.0
+    """A candidate agrees: the further cost for each relation of the combination that it makes."""
+    link: float = 0.0
+    """A row enters one index."""
+    insert_joined: float = 0.0
+    """A joined row enters a state: the cost beyond `insert`."""
+    check: float = 0.0
+    """A combination is tested for one further predicate."""
+    emit: float = 0.0
+    """A result leaves."""
+    group: float = 0.0
+    """A result of a grouped query, or a row that is merged before it joins, finds its group."""
+    call: float = 0.0
+    """A batch enters one state or goes through one lookup, however many rows it has."""
+    code_bytes: float = 0.0
+    """For each base row and key class."""
+    index_bytes: float = 0.0
+    """For each row of a state and index over it."""
+    joined_relation_bytes: float = 0.0
+    """For each joined row and relation in it."""
+    lingers: bool = False
+    """Joined rows leave a state in the order they came, not when they expire."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.by_name().items():
+            if not 0 <= value < math.inf:
+                raise StatisticsError(f"'stats.costs.{name}' is {value:g}", hint="write a cost of 0 or more")
+
+    def by_name(self) -> dict[str, float]:
+        """The costs as plain numbers, in the form in which statistics hold them; a flag is 0 or 1."""
+        return {name: float(value) for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_names(cls, costs: Mapping[str, float]) -> UnitCosts:
+        """The costs that some numbers stand for; an unknown or missing name is refused."""
+        names = tuple(item.name for item in fields(cls))
+        for name in costs:
+            if name not in names:
+                close = get_close_matches(name, names, n=1)
+                hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(names)}"
+                raise StatisticsError(f"unknown entry 'stats.costs.{name}'", hint=hint)
+        if missing := [name for name in names[:5] if name not in costs]:
+            raise StatisticsError(
+                f"'stats.costs' lacks '{missing[0]}'",
+                hint=f"give all of {', '.join(names[:5])} in seconds, or leave 'stats.costs' out",
+            )
+        numbers = {name: value for name, value in costs.items() if name != "lingers"}
+        return cls(**numbers, lingers=bool(costs.get("lingers")))
 
 
 class Sizes(TypedDict):
@@ -36,3 +108,9 @@ ENGINE = UnitCosts(
     call=6e-5,
     **ENGINE_SIZES,
 )
+
+
+def unit_costs(view: StatisticsView) -> tuple[UnitCosts, Source]:
+    """The unit costs that a view knows, else those of an ordinary machine, and where they come from."""
+    known = view.unit_costs()
+    return (ENGINE, "assumed") if known is None else (UnitCosts.from_names(known.costs), known.source)

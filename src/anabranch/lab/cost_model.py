@@ -13,9 +13,9 @@ from scipy.stats import spearmanr
 
 from anabranch.calibrate.measure import Workload, calibrate, measure, model_of, plans_of, workloads
 from anabranch.cost.resources import Resources
+from anabranch.cost.units import UnitCosts
 from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict
 from anabranch.plan.physical import PhysicalPlan
-from anabranch.stats.view import UnitCosts
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from anabranch.calibrate.measure import stream
 from anabranch.catalog import Catalog
 from anabranch.cost.estimates import from_edges
 from anabranch.cost.resources import NESTED, ResourceModel
+from anabranch.cost.units import UnitCosts
 from anabranch.lab.papers.two_layer import two_layer
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from anabranch.lab.virtual_clock import Moment, run_query
@@ -32,7 +33,6 @@ from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.schema import TIMESTAMP
 from anabranch.stats.step import StepStatistics
-from anabranch.stats.view import UnitCosts
 
 DIVISOR = 5.0
 DIVISORS = (1.0, 2.0, 3.0, 4.0, DIVISOR, 6.0, 8.0, 10.0)

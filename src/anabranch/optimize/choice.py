@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.cost.estimates import Estimates
 from anabranch.cost.resources import ResourceModel
+from anabranch.cost.units import unit_costs
 from anabranch.errors import SpecError
 from anabranch.optimize.hints import Hints, Objective
 from anabranch.optimize.merging import merging_variants
@@ -70,8 +71,7 @@ def choose(
         batch=batch,
         grouping=grouping,
     )
-    costs = statistics.unit_costs()
-    units_from = costs.source if costs is not None else "assumed"
+    _, units_from = unit_costs(statistics)
     return Choice(_answer(problem, optimizers), problem.model, problem.budget, problem.objective, units_from)
 
 

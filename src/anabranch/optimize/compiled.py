@@ -40,7 +40,7 @@ def _longer_integers(values: Any, size: Any) -> Any:
     return lambda values, size: np.concatenate((values, np.zeros(size - values.size, np.int64)))
 
 
-price_lookups = njit(cache=True)(jtrees.price_lookups)
-search = njit(cache=True)(jtrees.search)
-order_probes = njit(cache=True)(jtrees.order_probes)
-count_indexes = njit(cache=True)(jtrees.count_indexes)
+price_lookups = njit(cache=True, nogil=True)(jtrees.price_lookups)
+search = njit(cache=True, nogil=True)(jtrees.search)
+order_probes = njit(cache=True, nogil=True)(jtrees.order_probes)
+count_indexes = njit(cache=True, nogil=True)(jtrees.count_indexes)

@@ -11,7 +11,7 @@ from functools import cached_property
 from anabranch.cost.estimates import from_statistics
 from anabranch.cost.progress import Progress, progress
 from anabranch.cost.resources import ResourceModel
-from anabranch.cost.units import ENGINE
+from anabranch.cost.units import unit_costs
 from anabranch.optimize.hints import Hints, Objective
 from anabranch.optimize.jtree_finder import LARGEST, Space
 from anabranch.optimize.min_state import min_state
@@ -98,7 +98,6 @@ def resource_model(
     graph: JoinGraph, statistics: StatisticsView, batch: float = 1.0, grouping: Grouping | None = None
 ) -> ResourceModel:
     """The model that prices the plans of a query, with the engine's unit costs unless the statistics know others."""
-    costs = statistics.unit_costs()
-    units = costs.units if costs is not None else ENGINE
+    units, _ = unit_costs(statistics)
     slide = grouping.slide / 1e6 if grouping is not None else 0.0
     return ResourceModel(from_statistics(graph, statistics, slide=slide), units, batch=batch)

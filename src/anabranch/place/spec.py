@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def _with_calibration(entry: dict[str, Any], path: Path) -> dict[str, Any]:
     units = load_units(path.parent / entry["costs"])
     if units is None:
         raise SpecError(f"calibration file '{entry['costs']}', named in '{path}', does not exist")
-    return {**entry, "costs": {name: float(value) for name, value in asdict(units).items()}}
+    return {**entry, "costs": units.by_name()}
 
 
 def _topology(entry: Mapping[str, Any]) -> Topology:

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from anabranch.cost.units import ENGINE
+from anabranch.cost.units import ENGINE, UnitCosts
 from anabranch.errors import StatisticsError, TopologyError
-from anabranch.stats.view import FixedStatistics, UnitCosts
+from anabranch.stats.view import FixedStatistics
 
 COMPARISON_SELECTIVITY = 1 / 3
 """The assumed selectivity of a predicate without statistics (System R's guess)."""
@@ -130,7 +130,8 @@ def from_dict(entry: Any) -> Statistics:
                 detail=f"{type(error).__name__}: {error}",
                 hint="a stream has a site, a rate, and optionally row_bytes, column_bytes and distinct",
             ) from error
-    units = FixedStatistics.from_mapping({"costs": entry.get("costs")}).costs or ENGINE
+    costs = FixedStatistics.from_mapping({"costs": entry.get("costs")}).costs
+    units = UnitCosts.from_names(costs) if costs else ENGINE
     uniform = entry.get("record_bytes")
     try:
         given = {str(text): float(share) for text, share in (entry.get("selectivities") or {}).items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Literal, Protocol, TypeAlias
 
@@ -18,6 +18,7 @@ from anabranch.errors import StatisticsError
 from anabranch.plan.join_graph import JoinGraph
 
 Source: TypeAlias = Literal["given", "sampled", "measured", "calibrated", "assumed"]
+Numbers: TypeAlias = Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -29,56 +30,10 @@ class Known:
 
 
 @dataclass(frozen=True)
-class UnitCosts:
-    """What the elementary operations of a join cost: seconds of one core, and bytes of state.
-
-    The defaults leave out what the papers' models leave out; a calibrated engine has them all.
-    """
-
-    insert: float
-    """A row enters a state."""
-    delete: float
-    """A row leaves a state."""
-    probe: float
-    """A row looks something up."""
-    compare: float
-    """A lookup passes one candidate."""
-    match: float
-    """A candidate agrees in keys and time."""
-    match_relation: float = 0.0
-    """The same, for each relation of the combination that it makes."""
-    link: float = 0.0
-    """A row enters one index."""
-    insert_joined: float = 0.0
-    """A joined row enters a state: what that costs beyond `insert`."""
-    check: float = 0.0
-    """A combination is tested for one further predicate."""
-    emit: float = 0.0
-    """A result leaves."""
-    group: float = 0.0
-    """A result of a grouped query, or a row that is merged before it joins, finds its group."""
-    call: float = 0.0
-    """A batch enters one state or goes through one lookup, however many rows it has."""
-    code_bytes: float = 0.0
-    """For each base row and key class."""
-    index_bytes: float = 0.0
-    """For each row of a state and index over it."""
-    joined_relation_bytes: float = 0.0
-    """For each joined row and relation in it."""
-    lingers: bool = False
-    """Joined rows leave a state in the order they came, not when they expire."""
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            if item.name != "lingers":
-                _require(getattr(self, item.name), f"costs.{item.name}", "cost", high=math.inf)
-
-
-@dataclass(frozen=True)
 class KnownCosts:
-    """Unit costs and where they came from."""
+    """Unit costs by name, and where they come from."""
 
-    units: UnitCosts
+    costs: Numbers
     source: Source
 
 
@@ -110,11 +65,8 @@ class StatisticsView(Protocol):
         ...
 
     def unit_costs(self) -> KnownCosts | None:
-        """What the operations of the engine cost."""
+        """The costs of the engine's elementary operations."""
         ...
-
-
-Numbers: TypeAlias = Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -132,7 +84,8 @@ class FixedStatistics:
     bytes: Numbers = field(default_factory=dict)
     groups: Numbers = field(default_factory=dict)
     """By a relation such as 'a', or by several that are joined before they are merged, in any order."""
-    costs: UnitCosts | None = None
+    costs: Numbers = field(default_factory=dict)
+    """Unit costs by name; `cost.units` knows the names."""
     source: Source = "given"
 
     def __post_init__(self) -> None:
@@ -164,18 +117,7 @@ class FixedStatistics:
             if name not in sections:
                 raise StatisticsError(f"unknown entry 'stats.{name}'", hint=_suggestion(name, sections))
         numbers = {name: _numbers(entries.get(name), name) for name in sections}
-        costs = numbers.pop("costs")
-        names = tuple(item.name for item in fields(UnitCosts))
-        for name in costs:
-            if name not in names:
-                raise StatisticsError(f"unknown entry 'stats.costs.{name}'", hint=_suggestion(name, names))
-        if costs and (missing := [name for name in names[:5] if name not in costs]):
-            raise StatisticsError(
-                f"'stats.costs' lacks '{missing[0]}'",
-                hint=f"give all of {', '.join(names[:5])} in seconds, or leave 'stats.costs' out",
-            )
-        units = UnitCosts(**{**costs, "lingers": bool(costs.get("lingers"))}) if costs else None  # type: ignore[arg-type]
-        return cls(**numbers, costs=units, source=source)
+        return cls(**numbers, source=source)
 
     def to_mapping(self) -> dict[str, dict[str, float]]:
         """The rates, filters, selectivities, bytes and groups in the form of a `stats:` block."""
@@ -225,7 +167,7 @@ class FixedStatistics:
         return self._known(self.groups, *(name for name in self.groups if sorted(name.split()) == wanted))
 
     def unit_costs(self) -> KnownCosts | None:
-        return KnownCosts(self.costs, self.source) if self.costs is not None else None
+        return KnownCosts(self.costs, self.source) if self.costs else None
 
     def _known(self, entries: Numbers, *names: str) -> Known | None:
         for name in names:

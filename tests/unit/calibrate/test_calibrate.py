@@ -13,11 +13,11 @@ from scipy.stats import spearmanr
 from anabranch.calibrate import measure as calibrate
 from anabranch.calibrate.file import calibrated, calibration_file, load_units, save_units
 from anabranch.calibrate.measure import FEATURES, Measured, Workload, measure
-from anabranch.cost.units import ENGINE, ENGINE_SIZES
+from anabranch.cost.units import ENGINE, ENGINE_SIZES, UnitCosts
 from anabranch.errors import StatisticsError
 from anabranch.lab import cost_model
 from anabranch.plan.text import parse
-from anabranch.stats.view import KnownCosts, UnitCosts
+from anabranch.stats.view import KnownCosts
 
 CHAIN = Workload({"a": 300.0, "b": 400.0, "c": 500.0}, {("a", "b"): 0.002, ("b", "c"): 0.001}, 2.0)
 
@@ -96,7 +96,7 @@ def test_a_calibration_is_found_again_and_explained(tmp_path: Path, monkeypatch:
     assert calibrated().unit_costs() is None
     save_units(ENGINE, calibration_file())
     assert tmp_path in calibration_file().parents
-    assert calibrated().unit_costs() == KnownCosts(ENGINE, "calibrated")
+    assert calibrated().unit_costs() == KnownCosts(ENGINE.by_name(), "calibrated")
 
 
 def test_measuring_needs_no_plotting() -> None:

@@ -7,8 +7,8 @@ import pytest
 from anabranch.cost.estimates import from_edges
 from anabranch.cost.progress import at, progress
 from anabranch.cost.resources import ResourceModel
+from anabranch.cost.units import UnitCosts
 from anabranch.plan.text import parse
-from anabranch.stats.view import UnitCosts
 
 SETTING = from_edges({"a": 10.0, "b": 20.0}, 4.0, {("a", "b"): 0.1})
 FREE = UnitCosts(0, 0, 0, 0, 0)

@@ -2,17 +2,18 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.cost.units import UnitCosts
 from anabranch.errors import PlanError, SpecError
 from anabranch.optimize import Budget, Choice, Hints, Infeasible, Objective, Proposal, choose
 from anabranch.optimize.proposals import kind
 from anabranch.plan.physical import JoinNode, nodes
-from anabranch.stats.view import FixedStatistics, UnitCosts
+from anabranch.stats.view import FixedStatistics
 from tests.unit.optimize.graphs import chain_graph
 
 GRAPH = chain_graph("abcd", seconds=50)
 NESTED_LIKE = UnitCosts(insert=2e-7, delete=2e-7, probe=0.0, compare=0.0, match=2.2e-6)
 SEEN = FixedStatistics(
-    rates=dict.fromkeys("abcd", 20.0), selectivities={"a b": 0.02, "b c": 0.2, "c d": 0.05}, costs=NESTED_LIKE
+    rates=dict.fromkeys("abcd", 20.0), selectivities={"a b": 0.02, "b c": 0.2, "c d": 0.05}, costs=NESTED_LIKE.by_name()
 )
 
 

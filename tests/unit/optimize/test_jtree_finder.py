@@ -11,7 +11,7 @@ import pytest
 
 from anabranch.cost.estimates import ThetaEstimate, from_statistics
 from anabranch.cost.resources import HASHED, NESTED, ResourceModel
-from anabranch.cost.units import ENGINE
+from anabranch.cost.units import ENGINE, UnitCosts
 from anabranch.errors import PlanError
 from anabranch.optimize import jtree_finder
 from anabranch.optimize.jtree_finder import Space, find_jtrees
@@ -19,7 +19,7 @@ from anabranch.optimize.proposals import Budget, Candidate, pareto
 from anabranch.optimize.shapes import shape_of
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, nodes
-from anabranch.stats.view import FixedStatistics, UnitCosts
+from anabranch.stats.view import FixedStatistics
 from tests.unit.optimize.brute_force import all_shapes, best_ordered
 from tests.unit.optimize.graphs import key, less, random_setting, relation
 

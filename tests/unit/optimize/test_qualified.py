@@ -9,6 +9,7 @@ import pytest
 
 from anabranch.cost.estimates import from_edges
 from anabranch.cost.resources import HASHED, NESTED, ResourceModel
+from anabranch.cost.units import UnitCosts
 from anabranch.errors import SpecError
 from anabranch.lab.papers.two_layer import two_layer
 from anabranch.optimize.jtree_finder import find_jtrees
@@ -20,7 +21,6 @@ from anabranch.optimize.state_removal import remove_states
 from anabranch.optimize.state_selection import select_states
 from anabranch.plan.physical import nodes
 from anabranch.plan.text import parse
-from anabranch.stats.view import UnitCosts
 from tests.unit.optimize.brute_force import all_shapes
 from tests.unit.optimize.graphs import random_setting
 

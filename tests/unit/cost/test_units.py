@@ -1,0 +1,36 @@
+"""Unit costs: from names and back, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.choosing import Wishes
+from anabranch.cost.units import ENGINE, UnitCosts, unit_costs
+from anabranch.errors import StatisticsError
+from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
+
+
+def test_costs_are_read_back_from_their_names() -> None:
+    assert UnitCosts.from_names(ENGINE.by_name()) == ENGINE
+    given = FixedStatistics(costs=ENGINE.by_name(), source="calibrated")
+    assert unit_costs(given) == (ENGINE, "calibrated")
+
+
+def test_costs_that_nobody_gave_are_those_of_an_ordinary_machine() -> None:
+    assert unit_costs(NOTHING_KNOWN) == (ENGINE, "assumed")
+
+
+@pytest.mark.parametrize(
+    ("costs", "message", "hint"),
+    [
+        ({"insertt": 1}, "unknown entry 'stats.costs.insertt'", "did you mean 'insert'?"),
+        ({"insert": 1e-6}, "'stats.costs' lacks 'delete'", "give all of insert, delete"),
+        ({**ENGINE.by_name(), "probe": -1.0}, "'stats.costs.probe' is -1", "a cost of 0 or more"),
+        ({**ENGINE.by_name(), "probe": float("nan")}, "'stats.costs.probe' is nan", "a cost of 0 or more"),
+    ],
+)
+def test_wrong_costs_of_a_stats_block_are_named(costs: dict[str, float], message: str, hint: str) -> None:
+    with pytest.raises(StatisticsError) as caught:
+        Wishes().with_stats({"costs": costs})
+    assert message in caught.value.message
+    assert hint in caught.value.hint
