@@ -1,135 +1,207 @@
-"""Reading a YAML document entry by entry, so that whatever is wrong is named by the path that leads to it.
+"""Reads settings: YAML documents entry by entry, and arguments of the API, with one style of error.
 
-An `Entry` gives its value as what it should be, or raises a SpecError that says what stands there and what to write
-instead. Unknown names are refused with the nearest known one, and so is a name that appears twice.
+An `Entry` is a value with the path that leads to it. It returns the value as the type that is wanted, or raises an
+error that names the entry, says what it is and what to write. Unknown names are refused with the nearest known one, and
+so is a name that appears twice in a YAML mapping.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
-from anabranch.errors import SpecError
+from anabranch.errors import AnabranchError, SpecError
+from anabranch.sizes import parse_size
 from anabranch.window import parse_duration
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
-"""How a place begins that is a URI and no path."""
+"""The start of a URI, which a path does not have."""
+DURATION_HINT = "write a number and a unit, such as 10 seconds"
+
+T = TypeVar("T")
+D = TypeVar("D")
 
 
-def document(text: str) -> Any:
-    """The value of a YAML text."""
+def document(text: str, what: str = "the spec") -> Any:
+    """Returns the value of a YAML text."""
     try:
         return yaml.load(text, Loader=_DistinctKeys)
     except yaml.YAMLError as error:
         detail = str(error).replace('in "<unicode string>", ', "at ")
         hint = "indent entries of one level equally, by spaces and not tabs; see 'anabranch run --help'"
-        raise SpecError("the spec is not YAML", detail=detail, hint=hint) from error
+        raise SpecError(f"{what} is not YAML", detail=detail, hint=hint) from error
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A value of the document with the path that leads to it."""
+    """A value with the path that leads to it, and the kind of error that is raised if the value is wrong."""
 
     path: str
     value: Any
+    error: type[AnabranchError] = SpecError
+    title: str = ""
+    """How errors name the entry, if not by its path."""
 
-    def wrong(self, what: str, hint: str, detail: str = "") -> SpecError:
-        return SpecError(f"entry '{self.path}' {what}" if self.path else f"the spec {what}", detail=detail, hint=hint)
+    @property
+    def name(self) -> str:
+        return self.title or (f"entry '{self.path}'" if self.path else "the spec")
 
-    def missing(self, key: str, example: str) -> SpecError:
-        return SpecError(f"entry '{self.inside(key)}' is missing", hint=f"write for example {example}")
+    def wrong(self, what: str, hint: str, detail: str = "") -> AnabranchError:
+        """Returns the error `<entry> <what>`."""
+        return self.error(f"{self.name} {what}", detail=detail, hint=hint)
+
+    def refused(self, hint: str, detail: str = "") -> AnabranchError:
+        """Returns the error that says what the value is, and what to write instead."""
+        return self.wrong(f"is {found(self.value)}", hint, detail)
+
+    def missing(self, key: str, example: str) -> AnabranchError:
+        return self.error(f"entry '{self.inside(key)}' is missing", hint=f"write for example {example}")
 
     def inside(self, key: str) -> str:
+        """Returns the path of an entry below this one."""
         return f"{self.path}.{key}" if self.path else key
 
+    def below(self, key: str, value: object) -> Entry:
+        return Entry(self.inside(key), value, self.error)
+
+    # --- groups of entries ----------------------------------------------------------------------------------------
+
     def named(self) -> dict[str, Entry]:
-        """The entries below, under names of the user's choice."""
+        """Returns the entries below, whatever their names, without the empty ones."""
         if not isinstance(self.value, Mapping):
-            raise self.wrong(f"is {kind(self.value)}", f"write entries below it, as in '{self.path or 'query'}: …'")
+            raise self.refused(f"write entries below it, as in '{self.path or 'query'}: …'")
         for key in self.value:
             if not isinstance(key, str):
-                raise self.wrong(f"has the key {key!r}, which is {kind(key)}", f'quote it: "{key}"')
-        return {key: Entry(self.inside(key), value) for key, value in self.value.items() if value is not None}
+                raise self.wrong(f"has the key {found(key)}, which is not a text", f'quote it: "{key}"')
+        return {key: self.below(key, value) for key, value in self.value.items() if value is not None}
 
     def filled(self) -> dict[str, Entry]:
-        """The same where none may be empty: what a user has named is not passed over."""
+        """Returns the entries below; refuses an empty one, so that no name of the user's is ignored."""
         entries = self.named()
         for key in self.value:
             if key not in entries:
-                raise Entry(self.inside(key), None).wrong("is empty", "write its entries below it, indented further")
+                raise self.below(key, None).refused("write its entries below it, indented further")
         return entries
 
     def mapping(self, known: str, required: Mapping[str, str] = NOTHING) -> dict[str, Entry]:
-        """The entries below, none unknown and none of the required ones missing, each of which has an example."""
+        """Returns the entries below; refuses unknown ones. `required` has an example for each required entry."""
         entries, names = self.named(), known.split()
         for key in self.value:
             if key not in names:
-                close = get_close_matches(key, names, n=1)
-                hint = f"did you mean '{close[0]}'?" if close else f"known here are {', '.join(names)}"
-                raise SpecError(f"entry '{self.inside(key)}' is not known", hint=hint)
+                raise self.error(f"unknown entry '{self.inside(key)}'", hint=suggestion(key, names))
         for key, example in required.items():
             if key not in entries:
                 raise self.missing(key, example)
         return entries
 
+    def items(self, example: str) -> list[Entry]:
+        """Returns the entries of a list; their paths end with their position."""
+        if not isinstance(self.value, list):
+            raise self.refused(f"write a list such as {example}")
+        return [self.below(str(position), value) for position, value in enumerate(self.value)]
+
+    # --- single values --------------------------------------------------------------------------------------------
+
     def text(self, hint: str = "write a text") -> str:
         if not isinstance(self.value, str) or not self.value.strip():
-            raise self.wrong(f"is {kind(self.value)}", hint)
+            raise self.refused(hint)
         return self.value.strip()
 
     def texts(self) -> tuple[str, ...]:
-        """Several texts; one need not stand in a list."""
+        """Returns several texts; a single one may stand without a list."""
         listed = self.value if isinstance(self.value, list) else [self.value]
-        return tuple(Entry(self.path, value).text() for value in listed)
+        return tuple(Entry(self.path, value, self.error, self.title).text() for value in listed)
 
-    def named_values(self) -> dict[str, Any]:
-        return {name: entry.value for name, entry in self.named().items()}
+    def choice(self, known: Sequence[str]) -> str:
+        """Returns one of the known texts."""
+        if self.value not in known:
+            close = get_close_matches(str(self.value), known, n=1)
+            raise self.refused(f"did you mean '{close[0]}'?" if close else f"write one of {', '.join(known)}")
+        return str(self.value)
 
-    def duration(self) -> int:
-        """Microseconds, not negative."""
-        hint = "write a number and a unit, such as 10 seconds"
+    def number(
+        self, low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf, hint: str = ""
+    ) -> float:
+        """Returns a finite number from `low` to `high`, and greater than `above`."""
+        value = self.value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.refused(hint or "write a number")
+        if not (low <= value <= high and value > above):
+            raise self.refused(hint or f"write a number of {low:g} or more")
+        return float(value)
+
+    def numbers(self, low: float = -math.inf, high: float = math.inf, *, hint: str = "") -> dict[str, float]:
+        """Returns the numbers below, by name."""
+        return {name: entry.number(low, high, hint=hint) for name, entry in self.named().items()}
+
+    def count(self, hint: str = "write a whole number of at least 1") -> int:
+        if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < 1:
+            raise self.refused(hint)
+        return self.value
+
+    def size(self, low: float = 0.0, *, above: float = -math.inf, hint: str = "") -> float:
+        """Returns bytes, written as a number or as a text with a unit."""
+        hint = hint or "write a number of bytes, such as 500000000 or 500 MB"
         if not isinstance(self.value, str):
-            raise self.wrong(f"is {kind(self.value)}", hint)
+            return self.number(low, above=above, hint=hint)
+        try:
+            size = parse_size(self.value)
+        except ValueError as error:
+            raise self.refused(hint, str(error)) from error
+        if not (low <= size < math.inf and size > above):
+            raise self.refused(hint)
+        return size
+
+    def duration(self, hint: str = DURATION_HINT) -> int:
+        """Returns microseconds, not negative, of a text such as `10 seconds`."""
+        if not isinstance(self.value, str) or not self.value.strip():
+            raise self.refused(hint)
         try:
             micros = parse_duration(self.value)
         except ValueError as error:
-            raise self.wrong("is not a duration", hint, str(error)) from error
+            raise self.refused(hint, str(error)) from error
         if micros < 0:
             raise self.wrong(f"is negative: '{self.value}'", hint)
         return micros
 
-    def timeout(self) -> str:
-        """A duration as written, or `none`."""
-        if self.value != "none":
-            self.duration()
-        return str(self.value)
+    def seconds(self, hint: str = "write a duration such as 10 seconds") -> float:
+        """Returns the seconds of a duration above zero."""
+        micros = self.duration(hint)
+        if micros == 0:
+            raise self.refused(hint)
+        return micros / 1e6
 
-    def count(self) -> int:
-        if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < 1:
-            raise self.wrong(f"is {self.value!r}", "write a whole number of at least 1")
-        return self.value
+    def timeout(self) -> int | None:
+        """Returns microseconds above zero, or None for the text `none`."""
+        if isinstance(self.value, str) and self.value.strip().lower() == "none":
+            return None
+        micros = self.duration(f"{DURATION_HINT}, or none to wait for ever")
+        if micros == 0:
+            raise self.refused("write a duration above zero, or none to wait for ever")
+        return micros
 
     def flag(self) -> bool:
         if not isinstance(self.value, bool):
-            raise self.wrong(f"is {kind(self.value)}", "write true or false")
+            raise self.refused("write true or false")
         return self.value
 
     def location(self, folder: Path) -> str:
-        """A path, which is one below the folder unless it is absolute or a URI."""
+        """Returns a path; a relative one is taken from the folder."""
         text = self.text()
         return text if SCHEME.match(text) else os.path.normpath(folder / text)
 
     def options(self) -> tuple[tuple[str, str], ...]:
-        """Options as the texts Spark wants."""
+        """Returns options as the texts that Spark takes."""
         options = []
         for key, entry in self.named().items():
             match entry.value:
@@ -138,22 +210,48 @@ class Entry:
                 case str() | int() | float():
                     options.append((key, str(entry.value)))
                 case _:
-                    raise entry.wrong(f"is {kind(entry.value)}", "write a text, a number, true or false")
+                    raise entry.refused("write a text, a number, true or false")
         return tuple(options)
 
 
-def kind(value: object) -> str:
+def argument(title: str, value: object, error: type[AnabranchError] = SpecError) -> Entry:
+    """Returns an argument of the API as an entry; `title` is how errors name it, such as "the watermark of 's0'"."""
+    return Entry("", value, error, title)
+
+
+def optional(entries: Mapping[str, Entry], name: str, read: Callable[[Entry], T], default: D) -> T | D:
+    """Reads an entry if it is there, else returns the default."""
+    return read(entries[name]) if name in entries else default
+
+
+def suggestion(name: object, known: Iterable[str]) -> str:
+    """Returns a hint for an unknown name: the nearest known one, or all of them.
+
+    >>> suggestion("rate", ["rates", "filters"])
+    "did you mean 'rates'?"
+    """
+    names = list(known)
+    close = get_close_matches(str(name), names, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"known here are {', '.join(names)}"
+
+
+def found(value: object) -> str:
+    """Returns a value as errors show it.
+
+    >>> found("soon"), found(5), found(True), found([1])
+    ("'soon'", '5', 'true', 'a list')
+    """
     match value:
         case None:
             return "empty"
         case bool():
-            return "a truth value"
+            return str(value).lower()
         case int() | float():
-            return "a number"
+            return f"{value:g}" if isinstance(value, float) else str(value)
         case str():
-            return "a text" if value.strip() else "empty"
+            return f"'{value}'" if value.strip() else "empty"
         case Mapping():
-            return "a group of entries"
+            return "a group of entries" if value else "empty"
         case list():
             return "a list"
         case _:
@@ -161,7 +259,7 @@ def kind(value: object) -> str:
 
 
 class _DistinctKeys(yaml.SafeLoader):
-    """YAML without its habit of letting the last of two equal keys win."""
+    """Reads YAML, but refuses a key that appears twice; YAML would take the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
