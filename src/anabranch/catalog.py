@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 import pyarrow as pa
 
@@ -51,8 +50,3 @@ class Catalog:
 
     def find(self, name: str) -> StreamDeclaration | None:
         return self.streams.get(name.lower())
-
-    def similar(self, name: str) -> list[str]:
-        """Registered names close to a mistyped one, else all of them."""
-        names = [stream.name for stream in self.streams.values()]
-        return get_close_matches(name, names) or sorted(names)

@@ -20,6 +20,7 @@ from anabranch.adapt.settings import Settings
 from anabranch.calibrate.file import calibrated
 from anabranch.cost.resources import Resources
 from anabranch.cost.units import UnitCosts
+from anabranch.entries import Entry
 from anabranch.errors import NoFeasiblePlan, PlanError, SpecError
 from anabranch.optimize import Budget, Choice, Hints, Infeasible, MeshOffer, Objective, Proposal, choose
 from anabranch.optimize.hints import KINDS
@@ -28,7 +29,7 @@ from anabranch.plan.describe import short_text
 from anabranch.plan.mesh import Mesh, Plan, check_mesh, is_mesh_text, parse_mesh
 from anabranch.plan.physical import pre_groups
 from anabranch.plan.query import Query
-from anabranch.sizes import parse_size, size_text
+from anabranch.sizes import size_text
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, Layered, StatisticsView
 
@@ -58,18 +59,15 @@ class Wishes:
 
     def with_stats(self, entries: Mapping[str, object]) -> Wishes:
         """Statistics by hand, in the form of a spec's `stats:` block."""
-        given = FixedStatistics.from_mapping(entries)
-        if given.costs:
-            UnitCosts.from_names(given.costs)  # refuses names that are unknown or missing
-        return replace(self, given=given)
+        return replace(self, given=given_statistics(Entry("stats", entries)))
 
     def with_limits(self, cpu: float | None = None, memory: float | str | None = None) -> Wishes:
         """What a slot may use; None leaves a limit as it is."""
         wishes = self
         if cpu is not None:
-            wishes = replace(wishes, cpu=Budget(cpu=_number(cpu, "cpu")).cpu)
+            wishes = replace(wishes, cpu=cpu_limit(Entry("limits.cpu", cpu)))
         if memory is not None:
-            wishes = replace(wishes, memory=Budget(memory=_bytes(memory)).memory)
+            wishes = replace(wishes, memory=memory_limit(Entry("limits.memory", memory)))
         return wishes
 
     def with_objective(self, text: str) -> Wishes:
@@ -86,6 +84,24 @@ class Wishes:
 
 
 AUTO = Wishes()
+
+
+def given_statistics(block: Entry) -> FixedStatistics:
+    """Reads a `stats:` block."""
+    given = FixedStatistics.read(block)
+    if given.costs:
+        UnitCosts.from_names(given.costs)  # refuses names that are unknown or missing
+    return given
+
+
+def cpu_limit(entry: Entry) -> float:
+    """Reads the cores that a slot may use."""
+    return entry.number(high=math.inf, above=0.0, hint="write a number above 0, such as 0.8")
+
+
+def memory_limit(entry: Entry) -> float:
+    """Reads the bytes that a slot may use."""
+    return entry.size(high=math.inf, above=0.0, hint="write bytes above 0, such as 500000000 or 500 MB")
 
 
 def decide(
@@ -263,19 +279,3 @@ def _rounded_up(amount: float) -> float:
         return 0.0
     digit = 10.0 ** (math.floor(math.log10(amount)) - 1)
     return math.ceil(amount / digit) * digit
-
-
-def _number(value: float, entry: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpecError(f"'limits.{entry}' is '{value}'", hint="write a number above 0, such as 0.8")
-    return float(value)
-
-
-def _bytes(value: float | str) -> float:
-    if not isinstance(value, str):
-        return _number(value, "memory")
-    try:
-        return parse_size(value)
-    except ValueError as error:
-        hint = "write bytes, such as 500000000 or 500 MB"
-        raise SpecError(f"'limits.memory' is '{value}'", detail=str(error), hint=hint) from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -26,6 +27,7 @@ from anabranch.window import parse_duration
 NOTHING: Mapping[str, str] = MappingProxyType({})
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 """The start of a URI, which a path does not have."""
+LARGEST = sys.float_info.max
 DURATION_HINT = "write a number and a unit, such as 10 seconds"
 
 T = TypeVar("T")
@@ -130,35 +132,31 @@ class Entry:
         return str(self.value)
 
     def number(
-        self, low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf, hint: str = ""
+        self, low: float = -math.inf, high: float = LARGEST, *, above: float = -math.inf, hint: str = ""
     ) -> float:
-        """Returns a finite number from `low` to `high`, and greater than `above`."""
+        """Returns a number from `low` to `high`, and greater than `above`; infinity only if `high` is infinite."""
         value = self.value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.refused(hint or "write a number")
         if not (low <= value <= high and value > above):
-            raise self.refused(hint or f"write a number of {low:g} or more")
+            raise self.refused(hint or ("write a number" if low == -math.inf else f"write a number of {low:g} or more"))
         return float(value)
-
-    def numbers(self, low: float = -math.inf, high: float = math.inf, *, hint: str = "") -> dict[str, float]:
-        """Returns the numbers below, by name."""
-        return {name: entry.number(low, high, hint=hint) for name, entry in self.named().items()}
 
     def count(self, hint: str = "write a whole number of at least 1") -> int:
         if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < 1:
             raise self.refused(hint)
         return self.value
 
-    def size(self, low: float = 0.0, *, above: float = -math.inf, hint: str = "") -> float:
+    def size(self, low: float = 0.0, high: float = LARGEST, *, above: float = -math.inf, hint: str = "") -> float:
         """Returns bytes, written as a number or as a text with a unit."""
         hint = hint or "write a number of bytes, such as 500000000 or 500 MB"
         if not isinstance(self.value, str):
-            return self.number(low, above=above, hint=hint)
+            return self.number(low, high, above=above, hint=hint)
         try:
             size = parse_size(self.value)
         except ValueError as error:
             raise self.refused(hint, str(error)) from error
-        if not (low <= size < math.inf and size > above):
+        if not (low <= size <= high and size > above):
             raise self.refused(hint)
         return size
 

@@ -184,6 +184,16 @@ def test_another_sink_of_the_run_that_fails_leaves_nothing_published(case: Case,
     assert taken == {0: [(9, "z")]}
 
 
+def test_a_query_that_runs_by_name_may_be_the_only_one(case: Case, spark: SparkSession) -> None:
+    frame = together(spark, {"only": [(1, "a"), (2, "b")]})
+    deliver(
+        {"only": case.restart()},
+        Batch(0, "0badcafe"),
+        lambda in_workers: frame if in_workers is None else frame.mapInArrow(in_workers, frame.schema),
+    )
+    assert case.read() == [(1, "a"), (2, "b")]
+
+
 def test_the_step_runs_once_for_each_partition(case: Case, spark: SparkSession) -> None:
     counter = spark.sparkContext.accumulator(0)
 

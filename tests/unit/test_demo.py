@@ -88,7 +88,7 @@ def test_the_skewed_query_is_what_duckdb_is_asked(tmp_path: Path) -> None:
     file = tmp_path / "skewed.yaml"
     file.write_text(skew.SPEC, encoding="utf-8")
     spec = load(file)
-    graph = Explanation(spec.query, spec.catalog()).query.graph
+    graph = Explanation(spec.only.query, spec.catalog()).query.graph
     assert {relation.stream for relation in graph.relations} == set(skew.NAMES)
     assert {relation.window.range for relation in graph.relations} == {20_000_000}
     (risks,) = graph.thetas

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Self
 
-from anabranch.api.durations import read_duration, read_timeout
+from anabranch.entries import argument
 from anabranch.errors import SpecError
 from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.spark import session as spark_host
@@ -84,9 +84,8 @@ class RunSettings:
             case None, True:
                 self._trigger = {"availableNow": True}
             case _, None | False if processingTime is not None:
-                if read_duration(processingTime, "the trigger's processing time", SpecError) < 0:
-                    hint = "write '0 seconds' for batches as fast as they go"
-                    raise SpecError(f"the trigger's processing time is negative: '{processingTime}'", hint=hint)
+                hint = "write a number and a unit, such as 10 seconds; 0 seconds for batches as fast as they go"
+                argument("the trigger's processing time", processingTime).duration(hint)
                 self._trigger = {"processingTime": processingTime}
             case _:
                 raise SpecError(
@@ -104,7 +103,7 @@ class RunSettings:
 
     def idleTimeout(self, timeout: str) -> Self:
         """The idle timeout of the streams that were registered without one; `none` to wait for ever."""
-        read_timeout(timeout, "of the query", SpecError)
+        argument("the idle timeout of the query", timeout).timeout()
         self._idle_timeout = timeout
         return self
 
@@ -161,7 +160,7 @@ class RunSettings:
     ) -> QueryHandle:
         """Starts a set of queries by these settings; the session knows it from then on."""
         timeouts = {
-            name: read_timeout(stream.idle_timeout or self._idle_timeout, f"of stream '{name}'", SpecError)
+            name: argument("the idle timeout", stream.idle_timeout or self._idle_timeout).timeout()
             for name, stream in streams.items()
         }
         options = RunOptions(self._trigger, self._name, timeouts, self._listeners)

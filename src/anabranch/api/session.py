@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from anabranch.api.durations import read_duration, read_timeout
 from anabranch.api.query import ContinuousQuery, RegisteredStream
 from anabranch.api.together import Together
 from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.entries import argument
 from anabranch.errors import CatalogError
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.arrow_schema import from_spark
@@ -102,10 +102,10 @@ class Session:
             name,
             schema,
             event_time if column is None else column.name,
-            read_duration(watermark, f"the watermark of stream '{name}'", CatalogError),
+            argument(f"the watermark of stream '{name}'", watermark, CatalogError).duration(),
         )
         if idle_timeout is not None:
-            read_timeout(idle_timeout, f"of stream '{name}'", CatalogError)
+            argument(f"the idle timeout of stream '{name}'", idle_timeout, CatalogError).timeout()
         if isinstance(sample, spark_host.DataFrame):
             if sample.isStreaming:
                 raise CatalogError(f"the sample of stream '{name}' is streaming itself", hint="read it with spark.read")

@@ -138,6 +138,10 @@ class ContinuousQueryWriter(RunSettings):
             gate=(self._adapt or Settings()).gate,
         )
 
+    def choices(self) -> dict[str, Choice]:
+        """Returns the choice under the name of a query that runs alone."""
+        return {"": self.choice()}
+
     @property
     def needs_sample(self) -> bool:
         """Whether the streams are still to be looked at before a plan is chosen."""
@@ -174,7 +178,11 @@ class ContinuousQueryWriter(RunSettings):
         --------
         >>> writer.adapt(policy="periodic", every="10 seconds", gate={"ratio": 1.5})  # doctest: +SKIP
         """
-        self._adapt = Settings.from_mapping(settings)
+        return self.adaptation(Settings.from_mapping(settings))
+
+    def adaptation(self, settings: Settings) -> ContinuousQueryWriter:
+        """Like `adapt`, with settings that have been read."""
+        self._adapt = settings
         return self
 
     def switch(self, at_batch: int, plan: str | Plan, strategy: str = "auto") -> ContinuousQueryWriter:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from difflib import get_close_matches
 from typing import TypedDict
 
+from anabranch.entries import suggestion
 from anabranch.errors import StatisticsError
 from anabranch.stats.view import Source, StatisticsView
 
@@ -59,7 +59,7 @@ class UnitCosts:
     def __post_init__(self) -> None:
         for name, value in self.by_name().items():
             if not 0 <= value < math.inf:
-                raise StatisticsError(f"'stats.costs.{name}' is {value:g}", hint="write a cost of 0 or more")
+                raise StatisticsError(f"entry 'stats.costs.{name}' is {value:g}", hint="write a cost of 0 or more")
 
     def by_name(self) -> dict[str, float]:
         """The costs as plain numbers, in the form in which statistics hold them; a flag is 0 or 1."""
@@ -71,12 +71,10 @@ class UnitCosts:
         names = tuple(item.name for item in fields(cls))
         for name in costs:
             if name not in names:
-                close = get_close_matches(name, names, n=1)
-                hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(names)}"
-                raise StatisticsError(f"unknown entry 'stats.costs.{name}'", hint=hint)
+                raise StatisticsError(f"unknown entry 'stats.costs.{name}'", hint=suggestion(name, names))
         if missing := [name for name in names[:5] if name not in costs]:
             raise StatisticsError(
-                f"'stats.costs' lacks '{missing[0]}'",
+                f"entry 'stats.costs' has no '{missing[0]}'",
                 hint=f"give all of {', '.join(names[:5])} in seconds, or leave 'stats.costs' out",
             )
         numbers = {name: value for name, value in costs.items() if name != "lingers"}

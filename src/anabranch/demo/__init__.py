@@ -22,7 +22,7 @@ def run_demo(folder: Path, *, seconds: int = 35, seed: int = 1, console: Console
     console = console or Console()
     console.print(f"[bold]anabranch demo[/bold], first act: three live streams for {seconds} s, joined as they flow\n")
     first = drift.prepared_folder(folder)
-    console.print(first.query.strip(), style="cyan", highlight=False)
+    console.print(first.only.query.strip(), style="cyan", highlight=False)
     console.print("\nstarting Spark …", style="dim")
     spark = local_session(2, **{"spark.driver.memory": "1g"})
     try:

@@ -112,7 +112,7 @@ def perform(folder: Path, spec: Spec, spark: SparkSession, console: Console, sec
     with _Writer(streams, folder / "streams") as writer:
         writer.wait_for_first()
         prepared = prepare(spec, spark)
-        choice = prepared.choice()
+        (choice,) = prepared.choices().values()
         console.print(headline(choice), style="bold", highlight=False)
         handle = prepared.onChange(lambda record: _tell(console, record)).start()
         console.print("first batch: loading, and the first time compiling, the kernels …", style="dim")
@@ -230,7 +230,7 @@ def _files(
 
 
 def _picture(spec: Spec, choice: Choice, view: View, streams: dict[str, list[pa.Table]]) -> str:
-    query = Explanation(spec.query, spec.catalog()).query
+    query = Explanation(spec.only.query, spec.catalog()).query
     notes = {
         relation.name: f"{sum(table.num_rows for table in streams[relation.stream]):,} rows"
         for relation in query.graph.relations

@@ -27,7 +27,7 @@ from rich.console import Console, Group
 from rich.panel import Panel
 from rich.table import Table
 
-from anabranch.api import ContinuousQueryWriter
+from anabranch.api import QueryHandle
 from anabranch.choosing import first_plan, proposal
 from anabranch.classify import assign_routes
 from anabranch.demo.check import Check, compare
@@ -127,19 +127,19 @@ def perform(folder: Path, spark: SparkSession, console: Console, seed: int) -> b
     console.print("\n[bold]second act[/bold]: six skewed streams, by one plan for all rows and by a mesh\n")
     console.print(QUERY.strip(), style="cyan", highlight=False)
     console.print("\nlooking at the first rows of the streams, and for routes …", style="dim")
-    writer = prepare(spec, spark)
-    choice = writer.choice()
+    prepared = prepare(spec, spark)
+    (choice,) = prepared.choices().values()
     single, mesh = _best_single_plan(choice), first_plan(choice)
+    sink = replace(spec.only.sink, path=str(folder / "skewed" / "single"))
+    wishes = replace(spec.only.wishes, plan=str(single))
     plain = replace(
-        spec,
-        sink=replace(spec.sink, path=str(folder / "skewed" / "single")),
+        spec.each(lambda query: replace(query, sink=sink, wishes=wishes)),
         checkpoint=str(folder / "skewed" / "single-checkpoint"),
-        wishes=replace(spec.wishes, plan=str(single)),
     )
     console.print(f"by one plan for all rows, {single}", style="bold", highlight=False)
-    one = _run(prepare(plain, spark), single, console)
+    one = _run(prepare(plain, spark).start(), single, console)
     console.print("by the mesh that [yellow]plan: auto[/yellow] found", style="bold", highlight=False)
-    other = _run(writer, mesh, console)
+    other = _run(prepared.start(), mesh, console)
     (folder / "mesh.svg").write_text(_picture(spec, choice, other), encoding="utf-8")
     results = folder / "skewed" / "single", folder / "skewed" / "mesh"
     checks = compare(folder / "skewed" / "streams", NAMES, BATCH_ANSWER, *results)
@@ -196,9 +196,8 @@ def _best_single_plan(choice: Choice) -> PhysicalPlan:
     return min(mjoins, key=lambda each: each.cost.cpu).plan
 
 
-def _run(writer: ContinuousQueryWriter, plan: Plan, console: Console) -> Run:
+def _run(handle: QueryHandle, plan: Plan, console: Console) -> Run:
     """The query from its first to its last row, with what it began with."""
-    handle = writer.start()
     follow(handle, console)
     ours = [each["adaptive"] for each in handle.recentProgress if each["adaptive"] is not None]
     every = [StepStatistics.from_json(each["statistics"]) for each in ours]
@@ -310,7 +309,7 @@ def _table() -> Table:
 
 def _picture(spec: Spec, choice: Choice, run: Run) -> str:
     """The mesh with what its routes did, or the plan if there is none."""
-    plan, query = first_plan(choice), Explanation(spec.query, spec.catalog()).query
+    plan, query = first_plan(choice), Explanation(spec.only.query, spec.catalog()).query
     if not isinstance(plan, Mesh):
         return choice_svg(query, choice)
     rows = {alias: sum(each.rows for each in run.routes if each.relation == alias) for alias in ALIASES}

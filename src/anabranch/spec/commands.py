@@ -26,9 +26,9 @@ from anabranch.errors import SpecError
 from anabranch.explain import choice_svg
 from anabranch.host.spark.quiet import VERBOSE, is_verbose
 from anabranch.optimize import Choice
-from anabranch.plan.query_set import describe, together
-from anabranch.spec.file import load_any
-from anabranch.spec.model import Spec, TogetherSpec
+from anabranch.plan.query_set import ALONE, describe, together
+from anabranch.spec.file import load
+from anabranch.spec.model import QuerySpec, Spec
 
 if TYPE_CHECKING:
     from anabranch.commands import Commands
@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
     from anabranch.api import ContinuousQueryWriter
     from anabranch.host.spark.failure import named_end
     from anabranch.live import View, advance, follow, late_notice
-    from anabranch.spec.launch import prepare, prepare_together, session
+    from anabranch.spec.launch import prepare, session
 
     console = Console(stderr=True)
     # Py4J logs the traceback of an interrupt, to the root logger.
@@ -134,9 +134,9 @@ def run(arguments: argparse.Namespace) -> int:
     # What goes wrong in a batch it logs too; that is told by the error that ends the query, if it was not an interrupt.
     logging.getLogger("py4j").propagate = False
     _tell_of_start(console)
-    spark = session(_common(chosen), **_log_level())
+    spark = session(chosen, **_log_level())
     try:
-        writer = prepare_together(chosen, spark) if isinstance(chosen, TogetherSpec) else prepare(chosen, spark)
+        writer = prepare(chosen, spark)
         with console.status("looking at the first rows of the streams, and for plans and routes …"):
             headlines = writer.headlines()
         for line in headlines:
@@ -166,8 +166,7 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     if arguments.picture is not None and arguments.picture.suffix.lower() != ".svg":
         raise SpecError(f"option '--picture' is '{arguments.picture}'", hint="pictures are SVG: name it plan.svg")
     chosen = _spec(arguments)
-    queries = chosen.queries if isinstance(chosen, TogetherSpec) else {"": chosen}
-    explained = {name: _explanation(each) for name, each in queries.items()}
+    explained = {name: _explanation(chosen, each) for name, each in chosen.queries.items()}
 
     @cache
     def sampled() -> Mapping[str, Choice]:
@@ -177,11 +176,11 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     def choose(name: str) -> Choice:
         if arguments.sample:
             return sampled()[name]
-        each = queries[name]
-        slots = each.slots or os.cpu_count() or 1
-        return decide(explained[name].query, each.wishes, slots=slots, batch=each.seconds_between_batches)
+        slots = chosen.slots or os.cpu_count() or 1
+        wishes = chosen.queries[name].wishes
+        return decide(explained[name].query, wishes, slots=slots, batch=chosen.seconds_between_batches)
 
-    if isinstance(chosen, TogetherSpec):
+    if ALONE not in chosen.queries:
         if arguments.picture is not None:
             raise SpecError("option '--picture' draws one query", hint="draw each from a spec of its own")
         print(describe(together({name: each.query for name, each in explained.items()})))
@@ -196,28 +195,23 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _explanation(chosen: Spec) -> explain.Explanation:
+def _explanation(chosen: Spec, query: QuerySpec) -> explain.Explanation:
     return explain.Explanation(
-        chosen.query,
-        chosen.catalog(),
-        allow_unbounded=chosen.allow_unbounded,
-        late_filters=chosen.late_filters,
+        query.query, chosen.catalog(), allow_unbounded=query.allow_unbounded, late_filters=query.late_filters
     )
 
 
-def _choices_on_spark(chosen: Spec | TogetherSpec) -> Mapping[str, Choice]:
+def _choices_on_spark(chosen: Spec) -> Mapping[str, Choice]:
     """The choices by what the streams' first rows say, as a run would make them; a query alone goes without a name."""
     # Here, because it needs pyspark, which explaining without a sample must not.
-    from anabranch.spec.launch import prepare, prepare_together, session
+    from anabranch.spec.launch import prepare, session
 
     console = Console(stderr=True)
     _tell_of_start(console)
-    spark = session(_common(chosen), **_log_level())
+    spark = session(chosen, **_log_level())
     try:
         with console.status("looking at the first rows of the streams, and for plans and routes …"):
-            if isinstance(chosen, TogetherSpec):
-                return prepare_together(chosen, spark).choices()
-            return {"": prepare(chosen, spark).choice()}
+            return prepare(chosen, spark).choices()
     finally:
         spark.stop()
 
@@ -228,37 +222,22 @@ def _tell_of_start(console: Console) -> None:
         console.print("starting Spark …", style="dim")
 
 
-def _common(chosen: Spec | TogetherSpec) -> Spec:
-    """A spec from which to read how it is run."""
-    return chosen.common if isinstance(chosen, TogetherSpec) else chosen
-
-
 def _log_level() -> dict[str, str]:
     """Spark logs the stack of a failed query in three languages; what it means to the user is told once, at the end."""
     return {} if is_verbose() else {"spark.log.level": "OFF"}
 
 
-def _spec(arguments: argparse.Namespace) -> Spec | TogetherSpec:
-    """The spec file with what the command line says on top."""
-    chosen = load_any(arguments.spec)
-    if isinstance(chosen, Spec):
-        return _with_options(arguments, chosen)
-    for option in ("plan", "objective", "cpu", "memory"):
-        if vars(arguments)[option] is not None:
-            raise SpecError(
-                f"option '--{option}' is for one query, and the spec has several",
-                hint="write it below the query it is for: queries: {alerts: {plan: mjoin, limits: {cpu: 2}, …}}",
-            )
-    return chosen.each(partial(_with_options, arguments))
-
-
-def _with_options(arguments: argparse.Namespace, chosen: Spec) -> Spec:
-    wishes = chosen.wishes.with_limits(arguments.cpu, arguments.memory)
-    if arguments.plan is not None:
-        wishes = replace(wishes, plan=arguments.plan)
-    if arguments.objective is not None:
-        wishes = wishes.with_objective(arguments.objective)
-    chosen = replace(chosen, wishes=wishes)
+def _spec(arguments: argparse.Namespace) -> Spec:
+    """Returns the spec file with the options of the command line on top."""
+    chosen = load(arguments.spec)
+    if len(chosen.queries) > 1:
+        for option in ("plan", "objective", "cpu", "memory"):
+            if vars(arguments)[option] is not None:
+                raise SpecError(
+                    f"option '--{option}' is for one query, and the spec has several",
+                    hint="write it below the query it is for: queries: {alerts: {plan: mjoin, limits: {cpu: 2}, …}}",
+                )
+    chosen = chosen.each(partial(_with_wishes, arguments))
     if arguments.slots is not None:
         if arguments.slots < 1:
             raise SpecError(f"option '--slots' is {arguments.slots}", hint="give a whole number of at least 1")
@@ -272,6 +251,15 @@ def _with_options(arguments: argparse.Namespace, chosen: Spec) -> Spec:
             raise SpecError(f"option '--conf' is '{setting}'", hint="write key=value: --conf spark.driver.memory=4g")
         spark = spark.with_setting(key.strip(), value.strip())
     return replace(chosen, spark=spark)
+
+
+def _with_wishes(arguments: argparse.Namespace, query: QuerySpec) -> QuerySpec:
+    wishes = query.wishes.with_limits(arguments.cpu, arguments.memory)
+    if arguments.plan is not None:
+        wishes = replace(wishes, plan=arguments.plan)
+    if arguments.objective is not None:
+        wishes = wishes.with_objective(arguments.objective)
+    return replace(query, wishes=wishes)
 
 
 def _write(path: Path, text: str) -> None:

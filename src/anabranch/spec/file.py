@@ -1,39 +1,39 @@
-"""Reads spec files: from a YAML text to a `Spec`, or to one of several queries.
+"""Reads spec files: from a YAML text to a `Spec`.
 
-`load` either returns a whole `Spec` or raises a SpecError that names the entry by its path (`streams.s0.event_time`)
-and says what to write. Unknown entries are refused, because a mistyped one would otherwise be silently without effect.
-Relative paths are taken from the folder of the spec file, so a spec means the same from wherever it is run.
+`load` returns a complete `Spec` or raises a SpecError that names the entry by its path (`streams.s0.event_time`) and
+says what to write. Unknown entries are refused, because a mistyped entry would otherwise have no effect. Relative paths
+start at the folder of the spec file, so a spec means the same wherever it is run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from anabranch.adapt.settings import Settings
 from anabranch.catalog import StreamDeclaration
-from anabranch.choosing import AUTO, PLAN_WORDS, Wishes
+from anabranch.choosing import AUTO, PLAN_WORDS, Wishes, cpu_limit, given_statistics, memory_limit
 from anabranch.ddl import parse_schema
-from anabranch.entries import Entry, document, kind
+from anabranch.entries import Entry, document, optional
 from anabranch.errors import CatalogError, PlanError, SpecError
 from anabranch.host.formats import FILE_FORMATS
+from anabranch.optimize import Objective
 from anabranch.plan.difference import STRATEGIES
-from anabranch.plan.execution import EXECUTION_MODELS, execution_model
+from anabranch.plan.execution import DEFAULT_EXECUTION, EXECUTION_MODELS, ExecutionModel, execution_model
 from anabranch.plan.mesh import parse_plan
+from anabranch.plan.query_set import ALONE
 from anabranch.schema import Schema
 from anabranch.spec.model import (
     AvailableNow,
     Every,
+    QuerySpec,
     SinkSpec,
     SparkSpec,
     Spec,
     StreamSpec,
     SwitchSpec,
-    TogetherSpec,
     Trigger,
 )
-from anabranch.window import parse_duration
 
 _REQUIRED = {
     "streams": "streams: {s0: {format: parquet, path: data/s0, schema: …, event_time: ts}}",
@@ -45,16 +45,16 @@ _REQUIRED_OF_SWITCHES = {
     "at_batch": "at_batch: 5, the batch from which the plan holds",
     "plan": 'plan: "((a b) c)"',
 }
-"""Entries that a spec, and a change of plan in it, cannot do without, with an example of each."""
+"""Required entries of a spec and of a change of plan, with an example of each."""
+
+
+_OF_A_QUERY = "query sink plan limits objective hints stats allow_unbounded late_filters adapt switch"
+_OF_A_RUN = "streams checkpoint trigger slots name idle_timeout spark"
+_EXAMPLE = "queries: {alerts: {query: …, sink: …}}"
 
 
 def load(path: str | Path) -> Spec:
-    """The spec of one query in a YAML file."""
-    return _one(load_any(path))
-
-
-def load_any(path: str | Path) -> Spec | TogetherSpec:
-    """The spec in a YAML file, of one query or of several."""
+    """Reads the spec in a YAML file."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -62,95 +62,84 @@ def load_any(path: str | Path) -> Spec | TogetherSpec:
         raise SpecError(f"spec file '{path}' does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"spec file '{path}' cannot be read", detail=str(error)) from error
-    return parse_any(text, folder=file.resolve().parent)
+    return parse(text, folder=file.resolve().parent)
 
 
 def parse(text: str, *, folder: Path) -> Spec:
-    """The spec of one query in a YAML text whose relative paths start at `folder`."""
-    return _one(parse_any(text, folder=folder))
-
-
-def _one(found: Spec | TogetherSpec) -> Spec:
-    if isinstance(found, TogetherSpec):
-        raise SpecError("the spec has several queries where one is wanted", hint="write 'query' and 'sink' at the top")
-    return found
-
-
-_OF_A_QUERY = "query sink plan limits objective hints stats allow_unbounded late_filters adapt switch"
-_OF_A_RUN = "streams checkpoint trigger slots name idle_timeout spark"
-
-
-def parse_any(text: str, *, folder: Path) -> Spec | TogetherSpec:
-    """The spec in a YAML text, of one query or of several, whose relative paths start at `folder`."""
+    """Reads the spec in a YAML text whose relative paths start at `folder`."""
     root = Entry("", document(text))
     if not isinstance(root.value, Mapping) or "queries" not in root.value:
         entries = root.mapping(f"{_OF_A_RUN} {_OF_A_QUERY} execution queries", _REQUIRED)
-        return _spec(entries, root, folder)
+        return _spec(entries, {ALONE: _query(entries, root, folder)}, folder)
     for key in ("query", "sink"):
         if key in root.value:
             raise SpecError(
                 f"the spec has both '{key}' and 'queries'",
-                hint=f"write '{key}' below the query it is of: queries: {{alerts: {{query: …, sink: …}}}}",
+                hint=f"write '{key}' below the query that it belongs to: {_EXAMPLE}",
             )
-    required = {key: _REQUIRED[key] for key in ("streams", "checkpoint")}
-    shared = root.mapping(f"{_OF_A_RUN} queries", {**required, "queries": "queries: {alerts: {query: …, sink: …}}"})
-    queries = shared.pop("queries")
-    specs = {}
-    for name, entry in queries.filled().items():
-        if not name.isidentifier():
-            raise queries.wrong(f"has a query named '{name}'", "use letters, digits and _, a letter first")
-        own = entry.mapping(_OF_A_QUERY, {key: _REQUIRED[key] for key in ("query", "sink")})
-        specs[name] = _spec({**shared, **own}, entry, folder)
-    if not specs:
-        raise queries.wrong("is empty", "write for example queries: {alerts: {query: …, sink: …}}")
-    return TogetherSpec(specs)
+    entries = root.mapping(f"{_OF_A_RUN} queries", {**_required("streams checkpoint"), "queries": _EXAMPLE})
+    return _spec(entries, _queries(entries["queries"], folder), folder)
 
 
-def _spec(entries: Mapping[str, Entry], own: Entry, folder: Path) -> Spec:
-    """A spec from its entries; `own` is what holds those of the query."""
-    streams = entries["streams"]
-    named = streams.filled()
-    if not named:
-        raise streams.wrong("is empty", "declare at least one stream")
-    for name in named:
+def _required(names: str) -> dict[str, str]:
+    return {name: _REQUIRED[name] for name in names.split()}
+
+
+def _queries(block: Entry, folder: Path) -> dict[str, QuerySpec]:
+    queries = {}
+    for name, entry in block.filled().items():
         if not name.isidentifier():
-            raise streams.wrong(f"has a stream named '{name}'", "use letters, digits and _, a letter first")
-    spec = Spec(
-        streams=tuple(_stream(name, entry, folder) for name, entry in named.items()),
+            raise block.wrong(f"has a query named '{name}'", "use letters, digits and _, a letter first")
+        queries[name] = _query(entry.mapping(_OF_A_QUERY, _required("query sink")), entry, folder)
+    if not queries:
+        raise block.refused(f"write for example {_EXAMPLE}")
+    return queries
+
+
+def _query(entries: Mapping[str, Entry], block: Entry, folder: Path) -> QuerySpec:
+    # An empty 'adapt' asks for adaptation with its defaults, so it is not the same as none.
+    adapt = block.below("adapt", block.value["adapt"] or {}) if "adapt" in block.value else None
+    if adapt is not None and not isinstance(adapt.value, Mapping):
+        raise adapt.refused("write adapt: {}, or for example adapt: {every: 10}")
+    return QuerySpec(
         query=entries["query"].text(),
         sink=_sink(entries["sink"], folder),
-        checkpoint=entries["checkpoint"].location(folder),
         wishes=_wishes(entries),
+        allow_unbounded=optional(entries, "allow_unbounded", Entry.flag, False),
+        late_filters=optional(entries, "late_filters", Entry.texts, ()),
+        adapt=None if adapt is None else Settings.read(adapt),
+        switches=optional(entries, "switch", _switches, ()),
     )
-    if entry := entries.get("trigger"):
-        spec = replace(spec, trigger=_trigger(entry))
-    if entry := entries.get("slots"):
-        spec = replace(spec, slots=entry.count())
-    if entry := entries.get("allow_unbounded"):
-        spec = replace(spec, allow_unbounded=entry.flag())
-    if entry := entries.get("late_filters"):
-        spec = replace(spec, late_filters=tuple(entry.texts()))
-    if entry := entries.get("name"):
-        spec = replace(spec, name=entry.text())
-    if entry := entries.get("idle_timeout"):
-        spec = replace(spec, idle_timeout=entry.timeout())
-    if entry := entries.get("execution"):
-        if entry.text() not in EXECUTION_MODELS:
-            raise entry.wrong(f"is '{entry.text()}'", f"write one of {', '.join(EXECUTION_MODELS)}")
-        spec = replace(spec, execution=execution_model(entry.text()))
-    if "adapt" in own.value:
-        # An empty block asks for adaptation as it is by default.
-        settings = own.value["adapt"] or {}
-        if not isinstance(settings, Mapping):
-            entry = Entry(own.inside("adapt"), settings)
-            raise entry.wrong(f"is {kind(settings)}", "write adapt: {}, or for example adapt: {every: 10}")
-        Settings.from_mapping(settings)
-        spec = replace(spec, adapt=settings)
-    if entry := entries.get("switch"):
-        spec = replace(spec, switches=_switches(entry))
-    if entry := entries.get("spark"):
-        spec = replace(spec, spark=_spark(entry))
-    return spec
+
+
+def _spec(entries: Mapping[str, Entry], queries: Mapping[str, QuerySpec], folder: Path) -> Spec:
+    streams = entries["streams"].filled()
+    if not streams:
+        raise entries["streams"].refused("declare at least one stream")
+    for name in streams:
+        if not name.isidentifier():
+            raise entries["streams"].wrong(f"has a stream named '{name}'", "use letters, digits and _, a letter first")
+    return Spec(
+        streams=tuple(_stream(name, entry, folder) for name, entry in streams.items()),
+        queries=queries,
+        checkpoint=entries["checkpoint"].location(folder),
+        trigger=optional(entries, "trigger", _trigger, AvailableNow()),
+        slots=optional(entries, "slots", Entry.count, None),
+        name=optional(entries, "name", Entry.text, None),
+        idle_timeout=optional(entries, "idle_timeout", _timeout, None),
+        execution=optional(entries, "execution", _execution, DEFAULT_EXECUTION),
+        spark=optional(entries, "spark", _spark, SparkSpec()),
+    )
+
+
+def _execution(entry: Entry) -> ExecutionModel:
+    return execution_model(entry.choice(EXECUTION_MODELS))
+
+
+def _timeout(entry: Entry) -> str:
+    """Returns the timeout as written, once it can be read."""
+    entry.timeout()
+    return str(entry.value)
 
 
 def _spark(entry: Entry) -> SparkSpec:
@@ -165,19 +154,13 @@ def _spark(entry: Entry) -> SparkSpec:
 
 
 def _switches(entry: Entry) -> tuple[SwitchSpec, ...]:
-    if not isinstance(entry.value, list):
-        raise entry.wrong(f"is {kind(entry.value)}", 'write a list such as [{at_batch: 5, plan: "((a b) c)"}]')
     switches: list[SwitchSpec] = []
-    for number, value in enumerate(entry.value):
-        each = Entry(f"{entry.path}.{number}", value)
+    for each in entry.items('[{at_batch: 5, plan: "((a b) c)"}]'):
         entries = each.mapping("at_batch plan strategy", _REQUIRED_OF_SWITCHES)
-        strategy = entries["strategy"].text() if "strategy" in entries else "auto"
-        if strategy not in ("auto", *STRATEGIES):
-            hint = f"write one of auto, {', '.join(STRATEGIES)}"
-            raise entries["strategy"].wrong(f"is '{strategy}'", hint)
+        strategy = optional(entries, "strategy", lambda given: given.choice(("auto", *STRATEGIES)), "auto")
         plan = _plan(entries["plan"])
         if plan in PLAN_WORDS:
-            raise entries["plan"].wrong(f"is '{plan}'", 'write the plan out, such as "((a b) c)"')
+            raise entries["plan"].refused('write the plan out, such as "((a b) c)"')
         at = entries["at_batch"].count()
         if at in (other.at_batch for other in switches):
             raise entries["at_batch"].wrong(f"is {at}, as in another entry", "name each batch once")
@@ -189,19 +172,18 @@ def _stream(name: str, entry: Entry, folder: Path) -> StreamSpec:
     known = "format path table schema event_time watermark options idle_timeout"
     entries = entry.mapping(known, {"event_time": "event_time: ts, the timestamp column that windows count by"})
     event_time = entries["event_time"]
-    schema, schema_text = _schema(entries.get("schema"))
-    disorder = entries["watermark"].duration() if "watermark" in entries else 0
+    schema = optional(entries, "schema", _schema, None)
     stream = StreamSpec(
         name=name,
-        format=entries["format"].text() if "format" in entries else None,
-        path=entries["path"].location(folder) if "path" in entries else None,
-        table=entries["table"].text() if "table" in entries else None,
+        format=optional(entries, "format", Entry.text, None),
+        path=optional(entries, "path", lambda given: given.location(folder), None),
+        table=optional(entries, "table", Entry.text, None),
         schema=schema,
-        schema_text=schema_text,
+        schema_text=optional(entries, "schema", Entry.text, None),
         event_time=event_time.text(),
-        disorder=disorder,
-        idle_timeout=entries["idle_timeout"].timeout() if "idle_timeout" in entries else None,
-        options=entries["options"].options() if "options" in entries else (),
+        disorder=optional(entries, "watermark", Entry.duration, 0),
+        idle_timeout=optional(entries, "idle_timeout", _timeout, None),
+        options=optional(entries, "options", Entry.options, ()),
     )
     if stream.table is not None:
         if stream.path is not None or stream.format is not None:
@@ -223,13 +205,11 @@ def _stream(name: str, entry: Entry, folder: Path) -> StreamSpec:
     return stream
 
 
-def _schema(entry: Entry | None) -> tuple[Schema | None, str | None]:
-    if entry is None:
-        return None, None
+def _schema(entry: Entry) -> Schema:
     hint = 'write for example "ts timestamp, k bigint"'
     text = entry.text(hint)
     try:
-        return parse_schema(text), text
+        return parse_schema(text)
     except ValueError as error:
         raise entry.wrong("is not a list of columns", hint, str(error)) from error
 
@@ -238,51 +218,36 @@ def _sink(entry: Entry, folder: Path) -> SinkSpec:
     entries = entry.mapping("format path mode options partition_by", {"format": "format: parquet"})
     sink = SinkSpec(
         format=entries["format"].text(),
-        path=entries["path"].location(folder) if "path" in entries else None,
-        options=entries["options"].options() if "options" in entries else (),
-        partition_by=entries["partition_by"].texts() if "partition_by" in entries else (),
+        path=optional(entries, "path", lambda given: given.location(folder), None),
+        options=optional(entries, "options", Entry.options, ()),
+        partition_by=optional(entries, "partition_by", Entry.texts, ()),
     )
     if sink.format in FILE_FORMATS and sink.path is None:
         raise entry.missing("path", "path: out, the folder that results are written to")
     if "mode" in entries and entries["mode"].text() != sink.mode:
-        raise entries["mode"].wrong(f"is '{entries['mode'].value}'", "write append: each result is emitted once")
+        raise entries["mode"].refused("write append: each result is emitted once")
     return sink
 
 
 def _trigger(entry: Entry) -> Trigger:
-    hint = "write available_now, or an interval such as 2 seconds"
-    text = entry.text(hint)
-    if text == "available_now":
-        return AvailableNow()
-    try:
-        interval = parse_duration(text)
-    except ValueError as error:
-        raise entry.wrong(f"is '{text}'", hint, str(error)) from error
-    if interval < 0:
-        raise entry.wrong(f"is negative: '{text}'", "write 0 seconds for batches as fast as they go")
-    return Every(interval)
+    hint = "write available_now, or an interval such as 2 seconds; 0 seconds for batches as fast as they go"
+    return AvailableNow() if entry.value == "available_now" else Every(entry.duration(hint))
 
 
 def _wishes(entries: Mapping[str, Entry]) -> Wishes:
-    """What the spec says about plans."""
-    wishes = AUTO
-    if entry := entries.get("plan"):
-        wishes = replace(wishes, plan=_plan(entry))
-    if entry := entries.get("limits"):
-        limits = entry.mapping("cpu memory")
-        wishes = wishes.with_limits(**{name: limit.value for name, limit in limits.items()})
-    if entry := entries.get("objective"):
-        wishes = wishes.with_objective(entry.text())
-    if entry := entries.get("hints"):
-        hints = entry.mapping("force keep forbid")
-        wishes = wishes.with_hints(
-            hints["force"].text() if "force" in hints else None,
-            hints["keep"].texts() if "keep" in hints else (),
-            hints["forbid"].texts() if "forbid" in hints else (),
-        )
-    if entry := entries.get("stats"):
-        wishes = wishes.with_stats(entry.named_values())
-    return wishes
+    """Reads the entries about plans."""
+    limits = optional(entries, "limits", lambda entry: entry.mapping("cpu memory"), {})
+    hints = optional(entries, "hints", lambda entry: entry.mapping("force keep forbid"), {})
+    return Wishes(
+        plan=optional(entries, "plan", _plan, AUTO.plan),
+        given=optional(entries, "stats", given_statistics, AUTO.given),
+        cpu=optional(limits, "cpu", cpu_limit, AUTO.cpu),
+        memory=optional(limits, "memory", memory_limit, AUTO.memory),
+        objective=optional(entries, "objective", lambda entry: Objective.parse(entry.text()), AUTO.objective),
+        force=optional(hints, "force", Entry.text, None),
+        keep=optional(hints, "keep", Entry.texts, ()),
+        forbid=optional(hints, "forbid", Entry.texts, ()),
+    )
 
 
 def _plan(entry: Entry) -> str:

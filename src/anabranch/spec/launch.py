@@ -11,7 +11,8 @@ from anabranch.host.formats import FILE_FORMATS
 from anabranch.host.spark.failure import named_source, refuses_schema
 from anabranch.host.spark.sample import StreamSample, sample_of_files
 from anabranch.host.spark.session import DataFrame, SparkSession, open_session
-from anabranch.spec.model import AvailableNow, Every, Spec, StreamSpec, TogetherSpec
+from anabranch.plan.query_set import ALONE
+from anabranch.spec.model import AvailableNow, Every, QuerySpec, Spec, StreamSpec
 from anabranch.window import duration_text
 
 
@@ -21,21 +22,17 @@ def session(spec: Spec, **settings: str) -> SparkSession:
 
 
 def start(spec: Spec, spark: SparkSession) -> QueryHandle:
-    """Registers the spec's streams, compiles its query and starts it."""
+    """Registers the spec's streams, compiles its queries and starts them."""
     return prepare(spec, spark).start()
 
 
-def prepare(spec: Spec, spark: SparkSession) -> ContinuousQueryWriter:
-    """The spec's query, ready to be explained or started."""
-    writer = _writer(spec, _session(spec, spark))
-    return _run(writer, spec).execution(spec.execution)
-
-
-def prepare_together(spec: TogetherSpec, spark: SparkSession) -> Together:
-    """The queries of the spec, ready to be explained or started as one."""
-    session = _session(spec.common, spark)
-    together = session.together(**{name: _writer(each, session) for name, each in spec.queries.items()})
-    return _run(together, spec.common)
+def prepare(spec: Spec, spark: SparkSession) -> ContinuousQueryWriter | Together:
+    """Returns the spec's queries, ready to be explained or started."""
+    session = _session(spec, spark)
+    writers = {name: _writer(query, session) for name, query in spec.queries.items()}
+    if ALONE in writers:
+        return _run(writers[ALONE], spec).execution(spec.execution)
+    return _run(session.together(**writers), spec)
 
 
 def _session(spec: Spec, spark: SparkSession) -> Session:
@@ -52,15 +49,14 @@ def _session(spec: Spec, spark: SparkSession) -> Session:
     return session
 
 
-def _writer(spec: Spec, session: Session) -> ContinuousQueryWriter:
-    """What the spec says of its query and its results."""
+def _writer(spec: QuerySpec, session: Session) -> ContinuousQueryWriter:
     query = session.sql(spec.query, allow_unbounded=spec.allow_unbounded, late_filters=spec.late_filters)
     writer = query.writeStream.format(spec.sink.format).outputMode(spec.sink.mode).options(**dict(spec.sink.options))
     writer = writer.partitionBy(*spec.sink.partition_by).wishes(spec.wishes)
     if spec.sink.path is not None:
         writer = writer.option("path", spec.sink.path)
     if spec.adapt is not None:
-        writer = writer.adapt(**spec.adapt)
+        writer = writer.adaptation(spec.adapt)
     for switch in spec.switches:
         writer = writer.switch(switch.at_batch, switch.plan, switch.strategy)
     return writer
@@ -70,7 +66,6 @@ Run = TypeVar("Run", ContinuousQueryWriter, Together)
 
 
 def _run(run: Run, spec: Spec) -> Run:
-    """What the spec says of how it is run."""
     run = run.option("checkpointLocation", spec.checkpoint)
     if spec.slots is not None:
         run = run.slots(spec.slots)

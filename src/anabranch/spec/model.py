@@ -1,4 +1,8 @@
-"""A spec as a frozen value: streams, a query or several, sinks and how to run them; `spec.file` reads it."""
+"""A spec as a frozen value: streams, the queries over them, and how they run; `spec.file` reads it.
+
+A spec always has a mapping of queries. A file with `query` and `sink` at the top is a set of one, whose query has no
+name (`ALONE`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from anabranch.adapt.settings import Settings
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes
 from anabranch.errors import SpecError
@@ -32,6 +37,7 @@ class StreamSpec:
     event_time: str
     disorder: int = 0
     idle_timeout: str | None = None
+    """As written: a duration, or `none`."""
     options: tuple[tuple[str, str], ...] = ()
 
 
@@ -48,12 +54,12 @@ class SinkSpec:
 
 @dataclass(frozen=True)
 class AvailableNow:
-    """Take what is there in several batches, then stop."""
+    """Read all data that is there, in several batches, then stop."""
 
 
 @dataclass(frozen=True)
 class Every:
-    """A batch at every interval of processing time, until stopped."""
+    """Run a batch at every interval of processing time, until stopped."""
 
     interval: int
 
@@ -63,7 +69,7 @@ Trigger: TypeAlias = AvailableNow | Every
 
 @dataclass(frozen=True)
 class SwitchSpec:
-    """A change of plan at a batch that is known beforehand."""
+    """A change of plan at a batch that is named beforehand."""
 
     at_batch: int
     plan: str
@@ -72,7 +78,7 @@ class SwitchSpec:
 
 @dataclass(frozen=True)
 class SparkSpec:
-    """Which Spark runs the query, and settings of its session."""
+    """The Spark master that runs the query, and settings of its session."""
 
     master: str | None = None
     """None for all cores of this machine."""
@@ -81,52 +87,71 @@ class SparkSpec:
     def with_master(self, master: str) -> SparkSpec:
         if _MASTER.fullmatch(master) is None:
             raise SpecError(
-                f"master '{master}' is none that Spark knows",
+                f"'{master}' is not a valid Spark master",
                 hint="write local[4], local[*], spark://host:7077, yarn or k8s://host:443",
             )
         return replace(self, master=master)
 
     def with_setting(self, key: str, value: str) -> SparkSpec:
-        """One more setting, in place of an earlier one of that name."""
+        """Returns the spec with one more setting, in place of an earlier one of that name."""
         if key == "spark.master":
-            raise SpecError("setting 'spark.master' is said as a master", hint="write master: local[4], or --master")
+            raise SpecError("'spark.master' is not taken as a setting", hint="write master: local[4], or --master")
         if not key.startswith("spark."):
-            raise SpecError(f"setting '{key}' is none of Spark's", hint=f"did you mean 'spark.{key}'?")
+            raise SpecError(f"'{key}' is not a setting of Spark", hint=f"did you mean 'spark.{key}'?")
         return replace(self, settings=tuple({**dict(self.settings), key: value}.items()))
 
 
 @dataclass(frozen=True)
-class Spec:
-    """A query with everything it needs to run."""
+class QuerySpec:
+    """One query: its text, where its results go, and how its plan is chosen and changed."""
 
-    streams: tuple[StreamSpec, ...]
     query: str
     sink: SinkSpec
-    checkpoint: str
-    trigger: Trigger = AvailableNow()
-    slots: int | None = None
     wishes: Wishes = AUTO
     allow_unbounded: bool = False
     late_filters: tuple[str, ...] = ()
     """Filters that joins check: relations, or texts of single conditions."""
+    adapt: Settings | None = None
+    """None to keep the plan."""
+    switches: tuple[SwitchSpec, ...] = ()
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Streams, the queries over them, and how they run."""
+
+    streams: tuple[StreamSpec, ...]
+    queries: Mapping[str, QuerySpec]
+    checkpoint: str
+    trigger: Trigger = AvailableNow()
+    slots: int | None = None
     name: str | None = None
     idle_timeout: str | None = None
+    """As written: a duration, or `none`."""
     execution: ExecutionModel = DEFAULT_EXECUTION
-    adapt: Mapping[str, object] | None = None
-    """The settings of adaptation as written, which are in order; None to keep the plan."""
-    switches: tuple[SwitchSpec, ...] = ()
     spark: SparkSpec = SparkSpec()
 
     @property
+    def only(self) -> QuerySpec:
+        """The query of a spec that has one."""
+        if len(self.queries) > 1:
+            raise SpecError("the spec has several queries, not one", hint="write 'query' and 'sink' at the top")
+        return next(iter(self.queries.values()))
+
+    def each(self, change: Callable[[QuerySpec], QuerySpec]) -> Spec:
+        """Returns the spec with every query changed."""
+        return replace(self, queries={name: change(query) for name, query in self.queries.items()})
+
+    @property
     def seconds_between_batches(self) -> float:
-        """What a choice reckons with; batches as fast as they go, or until all is read, count as the default."""
+        """The interval that a choice of plan assumes; the default if the trigger names none."""
         match self.trigger:
             case Every(interval) if interval > 0:
                 return interval / 1e6
         return DEFAULT_BATCH
 
     def catalog(self) -> Catalog:
-        """The streams as the binder knows them; every stream must have its schema written down."""
+        """Returns the streams for the binder; every stream must have its schema in the spec."""
         catalog = Catalog()
         for stream in self.streams:
             if stream.schema is None:
@@ -137,19 +162,3 @@ class Spec:
                 )
             catalog.register(StreamDeclaration(stream.name, stream.schema, stream.event_time, stream.disorder))
         return catalog
-
-
-@dataclass(frozen=True)
-class TogetherSpec:
-    """Several queries that run as one; in all that is not of one query alone their specs agree."""
-
-    queries: Mapping[str, Spec]
-
-    @property
-    def common(self) -> Spec:
-        """A spec from which to read what all have in common."""
-        return next(iter(self.queries.values()))
-
-    def each(self, change: Callable[[Spec], Spec]) -> TogetherSpec:
-        """The same change made to the spec of every query."""
-        return TogetherSpec({name: change(spec) for name, spec in self.queries.items()})

@@ -8,17 +8,25 @@ unknown is decided in `cost.estimates`, and every number keeps the name of its s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from difflib import get_close_matches
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias
 
+from anabranch.entries import LARGEST, Entry, suggestion
 from anabranch.errors import StatisticsError
 from anabranch.plan.join_graph import JoinGraph
 
 Source: TypeAlias = Literal["given", "sampled", "measured", "calibrated", "assumed"]
 Numbers: TypeAlias = Mapping[str, float]
+_SECTIONS = {
+    "rates": ("rate", 0.0, LARGEST),
+    "filters": ("selectivity", 0.0, 1.0),
+    "selectivities": ("selectivity", 0.0, 1.0),
+    "bytes": ("number of bytes", 0.0, LARGEST),
+    "groups": ("number of groups", 1.0, LARGEST),
+    "costs": ("cost", 0.0, LARGEST),
+}
+"""The sections of a `stats:` block: what their numbers are, and between which bounds."""
 
 
 @dataclass(frozen=True)
@@ -89,40 +97,38 @@ class FixedStatistics:
     source: Source = "given"
 
     def __post_init__(self) -> None:
-        for name, value in self.rates.items():
-            _require(value, f"rates.{name}", "rate", high=math.inf)
-        for name, value in self.bytes.items():
-            _require(value, f"bytes.{name}", "number of bytes", high=math.inf)
-        for name, value in self.groups.items():
-            _require(value, f"groups.{name}", "number of groups", low=1.0, high=math.inf)
-        for name, value in self.filters.items():
-            _require(value, f"filters.{name}", "selectivity", high=1.0)
+        for section in _SECTIONS:
+            for name, value in getattr(self, section).items():
+                _checked(section, Entry(f"stats.{section}.{name}", value, StatisticsError))
         seen: dict[frozenset[str], str] = {}
         for name, value in self.selectivities.items():
-            _require(value, f"selectivities.{name}", "selectivity", high=1.0)
             pair = frozenset(name.split())
             earlier = seen.setdefault(pair, name)
             if len(pair) == 2 and earlier != name and self.selectivities[earlier] != value:
                 raise StatisticsError(
-                    f"'stats.selectivities.{name}' contradicts 'stats.selectivities.{earlier}'",
+                    f"entry 'stats.selectivities.{name}' contradicts 'stats.selectivities.{earlier}'",
                     detail=f"{value:g} and {self.selectivities[earlier]:g} are given for the same two relations",
                     hint="keep one of them",
                 )
 
     @classmethod
     def from_mapping(cls, entries: Mapping[str, object], *, source: Source = "given") -> FixedStatistics:
-        """The statistics of a `stats:` block; a wrong entry is named with what to write instead."""
-        sections = ("rates", "filters", "selectivities", "bytes", "groups", "costs")
-        for name in entries:
-            if name not in sections:
-                raise StatisticsError(f"unknown entry 'stats.{name}'", hint=_suggestion(name, sections))
-        numbers = {name: _numbers(entries.get(name), name) for name in sections}
+        """Reads a `stats:` block that is given as a mapping."""
+        return cls.read(Entry("stats", entries), source=source)
+
+    @classmethod
+    def read(cls, block: Entry, *, source: Source = "given") -> FixedStatistics:
+        """Reads a `stats:` block; a StatisticsError names a wrong entry and says what to write."""
+        sections = replace(block, error=StatisticsError).mapping(" ".join(_SECTIONS))
+        numbers = {
+            section: {name: _checked(section, entry) for name, entry in sections[section].named().items()}
+            for section in sections
+        }
         return cls(**numbers, source=source)
 
     def to_mapping(self) -> dict[str, dict[str, float]]:
         """The rates, filters, selectivities, bytes and groups in the form of a `stats:` block."""
-        names = ("rates", "filters", "selectivities", "bytes", "groups")
-        sections = {name: dict(getattr(self, name)) for name in names}
+        sections = {name: dict(getattr(self, name)) for name in _SECTIONS if name != "costs"}
         return {name: entries for name, entries in sections.items() if entries}
 
     def check_names(self, graph: JoinGraph) -> None:
@@ -208,33 +214,16 @@ class Layered:
 NOTHING_KNOWN = FixedStatistics()
 
 
-def _require(value: float, entry: str, kind: str, *, low: float = 0.0, high: float) -> None:
-    if math.isnan(value) or value < low or value > high or (high == math.inf and value == math.inf):
-        wanted = "between 0 and 1" if high == 1.0 else f"of {low:g} or more"
-        raise StatisticsError(f"'stats.{entry}' is {value:g}", hint=f"write a {kind} {wanted}")
-
-
-def _numbers(section: object, name: str) -> dict[str, float]:
-    if section is None:
-        return {}
-    if not isinstance(section, Mapping):
-        raise StatisticsError(f"'stats.{name}' is not a mapping", hint=f"write 'stats: {{{name}: {{name: number}}}}'")
-    for key, value in section.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise StatisticsError(f"'stats.{name}.{key}' is '{value}'", hint="write a number")
-    return {str(key): float(value) for key, value in section.items()}
+def _checked(section: str, entry: Entry) -> float:
+    kind, low, high = _SECTIONS[section]
+    wanted = f"between {low:g} and {high:g}" if high < LARGEST else f"of {low:g} or more"
+    return entry.number(low, high, hint=f"write a {kind} {wanted}")
 
 
 def _unknown(section: str, name: str, known: set[str]) -> StatisticsError:
     return StatisticsError(
-        f"'stats.{section}.{name}' names something the query does not have",
-        hint=_suggestion(name, tuple(sorted(known))),
+        f"entry 'stats.{section}.{name}' names something the query does not have", hint=suggestion(name, sorted(known))
     )
-
-
-def _suggestion(name: str, known: tuple[str, ...]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"known are {', '.join(known)}"
 
 
 def _pairs(names: tuple[str, ...]) -> list[tuple[str, str]]:

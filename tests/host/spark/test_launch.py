@@ -21,9 +21,9 @@ from anabranch.host.spark.failure import named_end
 from anabranch.optimize import Proposal
 from anabranch.schema import TIMESTAMP
 from anabranch.spec import launch
-from anabranch.spec.file import load, load_any
-from anabranch.spec.launch import prepare, prepare_together, read, start
-from anabranch.spec.model import SinkSpec, Spec, StreamSpec, TogetherSpec
+from anabranch.spec.file import load
+from anabranch.spec.launch import prepare, read, start
+from anabranch.spec.model import SinkSpec, Spec, StreamSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,8 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "orders.yaml"
 @pytest.mark.spark
 def test_the_example_gives_the_orders_that_were_paid_and_shipped_in_time(spark: SparkSession, tmp_path: Path) -> None:
     sink = SinkSpec("json", str(tmp_path / "out"), partition_by=("carrier",))
-    handle = start(replace(load(EXAMPLE), sink=sink, checkpoint=str(tmp_path / "checkpoint")), spark)
+    spec = load(EXAMPLE).each(lambda query: replace(query, sink=sink))
+    handle = start(replace(spec, checkpoint=str(tmp_path / "checkpoint")), spark)
     handle.awaitTermination()
     rows = spark.read.json(str(tmp_path / "out")).orderBy("order_id").collect()
     # Order 2 was not paid in full; order 3 was shipped more than five minutes after its payment.
@@ -110,7 +111,7 @@ def sampled_spec(tmp_path: Path) -> Path:
 
 @pytest.mark.spark
 def test_auto_chooses_by_the_first_rows_of_the_streams(spark: SparkSession, sampled_spec: Path) -> None:
-    choice = prepare(load(sampled_spec), spark).choice()
+    choice = prepare(load(sampled_spec), spark).choices()[""]
     used = {item.what: item.value for item in choice.estimates.used if item.source == "sampled"}
     assert used["rate of a"] == pytest.approx(500, rel=0.05)
     assert used["rate of b"] == pytest.approx(50, rel=0.1)
@@ -124,7 +125,7 @@ def test_auto_chooses_by_the_first_rows_of_the_streams(spark: SparkSession, samp
 def test_limits_that_no_plan_keeps_start_nothing(spark: SparkSession, sampled_spec: Path, tmp_path: Path) -> None:
     spec = load(sampled_spec)
     with pytest.raises(NoFeasiblePlan, match=r"no plan keeps within 'limits\.memory'") as caught:
-        start(replace(spec, wishes=spec.wishes.with_limits(memory="1 kB")), spark)
+        start(spec.each(lambda each: replace(each, wishes=each.wishes.with_limits(memory="1 kB"))), spark)
     assert "write 'limits: {memory:" in caught.value.hint
     assert not (tmp_path / "checkpoint").exists()
     assert not spark.streams.active
@@ -134,7 +135,7 @@ def test_limits_that_no_plan_keeps_start_nothing(spark: SparkSession, sampled_sp
 def test_a_folder_without_files_is_not_sampled(spark: SparkSession, sampled_spec: Path, tmp_path: Path) -> None:
     for file in (tmp_path / "b").iterdir():
         file.unlink()
-    used = {item.what: item.source for item in prepare(load(sampled_spec), spark).choice().estimates.used}
+    used = {item.what: item.source for item in prepare(load(sampled_spec), spark).choices()[""].estimates.used}
     assert used["rate of a"] == "sampled"
     assert used["rate of b"] == "assumed"
 
@@ -144,7 +145,7 @@ def test_a_sample_of_many_files_is_scaled_to_all_of_them(
     spark: SparkSession, sampled_spec: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("anabranch.host.spark.sample.MOST_FILES", 1)
-    used = {item.what: item.value for item in prepare(load(sampled_spec), spark).choice().estimates.used}
+    used = {item.what: item.value for item in prepare(load(sampled_spec), spark).choices()[""].estimates.used}
     assert used["rate of a"] == pytest.approx(500, rel=0.1)
 
 
@@ -194,9 +195,8 @@ def test_several_queries_are_explained_by_one_session_and_one_sample_of_each_str
 def test_a_filter_that_fails_on_sampled_rows_hides_nothing_of_the_other_queries(
     spark: SparkSession, sampled_spec: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spec = load_any(with_queries(sampled_spec, "a.v < 20", "a.v * 9223372036854775807 > 5"))
-    assert isinstance(spec, TogetherSpec)
-    choices = prepare_together(spec, spark).choices()
+    spec = load(with_queries(sampled_spec, "a.v < 20", "a.v * 9223372036854775807 > 5"))
+    choices = prepare(spec, spark).choices()
     sources = {name: {item.source for item in choice.estimates.used} for name, choice in choices.items()}
     assert "sampled" in sources["q0"]
     assert "sampled" not in sources["q1"]

@@ -16,9 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.api import QueryHandle, Together
 from anabranch.errors import BundleError, ForeignCheckpoint, SinkError, SpecError
-from anabranch.spec.file import parse_any
-from anabranch.spec.launch import prepare_together
-from anabranch.spec.model import TogetherSpec
+from anabranch.spec.file import parse
+from anabranch.spec.launch import prepare
 from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
 from tests.host.spark.stories import SPARK_COLUMNS, Story, cut, feed, register, written
 
@@ -182,9 +181,7 @@ def test_a_spec_of_several_queries_runs(spark: SparkSession, tmp_path: Path) -> 
         "one": {"query": ONE.cql, "sink": {"format": "parquet", "path": "one"}},
     }
     written_down = yaml.safe_dump({"streams": streams, "queries": queries, "checkpoint": "checkpoint", "slots": 2})
-    spec = parse_any(written_down, folder=tmp_path)
-    assert isinstance(spec, TogetherSpec)
-    handle = prepare_together(spec, spark).start()
+    handle = prepare(parse(written_down, folder=tmp_path), spark).start()
     handle.awaitTermination()
     assert not describe_difference(TWO.expected(tables), written(tmp_path))
     report = handle.report()

@@ -7,10 +7,11 @@ from textwrap import dedent
 
 import pytest
 
+from anabranch.adapt.settings import Settings
 from anabranch.cli import main
 from anabranch.errors import SpecError
-from anabranch.spec.file import parse, parse_any
-from anabranch.spec.model import TogetherSpec
+from anabranch.spec.file import parse
+from anabranch.spec.model import Every, Spec
 
 GOOD = dedent(
     """
@@ -33,34 +34,30 @@ GOOD = dedent(
 )
 
 
-def read(text: str) -> TogetherSpec:
-    found = parse_any(text, folder=Path("/specs"))
-    assert isinstance(found, TogetherSpec)
-    return found
+def read(text: str) -> Spec:
+    return parse(text, folder=Path("/specs"))
 
 
 def test_each_query_has_its_own_and_all_have_what_is_said_of_the_run() -> None:
-    alerts, audits = read(GOOD).queries.values()
+    spec = read(GOOD)
+    alerts, audits = spec.queries["alerts"], spec.queries["audits"]
     assert (alerts.sink.path, audits.sink.path) == ("/specs/alerts", "/specs/audits")
     assert (alerts.sink.partition_by, audits.sink.partition_by) == ((), ("p0",))
     assert (alerts.wishes.plan, audits.wishes.plan) == ("mjoin", "auto")
-    assert (alerts.adapt, audits.adapt) == ({}, None)
-    assert (alerts.streams, alerts.checkpoint, alerts.trigger, alerts.slots) == (
-        audits.streams,
-        audits.checkpoint,
-        audits.trigger,
-        3,
-    )
+    assert (alerts.adapt, audits.adapt) == (Settings(), None)
+    assert (spec.checkpoint, spec.trigger, spec.slots) == ("/specs/ckpt", Every(2_000_000), 3)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "primary"),
     [
-        ("plan: mjoin", "slots: 2", "entry 'queries.alerts.slots' is not known"),
+        ("plan: mjoin", "slots: 2", "unknown entry 'queries.alerts.slots'"),
         ("sink: {format: csv, path: audits, partition_by: p0}", "", "entry 'queries.audits.sink' is missing"),
-        ("trigger: 2 seconds", "plan: mjoin", "entry 'plan' is not known"),
+        ("trigger: 2 seconds", "plan: mjoin", "unknown entry 'plan'"),
         ("  alerts:\n", "  at-work:\n", "entry 'queries' has a query named 'at-work'"),
         ("  alerts:\n", "  idle:\n  alerts:\n", "entry 'queries.idle' is empty"),
+        ("adapt:", "adapt: {policy: daily}", "entry 'queries.alerts.adapt.policy' is 'daily'"),
+        ("plan: mjoin", "limits: {cpu: 0}", "entry 'queries.alerts.limits.cpu' is 0"),
         ("adapt:", "adapt: [1]", "entry 'queries.alerts.adapt' is a list"),
         ("checkpoint: ckpt", "", "entry 'checkpoint' is missing"),
     ],
@@ -72,8 +69,8 @@ def test_a_wrong_entry_is_named(before: str, after: str, primary: str) -> None:
 
 
 def test_where_one_query_is_wanted_several_are_refused() -> None:
-    with pytest.raises(SpecError, match="the spec has several queries where one is wanted"):
-        parse(GOOD, folder=Path("/specs"))
+    with pytest.raises(SpecError, match="the spec has several queries, not one"):
+        _ = read(GOOD).only
 
 
 def test_explaining_says_what_is_shared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

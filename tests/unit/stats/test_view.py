@@ -60,15 +60,19 @@ def test_a_whole_block_is_read() -> None:
 @pytest.mark.parametrize(
     ("entries", "message", "hint"),
     [
-        ({"rates": {"a": -1}}, "'stats.rates.a' is -1", "rate of 0 or more"),
-        ({"rates": {"a": float("nan")}}, "'stats.rates.a' is nan", "rate of 0 or more"),
-        ({"rates": {"a": "fast"}}, "'stats.rates.a' is 'fast'", "write a number"),
-        ({"rates": 5}, "'stats.rates' is not a mapping", "rates: {name: number}"),
-        ({"selectivities": {"a b": 1.5}}, "'stats.selectivities.a b' is 1.5", "selectivity between 0 and 1"),
-        ({"selectivities": {"a b": 0.1, "b a": 0.2}}, "'stats.selectivities.b a' contradicts", "keep one of them"),
-        ({"filters": {"a": -0.1}}, "'stats.filters.a' is -0.1", "selectivity between 0 and 1"),
-        ({"bytes": {"a": -8}}, "'stats.bytes.a' is -8", "number of bytes of 0 or more"),
-        ({"groups": {"a": 0}}, "'stats.groups.a' is 0", "number of groups of 1 or more"),
+        ({"rates": {"a": -1}}, "entry 'stats.rates.a' is -1", "rate of 0 or more"),
+        ({"rates": {"a": float("nan")}}, "entry 'stats.rates.a' is nan", "rate of 0 or more"),
+        ({"rates": {"a": "fast"}}, "entry 'stats.rates.a' is 'fast'", "write a rate of 0 or more"),
+        ({"rates": 5}, "entry 'stats.rates' is 5", "write entries below it"),
+        ({"selectivities": {"a b": 1.5}}, "entry 'stats.selectivities.a b' is 1.5", "selectivity between 0 and 1"),
+        (
+            {"selectivities": {"a b": 0.1, "b a": 0.2}},
+            "entry 'stats.selectivities.b a' contradicts",
+            "keep one of them",
+        ),
+        ({"filters": {"a": -0.1}}, "entry 'stats.filters.a' is -0.1", "selectivity between 0 and 1"),
+        ({"bytes": {"a": -8}}, "entry 'stats.bytes.a' is -8", "number of bytes of 0 or more"),
+        ({"groups": {"a": 0}}, "entry 'stats.groups.a' is 0", "number of groups of 1 or more"),
         ({"rate": {"a": 1}}, "unknown entry 'stats.rate'", "did you mean 'rates'?"),
     ],
 )

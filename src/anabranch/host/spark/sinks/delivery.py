@@ -25,7 +25,8 @@ def deliver(sinks: Mapping[str, Sink], batch: Batch, compute: Callable[[ArrowFun
     """Writes and publishes one batch.
 
     `sinks` are by name of the query. `compute` returns the frame of results, given the function that workers apply to
-    them last. The frame of a query alone has the columns of its results; that of named queries has a struct for each.
+    them last. The frame of a query that runs alone has the columns of its results; that of named queries has a struct
+    column for each query.
     """
     writers: dict[str, WorkerWriter] = {}
     for name, sink in sinks.items():
