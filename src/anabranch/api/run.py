@@ -42,7 +42,7 @@ class RunSettings:
         """One option of the sink; `checkpointLocation` is where the state is kept."""
         # Spark passes over options that it does not know, and the state would be kept nowhere for long.
         if key.lower() != _CHECKPOINT and get_close_matches(key.lower(), [_CHECKPOINT], cutoff=0.85):
-            raise SpecError(f"option '{key}' is not known", hint="did you mean 'checkpointLocation'?")
+            raise SpecError(f"unknown option '{key}'", hint="did you mean 'checkpointLocation'?")
         self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
         return self
 
@@ -54,9 +54,7 @@ class RunSettings:
 
     def queryName(self, queryName: str) -> Self:
         """The name of the query, and of the table of a memory sink."""
-        if not isinstance(queryName, str) or not queryName.strip():
-            found = "is empty" if isinstance(queryName, str) else f"is {queryName!r}"
-            raise SpecError(f"the name of a query {found}", hint="give it a name, or leave it out")
+        argument("the name of a query", queryName).text("give it a name, or leave it out")
         self._name = queryName
         return self
 
@@ -75,11 +73,11 @@ class RunSettings:
         """
         if once:
             hint = "write trigger(availableNow=True), which takes all data there is and ends"
-            raise SpecError("a query cannot be triggered by once", hint=hint)
+            raise SpecError("trigger 'once' is not supported", hint=hint)
         for name, value in (("continuous", continuous), ("realTime", realTime)):
             if value is not None:
                 hint = "write trigger(processingTime='1 second'): results come with micro-batches"
-                raise SpecError(f"a query cannot be triggered by {name}", hint=hint)
+                raise SpecError(f"trigger '{name}' is not supported", hint=hint)
         match processingTime, availableNow:
             case None, True:
                 self._trigger = {"availableNow": True}
@@ -96,9 +94,7 @@ class RunSettings:
 
     def slots(self, count: int) -> Self:
         """How many tasks share the work; a restart from a checkpoint may name another number."""
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise SpecError(f"{count!r} slots cannot run a query", hint="use a whole number of at least 1")
-        self._slots = count
+        self._slots = argument("the number of slots", count).count()
         return self
 
     def idleTimeout(self, timeout: str) -> Self:

@@ -83,15 +83,12 @@ class Session:
             When the frame is not streaming, lacks the column, or has a column of a type that cannot be carried.
         """
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-            raise CatalogError(f"'{name}' is no name for a stream", hint="use letters, digits and _, a letter first")
+            raise CatalogError(f"'{name}' is not a valid stream name", hint="use letters, digits and _, a letter first")
         if not isinstance(frame, spark_host.DataFrame):
             raise CatalogError(
-                f"stream '{name}' is no DataFrame", detail=f"it is {frame!r}", hint="read it with spark.readStream"
+                f"stream '{name}' is not a DataFrame", detail=f"it is {frame!r}", hint="read it with spark.readStream"
             )
-        if not isinstance(event_time, str):
-            raise CatalogError(
-                f"the event time of stream '{name}' is no name", detail=f"it is {event_time!r}", hint="name its column"
-            )
+        argument(f"the event time of stream '{name}'", event_time, CatalogError).text("name a timestamp column")
         if not frame.isStreaming:
             raise CatalogError(
                 f"stream '{name}' is a batch DataFrame", hint="read it with spark.readStream instead of spark.read"
@@ -108,10 +105,12 @@ class Session:
             argument(f"the idle timeout of stream '{name}'", idle_timeout, CatalogError).timeout()
         if isinstance(sample, spark_host.DataFrame):
             if sample.isStreaming:
-                raise CatalogError(f"the sample of stream '{name}' is streaming itself", hint="read it with spark.read")
+                raise CatalogError(
+                    f"the sample of stream '{name}' is a streaming DataFrame", hint="read it with spark.read"
+                )
             sample = partial(StreamSample, sample)
         elif sample is not None and not callable(sample):
-            raise CatalogError(f"the sample of stream '{name}' is no DataFrame", hint="read it with spark.read")
+            raise CatalogError(f"the sample of stream '{name}' is not a DataFrame", hint="read it with spark.read")
         self.catalog.register(declaration)
         self._streams[name.lower()] = RegisteredStream(declaration, frame, idle_timeout, sample)
 

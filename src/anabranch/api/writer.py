@@ -14,6 +14,7 @@ from anabranch.adapt.rules import ChangeRules, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.api.run import RunSettings
 from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes, change_rules, decide, first_plan, headline
+from anabranch.entries import found
 from anabranch.errors import SpecError
 from anabranch.host.sample import Sample
 from anabranch.host.spark import session as spark_host
@@ -66,7 +67,7 @@ class ContinuousQueryWriter(RunSettings):
     def outputMode(self, outputMode: str) -> ContinuousQueryWriter:
         """Only `append`: each result is emitted once and never taken back."""
         if outputMode.lower() != "append":
-            raise SpecError(f"output mode '{outputMode}' is not known", hint="use 'append', or leave it out")
+            raise SpecError(f"output mode '{outputMode}' is not supported", hint="use 'append', or leave it out")
         return self
 
     def partitionBy(self, *columns: str | Sequence[str]) -> ContinuousQueryWriter:
@@ -193,7 +194,9 @@ class ContinuousQueryWriter(RunSettings):
     def foreachBatch(self, function: Callable[[spark_host.DataFrame, int], None]) -> ContinuousQueryWriter:
         """Hands each batch to a function instead of a format; it must give the same outcome when called again."""
         if not callable(function):
-            raise SpecError("foreachBatch has no function", hint="give it a function of (frame, batch_id)")
+            raise SpecError(
+                f"foreachBatch is {found(function)}, not a function", hint="give it a function of (frame, batch_id)"
+            )
         self._function = function
         return self
 

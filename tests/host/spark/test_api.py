@@ -155,12 +155,12 @@ def test_streams_that_spark_cannot_run_are_told_from_a_damaged_checkpoint(sessio
         (COLUMNS, {"event_time": "at"}, "stream 's2' has no column 'at'"),
         (COLUMNS, {"event_time": "k"}, "event time 'k' of stream 's2' is of type bigint"),
         (COLUMNS, {"event_time": "ts", "watermark": "soon"}, "the watermark of stream 's2' is 'soon'"),
-        (COLUMNS, {"event_time": "ts", "watermark": "-1 seconds"}, "negative allowed disorder"),
+        (COLUMNS, {"event_time": "ts", "watermark": "-1 seconds"}, "the watermark of stream 's2' is negative"),
         (COLUMNS, {"event_time": "ts", "watermark": 5}, "the watermark of stream 's2' is 5"),
         (COLUMNS, {"event_time": "ts", "idle_timeout": 60}, "the idle timeout of stream 's2' is 60"),
-        (COLUMNS, {"event_time": None}, "the event time of stream 's2' is no name"),
-        (COLUMNS, {"event_time": "ts", "sample": [1]}, "the sample of stream 's2' is no DataFrame"),
-        (COLUMNS, {"event_time": "ts", "idle_timeout": "0 seconds"}, "the idle timeout of stream 's2' is not positive"),
+        (COLUMNS, {"event_time": None}, "the event time of stream 's2' is empty"),
+        (COLUMNS, {"event_time": "ts", "sample": [1]}, "the sample of stream 's2' is not a DataFrame"),
+        (COLUMNS, {"event_time": "ts", "idle_timeout": "0 seconds"}, "the idle timeout of stream 's2' is '0 seconds'"),
         ("ts timestamp, v variant", {"event_time": "ts"}, "column 'v' of stream 's2' is of type variant"),
     ],
 )
@@ -173,9 +173,9 @@ def test_what_a_stream_lacks_is_named(
 
 
 def test_a_stream_needs_a_name_that_queries_can_write(session: Session, spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(errors.CatalogError, match="'no-name' is no name for a stream"):
+    with pytest.raises(errors.CatalogError, match="'no-name' is not a valid stream name"):
         session.register("no-name", stream(spark, tmp_path / "x"), event_time="ts")
-    with pytest.raises(errors.CatalogError, match="stream 's2' is no DataFrame"):
+    with pytest.raises(errors.CatalogError, match="stream 's2' is not a DataFrame"):
         session.register("s2", "data/s2", event_time="ts")  # type: ignore[arg-type]
 
 
@@ -185,22 +185,22 @@ def test_a_stream_needs_a_name_that_queries_can_write(session: Session, spark: S
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (lambda writer: writer.outputMode("update"), "output mode 'update' is not known"),
+        (lambda writer: writer.outputMode("update"), "output mode 'update' is not supported"),
         (lambda writer: writer.trigger(), "exactly one of processingTime and availableNow"),
         (lambda writer: writer.trigger(processingTime="1 second", availableNow=True), "exactly one of"),
-        (lambda writer: writer.trigger(once=True), "cannot be triggered by once"),
-        (lambda writer: writer.trigger(continuous="1 second"), "cannot be triggered by continuous"),
-        (lambda writer: writer.trigger(realTime="1 second"), "cannot be triggered by realTime"),
-        (lambda writer: writer.trigger(processingTime="often"), "processing time is 'soon'"),
+        (lambda writer: writer.trigger(once=True), "trigger 'once' is not supported"),
+        (lambda writer: writer.trigger(continuous="1 second"), "trigger 'continuous' is not supported"),
+        (lambda writer: writer.trigger(realTime="1 second"), "trigger 'realTime' is not supported"),
+        (lambda writer: writer.trigger(processingTime="often"), "processing time is 'often'"),
         (lambda writer: writer.trigger(processingTime=2), "processing time is 2"),
         (lambda writer: writer.trigger(processingTime="-2 seconds"), "processing time is negative"),
-        (lambda writer: writer.slots(0), "0 slots cannot run a query"),
-        (lambda writer: writer.slots("2"), "'2' slots cannot run a query"),
+        (lambda writer: writer.slots(0), "the number of slots is 0"),
+        (lambda writer: writer.slots("2"), "the number of slots is '2'"),
         (lambda writer: writer.queryName(" "), "the name of a query is empty"),
         (lambda writer: writer.queryName(5), "the name of a query is 5"),
-        (lambda writer: writer.foreachBatch(5), "foreachBatch has no function"),
-        (lambda writer: writer.idleTimeout("0 seconds"), "the idle timeout of the query is not positive"),
-        (lambda writer: writer.option("checkpointLocaton", "c"), "option 'checkpointLocaton' is not known"),
+        (lambda writer: writer.foreachBatch(5), "foreachBatch is 5, not a function"),
+        (lambda writer: writer.idleTimeout("0 seconds"), "the idle timeout of the query is '0 seconds'"),
+        (lambda writer: writer.option("checkpointLocaton", "c"), "unknown option 'checkpointLocaton'"),
         (lambda writer: writer.start("out"), "the query into 'parquet' has no checkpoint"),
         (lambda writer: writer.format("memory").start(), "the memory sink has no name"),
         (lambda writer: writer.option("checkpointLocation", "c").start(), "the 'parquet' sink has no path"),
