@@ -118,7 +118,7 @@ def test_a_sample_is_looked_at_when_a_plan_is_chosen(
     assert re.search(r"rate of a +1 +sampled", shown)
     assert re.search(r"rate of b +1 +assumed", shown)
     streaming = stream(spark, tmp_path / "s0")
-    with pytest.raises(errors.CatalogError, match="sample of stream 's0' is streaming"):
+    with pytest.raises(errors.CatalogError, match="sample of stream 's0' is a streaming DataFrame"):
         session.register("s0", streaming, event_time="ts", sample=streaming)
 
 
