@@ -24,7 +24,7 @@ def test_costs_that_nobody_gave_are_those_of_an_ordinary_machine() -> None:
     ("costs", "message", "hint"),
     [
         ({"insertt": 1}, "unknown entry 'stats.costs.insertt'", "did you mean 'insert'?"),
-        ({"insert": 1e-6}, "'stats.costs' lacks 'delete'", "give all of insert, delete"),
+        ({"insert": 1e-6}, "'stats.costs' has no 'delete'", "give all of insert, delete"),
         ({**ENGINE.by_name(), "probe": -1.0}, "'stats.costs.probe' is -1", "a cost of 0 or more"),
         ({**ENGINE.by_name(), "probe": float("nan")}, "'stats.costs.probe' is nan", "a cost of 0 or more"),
     ],
