@@ -25,7 +25,7 @@ from anabranch.adapt.gate import Verdict, judge
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.library import Library
 from anabranch.adapt.memory import LoopMemory
-from anabranch.adapt.policy import Situation, suggestion
+from anabranch.adapt.policy import Situation
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
@@ -169,7 +169,7 @@ class Loop:
             situation = Situation(
                 since.batches, since.seconds, lambda: seen.step.state_bytes, self._change, since.waiting, self._between
             )
-            trigger = suggestion(self.settings.policy, situation)
+            trigger = self.settings.policy.suggestion(situation)
             if trigger is None or not self._learned_seconds or not self._is_settled():
                 return None
             self._search = self._begin_search(seen.batch, trigger)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias, assert_never
+from typing import ClassVar, Protocol
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,6 @@ class Interval:
 
 
 TEN_BATCHES = Interval(batches=10)
-
-
-@dataclass(frozen=True)
-class Periodic:
-    every: Interval = TEN_BATCHES
-    name = "periodic"
-
-
-@dataclass(frozen=True)
-class DataDriven:
-    every: Interval = TEN_BATCHES
-    threshold: float = 1.5
-    """The factor by which a rate or selectivity must have changed."""
-    eager: bool = False
-    name = "data-driven"
 
 
 @dataclass(frozen=True)
@@ -79,27 +64,6 @@ STEADY = Trend()
 
 
 @dataclass(frozen=True)
-class MemoryDriven:
-    memory: float | None = None
-    """Bytes of state that there may be; without it only the inputs are watched."""
-    share: float = 0.9
-    """How near the state may come to it."""
-    trend: Trend = STEADY
-    name = "memory-driven"
-
-
-@dataclass(frozen=True)
-class RefinedMemoryDriven:
-    memory: float | None = None
-    share: float = 0.9
-    trend: Trend = STEADY
-    name = "refined memory-driven"
-
-
-Policy: TypeAlias = Periodic | DataDriven | MemoryDriven | RefinedMemoryDriven
-
-
-@dataclass(frozen=True)
 class Situation:
     """The query as a policy sees it: the time since the last decision, and the measures of that time.
 
@@ -119,27 +83,68 @@ class Situation:
     """Intermediate combinations that each of these batches made."""
 
 
-def suggestion(policy: Policy, seen: Situation) -> str | None:
-    """The reason to look for a better plan now, or None."""
-    match policy:
-        case Periodic(every):
-            return "the interval has passed" if every.has_passed(seen.batches, seen.seconds) else None
-        case DataDriven(every, threshold, eager):
-            if not eager and not every.has_passed(seen.batches, seen.seconds):
-                return None
-            factor = seen.change()
-            if factor is None:
-                return "the first statistics are in"
-            return f"statistics changed by a factor of {factor:.3g}" if factor >= threshold else None
-        case MemoryDriven(memory, share, trend):
-            return _short_of_memory(seen, memory, share) or _waiting(seen, trend)
-        case RefinedMemoryDriven(memory, share, trend):
-            reason = _short_of_memory(seen, memory, share) or _waiting(seen, trend)
-            if reason is None and trend.holds(between := seen.between()):
-                return f"intermediate rows rose to {between[-1]:g} a batch over {trend.batches} batches"
-            return reason
-        case _:
-            assert_never(policy)
+class Policy(Protocol):
+    """A rule that says when to look for a better plan."""
+
+    @property
+    def name(self) -> str:
+        """The name in settings and decisions."""
+
+    def suggestion(self, seen: Situation) -> str | None:
+        """The reason to look for a better plan now, or None."""
+
+
+@dataclass(frozen=True)
+class Periodic:
+    every: Interval = TEN_BATCHES
+    name: ClassVar[str] = "periodic"
+
+    def suggestion(self, seen: Situation) -> str | None:
+        return "the interval has passed" if self.every.has_passed(seen.batches, seen.seconds) else None
+
+
+@dataclass(frozen=True)
+class DataDriven:
+    every: Interval = TEN_BATCHES
+    threshold: float = 1.5
+    """The factor by which a rate or selectivity must have changed."""
+    eager: bool = False
+    name: ClassVar[str] = "data-driven"
+
+    def suggestion(self, seen: Situation) -> str | None:
+        if not self.eager and not self.every.has_passed(seen.batches, seen.seconds):
+            return None
+        factor = seen.change()
+        if factor is None:
+            return "the first statistics are in"
+        return f"statistics changed by a factor of {factor:.3g}" if factor >= self.threshold else None
+
+
+@dataclass(frozen=True)
+class MemoryDriven:
+    memory: float | None = None
+    """Bytes of state that there may be; without it only the inputs are watched."""
+    share: float = 0.9
+    """How near the state may come to it."""
+    trend: Trend = STEADY
+    name: ClassVar[str] = "memory-driven"
+
+    def suggestion(self, seen: Situation) -> str | None:
+        return _short_of_memory(seen, self.memory, self.share) or _waiting(seen, self.trend)
+
+
+@dataclass(frozen=True)
+class RefinedMemoryDriven:
+    memory: float | None = None
+    share: float = 0.9
+    trend: Trend = STEADY
+    name: ClassVar[str] = "refined memory-driven"
+
+    def suggestion(self, seen: Situation) -> str | None:
+        reason = _short_of_memory(seen, self.memory, self.share) or _waiting(seen, self.trend)
+        if reason is None and self.trend.holds(between := seen.between()):
+            return f"intermediate rows rose to {between[-1]:g} a batch over {self.trend.batches} batches"
+        return reason
 
 
 def _short_of_memory(seen: Situation, memory: float | None, share: float) -> str | None:

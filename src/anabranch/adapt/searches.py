@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -30,9 +30,11 @@ class Search(Generic[T]):
         return self._found.done()
 
     def outcome(self) -> T | None:
-        """What the search found; None, after a warning, when it failed. Waits for the end of the search."""
+        """What the search found; None when it was cancelled or, after a warning, when it failed. Waits for its end."""
         try:
             return self._found.result()
+        except CancelledError:
+            return None
         except Exception as error:
             warnings.warn(f"a search for {self._what} failed: {error!r}", stacklevel=2)
             return None
@@ -43,15 +45,24 @@ class Searches:
 
     def __init__(self, *, waits: bool = False) -> None:
         self._waits = waits
+        self._is_closed = False
         self._thread = ThreadPoolExecutor(1, "anabranch-search")
 
     def begin(self, what: str, search: Callable[[], T], *, is_long: bool) -> Search[T]:
         """Begins a search; one that is not long, or that batches wait for, has ended when this returns."""
+        found: Future[T] = Future()
+        if self._is_closed:
+            found.cancel()
+            return Search(found, what)
         if is_long and not self._waits:
             return Search(self._thread.submit(search), what)
-        found: Future[T] = Future()
         try:
             found.set_result(search())
         except Exception as error:
             found.set_exception(error)
         return Search(found, what)
+
+    def close(self) -> None:
+        """Cancels the searches that have not begun; the process can end once the one at work has ended."""
+        self._is_closed = True
+        self._thread.shutdown(wait=False, cancel_futures=True)

@@ -95,6 +95,11 @@ class Steering:
         for steering in self.queries.values():
             steering.freeze(frozen)
 
+    def close(self) -> None:
+        """Ends the searches of all queries; nothing is decided any more that needs one."""
+        for steering in self.queries.values():
+            steering.searches.close()
+
     @property
     def memory(self) -> Memory:
         """What the loops of each query have learnt."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.adapt.policy import Interval, MemoryDriven, Periodic, Situation, Trend, suggestion
+from anabranch.adapt.policy import Interval, MemoryDriven, Periodic, Situation, Trend
 
 
 @given(values=st.lists(st.floats(0, 1e6), max_size=12), batches=st.integers(2, 6), growth=st.floats(1.0, 3.0))
@@ -37,5 +37,5 @@ def test_nothing_is_computed_for_a_policy_that_does_not_ask() -> None:
         raise AssertionError
 
     seen = Situation(batches=1, seconds=1.0, memory=never, change=never, between=never_either)
-    assert suggestion(Periodic(Interval(batches=2)), seen) is None
-    assert suggestion(MemoryDriven(), seen) is None
+    assert Periodic(Interval(batches=2)).suggestion(seen) is None
+    assert MemoryDriven().suggestion(seen) is None

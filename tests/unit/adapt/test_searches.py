@@ -82,6 +82,23 @@ def test_searches_that_batches_wait_for_have_ended_when_they_are_begun() -> None
     assert Searches(waits=True).begin("a plan", lambda: 7, is_long=True).is_done
 
 
+def test_searches_of_a_query_that_has_ended_are_cancelled() -> None:
+    searches, begun, free = Searches(), Event(), Event()
+
+    def slow() -> bool:
+        begun.set()
+        return free.wait(60)
+
+    running = searches.begin("a plan", slow, is_long=True)
+    queued = searches.begin("a plan", lambda: 7, is_long=True)
+    assert begun.wait(60)
+    searches.close()
+    assert queued.outcome() is None
+    assert searches.begin("a plan", lambda: 7, is_long=False).outcome() is None
+    free.set()
+    assert running.outcome() is True
+
+
 @pytest.mark.parametrize("is_long", [False, True])
 def test_a_search_that_fails_gives_a_warning_and_nothing_else(is_long: bool) -> None:
     search = Searches().begin("a plan", lambda: 1 // 0, is_long=is_long)

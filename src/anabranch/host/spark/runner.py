@@ -142,6 +142,7 @@ class SparkRunner:
         if self._is_released:
             return
         self._is_released = True
+        self.steering.close()
         is_latest = _latest.get(self.identity) is self
         if is_latest:
             hot.forget(self.identity)
