@@ -39,7 +39,7 @@ Doubles: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 Booleans: TypeAlias = NDArray[np.bool_]
 Routes: TypeAlias = NDArray[np.uint16]
-Column: TypeAlias = pa.Array | pa.ChunkedArray | Doubles | Integers
+AttributeColumn: TypeAlias = pa.Array | pa.ChunkedArray | Doubles | Integers
 """Numbers without NULL need not be in Arrow's form."""
 
 MOST_BOXES = 1 << 14
@@ -48,7 +48,7 @@ _EXACT = 1 << 53
 """A double holds every whole number below this."""
 
 
-def assign_routes(classifier: Classifier, columns: Mapping[str, Column], rows: int) -> Routes:
+def assign_routes(classifier: Classifier, columns: Mapping[str, AttributeColumn], rows: int) -> Routes:
     """The route number of each row; `columns` holds at least the attributes that the classifier tests."""
     for name in attributes(classifier):
         if name not in columns:
@@ -88,7 +88,7 @@ class _Numbers:
         first[-1] = test.null_first
         return first
 
-    def add_buckets(self, column: Column, stride: int, boxes: Routes) -> None:
+    def add_buckets(self, column: AttributeColumn, stride: int, boxes: Routes) -> None:
         values: Doubles | Integers = column if isinstance(column, np.ndarray) else self._read(column)
         if values.dtype.kind == "i" and self.whole_thresholds is not None:
             _add_whole(values.astype(np.int64, copy=False), self.whole_thresholds, stride, boxes)
@@ -121,7 +121,7 @@ class _Categories:
         assert isinstance(test, CategoryTest)
         return np.array([*(value in test.values for value in self.listed), test.null_first, False])
 
-    def add_buckets(self, column: Column, stride: int, boxes: Routes) -> None:
+    def add_buckets(self, column: AttributeColumn, stride: int, boxes: Routes) -> None:
         assert not isinstance(column, np.ndarray)
         require_kind(self.tests[0], column.type)
         known = pa.array([*self.listed, None], column.type)
@@ -138,7 +138,7 @@ class Table:
     routes: Routes
     """The route of each box; buckets of the first column follow one another."""
 
-    def assign(self, columns: Mapping[str, Column], rows: int) -> Routes:
+    def assign(self, columns: Mapping[str, AttributeColumn], rows: int) -> Routes:
         """The route number of each row, as `assign_routes` says it."""
         boxes = np.zeros(rows, dtype=np.uint16)
         stride = 1
@@ -157,7 +157,7 @@ class Tables:
     first: Table | Tables
     second: Table | Tables
 
-    def assign(self, columns: Mapping[str, Column], rows: int) -> Routes:
+    def assign(self, columns: Mapping[str, AttributeColumn], rows: int) -> Routes:
         """The route number of each row, as `assign_routes` says it."""
         test, first, second = (part.assign(columns, rows) for part in (self.test, self.first, self.second))
         return np.where(test == 0, first, second)

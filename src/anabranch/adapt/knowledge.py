@@ -43,7 +43,7 @@ class Knowledge:
     @property
     def view(self) -> FixedStatistics:
         """The numbers as optimizers read them."""
-        return FixedStatistics(self.rates, self.filters, self.selectivities, groups=self.groups, source="measured")
+        return FixedStatistics(self.rates, self.filters, self.selectivities, groups=self.groups, provenance="measured")
 
     def distance(self, other: Knowledge) -> float:
         """The largest factor by which a rate, selectivity or number of groups differs, infinite where one is unknown.

@@ -22,7 +22,7 @@ def calibration_file() -> Path:
 def calibrated() -> FixedStatistics:
     """A view that knows the measured costs of this machine, or nothing when there are none."""
     units = load_units(calibration_file())
-    return NOTHING_KNOWN if units is None else FixedStatistics(costs=units.by_name(), source="calibrated")
+    return NOTHING_KNOWN if units is None else FixedStatistics(costs=units.by_name(), provenance="calibrated")
 
 
 def save_units(units: UnitCosts, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The numbers of one query that every cost model starts from, with an estimate in place of each unknown.
+"""Estimates of one query, the numbers that a cost model starts from; each unknown number gets an assumed one.
 
 A relation has a rate (rows per second that pass its filter) and a window in seconds, so its state holds rate x window
 rows. How two sides of a join multiply is kept per key class as a number of distinct values for each member: two sides
@@ -22,11 +22,11 @@ from anabranch.errors import PlanError
 from anabranch.expr import Call, Expr, conjuncts
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.schema import Schema, is_fixed_width
-from anabranch.stats.view import Known, Source, StatisticsView
+from anabranch.stats.view import Known, Provenance, StatisticsView
 
 MOST_RELATIONS = 62
 MOST_MERGED = 8
-"""Relations up to which all sets of them are thought of as merged inputs."""
+"""With more relations than this, only single relations are considered as merged inputs."""
 ASSUMED_RATE = 1_000.0
 ASSUMED_EQUALITY = 0.1
 ASSUMED_COMPARISON = 1 / 3
@@ -38,11 +38,11 @@ SHORTEST_WINDOW = 1e-6
 
 @dataclass(frozen=True)
 class Used:
-    """One number that a choice rested on: what it is, its value, and where it came from."""
+    """One number that a choice rests on: its description, its value and its provenance."""
 
     what: str
     value: float
-    source: Source
+    provenance: Provenance
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Estimates:
     slide: float = 0.0
     """Seconds between the boundaries of a grouped query; 0 for any other."""
     groups: tuple[tuple[int, float], ...] = ()
-    """For each set of relations of which it is known, how many different rows merging it leaves at a boundary."""
+    """For some sets of relations, how many different rows merging the set leaves at a boundary."""
 
     def __post_init__(self) -> None:
         if len(self.names) > MOST_RELATIONS:
@@ -95,7 +95,7 @@ class Estimates:
 def from_edges(
     rates: Mapping[str, float], window: float, selectivities: Mapping[tuple[str, str], float], row_bytes: float = 1.0
 ) -> Estimates:
-    """The estimates of a join graph as the papers draw it: one independent selectivity per edge, one window for all."""
+    """Estimates of a plain join graph: one independent selectivity per edge, one window for all."""
     names = tuple(rates)
     keys = tuple(
         tuple((1 / selectivity if selectivity else math.inf) if name in pair else 0.0 for name in names)
@@ -108,7 +108,7 @@ def from_edges(
 def from_statistics(
     graph: JoinGraph, seen: StatisticsView, *, horizon: float = 3600.0, slide: float = 0.0
 ) -> Estimates:
-    """The numbers of a query; what the view does not know is assumed, and marked so.
+    """Estimates from statistics; a number that the view does not know is assumed, and marked so.
 
     An unbounded window counts as `horizon` seconds. An unknown rate is the mean of the known ones; an unknown equality
     is taken for a foreign key (each row meets about one row of the larger state).
@@ -116,8 +116,8 @@ def from_statistics(
     used: list[Used] = []
 
     def use(what: str, known: Known | None, assumed: float) -> float:
-        value, source = (known.value, known.source) if known is not None else (assumed, "assumed")
-        used.append(Used(what, value, source))
+        value, provenance = (known.value, known.provenance) if known is not None else (assumed, "assumed")
+        used.append(Used(what, value, provenance))
         return value
 
     known_rates = [known.value for r in graph.relations if (known := seen.rate(r.name, r.stream)) is not None]
@@ -149,7 +149,7 @@ def from_statistics(
 
 
 def _mergeable(relations: int) -> Iterable[int]:
-    """The sets of relations that a plan may merge; of many relations only the single ones are asked about."""
+    """The sets of relations that a plan may merge; only single relations if the query has many."""
     if relations > MOST_MERGED:
         return (1 << position for position in range(relations))
     return range(1, (1 << relations) - 1)
@@ -186,7 +186,7 @@ def _distinct_values(
         if pair is not None:
             # A pair that several classes connect shares its selectivity evenly among them.
             share = pair.value ** (1 / len(graph.keys_between([left], [right])))
-            known[left, right] = Known(share, pair.source)
+            known[left, right] = Known(share, pair.provenance)
             values = 1 / share if share else math.inf
             least[left] = min(least.get(left, math.inf), values)
             least[right] = min(least.get(right, math.inf), values)

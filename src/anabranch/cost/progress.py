@@ -1,8 +1,8 @@
-"""Results over time of any plan with windows, on a given number of cores: what an objective such as rate@30 maximises.
+"""Results over time of a plan on a given number of cores, for objectives such as rate@30 and first@1000.
 
-From the start of a query its windows fill up, so what a plan must do per second of stream time grows until the longest
-window is full. A plan that needs more CPU than there is falls behind: it takes max(1, need / cores) seconds for each
-second of the streams. Plans that keep up put out the same results at the same time; the others are told apart by how
+From the start of a query its windows fill up, so the work per second of stream time grows until the longest window is
+full. A plan that needs more CPU than there is falls behind: it takes max(1, need / cores) seconds for each
+second of the streams. Plans that keep up emit the same results at the same time; plans that fall behind differ in how
 far they get. This extends the rate-based view of Viglas and Naughton 2002 from saturated binary joins to saturated
 plans of any shape.
 """
@@ -42,7 +42,7 @@ class Progress:
 
 
 def progress(plan: PhysicalPlan, model: ResourceModel, cores: float) -> Progress:
-    """How a plan with explicit orders gets on from an empty start."""
+    """The progress of a plan with explicit orders, from an empty start."""
     longest = max(model.estimates.windows)
     # Denser at the start, where results grow with a power of time.
     moments = longest * np.linspace(0.0, 1.0, GRID) ** 2
@@ -58,6 +58,6 @@ def progress(plan: PhysicalPlan, model: ResourceModel, cores: float) -> Progress
 
 
 def at(model: ResourceModel, moment: float) -> ResourceModel:
-    """The model as it is some seconds after the start, when no window has more than that to hold."""
+    """The model some seconds after the start, when no window holds more than these seconds."""
     windows = tuple(min(window, moment) for window in model.estimates.windows)
     return replace(model, estimates=replace(model.estimates, windows=windows))

@@ -1,4 +1,4 @@
-"""CPU and memory that a plan needs per unit of time, as a pure function of (plan, estimates, unit costs).
+"""Prices a plan: the CPU and memory that it needs per second, from estimates and unit costs.
 
 With every stream in its steady state, a set S of relations joined inside the windows has
 
@@ -14,14 +14,8 @@ per second, where partners are the rows of B that agree in keys and time and can
 them; an intermediate state pays insert and delete for each of its births. Summed over an mjoin and a binary tree of
 three streams this is Eq. 2-5 of Zhu, Raghavan and Rundensteiner 2010 (Eq. 4.2-4.5 of Zhu 2006) to the letter. An
 engine adds what the papers leave out: a fixed cost per batch and lookup, the checking of further predicates, indexes,
-and joined rows that linger because a state drops only its oldest. A theta that a plan puts off rejects nothing below
-the join that checks it, and is checked on what arrives there.
-
-The papers disagree with themselves in two places, and this is the reading used here. (1) The rate of a merged vertex is
-printed as λλσ in one section and λλσW in another; Eq. 4 only adds up with 2λλσW, the true birth rate, so that is used.
-(2) C_j multiplies λ|S|σ, the pairs that match, yet the dissertation speaks of a nested-loop join, which pays for each
-pair it looks at. `HASHED` is the first, as printed (match = C_j); `NESTED` the second (compare = C_j, nothing looked up
-by key). Only `NESTED` makes the mjoin of experiment set 2 unqualified as reported, so the four-set experiment uses it.
+and joined rows that linger because a state drops only its oldest. A deferred theta rejects nothing below the join that
+checks it, and is checked on the combinations that arrive there.
 """
 
 from __future__ import annotations
@@ -39,11 +33,8 @@ from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, node
 from anabranch.plan.selections import put_off
 from anabranch.stats.groups import share_left
 
-HASHED = UnitCosts(insert=2e-7, delete=2e-7, probe=0.0, compare=0.0, match=2.2e-6)
-NESTED = UnitCosts(insert=2e-7, delete=2e-7, probe=0.0, compare=2.2e-6, match=0.0)
-
 MERGING_CALLS = 15
-"""What merging the rows of a batch costs however few they are, in lookups."""
+"""The fixed cost of merging the rows of one batch, in lookups."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +48,15 @@ class Resources:
 
 @dataclass(frozen=True)
 class Share:
-    """Of the rows of a set of relations that are to be merged, the share that is left once they are."""
+    """The share of the rows of a merged set of relations that merging leaves."""
 
     mask: int
     inside: float
-    """The share of all rows of the set that is still there, because inputs inside it were merged before."""
+    """The share of the set's rows that inputs merged inside the set leave."""
     arriving: float
-    """While they arrive: the rows of a batch are merged among themselves."""
+    """The share that is left of arriving rows: the rows of one batch are merged with each other."""
     held: float
-    """In the state, which is merged as a whole whenever it has doubled."""
+    """The share that is left in the state, which is merged as a whole whenever it has doubled."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +70,9 @@ class ResourceModel:
     batch: float = 0.0
     """Seconds between batches; 0 where rows are taken one by one."""
     shares: tuple[Share, ...] = ()
-    """For each set of relations that a plan merges, what is left of its rows; see `merging`."""
-    late: tuple[tuple[int, int], ...] = ()
-    """The thetas that a plan puts off, by position, with the set of relations of the join that checks them."""
+    """For each set of relations that a plan merges, the share of its rows that is left; see `merging`."""
+    deferred: tuple[tuple[int, int], ...] = ()
+    """The thetas that a plan defers, by position, with the set of relations of the join that checks them."""
 
     @cached_property
     def _rows(self) -> dict[int, float]:
@@ -101,7 +92,7 @@ class ResourceModel:
     def rows(self, mask: int) -> float:
         """Combinations of the set that are alive at any moment."""
         found = self._rows.get(mask)
-        if found is None and self.late:
+        if found is None and self.deferred:
             found = self._rows[mask] = self._without_waiting(mask).rows(mask)
         elif found is None:
             single = mask & -mask
@@ -112,19 +103,19 @@ class ResourceModel:
         return found
 
     def _without_waiting(self, mask: int) -> ResourceModel:
-        """The model in which nothing is rejected by the thetas that combinations of a set, part of a plan, await.
+        """The model in which deferred thetas reject no combination of a set below the join that checks them.
 
-        Where a band is looked up by bucket, the lookup rejects most of what its check would.
+        If a band is looked up by bucket, the lookup itself rejects most of the pairs that the check would reject.
         """
         thetas = list(self.estimates.thetas)
-        for position, above in self.late:
+        for position, above in self.deferred:
             theta = thetas[position]
             if theta.relations & mask == theta.relations and mask & above == mask and mask != above:
                 has_key = any(members & theta.relations == theta.relations for members, _ in self.key_members)
                 is_looked_up = theta.is_band and self.keyed and not has_key
                 left = min(1.0, 2 * theta.selectivity) if is_looked_up else 1.0
                 thetas[position] = replace(theta, selectivity=left)
-        return replace(self, late=(), estimates=replace(self.estimates, thetas=tuple(thetas)))
+        return replace(self, deferred=(), estimates=replace(self.estimates, thetas=tuple(thetas)))
 
     def turnover(self, mask: int) -> float:
         """Births per second for each living combination."""
@@ -153,11 +144,11 @@ class ResourceModel:
         return prod(share.held for share in self.shares if share.mask & mask == share.mask) if self.shares else 1.0
 
     def freshness(self, block: int) -> float:
-        """How many new rows of an input there are for each one that its share says; 1 where it is not merged."""
+        """New rows of an input per row that its share leaves in the state; 1 for an input that is not merged."""
         return next((share.arriving / share.held for share in self.shares if share.mask == block), 1.0)
 
     def groups(self, mask: int) -> float:
-        """How many different rows merging a set can leave at a boundary: as known, else one for each of its keys."""
+        """How many different rows merging a set leaves at a boundary: the known number, else one for each key."""
         known = next((count for merged, count in self.estimates.groups if merged == mask), None)
         if known is not None:
             return known
@@ -174,9 +165,9 @@ class ResourceModel:
         return self.births(mask) * min(self.estimates.slide, shortest)
 
     def of_plan(self, plan: PhysicalPlan) -> ResourceModel:
-        """The model with what a plan puts off and merges."""
-        late = tuple((position, self.estimates.mask(tuple(above))) for position, above in put_off(plan).items())
-        model = replace(self, late=late) if late else self
+        """The model for a plan with deferred predicates or merged inputs."""
+        deferred = tuple((position, self.estimates.mask(tuple(above))) for position, above in put_off(plan).items())
+        model = replace(self, deferred=deferred) if deferred else self
         return model.merging(plan) if any(pre_groups(plan)) else model
 
     def merging(self, plan: PhysicalPlan) -> ResourceModel:
@@ -206,7 +197,7 @@ class ResourceModel:
         return share
 
     def thetas_between(self, left: int, right: int) -> list[ThetaEstimate]:
-        """The thetas that become checkable when two disjoint sets meet; a late filter, where both are of relations."""
+        """The thetas that become checkable when two disjoint sets meet, deferred filters included."""
         return [self.estimates.thetas[position] for position in self._checkable(left, right)]
 
     def _checkable(self, left: int, right: int) -> list[int]:
@@ -224,7 +215,7 @@ class ResourceModel:
 
     def _checks(self, bound: int, block: int) -> int:
         """How many thetas are checked when a probe of `block` succeeds."""
-        later = dict(self.late)
+        later = dict(self.deferred)
         early = sum(position not in later for position in self._checkable(bound, block))
         return early + sum(above == bound | block for above in later.values())
 
@@ -244,7 +235,7 @@ class ResourceModel:
         """Cost of letting each living combination of `bound` probe the state of `block` once."""
         units = self.units
         thetas = self.thetas_between(bound, block)
-        checks = self._checks(bound, block) if self.late else len(thetas)
+        checks = self._checks(bound, block) if self.deferred else len(thetas)
         share = self.key_selectivity(bound, block) if self.keyed else 1.0
         if self.keyed and self.index(bound, block) < 0:
             # Two neighbouring buckets of a band's width hold twice the partners.
@@ -255,7 +246,7 @@ class ResourceModel:
         return self.rows(bound) * self.share(bound) * costs
 
     def chain(self, start: int, order: list[int]) -> float:
-        """CPU of the new rows of one input that enter its state and probe the others in that order."""
+        """CPU of the new rows of one input, which enter its state and probe the other inputs in that order."""
         total, bound = 0.0, start
         for block in order:
             total += self.step(bound, block)
@@ -264,7 +255,7 @@ class ResourceModel:
 
     @cached_property
     def call(self) -> float:
-        """CPU of one lookup or insertion in every batch, whatever the rows."""
+        """CPU of one lookup or insertion in every batch, however few the rows."""
         return self.units.call / self.batch if self.batch else 0.0
 
     def upkeep(self, mask: int) -> float:
@@ -321,7 +312,7 @@ class ResourceModel:
 
     @cached_property
     def base(self) -> Resources:
-        """What every plan needs: the rows of the base states, and the results."""
+        """The cost that all plans share: the rows of the base states, and the results."""
         singles = [1 << position for position in range(len(self.estimates.names))]
         rate = self.births(self.estimates.everything)
         cpu = sum(self.upkeep(single) for single in singles) + self.emitting
@@ -329,7 +320,7 @@ class ResourceModel:
 
     @property
     def emitting(self) -> float:
-        """CPU of handing on all results, and of grouping them where the query has boundaries."""
+        """CPU of emitting all results, and of grouping them in a grouped query."""
         return self.births(self.estimates.everything) * (self.units.emit + self._group)
 
     @property
@@ -338,13 +329,13 @@ class ResourceModel:
 
     @cached_property
     def least_memory(self) -> float:
-        """A bound that no plan stays below: the base states with one index each."""
+        """The memory that every plan needs at least: the base states with one index each."""
         singles = [1 << position for position in range(len(self.estimates.names))]
         return self.base.memory + sum(self.held(single) for single in singles) * self.units.index_bytes
 
     def price(self, plan: PhysicalPlan) -> Resources:
         """CPU, memory and output rate of a plan whose probe orders are explicit."""
-        if (any(pre_groups(plan)) and not self.shares) or (put_off(plan) and not self.late):
+        if (any(pre_groups(plan)) and not self.shares) or (put_off(plan) and not self.deferred):
             return self.of_plan(plan).price(plan)
         cpu = self.base.cpu
         for share in self.shares:

@@ -13,7 +13,7 @@ from typing import TypedDict
 
 from anabranch.entries import suggestion
 from anabranch.errors import StatisticsError
-from anabranch.stats.view import Source, StatisticsView
+from anabranch.stats.view import Provenance, StatisticsView
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ ENGINE = UnitCosts(
 )
 
 
-def unit_costs(view: StatisticsView) -> tuple[UnitCosts, Source]:
+def unit_costs(view: StatisticsView) -> tuple[UnitCosts, Provenance]:
     """The unit costs that a view knows, else those of an ordinary machine, and where they come from."""
     known = view.unit_costs()
-    return (ENGINE, "assumed") if known is None else (UnitCosts.from_names(known.costs), known.source)
+    return (ENGINE, "assumed") if known is None else (UnitCosts.from_names(known.costs), known.provenance)

@@ -90,7 +90,7 @@ def sampled(query: Query, stretches: Mapping[str, Stretch], rows: Mapping[str, R
         selectivities=selectivities,
         bytes=sizes,
         groups=_groups(query, rows),
-        source="sampled",
+        provenance="sampled",
     )
 
 

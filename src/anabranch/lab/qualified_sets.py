@@ -21,8 +21,9 @@ from anabranch import cql
 from anabranch.calibrate.measure import stream
 from anabranch.catalog import Catalog
 from anabranch.cost.estimates import from_edges
-from anabranch.cost.resources import NESTED, ResourceModel
+from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import UnitCosts
+from anabranch.lab.papers.printed_costs import NESTED
 from anabranch.lab.papers.two_layer import two_layer
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from anabranch.lab.virtual_clock import Moment, run_query

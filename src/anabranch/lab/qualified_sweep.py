@@ -22,7 +22,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from anabranch.cost.estimates import Estimates, from_edges
-from anabranch.cost.resources import HASHED, ResourceModel, Resources
+from anabranch.cost.resources import ResourceModel, Resources
+from anabranch.lab.papers.printed_costs import HASHED
 from anabranch.lab.papers.two_layer import two_layer
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from anabranch.optimize.jtree_finder import find_jtrees

@@ -56,7 +56,7 @@ class SearchSetting:
 
 
 @dataclass(frozen=True)
-class Considered:
+class MeshCandidate:
     """A mesh that was priced (seconds per row), and how it compares with the best."""
 
     name: str
@@ -97,7 +97,7 @@ class Learner:
 
     def search(
         self, rng: np.random.Generator, current: RelationRoutes | None = None
-    ) -> tuple[Solution, tuple[Considered, ...]]:
+    ) -> tuple[Solution, tuple[MeshCandidate, ...]]:
         """The best mesh found, never worse than its start or a single route, and what was looked at."""
         setting, space = self.setting, self.space
         single = start_solution(space, "one", rng)
@@ -116,13 +116,13 @@ class Learner:
         named = {f"search ({setting.strategy})": found, f"start ({origin})": first, "single route": single}
         best = min(named.values(), key=lambda solution: solution.cost)
         considered = [
-            Considered(name, seen.cost, len(seen.routes), "" if seen is best else _above(seen.cost, best.cost))
+            MeshCandidate(name, seen.cost, len(seen.routes), "" if seen is best else _above(seen.cost, best.cost))
             for name, seen in named.items()
         ]
         if current is not None:
             running = self.price(current.classifier, tuple(self._order(route) for route in current.routes)).cost
             reason = f"as it runs; {_above(running, best.cost)}"
-            considered.append(Considered(CURRENT, running, len(current.routes), reason))
+            considered.append(MeshCandidate(CURRENT, running, len(current.routes), reason))
         return best, tuple(considered)
 
     def classify(self, solution: Solution) -> Priced:

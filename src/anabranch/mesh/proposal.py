@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anabranch.classify import assign_routes
 from anabranch.errors import StatisticsError
-from anabranch.mesh.learn import Considered, Learner, SearchSetting
+from anabranch.mesh.learn import Learner, MeshCandidate, SearchSetting
 from anabranch.mesh.routes import row_costs
 from anabranch.mesh.training import TrainingSet, condense, folds
 from anabranch.plan.classifier import ONE_ROUTE, by_leaf, leaves
@@ -59,7 +59,7 @@ class MeshProposal:
     """The best route for all rows."""
     single_cost: float
     reason: str
-    considered: tuple[Considered, ...] = ()
+    considered: tuple[MeshCandidate, ...] = ()
     held_out: HeldOut | None = None
 
     @property
@@ -131,7 +131,7 @@ def _best_single(learner: Learner) -> tuple[Route, float]:
 
 
 def _single(
-    learner: Learner, reason: str, considered: tuple[Considered, ...] = (), held_out: HeldOut | None = None
+    learner: Learner, reason: str, considered: tuple[MeshCandidate, ...] = (), held_out: HeldOut | None = None
 ) -> MeshProposal:
     route, cost = _best_single(learner)
     paid = cost - learner.setting.costs.route

@@ -23,7 +23,7 @@ from anabranch.optimize.shapes import in_order
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import Leaf
 from anabranch.plan.query import Grouping
-from anabranch.stats.view import Source, StatisticsView
+from anabranch.stats.view import Provenance, StatisticsView
 
 COMPARED = ("mjoin ordering", "min-state")
 """The optimizers whose plans are shown beside a plan that the user wrote out: the two ends of the scale."""
@@ -37,7 +37,7 @@ class Choice:
     model: ResourceModel
     budget: Budget
     objective: Objective
-    units_from: Source = "assumed"
+    units_from: Provenance = "assumed"
     mesh: MeshOffer | None = None
     """The mesh considered, if any."""
 

@@ -28,13 +28,13 @@ def considered_rows(choice: Choice) -> list[tuple[str, ...]]:
 
 def statistics_rows(choice: Choice) -> list[tuple[str, str, str]]:
     """What the choice rests on: quantity, value, source."""
-    return [(used.what, f"{used.value:.4g}", used.source) for used in choice.estimates.used]
+    return [(used.what, f"{used.value:.4g}", used.provenance) for used in choice.estimates.used]
 
 
 def explanation(choice: Choice) -> str:
     """The whole story of a choice as text."""
     lines = ["statistics", *_table(statistics_rows(choice))]
-    if assumed := sum(used.source == "assumed" for used in choice.estimates.used):
+    if assumed := sum(used.provenance == "assumed" for used in choice.estimates.used):
         lines.append(
             f"  {assumed} of {len(choice.estimates.used)} are assumed; a sample, or entries under 'stats', say more"
         )
@@ -69,8 +69,8 @@ def _units_text(choice: Choice) -> str:
             return "of an ordinary machine; 'anabranch calibrate' measures those of this one"
         case "calibrated":
             return "calibrated on this machine"
-        case source:
-            return source
+        case provenance:
+            return provenance
 
 
 def _budget_text(budget: Budget) -> str:

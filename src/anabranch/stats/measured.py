@@ -82,7 +82,7 @@ def measured(
             for name, parts in found.items()
         },
         groups=_groups(query, plan, step, batches, seconds),
-        source="measured",
+        provenance="measured",
     )
 
 

@@ -1,9 +1,9 @@
-"""What is known of the data: the one interface through which optimizers read rates, selectivities and unit costs.
+"""Statistics: the interface through which optimizers read rates, selectivities and unit costs.
 
-Statistics may be given by hand, sampled from the first rows of the streams, or measured while the query runs; each
-source is a `StatisticsView`, and `Layered` asks several in turn. A view answers None for what it does not know. None is
-never zero: a rate of zero says that no row arrives, None says that nobody has looked. What is finally assumed for an
-unknown is decided in `cost.estimates`, and every number keeps the name of its source so that it can be explained.
+Statistics are given by hand, sampled from the first rows of the streams, or measured while the query runs. Each kind is
+a `StatisticsView`, and `Layered` asks several views in turn. A view answers None for a number that it does not know.
+None is never zero: a rate of zero says that no row arrives, None says that nobody has looked. `cost.estimates` decides
+which number to assume for an unknown one. Every number keeps its provenance, so that it can be explained.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anabranch.entries import LARGEST, Entry, suggestion
 from anabranch.errors import StatisticsError
 from anabranch.plan.join_graph import JoinGraph
 
-Source: TypeAlias = Literal["given", "sampled", "measured", "calibrated", "assumed"]
+Provenance: TypeAlias = Literal["given", "sampled", "measured", "calibrated", "assumed"]
 Numbers: TypeAlias = Mapping[str, float]
 _SECTIONS = {
     "rates": ("rate", 0.0, LARGEST),
@@ -31,18 +31,18 @@ _SECTIONS = {
 
 @dataclass(frozen=True)
 class Known:
-    """A number and where it came from."""
+    """A number and its provenance."""
 
     value: float
-    source: Source
+    provenance: Provenance
 
 
 @dataclass(frozen=True)
 class KnownCosts:
-    """Unit costs by name, and where they come from."""
+    """Unit costs by name, and their provenance."""
 
     costs: Numbers
-    source: Source
+    provenance: Provenance
 
 
 class StatisticsView(Protocol):
@@ -69,7 +69,7 @@ class StatisticsView(Protocol):
         ...
 
     def number_of_groups(self, relations: Iterable[str]) -> Known | None:
-        """How many different rows the merged input of these relations can have at a boundary, however many go in."""
+        """How many different rows the merged input of these relations can have at a boundary."""
         ...
 
     def unit_costs(self) -> KnownCosts | None:
@@ -82,7 +82,7 @@ class FixedStatistics:
     """Statistics as plain numbers: rates and row bytes by stream or relation, pairs by two relations, the rest by text.
 
     >>> FixedStatistics(rates={"orders": 20.0}).rate("o", "orders")
-    Known(value=20.0, source='given')
+    Known(value=20.0, provenance='given')
     """
 
     rates: Numbers = field(default_factory=dict)
@@ -94,7 +94,7 @@ class FixedStatistics:
     """By a relation such as 'a', or by several that are joined before they are merged, in any order."""
     costs: Numbers = field(default_factory=dict)
     """Unit costs by name; `cost.units` knows the names."""
-    source: Source = "given"
+    provenance: Provenance = "given"
 
     def __post_init__(self) -> None:
         for section in _SECTIONS:
@@ -112,19 +112,19 @@ class FixedStatistics:
                 )
 
     @classmethod
-    def from_mapping(cls, entries: Mapping[str, object], *, source: Source = "given") -> FixedStatistics:
+    def from_mapping(cls, entries: Mapping[str, object], *, provenance: Provenance = "given") -> FixedStatistics:
         """Reads a `stats:` block that is given as a mapping."""
-        return cls.read(Entry("stats", entries), source=source)
+        return cls.read(Entry("stats", entries), provenance=provenance)
 
     @classmethod
-    def read(cls, block: Entry, *, source: Source = "given") -> FixedStatistics:
+    def read(cls, block: Entry, *, provenance: Provenance = "given") -> FixedStatistics:
         """Reads a `stats:` block; a StatisticsError names a wrong entry and says what to write."""
         sections = replace(block, error=StatisticsError).mapping(" ".join(_SECTIONS))
         numbers = {
             section: {name: _checked(section, entry) for name, entry in sections[section].named().items()}
             for section in sections
         }
-        return cls(**numbers, source=source)
+        return cls(**numbers, provenance=provenance)
 
     def to_mapping(self) -> dict[str, dict[str, float]]:
         """The rates, filters, selectivities, bytes and groups in the form of a `stats:` block."""
@@ -173,18 +173,18 @@ class FixedStatistics:
         return self._known(self.groups, *(name for name in self.groups if sorted(name.split()) == wanted))
 
     def unit_costs(self) -> KnownCosts | None:
-        return KnownCosts(self.costs, self.source) if self.costs else None
+        return KnownCosts(self.costs, self.provenance) if self.costs else None
 
     def _known(self, entries: Numbers, *names: str) -> Known | None:
         for name in names:
             if name in entries:
-                return Known(float(entries[name]), self.source)
+                return Known(float(entries[name]), self.provenance)
         return None
 
 
 @dataclass(frozen=True)
 class Layered:
-    """Several views as one; the first that knows answers."""
+    """Several views as one; the first view that knows a number answers."""
 
     views: tuple[StatisticsView, ...]
 

@@ -5,8 +5,9 @@ import random
 import pytest
 
 from anabranch.cost.estimates import Estimates, ThetaEstimate, from_edges, from_statistics
-from anabranch.cost.resources import HASHED, ResourceModel
+from anabranch.cost.resources import ResourceModel
 from anabranch.errors import PlanError
+from anabranch.lab.papers.printed_costs import HASHED
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 from tests.unit.optimize.graphs import chain_graph, key, less, random_setting, relation
@@ -19,13 +20,13 @@ def test_given_numbers_arrive_with_their_source() -> None:
     assert list(estimates.windows) == [10, 10]
     assert list(estimates.row_bytes) == [7, 9]
     assert ResourceModel(estimates, HASHED).selectivity(0b01, 0b10) == pytest.approx(0.05)
-    assert {used.source for used in estimates.used} == {"given"}
+    assert {used.provenance for used in estimates.used} == {"given"}
 
 
 def test_unknowns_are_assumed_and_marked() -> None:
     estimates = from_statistics(chain_graph("abc"), FixedStatistics(rates={"a": 10, "b": 30}))
     assert estimates.rates[2] == 20
-    assumed = {used.what for used in estimates.used if used.source == "assumed"}
+    assumed = {used.what for used in estimates.used if used.provenance == "assumed"}
     assert "rate of c" in assumed
     assert "selectivity of a.a1 = b.b1" in assumed
     # A foreign key: a row of the smaller state meets about one row of the larger.

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from anabranch.cost.estimates import Estimates, ThetaEstimate, from_edges
-from anabranch.cost.resources import HASHED, NESTED, ResourceModel, with_default_orders
+from anabranch.cost.resources import ResourceModel, with_default_orders
 from anabranch.cost.units import UnitCosts
 from anabranch.errors import PlanError
+from anabranch.lab.papers.printed_costs import HASHED, NESTED
 from anabranch.plan.text import parse
 from tests.unit.optimize.graphs import chain_graph
 

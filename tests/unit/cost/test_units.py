@@ -12,7 +12,7 @@ from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
 def test_costs_are_read_back_from_their_names() -> None:
     assert UnitCosts.from_names(ENGINE.by_name()) == ENGINE
-    given = FixedStatistics(costs=ENGINE.by_name(), source="calibrated")
+    given = FixedStatistics(costs=ENGINE.by_name(), provenance="calibrated")
     assert unit_costs(given) == (ENGINE, "calibrated")
 
 

@@ -44,7 +44,7 @@ def test_keys_that_repeat_give_their_selectivity_from_a_short_sample() -> None:
     seen = sampled(query, {}, rows)
     known = seen.pair_selectivity("a", "b")
     assert known is not None
-    assert known.source == "sampled"
+    assert known.provenance == "sampled"
     assert known.value == pytest.approx(1 / 40, rel=0.1)
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anabranch.cost.resources import HASHED, ResourceModel
+from anabranch.cost.resources import ResourceModel
 from anabranch.lab import qualified_sets, qualified_sweep, rate_joins, rate_selections
+from anabranch.lab.papers.printed_costs import HASHED
 from anabranch.lab.papers.rate_model import outputs
 from anabranch.lab.registry import Setting
 from anabranch.lab.virtual_clock import SourceRows, poisson_rows, run_query, run_tree, served

@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 
 from anabranch.cost.estimates import ThetaEstimate, from_statistics
-from anabranch.cost.resources import HASHED, NESTED, ResourceModel
+from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import ENGINE, UnitCosts
 from anabranch.errors import PlanError
+from anabranch.lab.papers.printed_costs import HASHED, NESTED
 from anabranch.optimize import jtree_finder
 from anabranch.optimize.jtree_finder import Space, find_jtrees
 from anabranch.optimize.proposals import Budget, Candidate, pareto

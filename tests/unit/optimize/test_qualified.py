@@ -8,9 +8,10 @@ from itertools import pairwise
 import pytest
 
 from anabranch.cost.estimates import from_edges
-from anabranch.cost.resources import HASHED, NESTED, ResourceModel
+from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import UnitCosts
 from anabranch.errors import SpecError
+from anabranch.lab.papers.printed_costs import HASHED, NESTED
 from anabranch.lab.papers.two_layer import two_layer
 from anabranch.optimize.jtree_finder import find_jtrees
 from anabranch.optimize.min_state import min_state

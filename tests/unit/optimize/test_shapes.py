@@ -8,8 +8,9 @@ from itertools import permutations
 import pytest
 
 from anabranch.cost.estimates import Estimates, ThetaEstimate, from_edges, from_statistics
-from anabranch.cost.resources import HASHED, NESTED, ResourceModel
+from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import UnitCosts
+from anabranch.lab.papers.printed_costs import HASHED, NESTED
 from anabranch.optimize.ranking import ranked_orderer
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, mjoin

@@ -48,7 +48,7 @@ def test_rates_and_selectivities_are_found_again(text: str) -> None:
     for name, rate in LOAD.rates.items():
         known = seen.rate(name, name)
         assert known is not None
-        assert known.source == "measured"
+        assert known.provenance == "measured"
         assert known.value == pytest.approx(rate, rel=0.1)
     for (one, other), selectivity in LOAD.selectivities.items():
         known = seen.pair_selectivity(one, other)

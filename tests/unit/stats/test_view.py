@@ -28,7 +28,11 @@ def test_pairs_have_no_order() -> None:
 def test_the_first_view_that_knows_answers() -> None:
     given = FixedStatistics(rates={"a": 1.0})
     measured = FixedStatistics(
-        rates={"a": 2.0, "b": 3.0}, filters={"a": 0.5}, bytes={"b": 8}, selectivities={"a b": 0.1}, source="measured"
+        rates={"a": 2.0, "b": 3.0},
+        filters={"a": 0.5},
+        bytes={"b": 8},
+        selectivities={"a b": 0.1},
+        provenance="measured",
     )
     both = Layered((given, measured))
     assert both.rate("a", "a") == Known(1.0, "given")

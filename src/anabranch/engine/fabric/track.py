@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch.classify import Column, lay_out
+from anabranch.classify import AttributeColumn, lay_out
 from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric import kernels
 from anabranch.engine.fabric.lottery import Lottery
@@ -149,7 +149,7 @@ class Attributes:
         columns = {name: self._base.column(column, rows) for name, column in self._columns.items()}
         return columns | {name: pa.array(self._base.code(code, rows)) for name, code in self._codes.items()}
 
-    def glance(self, numbers: Int64Array) -> dict[str, Column]:
+    def glance(self, numbers: Int64Array) -> dict[str, AttributeColumn]:
         """The same of rows with rising numbers, to be looked at before the next step.
 
         Columns are taken as they stand in the state where nothing is between the rows; a query that shares its states
@@ -157,7 +157,7 @@ class Attributes:
         """
         first, last = int(numbers[0]), int(numbers[-1])
         rows = range(first, last + 1) if last - first + 1 == len(numbers) else numbers
-        found: dict[str, Column] = {name: self._base.code(code, rows) for name, code in self._codes.items()}
+        found: dict[str, AttributeColumn] = {name: self._base.code(code, rows) for name, code in self._codes.items()}
         for name, column in self._columns.items():
             plain = self._base.plain(column, rows)
             found[name] = self._base.column(column, rows) if plain is None else plain

@@ -71,7 +71,7 @@ class Profile:
             self._passed[operator, attribute] += np.bincount(entered, found_any[origins_in], minlength=BUCKETS)
             self._rows_out[operator, attribute] += np.bincount(codes[origins_out], minlength=BUCKETS)
 
-    def learn(self) -> Estimates:
+    def learn(self) -> SelectivityEstimates:
         """The classifier attribute of each operator and its selectivities by bucket; older counts fade afterwards."""
         ratios = _gain_ratios(self._rows_in, self._passed)
         chosen = np.where(ratios.max(axis=1) >= LEAST_GAIN_RATIO, ratios.argmax(axis=1), -1)
@@ -86,10 +86,10 @@ class Profile:
                 by_bucket[operator] = (rows_out + 10 * overall[operator]) / (rows_in + 10)
         for table in (self._rows_in, self._rows_out, self._passed):
             table *= FADING
-        return Estimates(chosen, by_bucket)
+        return SelectivityEstimates(chosen, by_bucket)
 
 
-class Estimates:
+class SelectivityEstimates:
     """Selectivities by class, where a class is a combination of buckets of the attributes that some operator uses."""
 
     def __init__(self, chosen: Int64Array, by_bucket: Doubles) -> None:

@@ -26,7 +26,7 @@ from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
-from anabranch.lab.papers.content_routing import Buckets, Estimates, Profile, make_buckets
+from anabranch.lab.papers.content_routing import Buckets, Profile, SelectivityEstimates, make_buckets
 from anabranch.plan.classifier import is_classifiable
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, RelationRoutes, Route, attributes_of
@@ -89,7 +89,7 @@ class _Router:
         self._batching, self._rng = batching, rng
         self._buckets: list[Buckets] = []
         self._profile = Profile(len(others), max(1, len(self._attributes)))
-        self._estimates: Estimates = self._profile.learn()
+        self._estimates: SelectivityEstimates = self._profile.learn()
         self._best: dict[int, Int64Array] = {}
 
     def take(self, found: Combinations) -> Iterator[Combinations]:

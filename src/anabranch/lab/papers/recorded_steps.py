@@ -26,18 +26,18 @@ Relations: TypeAlias = frozenset[str]
 
 
 @dataclass(frozen=True)
-class Change:
+class CheckChange:
     """Predicates that a state's rows have newly passed since the start, and those that they no longer have."""
 
     applied: frozenset[int] = frozenset()
     undone: frozenset[int] = frozenset()
 
-    def apply(self, predicate: int) -> Change:
+    def apply(self, predicate: int) -> CheckChange:
         if predicate in self.undone:
             return replace(self, undone=self.undone - {predicate})
         return replace(self, applied=self.applied | {predicate})
 
-    def undo(self, predicate: int) -> Change:
+    def undo(self, predicate: int) -> CheckChange:
         if predicate in self.applied:
             return replace(self, applied=self.applied - {predicate})
         return replace(self, undone=self.undone | {predicate})
@@ -51,12 +51,12 @@ class Recording:
     start: PhysicalPlan
     plan: PhysicalPlan
     numbers: Mapping[Relations, int]
-    changes: Mapping[int, Change]
+    changes: Mapping[int, CheckChange]
 
     @classmethod
     def of(cls, plan: PhysicalPlan, graph: JoinGraph) -> Recording:
         numbers = {frozenset(state.relations): number for number, state in enumerate(kept(plan), start=1)}
-        return cls(graph, plan, plan, numbers, {number: Change() for number in numbers.values()})
+        return cls(graph, plan, plan, numbers, {number: CheckChange() for number in numbers.values()})
 
     @property
     def matching(self) -> StateMatching:
@@ -125,7 +125,7 @@ class Recording:
         return replace(
             self._exchanged(node, JoinNode((JoinNode(inner), *others), checks=node.checks)),
             numbers={**self.numbers, inputs: number},
-            changes={**self.changes, number: Change()},
+            changes={**self.changes, number: CheckChange()},
         )
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Recording:
     def _above(self, node: JoinNode) -> Iterator[JoinNode]:
         return (other for other in nodes(self.plan) if node in other.inputs)
 
-    def _noted(self, node: JoinNode, change: Callable[[Change], Change]) -> Recording:
+    def _noted(self, node: JoinNode, change: Callable[[CheckChange], CheckChange]) -> Recording:
         number = self.numbers[frozenset(node.relations)]
         return replace(self, changes={**self.changes, number: change(self.changes[number])})
 
