@@ -1,0 +1,118 @@
+"""The records of a query's history in the form that users read: the keys are a promise."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from anabranch.adapt.decision import Decision
+from anabranch.adapt.gate import Price
+from anabranch.adapt.knowledge import Knowledge
+from anabranch.adapt.records import DecisionMade, MigrationBegan, MigrationEnded, QueryRecord, Refusal, Warned
+from anabranch.cost.resources import Resources
+from anabranch.plan.mesh import parse_mesh
+from anabranch.plan.text import parse
+from anabranch.stats.mesh.learnt import LearntMesh
+
+OLD, NEW = parse("((a b) c)"), parse("(a (b c))")
+DECISION = Decision(
+    batch=4,
+    action="migrate",
+    policy="periodic",
+    trigger="the interval has passed",
+    plan=OLD,
+    cost=Resources(2.0, 100.0, 5.0),
+    proposed=NEW,
+    proposed_cost=Resources(1.0, 90.0, 5.0),
+    origin="optimizer",
+    price=Price("moving-state", 0.5, 10.0, 1.0),
+    reason="saves 1 cores",
+    statistics=Knowledge({"a": 3.0}),
+)
+DECIDED = {
+    "kind": "decision",
+    "batch": 4,
+    "action": "migrate",
+    "policy": "periodic",
+    "trigger": "the interval has passed",
+    "plan": "((a b) c)",
+    "cost": {"cpu": 2.0, "memory": 100.0, "rate": 5.0},
+    "proposed": "(a (b c))",
+    "proposedCost": {"cpu": 1.0, "memory": 90.0, "rate": 5.0},
+    "origin": "optimizer",
+    "strategy": "moving-state",
+    "migrationCost": {"strategy": "moving-state", "cpu": 0.5, "memory": 10.0, "seconds": 1.0},
+    "reason": "saves 1 cores",
+    "statistics": {"rates": {"a": 3.0}, "filters": {}, "selectivities": {}, "groups": {}, "batch": 1.0},
+    "slots": [0, 1],
+}
+BEGAN = MigrationBegan(5, "loop", (0, 1), OLD, NEW, "moving-state", 2, 7, 0.25)
+ENDED = MigrationEnded(6, "user", (1,), NEW, 2)
+MESH = LearntMesh(parse_mesh("mesh(a: b; b: a)"), {}, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("record", "form"),
+    [
+        (DecisionMade(DECISION, (0, 1)), DECIDED),
+        (DecisionMade(DECISION, (0, 1), MESH), {**DECIDED, "mesh": MESH.to_json()}),
+        (
+            BEGAN,
+            {
+                "kind": "migration",
+                "batch": 5,
+                "by": "loop",
+                "slots": [0, 1],
+                "phase": "began",
+                "from": "((a b) c)",
+                "to": "(a (b c))",
+                "strategy": "moving-state",
+                "slotsInPlace": 2,
+                "recomputedRows": 7,
+                "seconds": 0.25,
+            },
+        ),
+        (
+            ENDED,
+            {
+                "kind": "migration",
+                "batch": 6,
+                "by": "user",
+                "slots": [1],
+                "phase": "ended",
+                "plan": "(a (b c))",
+                "batches": 2,
+            },
+        ),
+        (
+            replace(ENDED, given_up="second thoughts"),
+            {
+                "kind": "migration",
+                "batch": 6,
+                "by": "user",
+                "slots": [1],
+                "phase": "given up",
+                "plan": "(a (b c))",
+                "batches": 2,
+                "reason": "second thoughts",
+            },
+        ),
+        (
+            Refusal(3, NEW, "it is changing already"),
+            {"kind": "refused", "batch": 3, "plan": "(a (b c))", "reason": "it is changing already"},
+        ),
+    ],
+    ids=["decision", "on a mesh", "began", "ended", "given up", "refused"],
+)
+def test_a_record_has_the_keys_that_users_read(record: QueryRecord, form: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(record.to_json())) == form
+    # Of queries that run together, each record bears the name of its query.
+    assert replace(record, query="alerts").to_json() == {**form, "query": "alerts"}
+    assert (record.kind, record.batch) == (form["kind"], form["batch"])
+
+
+def test_a_warning_is_about_the_whole_run() -> None:
+    assert Warned(2, "the disk is full").to_json() == {"kind": "warning", "batch": 2, "reason": "the disk is full"}
