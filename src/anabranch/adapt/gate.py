@@ -71,7 +71,7 @@ def scarce(current: Resources, objective: Objective, budget: Budget) -> Resource
 def judge(
     gate: Gate, current: Resources, proposed: Resources, price: Price, objective: Objective, budget: Budget
 ) -> Verdict:
-    """Whether the proposed plan may replace the current one at that price, and why (not)."""
+    """Judges whether the proposed plan may replace the current one at that price, with the reason."""
     if budget.allows(current) and not budget.allows(proposed):
         return Verdict(False, "the proposed plan is over its limits")
     resource = scarce(current, objective, budget)

@@ -204,7 +204,7 @@ class Loop:
         return before.renewed(numbers, seconds / len(recent))
 
     def _is_settled(self) -> bool:
-        """Whether the later batches are like the earlier ones; yes, too, when that has been waited for long enough."""
+        """True when the later batches are like the earlier ones, or when the loop has waited long enough for that."""
         earlier, later = self._recent[: len(self._recent) // 2], self._recent[len(self._recent) // 2 :]
         if not _seconds(earlier) or not _seconds(later) or self._put_off >= self.settings.remember:
             return True

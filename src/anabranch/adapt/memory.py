@@ -1,4 +1,4 @@
-"""What the loops of queries have learnt, as values; `host.memory` keeps them with a checkpoint.
+"""The statistics and plans that loops have learnt, as values; `host.memory` keeps them with a checkpoint.
 
 A memory names its loops: `all` for a loop over all slots, `slot 3` for the loop of one slot.
 """

@@ -21,7 +21,7 @@ from anabranch.plan.mesh import Plan
 from anabranch.stats.mesh.learnt import LearntMesh
 
 AT_ONCE = Price("none", 0.0, 0.0, 0.0)
-"""What it takes to change to a mesh, or to begin with one."""
+"""The price of changing to a mesh, or of beginning with one."""
 
 
 @dataclass(frozen=True)

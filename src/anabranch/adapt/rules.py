@@ -28,7 +28,7 @@ Pricing: TypeAlias = Callable[[JoinGraph, PhysicalPlan, PhysicalPlan, ResourceMo
 
 @dataclass(frozen=True)
 class Criteria:
-    """What plans of a running query are judged by; the first plan was chosen by the same criteria."""
+    """The criteria by which plans of a running query are judged; the first plan was chosen by them too."""
 
     given: StatisticsView = NOTHING_KNOWN
     """Statistics from before the run."""
@@ -64,7 +64,7 @@ class Staging:
 
 @dataclass(frozen=True)
 class ChangeRules:
-    """What may change the plan of one query while it runs; by default only its user may."""
+    """The ways in which the plan of one query may change while it runs; by default only its user changes it."""
 
     adapt: Settings | None = None
     """How the adaptation loop decides; without settings there is no loop."""

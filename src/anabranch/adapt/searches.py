@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-"""What a search finds."""
+"""The type of the result of a search."""
 
 
 class Search(Generic[T]):
@@ -30,7 +30,7 @@ class Search(Generic[T]):
         return self._found.done()
 
     def outcome(self) -> T | None:
-        """What the search found; None when it was cancelled or, after a warning, when it failed. Waits for its end."""
+        """Waits for the result of the search; None when it was cancelled or, after a warning, when it failed."""
         try:
             return self._found.result()
         except CancelledError:

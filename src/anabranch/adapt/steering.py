@@ -102,7 +102,7 @@ class Steering:
 
     @property
     def memory(self) -> Memory:
-        """What the loops of each query have learnt."""
+        """The statistics and plans that the loops of each query have learnt."""
         return Memory({name: steering.memory for name, steering in self.queries.items()})
 
     def recall(self, memory: Memory) -> None:
@@ -215,7 +215,7 @@ class QuerySteering:
 
     @property
     def memory(self) -> QueryMemory:
-        """What the loops have learnt; see `recall`."""
+        """The statistics and plans that the loops have learnt; see `recall`."""
         return {name: loop.memory for name, loop in self._named_loops()}
 
     def recall(self, memory: QueryMemory) -> None:

@@ -14,6 +14,6 @@ SAMPLED = 1_000
 
 
 def take_profiles(engine: QueryEngine) -> list[OperatorProfile]:
-    """What the operators do to the youngest rows of each relation; between two steps."""
+    """Runs the operators on the youngest rows of each relation, between two steps, and measures them."""
     graph, turns = engine.query.graph, engine.turns
     return [profile(graph, name, engine.bases, rows=SAMPLED, turns=turns) for name in graph.names]

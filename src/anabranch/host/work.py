@@ -31,7 +31,7 @@ class Work:
     """The plans to begin with."""
     slots: int = 1
     rules: Mapping[str, ChangeRules] = field(default_factory=dict)
-    """What may change the plan of each query; a query without rules is changed by its user only."""
+    """The change rules of each query; only its user changes the plan of a query without rules."""
     execution: ExecutionModel = DEFAULT_EXECUTION
 
     @property

@@ -56,7 +56,7 @@ class QueryReport:
     statistics: StepStatistics = field(default_factory=StepStatistics)
     change: PlanChange = field(default_factory=PlanChange)
     profiles: tuple[OperatorProfile, ...] | None = None
-    """What the operators do to the youngest rows of each relation; None when the task did not ask for it."""
+    """Measurements of the operators on the youngest rows of each relation; None when the task did not ask for them."""
 
 
 @dataclass(frozen=True)

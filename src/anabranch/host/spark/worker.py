@@ -1,4 +1,4 @@
-"""What Spark's Python workers run: one engine step of the slot whose partition they were given."""
+"""The functions of Spark's Python workers: one engine step of the slot whose partition a worker gets."""
 
 from __future__ import annotations
 
