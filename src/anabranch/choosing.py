@@ -202,9 +202,9 @@ def _mesh_offer(query: Query, wishes: Wishes, choice: Choice, learn: Learn | Non
     def verdict(proposed: Resources) -> Verdict:
         return judge(gate, best, proposed, AT_ONCE, choice.objective, choice.budget)
 
-    thinkable = verdict(replace(single, cpu=model.base.cpu))
-    if is_free and not thinkable.passed:
-        return MeshOffer(f"not learnt: even if its routes cost nothing, it {thinkable.reason}")
+    best_case = verdict(replace(single, cpu=model.base.cpu))
+    if is_free and not best_case.passed:
+        return MeshOffer(f"not learnt: even if its routes cost nothing, it {best_case.reason}")
     learnt = learn({name: model.rows(model.estimates.mask((name,))) for name in graph.names})
     if not learnt.is_mesh:
         return MeshOffer("the sampled rows do best with one route for each relation", learnt=learnt)

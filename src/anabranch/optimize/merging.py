@@ -36,13 +36,13 @@ def merging_variants(
     """For each of the cheapest candidates the best plan with the same joins that merges some of their inputs."""
 
     @cache
-    def is_worth_a_thought(relations: frozenset[str]) -> bool:
+    def may_pay(relations: frozenset[str]) -> bool:
         return _is_known(relations, model, graph, grouping, seen)
 
     variants = []
     for candidate in sorted(found, key=lambda each: (each.cost.cpu, str(each.plan)))[:MOST_VARIED]:
         inputs = {frozenset(child.relations) for node in nodes(candidate.plan) for child in node.inputs}
-        open_inputs = sorted((each for each in inputs if is_worth_a_thought(each)), key=sorted)
+        open_inputs = sorted((each for each in inputs if may_pay(each)), key=sorted)
         best, merged = candidate, frozenset[frozenset[str]]()
         while True:
             plans = [(merged | {each}, _merged(candidate.plan, merged | {each})) for each in open_inputs]
