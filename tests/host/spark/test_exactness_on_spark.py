@@ -47,6 +47,14 @@ STORIES = {
     "one stream": Story("SELECT a.p AS p, a.x + 1 AS x, a.s AS s FROM s0 [NOW] AS a WHERE a.x > 0", slots=2),
     "groups": Story(GROUPS + "a.x = b.x GROUP BY a.s HAVING COUNT(*) > 1", slots=3, disorder={"s1": 3}),
     "groups, merged first": Story(GROUPS + "a.x = b.x GROUP BY a.s", plan="([a] [b])", slots=3, disorder={"s1": 3}),
+    "groups of intervals": Story(
+        "SELECT WINDOW_END() AS at, a.ts - b.ts AS gap, COUNT(*) AS n, MIN(b.ts - a.ts) AS low, MAX(a.ts) AS last, "
+        "MAX(CASE WHEN b.x > 0 THEN a.ts - b.ts END) AS high, MIN(a.x > b.x) AS lower "
+        "FROM s0 [RANGE 9 SECONDS SLIDE 3 SECONDS] AS a, s1 [RANGE 6 SECONDS SLIDE 3 SECONDS] AS b "
+        "WHERE a.y = b.y GROUP BY a.ts - b.ts HAVING MAX(a.ts - b.ts) > -INTERVAL 3 SECONDS",
+        plan="([a] b)",
+        slots=2,
+    ),
     "groups of a chain": Story(
         "SELECT WINDOW_END() AS at, COUNT(*) AS n, MAX(c.p) AS p FROM s0 [RANGE 6 SECONDS SLIDE 2 SECONDS] AS a, "
         "s1 [RANGE 6 SECONDS SLIDE 2 SECONDS] AS b, s2 [RANGE 4 SECONDS SLIDE 2 SECONDS] AS c "

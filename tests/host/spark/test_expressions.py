@@ -200,7 +200,21 @@ def test_literals_have_exactly_their_type(spark: SparkSession) -> None:
         assert [agreed(value, case) for value in column_values(answer)] == [agreed(value, case) for value in wanted]
 
 
-KEY_TYPES = (BOOL, INT, FLOAT, edges.PRICE, edges.WIDE, edges.WHOLE, TEXT, edges.DATE, TIMESTAMP, edges.CLOCK, INTERVAL)
+KEY_TYPES = (
+    BOOL,
+    pa.int8(),
+    INT,
+    pa.float32(),
+    FLOAT,
+    edges.PRICE,
+    edges.WIDE,
+    edges.WHOLE,
+    TEXT,
+    edges.DATE,
+    TIMESTAMP,
+    edges.CLOCK,
+    INTERVAL,
+)
 
 
 @pytest.mark.parametrize("kind", KEY_TYPES, ids=str)
