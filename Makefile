@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SOURCES := src tests benchmarks examples
 PYTEST := $(BIN)/python -m pytest -q
+# Two processes: the tests that share a Spark session in one of them, all others beside it.
+SIDE_BY_SIDE := -n 2 --dist loadgroup
 
 # Local Spark binds to the loopback address, whatever the machine's name resolves to.
 export SPARK_LOCAL_IP ?= 127.0.0.1
@@ -47,11 +49,11 @@ format: setup ## rewrite the sources in the house style
 
 test: setup check ## the checks, then every test that is not slow
 	@echo "== pytest"
-	@$(PYTEST) -m "not slow and not nightly"
+	@$(PYTEST) $(SIDE_BY_SIDE) -m "not slow and not nightly"
 
 test-all: setup check ## the checks, then every test
 	@echo "== pytest, slow ones too"
-	@HYPOTHESIS_PROFILE=nightly $(PYTEST)
+	@HYPOTHESIS_PROFILE=nightly $(PYTEST) $(SIDE_BY_SIDE)
 
 golden: setup ## rewrite the golden files; review the difference before committing
 	@$(PYTEST) tests/golden --regold

@@ -1,4 +1,8 @@
-"""What all tests share: Hypothesis profiles and one Spark session for those that need a JVM."""
+"""What all tests share: Hypothesis profiles, and one Spark session for those that need a JVM.
+
+Run by several processes (`-n 2 --dist loadgroup`, as `make test` does), all tests that need the Spark session are one
+group and run in one process; tests that only start Spark of their own, to kill it, are groups for themselves.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,8 +22,10 @@ if TYPE_CHECKING:
 # Spark's workers start whatever `python3` PATH finds, which has not the packages of this environment.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
-# The default draws the same examples every time, so that a red test is red for everyone, but for what Hypothesis takes
-# from the constants of the modules that happen to be loaded. The nightly one explores.
+NO_CONSTANTS = Constants()
+
+# The default profile draws the same examples every time, so that a red test is red for everyone. The nightly one
+# explores.
 settings.register_profile(
     "default",
     max_examples=60,
@@ -33,7 +41,22 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "default")
+settings.load_profile(PROFILE)
+if PROFILE == "default":
+    # Hypothesis also draws constants of the sources that happen to be loaded, so that other examples are drawn when a
+    # test runs alone, in another process or after an unrelated edit. No setting switches that off.
+    setattr(providers, "_get_local_constants", lambda: NO_CONSTANTS)  # noqa: B010
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that use the Spark session, and keeps them in one process."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+        if item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(autouse=True, scope="session")

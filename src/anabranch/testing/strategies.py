@@ -18,12 +18,14 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from anabranch.catalog import Catalog, StreamDeclaration
-from anabranch.cql import compile_query
+from anabranch.cql import bind
 from anabranch.errors import SpecError
 from anabranch.expr import conjuncts
 from anabranch.plan.join_graph import Theta
+from anabranch.plan.normal_form import normal_form
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes
 from anabranch.plan.selections import guarded_by
+from anabranch.rewrite.pipeline import rewrite
 from anabranch.schema import TIMESTAMP, Schema
 
 SECOND = 1_000_000
@@ -321,7 +323,8 @@ def _checking(plan: PhysicalPlan, node: JoinNode, position: int) -> PhysicalPlan
 @st.composite
 def late_filters(draw: st.DrawFn, drawn: DrawnQuery, given: Arrivals) -> list[str]:
     """Some of the filters of a query, by relation or by text, to be checked by joins."""
-    graph = compile_query(drawn.cql, given.catalog).graph
+    plan = rewrite(bind(drawn.cql, given.catalog))
+    graph = normal_form(drawn.cql, plan).graph
     if len(graph.names) == 1:
         return []
     parts = [(r.name, part) for r in graph.relations if r.filter is not None for part in conjuncts(r.filter)]
@@ -329,7 +332,7 @@ def late_filters(draw: st.DrawFn, drawn: DrawnQuery, given: Arrivals) -> list[st
     for owner, part in parts:
         # One that may keep something from failing is refused.
         with contextlib.suppress(SpecError):
-            compile_query(drawn.cql, given.catalog, late_filters=[str(part)])
+            normal_form(drawn.cql, plan, [str(part)])
             named += [str(part)] if sum(other == owner for other, _ in parts) > 1 else [str(part), owner]
     return draw(st.lists(st.sampled_from(named), max_size=3)) if named else []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import subprocess
 import sys
@@ -31,7 +32,7 @@ Feed = Callable[[str, list[tuple[int, int, int]]], None]
 
 @pytest.fixture
 def feed(tmp_path: Path) -> Feed:
-    """Adds one file of (second, key, payload) rows to a stream's folder."""
+    """Adds one file of (second, key, payload) rows to a stream's folder; to be called while no query runs."""
 
     def add(stream: str, rows: list[tuple[int, int, int]]) -> None:
         folder = tmp_path / stream
@@ -45,7 +46,10 @@ def feed(tmp_path: Path) -> Feed:
                 "p": pa.array([payload for _, _, payload in rows], pa.int64()),
             }
         )
-        parquet.write_table(table, folder / f"{len(list(folder.iterdir())):04d}.parquet")
+        number = len(list(folder.iterdir()))
+        parquet.write_table(table, folder / f"{number:04d}.parquet")
+        # Spark takes files in the order of their times, and those of two files could be the same.
+        os.utime(folder / f"{number:04d}.parquet", (start.timestamp() + number,) * 2)
 
     return add
 
@@ -302,10 +306,10 @@ def test_a_failing_function_ends_the_query_with_a_sink_error(
     feed("s0", [(1, 7, 10)])
     handle = join.writeStream.foreachBatch(refuse).slots(1).start()
     with pytest.raises(errors.SinkError, match="'foreachBatch' failed on batch 0"):
-        handle.awaitTermination(60)
+        handle.awaitTermination(300)
     assert isinstance(handle.exception(), errors.SinkError)
     with pytest.raises(errors.SinkError):
-        session.streams.awaitAnyTermination(60)
+        session.streams.awaitAnyTermination(300)
     session.streams.resetTerminated()
     assert "failed on batch 0" in handle.report()["error"]
 

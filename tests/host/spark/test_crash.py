@@ -22,6 +22,8 @@ from tests.host.spark.crash_driver import IN_WORKER, MOMENTS, PHASES
 from tests.host.spark.stories import Story, cut, feed, register, run, written
 
 pytestmark = pytest.mark.spark
+# Drivers that are killed are processes of their own, so they need not wait for the other tests on Spark.
+own_driver = pytest.mark.xdist_group("drivers of their own")
 
 BATCHES = 4
 JOIN = Story(
@@ -76,6 +78,7 @@ def check_recovery(
     assert not describe_difference(story.expected(tables), written(folder))
 
 
+@own_driver
 @pytest.mark.parametrize(
     ("story", "moment", "batch", "plan", "slots"),
     [
@@ -91,6 +94,7 @@ def test_a_killed_driver_loses_and_repeats_nothing(
     check_recovery(spark, tmp_path, story, [(moment, batch)], plan, slots)
 
 
+@own_driver
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ALL)
 @pytest.mark.parametrize(
@@ -102,6 +106,7 @@ def test_a_driver_may_be_killed_at_any_moment(
     check_recovery(spark, tmp_path, story, [(moment, 2)], plan, slots)
 
 
+@own_driver
 @pytest.mark.slow
 def test_a_driver_may_be_killed_again_and_again(spark: SparkSession, tmp_path: Path) -> None:
     crashes = [("begin", 0), ("when all files are published", 0), ("before the manifest is renamed", 0)]

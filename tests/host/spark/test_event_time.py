@@ -26,6 +26,13 @@ COUNT = (
 )
 
 
+@pytest.fixture
+def an_hour_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that is an hour further whenever it is looked at, so that no test waits for silence, or for its end."""
+    hours = itertools.count()
+    monkeypatch.setattr(runner, "_now", lambda: next(hours) * 3600 * SECOND)
+
+
 def adaptive(handle: QueryHandle, key: str) -> list[Any]:
     """What every batch of the run says under a key."""
     return [progress["adaptive"][key] for progress in handle.recentProgress if progress["adaptive"] is not None]
@@ -74,12 +81,13 @@ def test_a_stream_read_twice_counts_its_rows_once(spark: SparkSession, tmp_path:
     assert adaptive(handle, "lateRows") == [{"s0": 0}, {"s0": 1}]
 
 
+@pytest.mark.usefixtures("an_hour_a_look")
 @pytest.mark.parametrize(
     ("timeouts", "idle", "answer"),
     [
-        ({"s1": "1 millisecond"}, [[], ["s1"]], [(START + 10 * SECOND, 1)]),
-        ({"s0": "1 millisecond"}, [[], []], []),
-        ({"s0": "1 millisecond", "s1": "none"}, [[], []], []),
+        ({"s1": "1 minute"}, [[], ["s1"]], [(START + 10 * SECOND, 1)]),
+        ({"s0": "1 minute", "s1": "1000 days"}, [[], []], []),
+        ({"s0": "1 minute", "s1": "none"}, [[], []], []),
     ],
     ids=["of the silent stream", "of another stream", "switched off"],
 )
@@ -99,12 +107,13 @@ def test_an_idle_stream_does_not_stall_a_grouped_query(
     assert written(tmp_path) == Counter(answer or [(START + 10 * SECOND, 2)])
 
 
+@pytest.mark.usefixtures("an_hour_a_look")
 def test_a_stream_that_brings_only_late_rows_is_not_silent(spark: SparkSession, tmp_path: Path) -> None:
     # Only the rows that were admitted counted, so s1 stayed idle at its row of 50, s0 raised its floor from 100 to 200,
     # and the row of 150 was late; in process, and in grouped queries, it was not.
     feed(tmp_path, {"s0": table([(1, 1, 1)]), "s1": table([(2, 1, 100)])})
     feed(tmp_path, {"s0": table([(100, 1, 2)])})
-    query = register(spark, Story(PAIR), tmp_path, s1="1 millisecond").sql(PAIR)
+    query = register(spark, Story(PAIR), tmp_path, s1="1 minute").sql(PAIR)
     assert adaptive(run(query, tmp_path), "idleStreams") == [[], ["s1"]]
     feed(tmp_path, {"s0": table([(200, 1, 3)]), "s1": table([(50, 1, 101)])})
     feed(tmp_path, {"s1": table([(150, 1, 102), (200, 1, 103)])})
@@ -113,13 +122,10 @@ def test_a_stream_that_brings_only_late_rows_is_not_silent(spark: SparkSession, 
     assert adaptive(handle, "lateRows") == [{"s0": 0, "s1": 1}, {"s0": 0, "s1": 0}]
 
 
-def test_the_time_that_a_batch_takes_is_no_silence(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("an_hour_a_look")
+def test_the_time_that_a_batch_takes_is_no_silence(spark: SparkSession, tmp_path: Path) -> None:
     # What s1 brings while the first batch runs comes with the second. Its silence was taken after the batch, and from
     # before Spark had started, so that on a slow machine it was idle, and its rows late, before it was asked again.
-    hours = itertools.count()
-    monkeypatch.setattr(runner, "_now", lambda: next(hours) * 3600 * SECOND)
     feed(tmp_path, {"s0": table([(100, 1, 1)])})
     query = register(spark, Story(PAIR), tmp_path).sql(PAIR)
     assert adaptive(run(query, tmp_path), "idleStreams") == [[]]

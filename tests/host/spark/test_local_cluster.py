@@ -25,6 +25,7 @@ BATCHES = 6
 
 
 @pytest.mark.spark
+@pytest.mark.xdist_group("drivers of their own")
 @pytest.mark.slow
 def test_the_answer_is_exact_on_two_executors(tmp_path: Path) -> None:
     tables = STORY.tables()

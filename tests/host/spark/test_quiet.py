@@ -75,6 +75,7 @@ def test_the_environment_asks_for_the_log(monkeypatch: pytest.MonkeyPatch, value
 
 
 @pytest.mark.spark
+@pytest.mark.xdist_group("drivers of their own")
 def test_a_run_from_the_shell_shows_its_own_lines_only(tmp_path: Path) -> None:
     document = yaml.safe_load(EXAMPLE.read_text())
     for stream in document["streams"].values():

@@ -107,6 +107,7 @@ together.trigger(availableNow=True).slots(2).start().awaitTermination()
 """
 
 
+@pytest.mark.xdist_group("drivers of their own")
 @pytest.mark.slow
 def test_queries_together_survive_a_killed_driver(spark: SparkSession, tmp_path: Path) -> None:
     """The driver dies in the sink of one query, when the files of others may be there already."""
