@@ -20,7 +20,7 @@ from anabranch.host.local import LocalHost
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.testing.comparisons import Comparison, bands, keys
-from anabranch.testing.duckdb_sql import duckdb_answer
+from anabranch.testing.duckdb_sql import duckdb_answer, select
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import (
     Arrivals,
@@ -110,7 +110,4 @@ def _host(data: st.DataObject, drawn: DrawnQuery, query: Query, checkpoint: str 
 
 
 def _duckdb(drawn: DrawnQuery, rows: Arrivals) -> Answer:
-    with duckdb.connect() as connection:
-        for name, table in rows.tables.items():
-            connection.register(name, table)
-        return rows_as_multiset(connection.sql(drawn.duckdb).to_arrow_table())
+    return rows_as_multiset(select(drawn.duckdb, rows.tables))

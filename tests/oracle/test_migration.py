@@ -11,7 +11,6 @@ import json
 import tempfile
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from anabranch.engine.state.arena import Arena, MappedArena
 from anabranch.errors import MigrationError
 from anabranch.host.local import LocalHost
 from anabranch.plan.difference import STRATEGIES
+from anabranch.testing.duckdb_sql import select
 from anabranch.testing.hosts import engines_of
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import (
@@ -43,10 +43,7 @@ def test_a_migrated_join_gives_the_batch_answer(data: st.DataObject, relations: 
     rows = data.draw(arrivals(streams, most_rows=14 if relations < 4 else 9), "rows")
     drawn = data.draw(join_queries(streams, relations), "query")
     answer = _run(data, drawn, rows)
-    with duckdb.connect() as connection:
-        for name, table in rows.tables.items():
-            connection.register(name, table)
-        expected = rows_as_multiset(connection.sql(drawn.duckdb).to_arrow_table())
+    expected = rows_as_multiset(select(drawn.duckdb, rows.tables))
     assert not describe_difference(expected, answer)
 
 

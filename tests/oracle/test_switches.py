@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 
-import duckdb
 import pyarrow as pa
 from hypothesis import event, given
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from anabranch.host.local import LocalHost
 from anabranch.plan.difference import STRATEGIES
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
+from anabranch.testing.duckdb_sql import select
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import (
     Arrivals,
@@ -39,10 +39,7 @@ HOW = st.sampled_from(["auto", "moving-state", "parallel-track", "parallel-track
 def test_a_join_with_a_schedule_of_switches_gives_the_batch_answer(data: st.DataObject, relations: int) -> None:
     rows = data.draw(arrivals(relations, most_rows=12 if relations < 4 else 8), "rows")
     drawn = data.draw(join_queries(relations, relations), "query")
-    with duckdb.connect() as connection:
-        for name, table in rows.tables.items():
-            connection.register(name, table)
-        expected = rows_as_multiset(connection.sql(drawn.duckdb).to_arrow_table())
+    expected = rows_as_multiset(select(drawn.duckdb, rows.tables))
     assert not describe_difference(expected, _run(data, drawn, rows))
 
 
