@@ -113,7 +113,7 @@ def test_a_stream_that_brings_only_late_rows_is_not_silent(spark: SparkSession, 
     # and the row of 150 was late; in process, and in grouped queries, it was not.
     feed(tmp_path, {"s0": table([(1, 1, 1)]), "s1": table([(2, 1, 100)])})
     feed(tmp_path, {"s0": table([(100, 1, 2)])})
-    query = register(spark, Story(PAIR), tmp_path, s1="1 minute").sql(PAIR)
+    query = register(spark, Story(PAIR), tmp_path, s0="none", s1="1 minute").sql(PAIR)
     assert adaptive(run(query, tmp_path), "idleStreams") == [[], ["s1"]]
     feed(tmp_path, {"s0": table([(200, 1, 3)]), "s1": table([(50, 1, 101)])})
     feed(tmp_path, {"s1": table([(150, 1, 102), (200, 1, 103)])})
