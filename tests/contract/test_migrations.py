@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.host.local import LocalHost
-from anabranch.plan.difference import STRATEGIES, Strategy
+from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
@@ -20,10 +20,10 @@ from anabranch.testing.migrations import (
 WORKLOADS = {workload.name: workload for workload in workloads()}
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", strategy_names())
 @pytest.mark.parametrize("name", WORKLOADS)
 @pytest.mark.parametrize("check", MIGRATION_CHECKS, ids=lambda check: check.__name__)
-def test_strategy(check: MigrationCheck, name: str, strategy: Strategy) -> None:
+def test_strategy(check: MigrationCheck, name: str, strategy: str) -> None:
     def make(query: Query, plan: PhysicalPlan) -> LocalHost:
         return LocalHost(query, plan, slots=1 if name == "groups" else 2)
 

@@ -22,7 +22,7 @@ from anabranch.engine.operators import group_by
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import ForeignCheckpoint, SpecError
 from anabranch.host.local import LocalHost
-from anabranch.plan.difference import Strategy
+from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel, execution_model, rows_wait
 from anabranch.plan.physical import Leaf
 from anabranch.plan.query import Query
@@ -30,7 +30,7 @@ from anabranch.testing.hosts import engines_of
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
 
-STRATEGIES: tuple[Strategy, ...] = ("moving-state", "parallel-track")
+STRATEGIES = ("moving-state", "parallel-track")
 
 
 @given(data=st.data(), relations=st.integers(1, 4), execution=st.sampled_from(EXECUTION_MODELS))
@@ -102,7 +102,8 @@ def _run(
                 host = LocalHost(query, data.draw(some_plan, "plan"), checkpoint=checkpoint, execution=execution)
             engine = engines_of(host)[0]
             if not engine.is_migrating and data.draw(st.booleans(), "switch"):
-                engine.migrate(data.draw(some_plan, "new plan"), data.draw(st.sampled_from(STRATEGIES), "strategy"))
+                strategy = strategy_named(data.draw(st.sampled_from(STRATEGIES), "strategy"))
+                engine.migrate(data.draw(some_plan, "new plan"), strategy)
             if data.draw(st.booleans(), "found again"):
                 host._engines[0] = _found_again(engine, Path(folder) / f"hot{number}")
             results.append(host.step(batch))

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.engine.engine import Engine
-from anabranch.engine.fabric import track
+from anabranch.engine.fabric import sorting
 from anabranch.host.local import LocalHost
 from anabranch.lab.papers.eddy import EddyTrack
+from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.testing.hosts import engines_of
@@ -22,7 +23,7 @@ from anabranch.testing.strategies import arrivals, batch_cuts, grouped_queries, 
 
 @pytest.fixture(autouse=True)
 def _rusters_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(track, "SMALLEST_RUSTER", 1)
+    monkeypatch.setattr(sorting, "SMALLEST_RUSTER", 1)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -60,7 +61,7 @@ def test_swapping_meshes_and_plans_at_any_batch_changes_nothing(data: st.DataObj
     for batch in data.draw(batch_cuts(rows), "batches"):
         if data.draw(st.booleans(), "swap"):
             (engine,) = engines_of(host)
-            engine.migrate(data.draw(_any_plan(query), "plan"), "moving-state")
+            engine.migrate(data.draw(_any_plan(query), "plan"), strategy_named("moving-state"))
         results.append(host.step(batch))
     assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))
 
@@ -80,4 +81,4 @@ def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
 
 
 def _put_eddy(engine: Engine, batching: int | None) -> None:
-    engine.only.track = EddyTrack(engine.only.query.graph, engine.bases, engine.meter, batching=batching)  # type: ignore[assignment]
+    engine.only.track = EddyTrack(engine.only.ground, batching=batching)

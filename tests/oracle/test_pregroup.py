@@ -20,6 +20,7 @@ from anabranch.engine.engine import Engine
 from anabranch.engine.operators import pregroup
 from anabranch.engine.state.arena import Arena, MappedArena
 from anabranch.host.local import LocalHost
+from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.physical import PhysicalPlan, pre_groups
 from anabranch.plan.query import Query
 from anabranch.testing.hosts import engines_of
@@ -95,7 +96,8 @@ def _change(data: st.DataObject, engine: Engine, plan: PhysicalPlan) -> None:
         engine.abort_migration()
         event("aborted")
     if not engine.is_migrating and data.draw(st.integers(0, 2), "switch"):
-        engine.migrate(plan, data.draw(st.sampled_from(["moving-state", "parallel-track"]), "strategy"))
+        strategy = data.draw(st.sampled_from(["moving-state", "parallel-track"]), "strategy")
+        engine.migrate(plan, strategy_named(strategy))
         assert engine.only.plan == plan
         event("under way" if engine.is_migrating else "moved")
 

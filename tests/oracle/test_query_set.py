@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, event, given, reject, settings
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
-from anabranch.engine.fabric import track
+from anabranch.engine.fabric import sorting
 from anabranch.errors import BundleError, MigrationError
 from anabranch.host.local import LocalHost
 from anabranch.host.results import ResultLayout
@@ -25,7 +25,7 @@ from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, join_qu
 
 @pytest.fixture(autouse=True)
 def _rusters_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(track, "SMALLEST_RUSTER", 1)
+    monkeypatch.setattr(sorting, "SMALLEST_RUSTER", 1)
 
 
 @settings(max_examples=2 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -16,7 +16,7 @@ from anabranch.adapt.rules import ChangeRules, Switch
 from anabranch.cql import compile_query
 from anabranch.errors import MigrationError
 from anabranch.host.local import LocalHost
-from anabranch.plan.difference import STRATEGIES
+from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
 from anabranch.testing.duckdb_sql import select
@@ -32,7 +32,7 @@ from anabranch.testing.strategies import (
     plans,
 )
 
-HOW = st.sampled_from(["auto", "moving-state", "parallel-track", "parallel-track", *STRATEGIES])
+HOW = st.sampled_from(["auto", "moving-state", "parallel-track", "parallel-track", *strategy_names()])
 
 
 @given(data=st.data(), relations=st.integers(2, 5))

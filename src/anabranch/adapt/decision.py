@@ -6,10 +6,9 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-from anabranch.adapt.gate import Price
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.cost.resources import Resources
-from anabranch.plan.difference import Strategy
+from anabranch.migrate.strategies.strategy import Price
 from anabranch.plan.mesh import Plan
 
 Action: TypeAlias = Literal["migrate", "keep"]
@@ -39,7 +38,7 @@ class Decision:
     statistics: Knowledge
 
     @property
-    def strategy(self) -> Strategy | None:
+    def strategy(self) -> str | None:
         return None if self.price is None else self.price.strategy
 
     def to_json(self) -> dict[str, Any]:

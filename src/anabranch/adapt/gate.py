@@ -15,9 +15,9 @@ from typing import Literal, TypeAlias
 
 from anabranch.adapt.policy import TEN_BATCHES, Interval
 from anabranch.cost.resources import Resources
+from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.hints import Objective
 from anabranch.optimize.proposals import Budget
-from anabranch.plan.difference import Strategy
 
 Resource: TypeAlias = Literal["cpu", "memory"]
 
@@ -36,19 +36,6 @@ class Gate:
     """Seconds of event time within which a migration must have paid for itself."""
     cool_down: Interval = TEN_BATCHES
     """After a migration nothing is decided for so long."""
-
-
-@dataclass(frozen=True)
-class Price:
-    """The cost of one way of migrating, beyond that of running the query."""
-
-    strategy: Strategy
-    cpu: float
-    """Seconds of one core in all."""
-    memory: float
-    """Bytes held beside the states while it lasts."""
-    seconds: float
-    """Event time from its beginning to its end."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from anabranch.adapt.decision import Decision
-from anabranch.plan.difference import Strategy
 from anabranch.plan.mesh import Plan
 from anabranch.stats.mesh.learnt import LearntMesh
 
@@ -49,7 +48,7 @@ class MigrationBegan:
     slots: tuple[int, ...]
     old: Plan
     new: Plan
-    strategy: Strategy
+    strategy: str
     slots_in_place: int
     """Slots that migrated in place; the others were rebuilt with the new plan."""
     recomputed_rows: int

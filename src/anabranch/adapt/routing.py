@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from anabranch.adapt.decision import Decision
-from anabranch.adapt.gate import Price, Verdict, judge
+from anabranch.adapt.gate import Verdict, judge
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import Resources
 from anabranch.cost.units import unit_costs
+from anabranch.migrate.strategies.strategy import Price
 from anabranch.plan.mesh import Plan
 from anabranch.stats.mesh.learnt import LearntMesh
 

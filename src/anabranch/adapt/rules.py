@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from anabranch.adapt.gate import Price
-from anabranch.adapt.pricing import prices
 from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import ResourceModel
+from anabranch.migrate.strategies.pricing import prices
+from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.hints import Hints, Objective
 from anabranch.optimize.proposals import Budget
 from anabranch.plan.join_graph import JoinGraph

@@ -19,6 +19,7 @@ from anabranch.adapt.policy import (
     Trend,
 )
 from anabranch.entries import Entry, optional
+from anabranch.migrate.strategies.registry import strategy_names
 
 Scope: TypeAlias = Literal["query", "slot"]
 _OF_MEMORY = "memory share batches growth"
@@ -30,7 +31,6 @@ POLICIES = {
 }
 """The policies, and the entries that each takes."""
 _OF_EVERY_POLICY = "policy gate strategy freeze scope remember"
-STRATEGIES = ("auto", "moving-state", "parallel-track")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Settings:
         return cls(
             policy=_policy(policy, entries),
             gate=optional(entries, "gate", _gate, Gate()),
-            strategy=optional(entries, "strategy", lambda entry: entry.choice(STRATEGIES), "auto"),
+            strategy=optional(entries, "strategy", lambda entry: entry.choice(_strategies()), "auto"),
             freeze=optional(entries, "freeze", Entry.flag, False),
             scope="slot" if scope == "slot" else "query",
             remember=optional(entries, "remember", _batches, 8),
@@ -119,3 +119,8 @@ def _batches(entry: Entry) -> int:
 
 def _share(entry: Entry) -> float:
     return entry.number(high=1.0, above=0.0, hint="write a share above 0 and up to 1")
+
+
+def _strategies() -> tuple[str, ...]:
+    """The strategies that a decision may be bound to; 'none' cannot serve every change."""
+    return ("auto", *(name for name in strategy_names() if name != "none"))

@@ -26,8 +26,8 @@ from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
 from anabranch.errors import BundleError, MigrationError
 from anabranch.migrate.machine import Instruction, Run
+from anabranch.migrate.strategies.registry import check_migration, strategy_names
 from anabranch.optimize.problem import resource_model
-from anabranch.plan.difference import STRATEGIES, Strategy, check_migration
 from anabranch.plan.mesh import Mesh, Plan, check_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import mjoin
@@ -283,9 +283,9 @@ class QuerySteering:
         for switch in switches:
             check_plan(switch.plan, self._query.graph, self._query.grouping)
             self._require_slots(switch.slots)
-            if switch.strategy not in ("auto", *STRATEGIES):
+            if switch.strategy not in ("auto", *strategy_names()):
                 raise MigrationError(
-                    f"no migration strategy '{switch.strategy}'", hint=f"one of auto, {', '.join(STRATEGIES)}"
+                    f"no migration strategy '{switch.strategy}'", hint=f"one of auto, {', '.join(strategy_names())}"
                 )
             if switch.at_batch < 0:
                 raise MigrationError(f"there is no batch {switch.at_batch} to switch at", hint="batches begin with 0")
@@ -401,7 +401,7 @@ class QuerySteering:
             for slot in (self._slots if slots is None else slots)
         }
 
-    def _strategy(self, old: Plan, new: Plan, wished: str) -> Strategy:
+    def _strategy(self, old: Plan, new: Plan, wished: str) -> str:
         graph = self._query.graph
         if isinstance(new, Mesh):
             # A mesh keeps no state but the base rows, so there is nothing to move and nothing to wait for.
@@ -410,7 +410,7 @@ class QuerySteering:
             old = mjoin(graph.names)
         if wished != "auto":
             check_migration(old, new, graph, wished, self._query.grouping)
-            return next(known for known in STRATEGIES if known == wished)
+            return wished
         known = self._loops[0][1].view if self._loops else self._criteria.given
         model = resource_model(graph, known, grouping=self._query.grouping)
         return self._criteria.pricing(graph, old, new, model)[0].strategy

@@ -26,13 +26,13 @@ from anabranch.engine.execution import Entrance, in_order
 from anabranch.engine.expiry import expiry
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
+from anabranch.engine.migration import MigrationStrategy
 from anabranch.engine.ownership import Ownership
 from anabranch.engine.query_engine import QueryEngine
 from anabranch.engine.slices import floors_after, in_time_order, slices
 from anabranch.engine.state.arena import Arena, PartOfArena, ProcessArena
 from anabranch.engine.state.base import BaseState
 from anabranch.errors import InvariantBroken
-from anabranch.plan.difference import Strategy
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, rows_wait
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
@@ -224,7 +224,7 @@ class Engine:
 
     # --- migration ----------------------------------------------------------------------------------------------------
 
-    def migrate(self, plan: Plan, strategy: Strategy, query: str = ALONE) -> Migrated:
+    def migrate(self, plan: Plan, strategy: MigrationStrategy, query: str = ALONE) -> Migrated:
         """Changes the plan of a query between two steps: at once or, on parallel tracks, while steps go on.
 
         The engine refuses what cannot be done; then, and after a failure on the way, the old plan is at work.

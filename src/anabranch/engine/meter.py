@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
 from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
+
+Size: TypeAlias = tuple[int, int]
+"""Rows and bytes of a state."""
 
 
 class Meter:
@@ -58,7 +62,7 @@ class Meter:
         totals[0] += rows
         totals[1] += results
 
-    def finish(self, sizes: dict[str, tuple[int, int]]) -> StepStatistics:
+    def finish(self, sizes: Mapping[str, Size]) -> StepStatistics:
         """The statistics of the step, given rows and bytes of each state as they are now."""
         statistics = StepStatistics(
             rows_in=dict(self.rows_in),

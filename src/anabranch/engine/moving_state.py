@@ -24,7 +24,7 @@ from anabranch.engine.batch import Combinations, concatenated
 from anabranch.engine.compile import JoinProgram
 from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import WindowJoin, keep, passing
-from anabranch.engine.track import PlanTrack, least_outside
+from anabranch.engine.tracks.plan import PlanTrack, least_outside
 from anabranch.plan.difference import FilteredState, StateMatching
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, kept
 

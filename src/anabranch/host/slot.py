@@ -24,7 +24,6 @@ from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.engine import Engine
 from anabranch.engine.expiry import expiry
 from anabranch.engine.ownership import needed_in, owner_test
-from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.engine.query_engine import QueryEngine
 from anabranch.engine.state.arena import Arena
 from anabranch.errors import HostError, MigrationError
@@ -32,6 +31,7 @@ from anabranch.host.profiles import take_profiles
 from anabranch.host.results import ResultLayout
 from anabranch.host.store import RowFile, Store, rows_name
 from anabranch.host.wire import wire_layout
+from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import Plans, QuerySet
@@ -109,12 +109,7 @@ def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> Engine
 
 def can_reach(engine: Engine, task: SlotTask, slot: int) -> bool:
     """True when each query has the task's plan, or can change to it without being rebuilt."""
-    return all(_can_reach(engine.engines[name], wanted) for name, wanted in task.of_slot(slot).items())
-
-
-def _can_reach(engine: QueryEngine, wanted: SlotPlan) -> bool:
-    track = engine.track
-    return engine.plan == wanted.plan or not isinstance(track, ParallelTrack) or track.leaving == wanted.plan
+    return all(engine.engines[name].can_reach(wanted.plan) for name, wanted in task.of_slot(slot).items())
 
 
 def bring_to(engine: Engine, task: SlotTask, slot: int) -> dict[str, PlanChange]:
@@ -133,7 +128,7 @@ def _bring_to(engine: Engine, query: str, wanted: SlotPlan) -> PlanChange:
     if mine.plan == wanted.plan:
         return PlanChange()
     try:
-        return PlanChange(engine.migrate(wanted.plan, wanted.strategy, query))
+        return PlanChange(engine.migrate(wanted.plan, strategy_named(wanted.strategy), query))
     except MigrationError as error:
         return PlanChange(refused=error.message)
 

@@ -37,6 +37,7 @@ from anabranch.lab.mesh_streams import (
     with_eddy,
 )
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
+from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query import Query
@@ -229,7 +230,7 @@ def measure_drift(setting: Setting) -> Turned:
             searches.append(number)
             mesh = learn(adapted.engine, rng, current).mesh
             started = perf_counter()
-            adapted.engine.migrate(mesh, "none")
+            adapted.engine.migrate(mesh, strategy_named("none"))
             changing.append(perf_counter() - started)
     return Turned(filling, turn_at, speed, searches, changing)
 

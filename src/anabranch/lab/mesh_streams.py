@@ -211,5 +211,5 @@ def with_eddy(query: Query, batching: int | None, seed: int) -> Competitor:
     """An eddy; it learns from its first row on."""
     competitor = Competitor(query)
     only = competitor.engine.only
-    only.track = EddyTrack(query.graph, only.bases, only.meter, batching=batching, seed=seed)  # type: ignore[assignment]
+    only.track = EddyTrack(only.ground, batching=batching, seed=seed)
     return competitor

@@ -22,7 +22,7 @@ from anabranch.engine.engine import Engine
 from anabranch.expr import columns as columns_of
 from anabranch.lab.papers.migration_costs import Streams
 from anabranch.lab.virtual_clock import Floats, SourceRows, poisson_rows
-from anabranch.plan.difference import Strategy
+from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.physical import nodes
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
@@ -98,10 +98,10 @@ class Feed:
         results = sum(batch.num_rows for _, batch in self.engine.step(batches, floors))
         return results, self.engine.statistics().total
 
-    def change(self, plan: str, strategy: Strategy) -> Changed:
+    def change(self, plan: str, strategy: str) -> Changed:
         """Changes the plan before the next slice."""
         started = thread_time()
-        recomputed = self.engine.migrate(parse(plan), strategy).recomputed
+        recomputed = self.engine.migrate(parse(plan), strategy_named(strategy)).recomputed
         seconds = thread_time() - started
         sizes = {name: base.ring.live for name, base in self.engine.bases.items()} | dict(recomputed)
         pairs = 0

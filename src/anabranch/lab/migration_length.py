@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from matplotlib.figure import Figure
 
-from anabranch.engine.parallel_track import ParallelTrack
+from anabranch.engine.tracks.parallel import ParallelTrack
 from anabranch.lab.migration_common import COMPARE, INSERT, NEW, OLD, Configuration, Feed, slope, steps
 from anabranch.lab.papers.migration_costs import moving_state_length, parallel_track_length
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict

@@ -16,16 +16,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from anabranch.engine.engine import Engine
-from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.lab.migration_common import COMPARE, INSERT, NEW, OLD, Configuration, Feed, charged, steps
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
-from anabranch.plan.difference import Strategy
 
 CONFIGURATIONS = {
     "low": Configuration(1000.0, dict.fromkeys("abcd", 100.0), (0.1, 0.02, 0.02)),
     "high": Configuration(2000.0, dict.fromkeys("abcd", 50.0), (0.2, 0.05, 0.05)),
 }
-CASES: Mapping[str, tuple[str, Strategy | None]] = {
+CASES: Mapping[str, tuple[str, str | None]] = {
     "moving state": (str(OLD), "moving-state"),
     "parallel track": (str(OLD), "parallel-track"),
     "old only": (str(OLD), None),
@@ -128,8 +126,7 @@ def follow(configuration: Configuration, case: str, seconds: float, seed: int) -
 def _intermediate(engine: Engine) -> int:
     """Rows in the states of inner joins, those of a plan that is being left included."""
     track = engine.only.track
-    retiring = track.retiring.values() if isinstance(track, ParallelTrack) else ()
-    return sum(state.ring.live for state in (*track.intermediates.values(), *retiring))
+    return sum(state.ring.live for state in track.held)
 
 
 def _mean_rows(course: Course, start: float, stop: float) -> float:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from anabranch.errors import InvariantBroken
-from anabranch.plan.difference import Strategy
 from anabranch.plan.mesh import Plan
 
 
@@ -80,7 +79,7 @@ class Run:
 
     slot: int
     plan: Plan
-    strategy: Strategy
+    strategy: str
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ Instruction: TypeAlias = Run | Completed | GivenUp
 class Migration:
     """One migration of some slots of a query; `story` has its events so far, for people and for errors."""
 
-    def __init__(self, old: Plan, itinerary: tuple[Plan, ...], strategy: Strategy, slots: Iterable[int]) -> None:
+    def __init__(self, old: Plan, itinerary: tuple[Plan, ...], strategy: str, slots: Iterable[int]) -> None:
         self.plans = (old, *itinerary)
         self.strategy = strategy
         self.story: list[str] = []
@@ -170,7 +169,7 @@ class Migration:
 
     def _send(self, slot: int, to: int) -> Run:
         self._targets[slot] = to
-        strategy: Strategy = self.strategy if to else "moving-state"
+        strategy: str = self.strategy if to else "moving-state"
         self._note(f"slot {slot} is to run {self.plans[to]} by {strategy}")
         return Run(slot, self.plans[to], strategy)
 

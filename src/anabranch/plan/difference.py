@@ -1,4 +1,4 @@
-"""What changes when one plan of a query takes over from another: its states, its boxes, the strategies for it.
+"""The difference between two plans of a query: which states they share, and the boxes in which they differ.
 
 Every inner join of a plan keeps its results as a state. The state of a set of relations holds the valid combinations of
 their rows that pass the predicates checked so far, whatever the shape of the joins below. So a state is known by its
@@ -25,11 +25,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import TypeAlias
 
-from anabranch.errors import MigrationError
-from anabranch.plan.check import validate
-from anabranch.plan.join_graph import JoinGraph, Theta, position_of, selection_name
+from anabranch.plan.join_graph import Theta, position_of, selection_name
 from anabranch.plan.physical import (
     JoinNode,
     Leaf,
@@ -42,11 +40,8 @@ from anabranch.plan.physical import (
     shape,
     subplans,
 )
-from anabranch.plan.query import Grouping
 from anabranch.plan.selections import put_off, still_unchecked
 
-Strategy: TypeAlias = Literal["none", "pause-drain-resume", "moving-state", "parallel-track"]
-STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 Content: TypeAlias = frozenset[str]
 """What a state or a box is known by; without merged inputs, simply its relations."""
 
@@ -133,51 +128,6 @@ def boxes(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) ->
         inputs = tuple(part for child in _inputs(other) for part in _highest(child, in_new, common))
         found.append(Box(output, inputs, _between(one, inputs), _between(other, inputs)))
     return tuple(found)
-
-
-def check_migration(
-    old: PhysicalPlan, new: PhysicalPlan, graph: JoinGraph, strategy: str, grouping: Grouping | None = None
-) -> None:
-    """Refuses a change that the strategy cannot serve, or a plan of another query."""
-    validate(new, graph, grouping)
-    check_strategy(old, new, graph, strategy)
-
-
-def check_strategy(old: PhysicalPlan, new: PhysicalPlan, graph: JoinGraph, strategy: str) -> None:
-    """Refuses a change between two plans of a query that the strategy cannot serve."""
-    match strategy:
-        case "none":
-            matching = match_states(old, new, graph.thetas)
-            if not matching.is_trivial:
-                lacking = [f"'{name}' is not there and would have to be computed" for name in matching.recomputed]
-                lacking += [f"'{state.old}' would have to be filtered" for state in matching.filtered]
-                raise MigrationError(
-                    f"strategy 'none' cannot change plan '{old}' into '{new}'",
-                    detail=f"the state {lacking[0]}",
-                    hint="use 'moving-state' or 'parallel-track'",
-                )
-        case "pause-drain-resume":
-            if not isinstance(old, Leaf):
-                raise MigrationError(
-                    f"strategy 'pause-drain-resume' cannot change plan '{old}'",
-                    detail="its joins keep state, which pausing does not carry over",
-                    hint="use 'moving-state' or 'parallel-track'",
-                )
-        case "parallel-track":
-            if not match_states(old, new, graph.thetas).recomputed:
-                return  # nothing has to be joined anew, so the change is made at once
-            for box in boxes(old, new, graph.thetas):
-                for names in map(relations_of, box.inputs):
-                    if all(graph.relation(name).window.range is None for name in names):
-                        raise MigrationError(
-                            f"strategy 'parallel-track' would never end for plan '{new}'",
-                            detail=f"rows of '{' '.join(sorted(names))}' are kept for ever, so old ones never leave",
-                            hint="use 'moving-state'",
-                        )
-        case "moving-state":
-            pass
-        case _:
-            raise MigrationError(f"no migration strategy '{strategy}'", hint=f"one of {', '.join(STRATEGIES)}")
 
 
 def contents(plan: PhysicalPlan, thetas: Sequence[Theta] = ()) -> dict[str, Content]:

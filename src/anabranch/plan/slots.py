@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from anabranch.plan.difference import Strategy
 from anabranch.plan.mesh import Plan
 
 
@@ -15,7 +14,7 @@ class SlotPlan:
     """The plan that a slot is to run, and how the slot migrates to it where it still runs another."""
 
     plan: Plan
-    strategy: Strategy = "moving-state"
+    strategy: str = "moving-state"
     learns: bool = False
     """After the step the slot reports what its operators do to its youngest rows, for the search of a mesh."""
 

@@ -17,8 +17,8 @@ from anabranch.ddl import parse_schema
 from anabranch.entries import Entry, document, optional
 from anabranch.errors import CatalogError, PlanError, SpecError
 from anabranch.host.formats import FILE_FORMATS
+from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.optimize import Objective
-from anabranch.plan.difference import STRATEGIES
 from anabranch.plan.execution import DEFAULT_EXECUTION, EXECUTION_MODELS, ExecutionModel, execution_model
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE
@@ -157,7 +157,7 @@ def _switches(entry: Entry) -> tuple[SwitchSpec, ...]:
     switches: list[SwitchSpec] = []
     for each in entry.items('[{at_batch: 5, plan: "((a b) c)"}]'):
         entries = each.mapping("at_batch plan strategy", _REQUIRED_OF_SWITCHES)
-        strategy = optional(entries, "strategy", lambda given: given.choice(("auto", *STRATEGIES)), "auto")
+        strategy = optional(entries, "strategy", lambda given: given.choice(("auto", *strategy_names())), "auto")
         plan = _plan(entries["plan"])
         if plan in PLAN_WORDS:
             raise entries["plan"].refused('write the plan out, such as "((a b) c)"')

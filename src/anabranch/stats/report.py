@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from anabranch.plan.difference import Strategy
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.step import StepStatistics, merge
@@ -25,7 +24,7 @@ _plan = lru_cache(maxsize=256)(parse_plan)
 class Migrated:
     """A change of plan that a slot made between two steps."""
 
-    strategy: Strategy
+    strategy: str
     moved: tuple[str, ...]
     """Intermediate states handed over, by their shape in the new plan."""
     recomputed: Mapping[str, int]

@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from anabranch.errors import AnabranchError, MigrationError
-from anabranch.plan.difference import Strategy, check_migration
+from anabranch.migrate.strategies.registry import check_migration
 from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, mjoin
 from anabranch.plan.query import Query
@@ -37,10 +37,10 @@ class MigratingHost(Protocol):
 
 
 MigratingHostMaker: TypeAlias = Callable[[Query, PhysicalPlan], MigratingHost]
-MigrationCheck: TypeAlias = Callable[[MigratingHostMaker, Workload, Strategy], None]
+MigrationCheck: TypeAlias = Callable[[MigratingHostMaker, Workload, str], None]
 
 
-def a_change_is_not_seen_in_any_batch(make: MigratingHostMaker, workload: Workload, strategy: Strategy) -> None:
+def a_change_is_not_seen_in_any_batch(make: MigratingHostMaker, workload: Workload, strategy: str) -> None:
     """Whatever the change, every batch brings the rows that it brings without: none later, none sooner, none twice."""
     names = workload.query.graph.names
     batches = workload.batches(4)
@@ -55,7 +55,7 @@ def a_change_is_not_seen_in_any_batch(make: MigratingHostMaker, workload: Worklo
             assert not difference, f"{strategy} from {old} to {new}, batch {number}: {difference}"
 
 
-def a_refused_change_has_no_effect(make: MigratingHostMaker, workload: Workload, strategy: Strategy) -> None:
+def a_refused_change_has_no_effect(make: MigratingHostMaker, workload: Workload, strategy: str) -> None:
     """A plan of other relations is refused by name; the plan stays and the answer is the batch answer."""
     plan = mjoin(workload.query.graph.names)
     host = make(workload.query, plan)
@@ -70,7 +70,7 @@ def a_refused_change_has_no_effect(make: MigratingHostMaker, workload: Workload,
     assert not difference, f"after refused changes: {difference}"
 
 
-def one_change_at_a_time(make: MigratingHostMaker, workload: Workload, strategy: Strategy) -> None:
+def one_change_at_a_time(make: MigratingHostMaker, workload: Workload, strategy: str) -> None:
     """Asked for a second change before the first has begun, the host refuses it and makes the first."""
     old, *others = all_shapes(workload.query.graph.names)
     if len(others) < 2:
@@ -94,7 +94,7 @@ MIGRATION_CHECKS: tuple[MigrationCheck, ...] = (
 )
 
 
-def _ask(host: MigratingHost, old: PhysicalPlan, new: PhysicalPlan, workload: Workload, strategy: Strategy) -> bool:
+def _ask(host: MigratingHost, old: PhysicalPlan, new: PhysicalPlan, workload: Workload, strategy: str) -> bool:
     """Asks for a change; False when the strategy cannot serve it, which must then be said at once."""
     try:
         check_migration(old, new, workload.query.graph, strategy)
@@ -107,7 +107,7 @@ def _ask(host: MigratingHost, old: PhysicalPlan, new: PhysicalPlan, workload: Wo
     return True
 
 
-def _refusal(host: MigratingHost, plan: PhysicalPlan, strategy: Strategy) -> AnabranchError | None:
+def _refusal(host: MigratingHost, plan: PhysicalPlan, strategy: str) -> AnabranchError | None:
     try:
         host.migrate(plan, strategy)
     except AnabranchError as error:

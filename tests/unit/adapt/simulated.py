@@ -7,13 +7,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 from anabranch.adapt.decision import Decision
-from anabranch.adapt.gate import Price
 from anabranch.adapt.loop import Loop, Observation
 from anabranch.adapt.rules import Pricing
 from anabranch.cost.resources import ResourceModel
 from anabranch.cql import compile_query
+from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.problem import resource_model
-from anabranch.plan.difference import Strategy
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh
 from anabranch.plan.physical import PhysicalPlan, nodes, probe_order, shape
@@ -84,11 +83,11 @@ def _state(model: ResourceModel, name: str, relations: tuple[str, ...]) -> State
     return StateStatistics(name, rows, 100 * rows, round(model.births(mask) * SECONDS))
 
 
-def pricing(cpu: float = 0.01, *strategies: Strategy) -> Pricing:
+def pricing(cpu: float = 0.01, *strategies: str) -> Pricing:
     """Every change costs the same, whichever way it goes."""
 
     def price(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: ResourceModel) -> tuple[Price, ...]:
-        names: tuple[Strategy, ...] = strategies or ("moving-state", "parallel-track")
+        names = strategies or ("moving-state", "parallel-track")
         return tuple(Price(name, cpu, 0.0, 1.0) for name in names)
 
     return price

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.adapt.gate import Gate, Price, judge, scarce
+from anabranch.adapt.gate import Gate, judge, scarce
 from anabranch.cost.resources import Resources
+from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.hints import Objective
 from anabranch.optimize.proposals import Budget
 

@@ -17,7 +17,7 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.engine.execution import Entrance
 from anabranch.engine.state.arena import MappedArena
 from anabranch.engine.state.chunks import ChunkStore
-from anabranch.engine.track import PlanTrack, least_outside
+from anabranch.engine.tracks.plan import PlanTrack, least_outside
 from anabranch.host.commit import relation_floors
 from anabranch.host.local import LocalHost
 from anabranch.plan.query_set import alone

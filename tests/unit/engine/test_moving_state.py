@@ -14,9 +14,10 @@ from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
-from anabranch.engine.parallel_track import ParallelTrack
 from anabranch.engine.state.arena import Arena, Array, MappedArena
+from anabranch.engine.tracks.parallel import ParallelTrack
 from anabranch.errors import InvariantBroken, MigrationError, StorageFull
+from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
@@ -64,7 +65,7 @@ def test_only_what_the_new_plan_needs_is_left(strategy: str, tmp_path: Path) -> 
     fresh = Engine.alone(query_of(), NEW, arena=MappedArena(tmp_path / "fresh"))
     for start in range(0, 40, 5):
         if start == 20:
-            engine.migrate(NEW, strategy)  # type: ignore[arg-type]
+            engine.migrate(NEW, strategy_named(strategy))
         assert step(engine, start, start + 5) == step(fresh, start, start + 5)
     assert not engine.is_migrating
     for name, base in engine.bases.items():
@@ -79,7 +80,7 @@ def test_parallel_tracks_end_when_the_last_old_row_has_left() -> None:
     engine = Engine.alone(query_of(), OLD)
     for start in range(0, 20, 5):
         step(engine, start, start + 5)
-    engine.migrate(NEW, "parallel-track")
+    engine.migrate(NEW, strategy_named("parallel-track"))
     migrating = []
     for start in range(20, 40):
         step(engine, start, start + 1)
@@ -92,7 +93,7 @@ def test_outside_the_boxes_nothing_runs_twice() -> None:
     engine = Engine.alone(query_of(), OLD)
     step(engine, 0, 10)
     engine.statistics()
-    engine.migrate(NEW, "parallel-track")
+    engine.migrate(NEW, strategy_named("parallel-track"))
     step(engine, 10, 12)
     statistics = engine.statistics().total
     joins = {probe.join for probe in statistics.probes}
@@ -105,12 +106,12 @@ def test_a_box_may_share_an_input_that_is_kept_for_ever() -> None:
     """Rows of d never leave, but (a b c) as a whole does, and d is no input of the box."""
     engine = Engine.alone(query_of("[UNBOUNDED]"), OLD)
     step(engine, 0, 10)
-    engine.migrate(NEW, "parallel-track")
+    engine.migrate(NEW, strategy_named("parallel-track"))
     for start in range(10, 30):
         step(engine, start, start + 1)
     assert not engine.is_migrating
     with pytest.raises(MigrationError, match="never end"):
-        engine.migrate(parse("(((b c) d) a)"), "parallel-track")
+        engine.migrate(parse("(((b c) d) a)"), strategy_named("parallel-track"))
     assert engine.only.plan == NEW
 
 
@@ -121,7 +122,7 @@ def test_an_aborted_migration_leaves_the_old_plan_as_if_nothing_had_been(tmp_pat
     still = Engine.alone(query_of(), OLD, arena=MappedArena(tmp_path / "still"))
     for start in range(0, 40, 4):
         if start == 12:
-            engine.migrate(NEW, "parallel-track")
+            engine.migrate(NEW, strategy_named("parallel-track"))
         if start == 20:
             assert engine.is_migrating
             engine.abort_migration()
@@ -163,7 +164,7 @@ def test_a_change_that_fails_half_way_leaves_the_old_plan(strategy: str, room: i
     # A plan that needs new indexes over kept states as well as new states.
     other = parse("((a c) (b d))")
     try:
-        engine.migrate(other, strategy)  # type: ignore[arg-type]
+        engine.migrate(other, strategy_named(strategy))
     except StorageFull:
         assert engine.only.plan == OLD
         assert not engine.is_migrating
@@ -184,14 +185,14 @@ def test_a_plan_does_not_change_in_the_middle_of_a_step() -> None:
     )
     next(under_way)
     with pytest.raises(InvariantBroken, match="between two steps"):
-        engine.migrate(NEW, "moving-state")
+        engine.migrate(NEW, strategy_named("moving-state"))
 
 
 def test_what_was_done_is_told() -> None:
     engine = Engine.alone(query_of(), OLD)
     step(engine, 0, 10)
     engine.statistics()
-    done = engine.migrate(NEW, "moving-state")
+    done = engine.migrate(NEW, strategy_named("moving-state"))
     assert done.moved == ("((b c) a)",)
     assert list(done.recomputed) == ["(b c)"]
     assert done.recomputed["(b c)"] == engine.only.track.intermediates["(b c)"].ring.live > 0
@@ -207,7 +208,7 @@ def test_a_change_from_a_mesh_goes_back_to_it(tmp_path: Path) -> None:
     engine, still = Engine.alone(query_of(), mesh, arena=MappedArena(tmp_path)), Engine.alone(query_of(), OLD)
     for start in range(0, 20, 4):
         if start == 8:
-            engine.migrate(NEW, "parallel-track")
+            engine.migrate(NEW, strategy_named("parallel-track"))
             again = Engine.alone(query_of(), NEW, arena=MappedArena(tmp_path))
             again.reopen(json.loads(json.dumps(engine.layout())))
             engine = again
@@ -222,7 +223,7 @@ def test_a_change_from_a_mesh_goes_back_to_it(tmp_path: Path) -> None:
 def test_where_no_state_is_lacking_nothing_runs_twice() -> None:
     engine = Engine.alone(query_of(), OLD)
     step(engine, 0, 8)
-    done = engine.migrate(parse("((c b a) d)"), "parallel-track")
+    done = engine.migrate(parse("((c b a) d)"), strategy_named("parallel-track"))
     assert not engine.is_migrating
     assert (done.moved, dict(done.recomputed)) == (("(c b a)",), {})
 
@@ -246,17 +247,17 @@ def test_a_state_is_filtered_when_the_new_plan_checks_sooner_and_moved_when_late
     states = [step(engine, start, start + 5) == step(fresh, start, start + 5) for start in range(0, 20, 5)]
     assert all(states)
     loose = engine.only.track.intermediates["((a b) c)"].ring.live
-    sooner = engine.migrate(early, strategy)  # type: ignore[arg-type]
+    sooner = engine.migrate(early, strategy_named(strategy))
     assert sooner.filtered == ("(a b)", "((a b) c)")
     # A third of the rows of c have the value 0; the others pass, and every a.v < b.v + 1 where keys are values.
     assert 0 < engine.only.track.intermediates["((a b) c)"].ring.live < loose
     assert step(engine, 20, 25) == step(fresh, 20, 25)
     kept = dict(engine.only.track.intermediates)
-    later = engine.migrate(late, strategy)  # type: ignore[arg-type]
+    later = engine.migrate(late, strategy_named(strategy))
     assert (later.moved, later.recomputed, later.filtered) == (("(a b)", "((a b) c)"), {}, ())
     assert all(engine.only.track.intermediates[name] is kept[name] for name in kept)
     assert step(engine, 25, 30) == step(fresh, 25, 30)
-    engine.migrate(early, strategy)  # type: ignore[arg-type]
+    engine.migrate(early, strategy_named(strategy))
     assert [step(engine, at, at + 5) for at in (30, 35)] == [step(fresh, at, at + 5) for at in (30, 35)]
 
 

@@ -10,6 +10,7 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
+from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.execution import ExecutionModel
 from anabranch.plan.mesh import one_route
 from anabranch.plan.query_set import Plans, QuerySet, together
@@ -79,7 +80,7 @@ def test_an_index_stays_while_one_query_looks_into_it() -> None:
     list(shared.step({"a": rows(1), "b": rows(1)}, {"a": 0, "b": 0}))
     assert {*shared.bases["a"].indexes} == {("k0",), ()}
     for name, member in zip(several.names, several.members, strict=True):
-        shared.migrate(one_route(member.query.graph), "none", name)
+        shared.migrate(one_route(member.query.graph), strategy_named("none"), name)
     assert {*shared.bases["a"].indexes} == {("k0",), ()}
     found = list(shared.step({"b": rows(2)}, {"a": 0, "b": 0}))
     assert {name: batch.num_rows for name, batch in found} == {"keyed": 1, "product": 1}
@@ -95,9 +96,9 @@ def test_an_index_goes_when_the_last_query_gives_it_up() -> None:
     before, after = parse("((a b) c)"), parse("((a c) b)")
     shared = Engine(several, Plans({"p": before, "q": before}))
     used = shared.bases["b"].indexes
-    shared.migrate(after, "moving-state", "p")
+    shared.migrate(after, strategy_named("moving-state"), "p")
     assert {*used} < {*shared.bases["b"].indexes}
-    shared.migrate(after, "moving-state", "q")
+    shared.migrate(after, strategy_named("moving-state"), "q")
     assert shared.bases["b"].indexes == Engine(several, Plans({"p": after, "q": after})).bases["b"].indexes
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 HEAVY = ["sklearn", "pandas", "matplotlib", "networkx", "rich"]
-DRIVERS = ["adapt", "choosing", "cost", "cql", "mesh", "migrate", "optimize"]
+DRIVERS = ["adapt", "choosing", "cost", "cql", "mesh", "migrate.machine", "optimize"]
 """Rooms that only a driver needs."""
 
 

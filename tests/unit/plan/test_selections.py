@@ -14,8 +14,9 @@ from anabranch.engine.compile import compile_plan
 from anabranch.errors import MigrationError, PlanError, SpecError
 from anabranch.host.local import LocalHost
 from anabranch.migrate.itinerary import box_by_box
+from anabranch.migrate.strategies.registry import check_migration
 from anabranch.plan.check import validate
-from anabranch.plan.difference import FilteredState, boxes, check_migration, match_states
+from anabranch.plan.difference import FilteredState, boxes, match_states
 from anabranch.plan.join_graph import render
 from anabranch.plan.physical import nodes
 from anabranch.plan.query import Query

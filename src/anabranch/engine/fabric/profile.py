@@ -26,8 +26,8 @@ import pyarrow as pa
 from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric.modules import ProbeModule, SelectionModule
 from anabranch.engine.fabric.ruster import CompiledRoute, concatenated
+from anabranch.engine.fabric.sorting import Attributes
 from anabranch.engine.fabric.token import Token
-from anabranch.engine.fabric.track import Attributes
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import keep

@@ -14,18 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from time import thread_time
+from typing import Any
 
 import numpy as np
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric.modules import ProbeModule
 from anabranch.engine.fabric.ruster import CompiledRoute, concatenated, gathered
+from anabranch.engine.fabric.sorting import Attributes
 from anabranch.engine.fabric.token import Token
-from anabranch.engine.fabric.track import Attributes
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState
-from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.engine.state.ring import Index
+from anabranch.engine.tracks.protocol import Ground
+from anabranch.engine.tracks.stateless import StatelessTrack
+from anabranch.errors import InvariantBroken
 from anabranch.lab.papers.content_routing import Buckets, Profile, SelectivityEstimates, make_buckets
 from anabranch.plan.classifier import is_classifiable
 from anabranch.plan.join_graph import JoinGraph
@@ -37,33 +41,29 @@ EXPLORING = 10
 """One profiled row in so many goes to an operator at random first, so that none is forgotten."""
 
 
-class EddyTrack:
+class EddyTrack(StatelessTrack):
     """One query run by an eddy; `batching` is the number of rows that share a decision, None for one each."""
 
-    def __init__(
-        self,
-        graph: JoinGraph,
-        bases: Mapping[str, BaseState],
-        meter: Meter,
-        *,
-        batching: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.intermediates: dict[str, IntermediateState] = {}
+    def __init__(self, ground: Ground, *, batching: int | None = None, seed: int = 0) -> None:
+        graph = ground.query.graph
         others = {name: tuple(other for other in graph.names if other != name) for name in graph.names}
         # Seen as a mesh, an eddy leaves everything open.
-        self.plan = Mesh(tuple(RelationRoutes(name, (Route((step,)),)) for name, step in others.items()))
+        super().__init__(ground, Mesh(tuple(RelationRoutes(name, (Route((step,)),)) for name, step in others.items())))
         self._routers = {
-            name: _Router(graph, name, bases, meter, batching, np.random.default_rng([seed, number]))
+            name: _Router(graph, name, ground.bases, ground.meter, batching, np.random.default_rng([seed, number]))
             for number, name in enumerate(graph.names)
         }
+
+    def indexes(self, relation: str) -> tuple[Index, ...]:
+        """Every index that is there: a row may visit the operators in any order."""
+        return self.ground.bases[relation].indexes
+
+    def layout(self) -> dict[str, Any]:
+        raise InvariantBroken("an eddy is not kept between processes")
 
     def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         if wanted:
             yield from gathered(self._routers[relation].take(found))
-
-    def drop(self, floors: Mapping[str, int], meter: Meter) -> None:
-        """Nothing is kept beside the base states."""
 
 
 class _Router:

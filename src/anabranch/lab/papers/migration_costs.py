@@ -8,7 +8,7 @@ one window for all. Joins are nested loops. Three readings, where the print cann
 - Eq. 16.1 omits T_match and T_move of Eq. 12.3, which count a few string comparisons; so does this module.
 
 The engine's own prices, with lookups by index and the end of parallel tracks after one window, are in
-`adapt.pricing`; these here are for the experiments and for comparison.
+`migrate.strategies`; these here are for the experiments and for comparison.
 """
 
 from __future__ import annotations

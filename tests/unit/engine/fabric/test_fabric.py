@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.engine.engine import Engine
-from anabranch.engine.fabric import kernels, track
+from anabranch.engine.fabric import kernels, sorting
 from anabranch.engine.fabric.lottery import Lottery
 from anabranch.engine.fabric.profile import profile
 from anabranch.host.local import LocalHost
+from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, one_route, parse_mesh
 from anabranch.plan.query import Query
@@ -44,7 +45,7 @@ def engine_of(started: LocalHost) -> Engine:
 
 
 def test_routes_count_their_rows_results_and_hops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(track, "SMALLEST_RUSTER", 1)
+    monkeypatch.setattr(sorting, "SMALLEST_RUSTER", 1)
     mesh = parse_mesh("mesh(a: b>c, c>b by (v <= 0.5 ? 0 : 1); b: a>c; c: a>b)")
     started = host(STAR, mesh)
     answer = started.step(read_rows(CATALOG, ("a 3 1 0", "a 3 2 0", "a 3 1 1", "a 3 9 1")))
@@ -96,7 +97,7 @@ def test_rows_of_a_route_are_put_together_and_few_go_with_the_most(
 def test_rows_are_told_apart_by_texts_and_where_the_ring_goes_around(
     column: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(track, "SMALLEST_RUSTER", 1)
+    monkeypatch.setattr(sorting, "SMALLEST_RUSTER", 1)
     catalog = read_script("stream a (k bigint, v bigint, s string)\nstream b (k bigint)").catalog
     windows = "a [RANGE 1 SECONDS], b [RANGE 1 SECONDS]"
     chosen = compile_query(f"SELECT a.v AS v, a.s AS s, b.k AS k FROM {windows} WHERE a.k = b.k", catalog)
@@ -113,13 +114,13 @@ def test_a_change_of_mesh_moves_no_state_and_keeps_only_the_indexes_it_needs() -
     started = host(CHAIN, parse_mesh("mesh(a: b>c; b: a>c; c: b>a)"))
     engine = engine_of(started)
     before = {name: base.ring.next for name, base in engine.bases.items()}
-    moved = engine.migrate(parse_mesh("mesh(a: c>b; b: c>a; c: a>b)"), "none")
+    moved = engine.migrate(parse_mesh("mesh(a: c>b; b: c>a; c: a>b)"), strategy_named("none"))
     assert not moved.moved
     assert not moved.recomputed
     assert {name: base.ring.next for name, base in engine.bases.items()} == before
     """From a the only way to c without b is to look at all rows."""
     assert () in engine.bases["c"].indexes
-    engine.migrate(parse_mesh("mesh(a: b>c; b: a>c; c: b>a)"), "none")
+    engine.migrate(parse_mesh("mesh(a: b>c; b: a>c; c: b>a)"), strategy_named("none"))
     assert () not in engine.bases["c"].indexes
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.adapt.gate import Price
-from anabranch.adapt.pricing import prices
 from anabranch.cost.units import ENGINE
 from anabranch.cql import compile_query
+from anabranch.migrate.strategies.pricing import prices
+from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.text import parse
 from anabranch.stats.view import FixedStatistics

@@ -1,4 +1,4 @@
-"""Prices a migration from one plan to another, by this engine's own unit costs.
+"""What lies between two plans of a query, in this engine's own unit costs: the quantities that strategies price with.
 
 *Moving state* computes the states that only the new plan has: all live parts of the smallest input look up the others
 once, and what they find enters the state; the rows of an input that is merged find their groups; a state that differs
@@ -10,41 +10,69 @@ formulas is kept, the operations are those of the engine.)
 
 from __future__ import annotations
 
-from anabranch.adapt.gate import Price
+from functools import cached_property
+
 from anabranch.cost.resources import ResourceModel, with_default_orders
 from anabranch.errors import MigrationError
-from anabranch.plan.difference import FilteredState, check_strategy, match_states
+from anabranch.migrate.strategies.registry import strategies
+from anabranch.migrate.strategies.strategy import Price
+from anabranch.plan.difference import FilteredState, match_states
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, PreGroup, kept, nodes
 
 
-def prices(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: ResourceModel) -> tuple[Price, ...]:
-    """The ways from the old plan to the new one that can serve, the cheapest first."""
-    matching = match_states(old, new, graph.thetas)
-    before, model = model.of_plan(old), model.of_plan(new)
-    if matching.is_trivial:
-        return (Price("none", _indexing(graph, old, new, model), 0.0, 0.0),)
-    filtered = {state.new: state for state in matching.filtered}
-    made = [state for state in kept(new) if state.shape in matching.recomputed or state.shape in filtered]
-    memory = sum(model.joined_bytes(model.estimates.mask(state.relations)) for state in made)
-    computing = _indexing(graph, old, new, model)
-    for state in made:
-        from_old = filtered.get(state.shape)
-        computing += _computing(state, model) if from_old is None else _filtering(state, from_old, before, model)
-    ways = [Price("moving-state", computing, memory, computing)]
-    if not matching.recomputed:
-        return tuple(ways)
-    try:
-        check_strategy(old, new, graph, "parallel-track")
-    except MigrationError:
-        return tuple(ways)
-    window = max(model.estimates.windows)
-    joining = model.price(with_default_orders(new, graph)).cpu - model.base.cpu
-    if model.shares:
+class Difference:
+    """Two plans of a query, and what it takes to get from the old one to the new one."""
+
+    def __init__(self, graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: ResourceModel) -> None:
+        self.graph = graph
+        self.old = old
+        self.new = new
+        self.matching = match_states(old, new, graph.thetas)
+        self._before = model.of_plan(old)
+        self._model = model.of_plan(new)
+
+    @cached_property
+    def indexing(self) -> float:
+        """Seconds of one core to build the indexes that only the new plan looks into, over states that both have."""
+        return _indexing(self.graph, self.old, self.new, self._model)
+
+    @cached_property
+    def computing(self) -> float:
+        """Seconds of one core to compute the states that the old plan lacks."""
+        filtered = {state.new: state for state in self.matching.filtered}
+        seconds = 0.0
+        for state in self._made:
+            source = filtered.get(state.shape)
+            if source is None:
+                seconds += _computing(state, self._model)
+            else:
+                seconds += _filtering(state, source, self._before, self._model)
+        return seconds
+
+    @cached_property
+    def memory(self) -> float:
+        """Bytes of the states that the old plan lacks."""
+        model = self._model
+        return sum(model.joined_bytes(model.estimates.mask(state.relations)) for state in self._made)
+
+    @cached_property
+    def joining(self) -> float:
+        """Cores that the joins of the new plan take beside those of the old one."""
+        model = self._model
+        joining = model.price(with_default_orders(self.new, self.graph)).cpu - model.base.cpu
         # While the old joins make the results too, merging saves nothing on them.
-        joining += model.emitting
-    ways.append(Price("parallel-track", window * joining, memory, window))
-    return tuple(sorted(ways, key=lambda way: way.cpu))
+        return joining + model.emitting if model.shares else joining
+
+    @property
+    def longest_window(self) -> float:
+        """Seconds of event time."""
+        return max(self._model.estimates.windows)
+
+    @cached_property
+    def _made(self) -> list[JoinNode | PreGroup]:
+        lacking = {*self.matching.recomputed, *(state.new for state in self.matching.filtered)}
+        return [state for state in kept(self.new) if state.shape in lacking]
 
 
 def _computing(state: JoinNode | PreGroup, model: ResourceModel) -> float:
@@ -99,3 +127,18 @@ def _indexes(graph: JoinGraph, plan: PhysicalPlan, model: ResourceModel) -> set[
                 found.add((blocks[position], model.index(bound, blocks[position])))
                 bound |= blocks[position]
     return found
+
+
+def prices(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: ResourceModel) -> tuple[Price, ...]:
+    """The ways from the old plan to the new one that can serve, the cheapest first."""
+    difference = Difference(graph, old, new, model)
+    found = []
+    for strategy in strategies():
+        try:
+            strategy.check(old, new, graph)
+        except MigrationError:
+            continue
+        price = strategy.price(difference)
+        if price is not None:
+            found.append(price)
+    return tuple(sorted(found, key=lambda way: way.cpu))

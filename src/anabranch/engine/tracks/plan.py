@@ -1,4 +1,4 @@
-"""One plan at work: its joins and intermediate states, over base states that it shares and does not own.
+"""The track of one plan: its joins and intermediate states, over base states that it shares and does not own.
 
 The engine takes new rows one relation after another, always in the order of the join graph. A relation's new rows pass
 through every track, and only then become findable in their base state; so several tracks can stand on the same base
@@ -11,23 +11,23 @@ step holds the blocks on one way, whatever the fan-out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.compile import JoinProgram, compile_plan
-from anabranch.engine.meter import Meter
+from anabranch.engine.meter import Meter, Size
 from anabranch.engine.operators.join import State, WindowJoin, code_reader
 from anabranch.engine.operators.pregroup import Merger, carried_columns, make_mergers
-from anabranch.engine.ownership import Ownership
-from anabranch.engine.state.arena import Arena
-from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.state.ring import Index
+from anabranch.engine.tracks.protocol import Departure, Ground, not_changing
 from anabranch.plan.difference import Content, contents
+from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, kept, shape
-from anabranch.plan.query import Query
+from anabranch.plan.text import parse
+from anabranch.stats.step import StepStatistics
 
 
 @dataclass(frozen=True)
@@ -66,43 +66,73 @@ Way = tuple[Joining | Merging, ...]
 
 
 class PlanTrack:
-    """The joins of one plan; `number` keeps the names of its arrays apart from those of other tracks.
+    """The joins of one plan; `states` are intermediate states to be taken over, by content, the others start empty."""
 
-    `states` are intermediate states to be taken over, by their content; the others start empty.
-    """
+    KIND = "plan"
 
     def __init__(
-        self,
-        query: Query,
-        plan: PhysicalPlan,
-        bases: Mapping[str, BaseState],
-        arena: Arena,
-        meter: Meter,
-        number: int = 0,
-        states: Mapping[Content, IntermediateState] | None = None,
-        owns: Ownership | None = None,
+        self, ground: Ground, plan: PhysicalPlan, states: Mapping[Content, IntermediateState] | None = None
     ) -> None:
+        query = ground.query
+        self.ground = ground
         self.plan = plan
+        self.leaving: Plan | None = None
         self.thetas = query.graph.thetas
         self.contents = contents(plan, self.thetas)
         self.program = compile_plan(plan, query.graph)
-        self.bases = bases
-        self.codes = code_reader(bases, query.graph)
-        for name, base in bases.items():
+        self.bases = ground.bases
+        self.codes = code_reader(self.bases, query.graph)
+        for name, base in self.bases.items():
             base.require(self.program.indexes[name])
         self.intermediates: dict[str, IntermediateState] = {}
+        number: int | None = None
         for i, inner in enumerate(kept(plan)):
             indexes = self.program.indexes[inner.shape]
             state = (states or {}).get(self.contents[inner.shape])
             if state is None:
+                number = ground.new_number() if number is None else number
                 columns = carried_columns(query, inner)
-                state = IntermediateState(arena, f"track{number}.state{i}", inner.relations, indexes, columns)
+                state = IntermediateState(ground.arena, f"track{number}.state{i}", inner.relations, indexes, columns)
             else:
                 state.require(indexes, self.codes)
             self.intermediates[inner.shape] = state
-        self.mergers = make_mergers(query, plan, bases, owns)
-        joins = {join.node.shape: self.join(join, meter) for join in self.program.joins}
+        self.mergers = make_mergers(query, plan, self.bases, ground.owns)
+        joins = {join.node.shape: self.join(join, ground.meter) for join in self.program.joins}
         self._ways = {name: self.way_to_root(name, joins) for name in query.graph.names}
+
+    @classmethod
+    def reopened(
+        cls, ground: Ground, layout: Mapping[str, Any], known: dict[str, IntermediateState] | None = None
+    ) -> PlanTrack:
+        """The track from which the layout was taken; `known` are states, by name, that other tracks have reopened."""
+        known = {} if known is None else known
+        plan = parse(layout["plan"])
+        made = contents(plan, ground.query.graph.thetas)
+        mine: dict[Content, IntermediateState] = {}
+        for inner in kept(plan):
+            found = layout["intermediates"][inner.shape]
+            name = found["name"]
+            if name not in known:
+                columns = carried_columns(ground.query, inner)
+                known[name] = IntermediateState(ground.arena, name, inner.relations, (), columns)
+                known[name].reopen(found)
+            mine[made[inner.shape]] = known[name]
+        return cls(ground, plan, mine)
+
+    @property
+    def held(self) -> Sequence[IntermediateState]:
+        """Every intermediate state that the track needs."""
+        return tuple(self.intermediates.values())
+
+    def settled(self) -> Self:
+        """The track itself: no migration is under way."""
+        return self
+
+    def aborted(self) -> Self:
+        raise not_changing(self.plan)
+
+    def departure(self) -> Departure:
+        return Departure(self)
 
     def join(self, program: JoinProgram, meter: Meter, since: tuple[int, ...] = ()) -> WindowJoin:
         """One join of the plan over this track's states."""
@@ -136,8 +166,9 @@ class PlanTrack:
                 yield Joining(joins[plan.shape], position, makes)
 
     def layout(self) -> dict[str, Any]:
-        """What is needed, beside the arena's contents, to find the states again."""
+        """Where the states are in the arena."""
         return {
+            "kind": self.KIND,
             "plan": str(self.plan),
             "intermediates": {name: state.layout() for name, state in self.intermediates.items()},
         }
@@ -155,15 +186,21 @@ class PlanTrack:
         """New rows of a relation enter every state on their way; yields what they finish, if that is wanted."""
         yield from rise(self._ways[relation], found, wanted=wanted)
 
-    def drop(self, floors: Mapping[str, int], meter: Meter) -> None:
-        """Drops combinations that no row still to come can complete."""
-        for name, intermediate in self.intermediates.items():
-            meter.dropped(name, intermediate.drop(least_outside(floors, intermediate.relations)))
-
-    def compact(self, floors: Mapping[str, int]) -> None:
-        """Merges the states of merged inputs anew where they have grown; not while a second track shares them."""
+    def drop(self, floors: Mapping[str, int]) -> None:
+        """Drops combinations that no row still to come can complete, and merges merged inputs again that have grown."""
+        self.expire(floors)
         for name, merger in self.mergers.items():
             merger.compact(self.intermediates[name], least_outside(floors, self.intermediates[name].relations))
+
+    def expire(self, floors: Mapping[str, int]) -> None:
+        """Drops combinations that no row still to come can complete; a second track may share the states."""
+        for name, intermediate in self.intermediates.items():
+            self.ground.meter.dropped(name, intermediate.drop(least_outside(floors, intermediate.relations)))
+
+    def finish(self, beside: Mapping[str, Size]) -> StepStatistics:
+        """Statistics of joins and states since the last call."""
+        sizes = {name: (state.ring.live, state.bytes) for name, state in self.intermediates.items()}
+        return self.ground.meter.finish({**sizes, **beside})
 
 
 def least_outside(floors: Mapping[str, int], relations: Iterable[str]) -> int:

@@ -1,4 +1,4 @@
-"""Two plans side by side while the new one takes over from the old: the parallel track strategy.
+"""The track of two plans side by side, while the new one takes over from the old: the parallel track strategy.
 
 The plans share every state that both have; they differ inside boxes, between a box's inputs and its output. What stands
 in the inputs when the migration begins is *old*, what enters them later is *new*. Inside a box the old joins go on with
@@ -15,7 +15,7 @@ expire. (Zhu 2006, Section 12.2, keeps the newest time alone and needs two windo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,16 +23,19 @@ import numpy as np
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.kernels import BoolArray
-from anabranch.engine.meter import Meter
+from anabranch.engine.meter import Meter, Size
 from anabranch.engine.operators.join import WindowJoin, keep
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.state.ring import Index
-from anabranch.engine.track import PlanTrack, Way, least_outside, rise
+from anabranch.engine.tracks.mesh import MeshTrack
+from anabranch.engine.tracks.plan import PlanTrack, Way, least_outside, rise
+from anabranch.engine.tracks.protocol import Departure, Ground, Track
+from anabranch.errors import InvariantBroken
 from anabranch.plan.difference import Box, Content, boxes
-from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.mesh import Mesh, Plan, parse_mesh
 from anabranch.plan.physical import JoinNode, kept, relations_of, shape
-from anabranch.stats.step import StepStatistics, labelled
+from anabranch.stats.step import StepStatistics, labelled, merge
 
 RETIRING = "old "
 """Put before the names of the old plan's joins and states in statistics."""
@@ -50,21 +53,18 @@ class Stage:
 class ParallelTrack:
     """The old and the new plan of a migration; `marks` are the first new row numbers of relations and box inputs.
 
-    `mesh` is what an abort returns to where a mesh is being left, for which the old track stands in.
+    `mesh` is the plan that an abort returns to where a mesh is being left, for which the old track stands in.
     """
 
+    KIND = "parallel"
+
     def __init__(
-        self,
-        old: PlanTrack,
-        new: PlanTrack,
-        meter: Meter,
-        marks: Mapping[str, int] | None = None,
-        mesh: Mesh | None = None,
+        self, old: PlanTrack, new: PlanTrack, marks: Mapping[str, int] | None = None, mesh: Mesh | None = None
     ) -> None:
         self.old = old
         self.new = new
-        self.mesh = mesh
         self.plan = new.plan
+        self._mesh = mesh
         self.boxes = boxes(old.plan, new.plan, new.thetas)
         self._inputs = self._inputs_of_boxes()
         self.marks = dict(
@@ -75,29 +75,52 @@ class ParallelTrack:
         for merger in old.mergers.values():
             merger.marks = {name: self.marks[name] for name in old.bases}
         self.retiring = {name: state for name, state in old.intermediates.items() if not _is_among(state, new)}
-        self.arriving = {name: state for name, state in new.intermediates.items() if not _is_among(state, old)}
         self._old_meter = Meter()
         in_boxes = {node.shape for box in self.boxes for node in box.new}
         joins = {
-            join.node.shape: new.join(join, meter, self._since(join.node) if join.node.shape in in_boxes else ())
+            join.node.shape: new.join(
+                join, new.ground.meter, self._since(join.node) if join.node.shape in in_boxes else ()
+            )
             for join in new.program.joins
         }
         old_joins = {join.node.shape: old.join(join, self._old_meter) for join in old.program.joins}
         self._stages = {name: self._stages_of(name, joins, old_joins) for name in new.bases}
 
+    @classmethod
+    def reopened(cls, ground: Ground, layout: Mapping[str, Any]) -> ParallelTrack:
+        """The track from which the layout was taken."""
+        known: dict[str, IntermediateState] = {}
+        new, old = (PlanTrack.reopened(ground, layout[which], known) for which in ("new", "old"))
+        mesh = None if layout["mesh"] is None else parse_mesh(layout["mesh"])
+        return cls(old, new, layout["marks"], mesh)
+
     @property
-    def leaving(self) -> Plan:
+    def leaving(self) -> Plan | None:
         """The plan from before the migration."""
-        return self.mesh or self.old.plan
+        return self._mesh or self.old.plan
 
     @property
     def intermediates(self) -> Mapping[str, IntermediateState]:
         return self.new.intermediates
 
     @property
+    def held(self) -> Sequence[IntermediateState]:
+        return (*self.new.held, *self.retiring.values())
+
+    @property
     def is_over(self) -> bool:
         """No old part is left in any input of a box."""
         return all(state.ring.first >= self.marks[name] for name, state in self._inputs.items())
+
+    def settled(self) -> Track:
+        """The track of the new plan once the migration is over."""
+        return self.new if self.is_over else self
+
+    def aborted(self) -> Track:
+        """The track of the old plan, which need not tell old rows from new any more."""
+        for merger in self.old.mergers.values():
+            merger.marks = {}
+        return self.old if self._mesh is None else MeshTrack(self.old.ground, self._mesh)
 
     def indexes(self, relation: str) -> tuple[Index, ...]:
         """The indexes of a base state that one of the plans looks into."""
@@ -106,29 +129,27 @@ class ParallelTrack:
     def retain_indexes(self) -> None:
         """Keeps every index: both plans are at work."""
 
+    def departure(self) -> Departure:
+        raise InvariantBroken("a migration starts while another is under way", detail=f"towards '{self.plan}'")
+
     def layout(self) -> dict[str, Any]:
-        mesh = None if self.mesh is None else str(self.mesh)
-        return {**self.new.layout(), "old": self.old.layout(), "marks": self.marks, "mesh": mesh}
+        mesh = None if self._mesh is None else str(self._mesh)
+        marks = {"marks": self.marks, "mesh": mesh}
+        return {"kind": self.KIND, "new": self.new.layout(), "old": self.old.layout(), **marks}
 
     def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
-        """New rows of a relation pass through both plans; yields what they finish, if that is wanted."""
+        """Passes new rows of a relation through both plans; yields the combinations that they finish, if wanted."""
         yield from self._pass(self._stages[relation], found, wanted=wanted)
 
-    def drop(self, floors: Mapping[str, int], meter: Meter) -> None:
-        self.new.drop(floors, meter)
+    def drop(self, floors: Mapping[str, int]) -> None:
+        self.new.expire(floors)
         for name, state in self.retiring.items():
             self._old_meter.dropped(name, state.drop(least_outside(floors, state.relations)))
 
-    def retiring_statistics(self) -> StepStatistics:
-        """What the old plan's joins did inside the boxes since this was last asked, under names of their own."""
+    def finish(self, beside: Mapping[str, Size]) -> StepStatistics:
+        """Statistics of both plans since the last call; joins and states that retire have names of their own."""
         sizes = {name: (state.ring.live, state.bytes) for name, state in self.retiring.items()}
-        step = self._old_meter.finish(sizes)
-        return labelled(step, RETIRING)
-
-    def end(self) -> None:
-        """The old plan, should it go on alone, need not tell old rows from new any more."""
-        for merger in self.old.mergers.values():
-            merger.marks = {}
+        return merge([self.new.finish(beside), labelled(self._old_meter.finish(sizes), RETIRING)])
 
     def _inputs_of_boxes(self) -> dict[str, BaseState | IntermediateState]:
         """The states between which the plans differ, by relation or by shape in the new plan."""

@@ -1,0 +1,114 @@
+"""One change of plan between two steps: the tools of a migration strategy, and the transaction around it.
+
+A strategy (`migrate.strategies`) checks whether it can serve a change and begins it. It builds tracks through `Change`.
+Nothing of the old track changes until the strategy has returned the new one; should it fail, the states that it built
+are given back, and the old plan is at work as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from time import perf_counter
+from typing import Protocol
+
+from anabranch.engine.moving_state import fill
+from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.engine.tracks.make import make_track
+from anabranch.engine.tracks.parallel import ParallelTrack
+from anabranch.engine.tracks.plan import PlanTrack
+from anabranch.engine.tracks.protocol import Ground, Track
+from anabranch.errors import MigrationError
+from anabranch.plan.check import validate
+from anabranch.plan.difference import Content, StateMatching, contents, match_states
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.mesh import Mesh, Plan, check_mesh
+from anabranch.plan.physical import PhysicalPlan
+from anabranch.stats.report import Migrated
+
+AT_ONCE = "none"
+"""The strategy that is reported for a change to a mesh: no state is lacking, whatever strategy was asked for."""
+
+
+class MigrationStrategy(Protocol):
+    """The engine's part of a migration strategy."""
+
+    @property
+    def name(self) -> str: ...
+
+    def check(self, old: PhysicalPlan, new: PhysicalPlan, graph: JoinGraph) -> None:
+        """Refuses, by a MigrationError, a change that the strategy cannot serve."""
+
+    def begin(self, change: Change) -> Track:
+        """The track that is at work from now on."""
+
+
+class Change:
+    """A change of plan in the making; `undo` gives back what a strategy builds through it, should the strategy fail."""
+
+    def __init__(
+        self, ground: Ground, track: Track, plan: PhysicalPlan, floors: Mapping[str, int], undo: ExitStack
+    ) -> None:
+        departure = track.departure()
+        self.old = departure.track
+        self.plan = plan
+        self.matching = match_states(self.old.plan, plan, ground.query.graph.thetas)
+        self.recomputed: dict[str, int] = {}
+        """States that were computed so far, by shape, with the rows they got."""
+        self._ground = ground
+        self._mesh = departure.mesh
+        self._floors = floors
+        self._undo = undo
+
+    def new_track(self, states: Mapping[Content, IntermediateState]) -> PlanTrack:
+        """A track of the new plan over states of the old one, by content; the others start empty."""
+        track = PlanTrack(self._ground, self.plan, states)
+        for state in track.held:
+            if not _is_among(state, self.old):
+                self._undo.callback(state.ring.release)
+        return track
+
+    def moved(self, matching: StateMatching | None = None) -> PlanTrack:
+        """A complete track of the new plan: states that match are handed over, the others are computed."""
+        matching = matching or self.matching
+        made = contents(self.plan, self._ground.query.graph.thetas)
+        track = self.new_track({made[to]: self.old.intermediates[name] for name, to in matching.moved})
+        self.recomputed |= fill(track, matching, self.old, self._floors)
+        return track
+
+    def side_by_side(self) -> ParallelTrack:
+        """A track of both plans; they share the states that mean the same to both."""
+        return ParallelTrack(self.old, self.new_track(self.old.states), mesh=self._mesh)
+
+
+def change_plan(
+    ground: Ground, track: Track, plan: Plan, strategy: MigrationStrategy, floors: Mapping[str, int]
+) -> tuple[Track, Migrated]:
+    """The track that takes over, and what was done; after a refusal or a failure the track is as it was.
+
+    A mesh has no state that could be lacking, so a change to one is made at once whatever the strategy.
+    """
+    if track.leaving is not None:
+        raise MigrationError(
+            f"plan '{track.leaving}' is already changing into '{track.plan}'",
+            hint=f"wait until that has ended, or abort it, before changing to '{plan}'",
+        )
+    started = perf_counter()
+    if isinstance(plan, Mesh):
+        check_mesh(plan, ground.query.graph)
+        return make_track(ground, plan), Migrated(AT_ONCE, (), {}, perf_counter() - started)
+    validate(plan, ground.query.graph, ground.query.grouping)
+    with ExitStack() as undo:
+        change = Change(ground, track, plan, floors, undo)
+        strategy.check(change.old.plan, plan, ground.query.graph)
+        after = strategy.begin(change)
+        undo.pop_all()
+    handed = tuple(shape for shape, state in after.intermediates.items() if _is_among(state, change.old))
+    filtered = tuple(state.new for state in change.matching.filtered if state.new in change.recomputed)
+    done = Migrated(strategy.name, handed, change.recomputed, 0.0, filtered)
+    return after.settled(), replace(done, seconds=perf_counter() - started)
+
+
+def _is_among(state: IntermediateState, track: PlanTrack) -> bool:
+    return any(state is other for other in track.intermediates.values())

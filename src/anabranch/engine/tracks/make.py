@@ -1,0 +1,28 @@
+"""Builds the track of a plan, and finds a track again from its layout: the one place that knows the kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anabranch.engine.tracks.mesh import MeshTrack
+from anabranch.engine.tracks.parallel import ParallelTrack
+from anabranch.engine.tracks.plan import PlanTrack
+from anabranch.engine.tracks.protocol import Ground, Track
+from anabranch.plan.mesh import Mesh, Plan
+
+_REOPENED: dict[str, Callable[[Ground, Mapping[str, Any]], Track]] = {
+    PlanTrack.KIND: PlanTrack.reopened,
+    ParallelTrack.KIND: ParallelTrack.reopened,
+    MeshTrack.KIND: MeshTrack.reopened,
+}
+
+
+def make_track(ground: Ground, plan: Plan) -> Track:
+    """A track that begins with empty states, or with none."""
+    return MeshTrack(ground, plan) if isinstance(plan, Mesh) else PlanTrack(ground, plan)
+
+
+def reopened(ground: Ground, layout: Mapping[str, Any]) -> Track:
+    """The track from which the layout was taken."""
+    return _REOPENED[layout["kind"]](ground, layout)

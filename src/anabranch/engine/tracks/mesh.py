@@ -1,0 +1,86 @@
+"""The track of a mesh: new rows are classified into rusters, and the fabric brings them to their results.
+
+Law: a mesh has no state of its own, so a change from or to one changes pointers at a batch boundary; rusters under way
+end on the routes they began on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from time import thread_time
+from typing import Any
+
+from anabranch.engine.batch import Combinations
+from anabranch.engine.fabric.lottery import Lottery
+from anabranch.engine.fabric.modules import OperatorIndex
+from anabranch.engine.fabric.ruster import Ruster, compile_routes, gathered
+from anabranch.engine.fabric.sorting import Sorting, whole_ruster
+from anabranch.engine.state.ring import Index
+from anabranch.engine.tracks.protocol import Ground
+from anabranch.engine.tracks.stateless import StatelessTrack
+from anabranch.plan.mesh import Mesh, parse_mesh
+
+
+class MeshTrack(StatelessTrack):
+    """The routes of one query over its base states; the indexes that they look into are there afterwards."""
+
+    KIND = "mesh"
+
+    def __init__(self, ground: Ground, mesh: Mesh) -> None:
+        super().__init__(ground, mesh)
+        graph, bases = ground.query.graph, ground.bases
+        self._index = OperatorIndex(bases, ground.meter, Lottery())
+        numbers = self._index.numbers(graph)
+        self._routes = {way.relation: compile_routes(graph, way, numbers) for way in mesh.ways}
+        looked_into: dict[str, list[Index]] = {name: [] for name in bases}
+        for several in self._routes.values():
+            for route in several:
+                for target, index in route.indexes():
+                    looked_into[target].append(index)
+        # A state that nobody looks into keeps the index of all rows, by which it knows what is overdue.
+        self._indexes = {name: tuple(dict.fromkeys(several)) or ((),) for name, several in looked_into.items()}
+        for name, base in bases.items():
+            base.require(self._indexes[name])
+        self._sorting = {
+            way.relation: Sorting(graph, bases[way.relation], way.classifier)
+            for way in mesh.ways
+            if len(way.routes) > 1
+        }
+
+    @classmethod
+    def reopened(cls, ground: Ground, layout: Mapping[str, Any]) -> MeshTrack:
+        """The track from which the layout was taken."""
+        track = cls(ground, parse_mesh(layout["plan"]))
+        track._index.lottery.reopen(layout["lottery"])
+        return track
+
+    def indexes(self, relation: str) -> tuple[Index, ...]:
+        """The indexes of a base state that some route looks into."""
+        return self._indexes[relation]
+
+    def layout(self) -> dict[str, Any]:
+        return {"kind": self.KIND, "plan": str(self.plan), "lottery": self._index.lottery.layout()}
+
+    def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
+        """Sends new rows of a relation on their routes and yields the combinations that they finish, if wanted."""
+        if wanted:
+            yield from gathered(self._finished(relation, found))
+
+    def _finished(self, relation: str, found: Combinations) -> Iterator[Combinations]:
+        for ruster in self._rusters(relation, found):
+            done = 0
+            for finished in self._index.forward(ruster):
+                done += len(finished.found)
+                yield finished.found
+            self.ground.meter.routed(relation, ruster.route.number, len(ruster.found), done)
+
+    def _rusters(self, relation: str, found: Combinations) -> list[Ruster]:
+        """The rows, cut by route."""
+        routes, sorting = self._routes[relation], self._sorting.get(relation)
+        if sorting is None:
+            return [whole_ruster(found, routes[0])]
+        # Time of this thread: what comes in between on a busy machine is not routing.
+        started = thread_time()
+        rusters = sorting.cut(found, routes)
+        self.ground.meter.spent("classify", thread_time() - started)
+        return rusters

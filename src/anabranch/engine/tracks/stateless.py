@@ -1,0 +1,45 @@
+"""What tracks without intermediate states have in common: there is nothing to drop, to keep or to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from anabranch.engine.meter import Size
+from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.engine.tracks.plan import PlanTrack
+from anabranch.engine.tracks.protocol import Departure, Ground, not_changing
+from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.physical import mjoin
+from anabranch.stats.step import StepStatistics
+
+
+class StatelessTrack:
+    """A track over base states alone; `take`, `indexes` and `layout` are left to its kinds."""
+
+    def __init__(self, ground: Ground, plan: Mesh) -> None:
+        self.ground = ground
+        self.plan = plan
+        self.leaving: Plan | None = None
+        self.intermediates: Mapping[str, IntermediateState] = {}
+        self.held: Sequence[IntermediateState] = ()
+
+    def retain_indexes(self) -> None:
+        """Keeps no intermediate state, and so no index."""
+
+    def drop(self, floors: Mapping[str, int]) -> None:
+        """Keeps nothing beside the base states."""
+
+    def settled(self) -> Self:
+        """The track itself: no migration is under way."""
+        return self
+
+    def aborted(self) -> Self:
+        raise not_changing(self.plan)
+
+    def departure(self) -> Departure:
+        """The mjoin keeps no state beside the base states either: from there it is a change like any other."""
+        return Departure(PlanTrack(self.ground, mjoin(self.ground.query.graph.names)), self.plan)
+
+    def finish(self, beside: Mapping[str, Size]) -> StepStatistics:
+        return self.ground.meter.finish(beside)

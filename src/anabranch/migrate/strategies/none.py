@@ -1,0 +1,39 @@
+"""The strategy 'none': both plans keep the same states, so pointers are all that changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from anabranch.engine.migration import Change
+from anabranch.engine.tracks.protocol import Track
+from anabranch.errors import MigrationError
+from anabranch.migrate.strategies.strategy import Price
+from anabranch.plan.difference import match_states
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.physical import PhysicalPlan
+
+if TYPE_CHECKING:
+    from anabranch.migrate.strategies.pricing import Difference
+
+
+class NoStrategy:
+    """Refuses every change that needs a state to be computed or filtered."""
+
+    name = "none"
+
+    def check(self, old: PhysicalPlan, new: PhysicalPlan, graph: JoinGraph) -> None:
+        matching = match_states(old, new, graph.thetas)
+        if not matching.is_trivial:
+            lacking = [f"'{name}' is not there and would have to be computed" for name in matching.recomputed]
+            lacking += [f"'{state.old}' would have to be filtered" for state in matching.filtered]
+            raise MigrationError(
+                f"strategy 'none' cannot change plan '{old}' into '{new}'",
+                detail=f"the state {lacking[0]}",
+                hint="use 'moving-state' or 'parallel-track'",
+            )
+
+    def price(self, difference: Difference) -> Price | None:
+        return Price(self.name, difference.indexing, 0.0, 0.0)
+
+    def begin(self, change: Change) -> Track:
+        return change.moved()

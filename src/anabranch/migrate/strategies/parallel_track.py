@@ -1,0 +1,47 @@
+"""The parallel track strategy: both plans run side by side until no old row is left in any box's input.
+
+It never pauses the query, and costs the new joins beside the old ones for one window. (`engine.tracks.parallel` has the
+argument for its exactness.)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from anabranch.engine.migration import Change
+from anabranch.engine.tracks.protocol import Track
+from anabranch.errors import MigrationError
+from anabranch.migrate.strategies.strategy import Price
+from anabranch.plan.difference import boxes, match_states
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.physical import PhysicalPlan, relations_of
+
+if TYPE_CHECKING:
+    from anabranch.migrate.strategies.pricing import Difference
+
+
+class InParallel:
+    """Runs both plans; where nothing has to be joined again, the change is made at once."""
+
+    name = "parallel-track"
+
+    def check(self, old: PhysicalPlan, new: PhysicalPlan, graph: JoinGraph) -> None:
+        if not match_states(old, new, graph.thetas).recomputed:
+            return
+        for box in boxes(old, new, graph.thetas):
+            for names in map(relations_of, box.inputs):
+                if all(not graph.relation(name).window.is_bounded for name in names):
+                    raise MigrationError(
+                        f"strategy 'parallel-track' would never end for plan '{new}'",
+                        detail=f"rows of '{' '.join(sorted(names))}' are kept for ever, so old ones never leave",
+                        hint="use 'moving-state'",
+                    )
+
+    def price(self, difference: Difference) -> Price | None:
+        if not difference.matching.recomputed:
+            return None
+        window = difference.longest_window
+        return Price(self.name, window * difference.joining, difference.memory, window)
+
+    def begin(self, change: Change) -> Track:
+        return change.side_by_side() if change.matching.recomputed else change.moved()

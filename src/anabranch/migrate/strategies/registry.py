@@ -1,0 +1,53 @@
+"""Every migration strategy, by name. Workers load this module, so it must not bring the rooms of costs along.
+
+Law: a name that is not here is refused wherever a user can write it, and by one message.
+"""
+
+from __future__ import annotations
+
+from anabranch.errors import MigrationError
+from anabranch.migrate.strategies.moving_state import MovingState
+from anabranch.migrate.strategies.none import NoStrategy
+from anabranch.migrate.strategies.parallel_track import InParallel
+from anabranch.migrate.strategies.strategy import Strategy
+from anabranch.plan.check import validate
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.query import Grouping
+
+_STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in (NoStrategy(), MovingState(), InParallel())}
+
+
+def register(strategy: Strategy) -> None:
+    """Adds a strategy, or replaces the one of its name; every process that runs engines has to do so."""
+    _STRATEGIES[strategy.name] = strategy
+
+
+def forget(name: str) -> None:
+    """Removes a strategy."""
+    del _STRATEGIES[name]
+
+
+def strategy_names() -> tuple[str, ...]:
+    """The names of all strategies."""
+    return tuple(_STRATEGIES)
+
+
+def strategies() -> tuple[Strategy, ...]:
+    """All strategies."""
+    return tuple(_STRATEGIES.values())
+
+
+def strategy_named(name: str) -> Strategy:
+    """The strategy of that name."""
+    if name not in _STRATEGIES:
+        raise MigrationError(f"no migration strategy '{name}'", hint=f"one of {', '.join(_STRATEGIES)}")
+    return _STRATEGIES[name]
+
+
+def check_migration(
+    old: PhysicalPlan, new: PhysicalPlan, graph: JoinGraph, strategy: str, grouping: Grouping | None = None
+) -> None:
+    """Refuses a change that the strategy cannot serve, or a plan of another query."""
+    validate(new, graph, grouping)
+    strategy_named(strategy).check(old, new, graph)
