@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from anabranch.adapt.decision import Decision
-from anabranch.adapt.gate import Price
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.records import DecisionMade, MigrationBegan, MigrationEnded, QueryRecord, Refusal, Warned
 from anabranch.cost.resources import Resources
+from anabranch.migrate.strategies.strategy import Price
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.text import parse
 from anabranch.stats.mesh.learnt import LearntMesh
