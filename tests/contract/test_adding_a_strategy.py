@@ -7,13 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from anabranch.adapt.rules import ChangeRules, Switch
-from anabranch.engine.migration import Change
-from anabranch.engine.tracks.protocol import Track
 from anabranch.errors import MigrationError
 from anabranch.host.local import LocalHost
 from anabranch.migrate.strategies.pricing import Difference, prices
 from anabranch.migrate.strategies.registry import forget, register, strategy_named
-from anabranch.migrate.strategies.strategy import Price, Strategy
+from anabranch.migrate.strategies.strategy import Change, Price, Strategy, Track
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.difference import StateMatching
 from anabranch.plan.join_graph import JoinGraph
@@ -39,9 +37,9 @@ class FromBaseRows:
     def price(self, difference: Difference) -> Price | None:
         return Price(self.name, 0.0, difference.memory, 0.0)
 
-    def begin(self, change: Change) -> Track:
+    def begin(self, change: Change[Track]) -> Track:
         everything = tuple(state.shape for state in kept(change.plan))
-        return change.moved(StateMatching((), everything, tuple(change.old.intermediates)))
+        return change.moved(StateMatching((), everything, ()))
 
 
 @pytest.fixture(autouse=True)

@@ -41,7 +41,7 @@ class MigrationStrategy(Protocol):
         """Refuses, by a MigrationError, a change that the strategy cannot serve."""
 
     def begin(self, change: Change) -> Track:
-        """The track that is at work from now on."""
+        """The track that is at work from now on, built through the change."""
 
 
 class Change:
@@ -69,7 +69,7 @@ class Change:
                 self._undo.callback(state.ring.release)
         return track
 
-    def moved(self, matching: StateMatching | None = None) -> PlanTrack:
+    def moved(self, matching: StateMatching | None = None) -> Track:
         """A complete track of the new plan: states that match are handed over, the others are computed."""
         matching = matching or self.matching
         made = contents(self.plan, self._ground.query.graph.thetas)
@@ -77,7 +77,7 @@ class Change:
         self.recomputed |= fill(track, matching, self.old, self._floors)
         return track
 
-    def side_by_side(self) -> ParallelTrack:
+    def side_by_side(self) -> Track:
         """A track of both plans; they share the states that mean the same to both."""
         return ParallelTrack(self.old, self.new_track(self.old.states), mesh=self._mesh)
 

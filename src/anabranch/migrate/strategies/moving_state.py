@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from anabranch.engine.migration import Change
-from anabranch.engine.tracks.protocol import Track
-from anabranch.migrate.strategies.strategy import Price
+from anabranch.migrate.strategies.strategy import Change, Price, Track
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import PhysicalPlan
 
@@ -31,5 +29,5 @@ class MovingState:
         computing = difference.indexing + difference.computing
         return Price(self.name, computing, difference.memory, computing)
 
-    def begin(self, change: Change) -> Track:
+    def begin(self, change: Change[Track]) -> Track:
         return change.moved()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from anabranch.engine.migration import Change
-from anabranch.engine.tracks.protocol import Track
 from anabranch.errors import MigrationError
-from anabranch.migrate.strategies.strategy import Price
+from anabranch.migrate.strategies.strategy import Change, Price, Track
 from anabranch.plan.difference import match_states
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import PhysicalPlan
@@ -35,5 +33,5 @@ class NoStrategy:
     def price(self, difference: Difference) -> Price | None:
         return Price(self.name, difference.indexing, 0.0, 0.0)
 
-    def begin(self, change: Change) -> Track:
+    def begin(self, change: Change[Track]) -> Track:
         return change.moved()

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from anabranch.engine.migration import Change
-from anabranch.engine.tracks.protocol import Track
 from anabranch.errors import MigrationError
-from anabranch.migrate.strategies.strategy import Price
+from anabranch.migrate.strategies.strategy import Change, Price, Track
 from anabranch.plan.difference import boxes, match_states
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import PhysicalPlan, relations_of
@@ -43,5 +41,5 @@ class InParallel:
         window = difference.longest_window
         return Price(self.name, window * difference.joining, difference.memory, window)
 
-    def begin(self, change: Change) -> Track:
+    def begin(self, change: Change[Track]) -> Track:
         return change.side_by_side() if change.matching.recomputed else change.moved()

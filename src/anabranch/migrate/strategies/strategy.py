@@ -1,17 +1,24 @@
-"""A migration strategy: whether it can serve a change of plan, what that costs, and how it begins."""
+"""A migration strategy: whether it can serve a change of plan, what that costs, and how it begins.
+
+A strategy decides and builds nothing itself: the engine hands it a `Change`, through which it asks for the track that is
+at work from then on.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from anabranch.engine.migration import Change
-from anabranch.engine.tracks.protocol import Track
+from anabranch.plan.difference import StateMatching
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import PhysicalPlan
 
 if TYPE_CHECKING:
     from anabranch.migrate.strategies.pricing import Difference
+
+Track = TypeVar("Track")
+"""Whatever the engine runs a plan on."""
+TrackOfEngine = TypeVar("TrackOfEngine", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -27,8 +34,26 @@ class Price:
     """Event time from its beginning to its end."""
 
 
+class Change(Protocol[TrackOfEngine]):
+    """A change of plan in the making (`engine.migration`): the tracks that a strategy can ask for."""
+
+    @property
+    def plan(self) -> PhysicalPlan:
+        """The new plan."""
+
+    @property
+    def matching(self) -> StateMatching:
+        """Which states of the old plan serve the new one."""
+
+    def moved(self, matching: StateMatching | None = None) -> TrackOfEngine:
+        """A complete track of the new plan: states that match are handed over, the others are computed."""
+
+    def side_by_side(self) -> TrackOfEngine:
+        """A track of both plans; they share the states that mean the same to both."""
+
+
 class Strategy(Protocol):
-    """One way from one plan to another; the engine calls `check` and `begin` (`engine.migration`)."""
+    """One way from one plan to another; the engine calls `check` and `begin`."""
 
     @property
     def name(self) -> str:
@@ -43,5 +68,5 @@ class Strategy(Protocol):
         `auto` takes the strategy with the lowest price.
         """
 
-    def begin(self, change: Change) -> Track:
+    def begin(self, change: Change[Track]) -> Track:
         """The track that is at work from now on."""
