@@ -1,7 +1,7 @@
 """A migration strategy: whether it can serve a change of plan, what that costs, and how it begins.
 
-A strategy decides and builds nothing itself: the engine hands it a `Change`, through which it asks for the track that is
-at work from then on.
+A strategy decides and builds nothing itself: the engine hands it a `Change`, through which it asks for the track that
+is at work from then on.
 """
 
 from __future__ import annotations
