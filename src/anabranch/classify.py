@@ -1,4 +1,4 @@
-"""Walking a classifier: the route of every row of a batch, column by column.
+"""Walks a classifier: finds the route of every row of a batch, column by column.
 
 The thresholds and categories of a tree cut the columns that it reads into buckets, and all columns together into boxes;
 rows of one box have one route. So a tree is laid out once as a table of boxes. A batch then costs a pass for each
@@ -74,7 +74,7 @@ class _Numbers:
 
     @cached_property
     def whole_thresholds(self) -> Integers | None:
-        """What whole numbers are compared with, where that is the same as to compare doubles."""
+        """Thresholds for whole numbers, if comparing with them equals comparing doubles."""
         is_exact = bool((np.abs(self.thresholds) < _EXACT).all())
         return np.floor(self.thresholds).astype(np.int64) if is_exact else None
 
@@ -139,7 +139,7 @@ class Table:
     """The route of each box; buckets of the first column follow one another."""
 
     def assign(self, columns: Mapping[str, AttributeColumn], rows: int) -> Routes:
-        """The route number of each row, as `assign_routes` says it."""
+        """The route number of each row; see `assign_routes`."""
         boxes = np.zeros(rows, dtype=np.uint16)
         stride = 1
         for axis in self.axes:
@@ -158,14 +158,14 @@ class Tables:
     second: Table | Tables
 
     def assign(self, columns: Mapping[str, AttributeColumn], rows: int) -> Routes:
-        """The route number of each row, as `assign_routes` says it."""
+        """The route number of each row; see `assign_routes`."""
         test, first, second = (part.assign(columns, rows) for part in (self.test, self.first, self.second))
         return np.where(test == 0, first, second)
 
 
 @lru_cache(maxsize=256)
 def lay_out(classifier: Classifier) -> Table | Tables:
-    """A classifier in the form in which it is walked."""
+    """Lays a classifier out as tables."""
     numbers: dict[str, list[NumberTest]] = {}
     categories: dict[str, list[CategoryTest]] = {}
     for node in walk(classifier):

@@ -27,7 +27,7 @@ from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.mesh.routes import RouteStatistics, merge_routes
 from anabranch.stats.step import StepStatistics, merge
 
-SEARCH = SearchSetting(size=10, strategy="improve", stop=Stop(iterations=500, plateau=150))
+SEARCH = SearchSetting(size=10, method="improve", stop=Stop(iterations=500, plateau=150))
 BASELINE = 3
 """Batches after a change of plan that give the baseline of the routes."""
 REMEMBERED = 8

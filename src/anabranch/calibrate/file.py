@@ -14,25 +14,25 @@ from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 
 
 def calibration_file() -> Path:
-    """Where the measured costs of this machine are kept."""
+    """The file that keeps the measured costs of this machine."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "anabranch" / f"unit-costs-{platform.node() or 'machine'}.json"
 
 
 def calibrated() -> FixedStatistics:
-    """A view that knows the measured costs of this machine, or nothing when there are none."""
+    """The measured costs of this machine as statistics; nothing known if there are none."""
     units = load_units(calibration_file())
     return NOTHING_KNOWN if units is None else FixedStatistics(costs=units.by_name(), provenance="calibrated")
 
 
 def save_units(units: UnitCosts, path: Path) -> None:
-    """Keeps measured costs for later runs on the same machine."""
+    """Writes measured costs for later runs on this machine."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(asdict(units), indent=2) + "\n", encoding="utf-8")
 
 
 def load_units(path: Path) -> UnitCosts | None:
-    """Costs measured earlier, or None when there are none."""
+    """Reads costs that were measured earlier; None if there are none."""
     if not path.exists():
         return None
     try:

@@ -1,8 +1,8 @@
-"""What the engine's elementary operations cost on this machine.
+"""Measures the unit costs of the engine on this machine.
 
-Several plans of several small queries run in their steady state; what they did is counted by the engine's own meter,
-and the seconds of processor time are fitted to the counts by least squares with no negative cost. Processor time, not
-wall-clock time, so a busy machine disturbs little. `cost_model` shows how well one predicts with the outcome.
+Several plans of several small queries run in their steady state. The engine's own meter counts the operations, and
+non-negative least squares fits the seconds of processor time to the counts. Processor time, not
+wall-clock time, so a busy machine disturbs little. `lab.cost_model` shows how well the result predicts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from anabranch.stats.view import FixedStatistics
 MOST_BIRTHS = 4e5
 """Combinations a second that no part of a workload exceeds."""
 HOLD = 0.3
-"""How strongly a unit cost is held to its usual share, beside one run of a plan."""
+"""The weight of the usual share of a unit cost, relative to one run of a plan."""
 BATCH = 1.0
 """Seconds of event time in a batch."""
 FEATURES = ("insert", "link", "insert_joined", "probe", "compare", "match", "match_relation", "check", "emit", "call")
@@ -51,7 +51,7 @@ class Workload:
     selectivities: Mapping[tuple[str, str], float]
     window: float
     theta: bool = False
-    """Whether the first two streams must also be in order of a random column."""
+    """True if the join of the first two streams also compares a random column."""
 
     def query(self) -> Query:
         catalog = Catalog()
@@ -98,7 +98,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a plan needed per second of event time, and what it did for it."""
+    """CPU and memory of a plan per second of event time, and the counts of its operations."""
 
     cpu: float
     memory: float
@@ -174,7 +174,7 @@ def calibrate(seed: int = 1, *, seconds: int = 5) -> UnitCosts:
         for number, load in enumerate(workloads(rng, 8))
         for plan in plans_of(load, rng, 3)
     ]
-    # Each run counts alike, however long it took: what is fitted is the ratio of predicted to measured.
+    # All runs have the same weight, however long they took: the fit is of the ratio of predicted to measured.
     # Counts rise and fall together, so each cost is also held, lightly, to its share on an ordinary machine.
     usual = np.array([getattr(ENGINE, feature) for feature in FEATURES])
     counts = np.array([[run.counts[feature] / run.cpu for feature in FEATURES] for run in measured]) * usual

@@ -64,7 +64,7 @@ class Estimates:
     """Seconds."""
     row_bytes: tuple[float, ...]
     keys: tuple[tuple[float, ...], ...]
-    """For each key class the distinct values per relation; 0 where the relation is no member."""
+    """For each key class the distinct values per relation; 0 where the relation is not a member."""
     thetas: tuple[ThetaEstimate, ...] = ()
     used: tuple[Used, ...] = ()
     slide: float = 0.0

@@ -182,7 +182,7 @@ class ResourceModel:
             inside = prod(share.held for share in shares if share.mask & mask == share.mask)
             groups, rows, births = self.groups(mask), self.counting(mask) * inside, self.births(mask) * inside
             arriving = share_left(groups, min(rows, births * self.batch) if self.batch else 1.0)
-            # Between two rounds of merging the whole, a state holds between one and two times what these leave.
+            # A state holds between one and two times the rows that merging the whole leaves.
             shares.append(Share(mask, inside, arriving, min(arriving, 1.5 * share_left(groups, rows))))
         return replace(self, shares=tuple(shares))
 
@@ -339,7 +339,7 @@ class ResourceModel:
             return self.of_plan(plan).price(plan)
         cpu = self.base.cpu
         for share in self.shares:
-            # A row is merged at what it costs to group a result; a state that is merged anew counts its rows twice.
+            # Merging a row costs as much as grouping a result; a state that is merged anew counts its rows twice.
             rounds = 1.0 + (2.0 * share.arriving if share.arriving > share.held else 0.0)
             cpu += self.births(share.mask) * share.inside * rounds * self.units.group + MERGING_CALLS * self.call
             cpu += self.upkeep(share.mask) * share.inside * share.arriving

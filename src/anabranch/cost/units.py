@@ -1,4 +1,4 @@
-"""Unit costs: what the elementary operations of the engine cost, given, calibrated, or those of an ordinary machine.
+"""Unit costs of the engine's elementary operations: given, calibrated, or those of an ordinary machine.
 
 A choice depends on their proportions, which vary little between machines; `anabranch calibrate` measures those of one
 machine. The sizes are not measured: they follow from the layout of the engine's states.
@@ -20,7 +20,7 @@ from anabranch.stats.view import Provenance, StatisticsView
 class UnitCosts:
     """The costs of the elementary operations of a join: seconds of one core, and bytes of state.
 
-    The defaults leave out what the papers' models leave out; a calibrated engine has them all.
+    The defaults are those of the papers' models, which leave them out; a calibrated engine has them all.
     """
 
     insert: float
@@ -109,6 +109,6 @@ ENGINE = UnitCosts(
 
 
 def unit_costs(view: StatisticsView) -> tuple[UnitCosts, Provenance]:
-    """The unit costs that a view knows, else those of an ordinary machine, and where they come from."""
+    """The unit costs that a view knows, else those of an ordinary machine, and their provenance."""
     known = view.unit_costs()
     return (ENGINE, "assumed") if known is None else (UnitCosts.from_names(known.costs), known.provenance)

@@ -43,7 +43,7 @@ PARTITIONS = 3
 GAP = 500_000
 """Mean microseconds between two rows of a stream."""
 UNIFORM_FAN_OUT = 0.95
-SETTING = SearchSetting(size=10, strategy="improve", tolerance=0.0)
+SETTING = SearchSetting(size=10, method="improve", tolerance=0.0)
 """Table 1: ten training rows after condensing, iterative improvement from the route-driven start."""
 SAMPLE = 1_000
 

@@ -43,7 +43,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Ranges:
-    """What a random workload is drawn from; a query joins between `fewest` and `most` streams."""
+    """The ranges of a random workload; a query joins between `fewest` and `most` streams."""
 
     streams: int = 10
     fewest: int = 3

@@ -1,11 +1,10 @@
-"""Drift: whether the classifier still spreads rows as it did, and operators still act on them as they did.
+"""Detects drift: the classifier no longer spreads rows as before, or operators no longer act on them as before.
 
-A change must be large enough to matter and too large for chance. Counts are taken as they come from a running mesh:
-rows per route, and rows in and out of each operator on each route. Leaves of one route are not told apart: rows that
-move between them take the same route, and if they behave differently there, its operators tell. An operator is only
-compared with itself on the same route, where the same operators came before it. The answer to drift is a new search
-that starts from the current mesh (`proposal.find_mesh`), and whether its result is worth a change is for the gate to
-say.
+A change counts as drift if it is large enough to matter and too large for chance. The counts come from a running mesh:
+rows per route, and rows in and out of each operator on each route. Leaves of one route count together: rows that move
+between them take the same route, and the operators of the route show whether they behave differently. An operator is
+compared only with itself on the same route, where the same operators come before it. After drift, a new search starts
+from the current mesh (`proposal.find_mesh`), and the gate decides whether to change to its result.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
 
 @dataclass(frozen=True)
 class MeshUse:
-    """What a mesh was seen to do over some batches, for the rows of one relation."""
+    """Counts of a mesh over some batches, for the rows of one relation."""
 
     rows: tuple[float, ...]
     """Rows that the classifier sent on each route."""
@@ -30,18 +29,18 @@ class MeshUse:
 
 @dataclass(frozen=True)
 class DriftLimits:
-    """How much may change before it is called drift."""
+    """The changes that do not count as drift yet."""
 
     share: float = 0.1
-    """Of all rows, how many may take other routes than before."""
+    """The share of all rows that may take other routes than before."""
     selectivity: float = 0.3
-    """By which factor beyond 1 an operator's selectivity may rise, or fall."""
+    """The share by which an operator's selectivity may rise or fall."""
     certainty: float = 4.0
     """Standard errors that a change must exceed."""
 
 
 def mesh_use(ways: RelationRoutes, seen: Iterable[RouteStatistics]) -> MeshUse:
-    """What steps counted for the routes of one relation."""
+    """Adds up the counts of steps for the routes of one relation."""
     rows = [0.0] * len(ways.routes)
     hops: dict[tuple[int, str], HopStatistics] = {}
     for route in seen:
@@ -54,7 +53,7 @@ def mesh_use(ways: RelationRoutes, seen: Iterable[RouteStatistics]) -> MeshUse:
 
 
 def drifted(before: MeshUse, now: MeshUse, limits: DriftLimits | None = None) -> str | None:
-    """Why the mesh may no longer fit, or None."""
+    """The reason why the mesh may no longer fit, or None."""
     limits = limits or DriftLimits()
     return _moved_rows(before.rows, now.rows, limits) or _changed_operator(before, now, limits)
 

@@ -1,9 +1,9 @@
-"""Learning the classifier: an entropy decision tree (scikit-learn's) made into a plan value.
+"""Learns the classifier: turns an entropy decision tree of scikit-learn into a plan value.
 
 Labels are route numbers. The tree grows until its leaves are pure or no attribute is left to split by, and an impure
 leaf takes the route of most weight. Numbers are cut halfway between neighbouring values of the sample. Categories are
-first put in the order of their mean label, so that one test can list several. Where the sample says nothing, rows go
-with the crowd: NULLs go where the sample's NULLs went, or else with the heavier branch; a test lists the categories of
+first put in the order of their mean label, so that one test can list several. Rows unlike any in the sample follow the
+majority: NULLs go where the sample's NULLs went, or else with the heavier branch; a test lists the categories of
 its lighter branch, so that an unseen category goes with the heavier. (Nehme et al. 2012, section 4.4.)
 """
 
@@ -25,7 +25,7 @@ Integers: TypeAlias = NDArray[np.int64]
 
 
 def induce(training: TrainingSet, labels: Integers) -> Classifier:
-    """The tree that tells the labels of the rows apart as well as their attributes can."""
+    """The tree that separates the labels of the rows as well as their attributes can."""
     if training.rows == 0:
         raise ValueError("a classifier cannot be learnt from no rows")
     if not training.attributes or (labels == labels[0]).all():
@@ -52,9 +52,9 @@ def ordered_ranks(training: TrainingSet, labels: Integers) -> Integers:
 def cut_back(
     tree: Classifier, sample: TrainingSet, paid: Doubles, test: float, rows: Integers | None = None
 ) -> tuple[Classifier, float]:
-    """The tree without the tests that cost their rows more than they save, and what rows and tests then cost.
+    """Removes the tests that cost their rows more than they save; returns the tree and the cost of its rows and tests.
 
-    `paid` is rows x routes: what each row adds to the cost of the mesh on each route; a test adds `test` x share.
+    `paid` is rows x routes: the cost that each row adds to the mesh on each route; a test adds `test` x share.
     """
     rows = np.arange(sample.rows) if rows is None else rows
     if isinstance(tree, Assign):
@@ -106,7 +106,7 @@ class _Reading:
 
     @staticmethod
     def _threshold(attribute: Attribute, ranks: Integers, cut: float) -> float:
-        """Halfway between the values that stand on either side of the cut among these rows."""
+        """The middle between the two values of these rows that are next to the cut."""
         below, above = ranks[(ranks >= 0) & (ranks <= cut)], ranks[ranks > cut]
         if above.size == 0:
             return np.inf

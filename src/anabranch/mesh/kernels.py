@@ -1,7 +1,7 @@
 """The inner loops of the search, compiled: the best order of operators, all partitions, and paths in a decision tree.
 
-Sets of operators are bit masks. Kernels compute what the classes of the room describe in words; the tests hold them
-against plain versions, and the tree's paths against those of the trained classifier.
+Sets of operators are bit masks. Tests compare the kernels with plain versions, and the paths of the tree with those of
+the trained classifier.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEAST_GAIN = 1e-12
 
 @njit("float64[:, ::1](float64[:, ::1])", cache=True)
 def surviving(selectivity: Doubles) -> Doubles:
-    """Rows x sets of operators: how many rows come of one once the operators of the set have been passed."""
+    """Rows x sets of operators: how many rows one row becomes after the operators of the set."""
     rows, operators = selectivity.shape
     out = np.ones((rows, 1 << operators))
     for row in range(rows):
@@ -37,7 +37,7 @@ def surviving(selectivity: Doubles) -> Doubles:
 def best_order(left: Doubles, cost: Doubles, rows: Integers, allowed: Booleans) -> tuple[Integers, float]:
     """The cheapest order of all operators for some rows.
 
-    `left[t, s]` is what is left of row t after the operators of set s, `cost[t, i]` what operator i charges for it.
+    `left[t, s]` is how much of row t is left after the operators of set s, `cost[t, i]` the cost of operator i for it.
     """
     sets, operators = allowed.shape
     # Summed here and not by a matrix product: those start threads, which on a busy machine cost more than the sum.
@@ -90,7 +90,7 @@ def _times_log(x: float) -> float:
 
 @njit("void(int64[:, ::1], boolean[::1], int64[::1], float64[::1], int64)", cache=True)
 def order_categories(ranks: Integers, is_category: Booleans, labels: Integers, weights: Doubles, levels: int) -> None:
-    """Renumbers categories by the mean label of their rows, so that one cut can set those of a label apart.
+    """Renumbers categories by the mean label of their rows, so that one cut can separate those of one label.
 
     With two labels no set of categories that is not such a prefix would be better (Breiman et al. 1984, section 9.4).
     """

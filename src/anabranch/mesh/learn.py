@@ -1,4 +1,4 @@
-"""What can be learnt from one sample: its best mesh, the classifier for it, and the price of any mesh on it."""
+"""Learns from one sample: finds its best mesh and the classifier, and prices any mesh on it."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from anabranch.stats.mesh.operators import Needs
 
 Doubles: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
-Strategy: TypeAlias = Literal["exhaustive", "improve", "anneal"]
+SearchMethod: TypeAlias = Literal["exhaustive", "improve", "anneal"]
 
 CURRENT = "current mesh"
-"""The name under which what runs now is among the considered."""
+"""The name of the mesh that runs now, among the mesh candidates."""
 
 
 @dataclass(frozen=True)
 class SearchSetting:
-    """How a mesh is searched; the defaults suit a sample of about a thousand rows."""
+    """The parameters of a mesh search; the defaults suit a sample of about a thousand rows."""
 
     size: int = 30
     """Condensed rows."""
-    strategy: Strategy = "anneal"
+    method: SearchMethod = "anneal"
     """An exhaustive search of more than ten condensed rows is annealed instead."""
     start: Start = "route"
     stop: Stop = field(default_factory=Stop)
@@ -76,12 +76,12 @@ class Priced:
     shares: Doubles
     """The share of the rows that takes each order."""
     paid: Doubles
-    """What a row of each order pays for its operators."""
+    """The seconds that a row of each order pays for its operators."""
 
 
 @dataclass(frozen=True, eq=False)
 class Learner:
-    """A condensed sample with what is needed to search it."""
+    """A condensed sample, ready to be searched."""
 
     condensed: Condensed
     needs: Needs
@@ -98,14 +98,14 @@ class Learner:
     def search(
         self, rng: np.random.Generator, current: RelationRoutes | None = None
     ) -> tuple[Solution, tuple[MeshCandidate, ...]]:
-        """The best mesh found, never worse than its start or a single route, and what was looked at."""
+        """The best mesh found, never worse than its start or a single route, and the mesh candidates."""
         setting, space = self.setting, self.space
         single = start_solution(space, "one", rng)
         if current is None:
             first = start_solution(space, setting.start, rng)
         else:
             first = space.solution(self._cell_routes(current.classifier))
-        match setting.strategy:
+        match setting.method:
             case "exhaustive" if space.size <= MOST_EXHAUSTIVE:
                 found = exhaustive(space)
             case "improve":
@@ -113,7 +113,7 @@ class Learner:
             case "anneal" | "exhaustive":
                 found = anneal(space, first, rng, setting.stop)
         origin = setting.start if current is None else "partition of the current mesh"
-        named = {f"search ({setting.strategy})": found, f"start ({origin})": first, "single route": single}
+        named = {f"search ({setting.method})": found, f"start ({origin})": first, "single route": single}
         best = min(named.values(), key=lambda solution: solution.cost)
         considered = [
             MeshCandidate(name, seen.cost, len(seen.routes), "" if seen is best else _above(seen.cost, best.cost))
@@ -126,7 +126,7 @@ class Learner:
         return best, tuple(considered)
 
     def classify(self, solution: Solution) -> Priced:
-        """Learns from the sampled rows, each with the route of its cell, and takes out tests that do not pay.
+        """Learns from the sampled rows, each with the route of its cell, and removes tests that do not pay.
 
         Routes are numbered by the share of the rows that take them, the most used first.
         """
@@ -151,9 +151,9 @@ class Learner:
         return Priced(tree, orders, total, shares, np.divide(spent, shares, out=np.zeros_like(spent), where=shares > 0))
 
     def route(self, order: Order, tree: Classifier, number: int) -> Route:
-        """The order as a plan value, its steps left open where that hardly matters to the rows that take it."""
+        """The order as a plan value; steps are open where their order hardly matters to the rows."""
         cells = np.flatnonzero(self._cell_routes(tree) == number)
-        groups = self.router.uncertain(order, cells, self.setting.tolerance) if cells.size else [(i,) for i in order]
+        groups = self.router.opened(order, cells, self.setting.tolerance) if cells.size else [(i,) for i in order]
         names = self.condensed.matrix.operators
         return Route(tuple(tuple(names[operator] for operator in group) for group in groups))
 

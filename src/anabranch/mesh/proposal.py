@@ -1,7 +1,7 @@
-"""From a sample to a mesh: condense, search, learn the classifier, check on rows held out, and say why.
+"""Proposes a mesh from a sample: condenses, searches, learns the classifier, and checks the gain on rows held out.
 
-The answer always runs. When there is nothing to learn from, nothing that tells rows apart, or no gain that would
-survive other rows than those it was learnt from, it is a single route with the reason. The gain is checked by cross
+The answer can always run. If there is nothing to learn from, nothing that separates rows, or no gain on rows that were
+not learnt from, the answer is a single route with the reason. The gain is checked by cross
 validation: routes and classifier of some rows are priced on the others, leaf by leaf, against the single best route of
 the same rows. All chance comes from the given generator.
 """
@@ -27,14 +27,14 @@ Doubles: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 
 LEAST_ROWS = 8
-"""Fewer sampled rows say nothing that could be held out and checked."""
+"""With fewer sampled rows, a gain cannot be checked on rows held out."""
 FOLDS = 3
 RESAMPLES = 40
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """How much faster than the single best route on rows that were not learnt from."""
+    """The gain over the single best route, on rows that were not learnt from."""
 
     gain: float
     error: float
@@ -46,13 +46,13 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class MeshProposal:
-    """What new rows of a relation should do, and why; costs are seconds per row."""
+    """The routes that new rows of a relation should take, and why; costs are seconds per row."""
 
     ways: RelationRoutes
     shares: tuple[float, ...]
     """The share of the sampled rows that takes each route."""
     route_costs: tuple[float, ...]
-    """What a row of each route pays for its operators."""
+    """The seconds that a row of each route pays for its operators."""
     cost: float
     """The whole of Equation 2: routes, tests and overhead."""
     single: Route
@@ -68,7 +68,7 @@ class MeshProposal:
 
     @property
     def gain(self) -> float:
-        """How much faster than the single best route: 0.25 is a quarter more rows in the same time."""
+        """The gain over the single best route: 0.25 is a quarter more rows in the same time."""
         return self.single_cost / self.cost - 1 if self.cost > 0 else 0.0
 
 
@@ -164,7 +164,7 @@ def held_out_gain(
 
 
 def _resampled(weights: Doubles, rng: np.random.Generator) -> list[Doubles]:
-    """The weights as they are, and then as other samples of the same rows would have them."""
+    """The weights of the sample, and then those of other samples of the same rows."""
     drawn = rng.multinomial(weights.size, np.full(weights.size, 1 / weights.size), RESAMPLES)
     return [weights, *(weights * times for times in drawn)]
 

@@ -1,7 +1,7 @@
-"""The best route for a subset of rows: an order of the operators, what it costs, and where the order hardly matters.
+"""Finds the best route for a subset of rows: the order of the operators, its cost, and where the order hardly matters.
 
 The cost of an order on a subset is summed row by row: each row pays for an operator as many times as it has offspring
-after the operators before it, Σ w c_i Π σ_j. That keeps what averages lose, operators that drop the same rows. Up to
+after the operators before it, Σ w c_i Π σ_j. Averages would lose that operators drop the same rows. Up to
 twelve operators the order is exact: how much is left depends only on the set of operators passed, so dynamic
 programming over sets (Selinger et al. 1979) finds the least sum, with any precedence. Beyond that the operator with the
 best rank (1 - σ) / c on the rows still left comes next, taken together with those that it waits for (the conditional
@@ -28,9 +28,9 @@ Order: TypeAlias = tuple[int, ...]
 """Positions of all operators, in the order of visit."""
 
 MOST_EXACT = 12
-"""Operators up to which orders are exact; 2^n sets are looked at."""
+"""With more operators, orders are not exact; 2^n sets are examined."""
 LARGEST_GROUP = 4
-"""Operators of one uncertain step; all their orders are priced."""
+"""Operators of one open step at most; all their orders are priced."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Router:
         return found
 
     def price(self, order: Order, rows: Integers) -> float:
-        """What the rows pay when they take the order."""
+        """The cost of these rows when they take the order."""
         return float(self.shares[rows] @ self.row_costs(order, rows))
 
     def row_costs(self, order: Order, rows: Integers) -> Doubles:
@@ -81,8 +81,8 @@ class Router:
             done.add(operator)
         return True
 
-    def uncertain(self, order: Order, rows: Integers, tolerance: float) -> tuple[Order, ...]:
-        """The order with neighbours put into one group where all their orders cost nearly the same.
+    def opened(self, order: Order, rows: Integers, tolerance: float) -> tuple[Order, ...]:
+        """Opens the steps of an order: neighbours form one step if all their orders cost nearly the same.
 
         Nearly: within the tolerance, as a share of the cost of the order; with a tolerance of 0 nothing is left open.
         """
@@ -157,7 +157,7 @@ class Router:
         return list(ways.values())
 
     def _rank(self, module: list[int], rows: Integers, left: Doubles) -> float:
-        """(1 - T) / C of a module on what is left of the rows."""
+        """The rank (1 - T) / C of a module on the rows that are left."""
         cost, after = 0.0, left
         for operator in module:
             cost += float(after @ self.matrix.cost[rows, operator])

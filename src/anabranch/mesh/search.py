@@ -1,4 +1,4 @@
-"""The search for a mesh: which partition of the condensed rows, each subset on its own best route, costs least.
+"""Searches a mesh: the partition of the condensed rows that costs least, with each subset on its own best route.
 
 The cost of a mesh is Equation 2 of the paper: Σ f (c(route) + c(path in the classifier)) + |R| × overhead, in seconds
 per row. Here |R| counts distinct routes, not leaves of the classifier: rows of two leaves with one route travel
@@ -36,12 +36,12 @@ Start: TypeAlias = Literal["content", "route", "random", "one", "each"]
 
 STARTS: tuple[Start, ...] = ("content", "route", "random", "one", "each")
 MOST_EXHAUSTIVE = 10
-"""Rows up to which all partitions are looked at; ten have 115,975."""
+"""The most rows whose partitions are all examined; ten rows have 115,975."""
 
 
 @dataclass(frozen=True)
 class MeshCosts:
-    """What a mesh costs beside its routes."""
+    """The costs of a mesh beside its routes."""
 
     test: float = 6e-9
     """Seconds for a row to meet one test of the classifier and to be put with the rows of its route."""
@@ -49,18 +49,18 @@ class MeshCosts:
     """Seconds per row for each route that is kept."""
 
     def in_turns(self, rows: int, call: float) -> MeshCosts:
-        """The same where so many rows are taken in together, and each route first takes so many seconds for them."""
+        """The costs if so many rows are taken in together, and each route first takes so many seconds for them."""
         return replace(self, route=call / rows)
 
 
 @dataclass(frozen=True)
 class Stop:
-    """When a search ends: whichever comes first."""
+    """The limits of a search; the first that is reached ends it."""
 
     iterations: int = 2_000
-    """Meshes looked at."""
+    """Meshes priced."""
     plateau: int = 500
-    """Meshes looked at since the best was found."""
+    """Meshes priced since the best was found."""
     seconds: float = math.inf
     """Seconds of wall clock; the only one of the three that makes two runs differ."""
 
@@ -76,7 +76,7 @@ class Solution:
     routes: tuple[Order, ...]
     cost: float
     route_cost: float
-    """The part of the cost that the routes are."""
+    """The cost of the routes alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ class Space:
         return self.training.rows
 
     def solution(self, subsets: Integers) -> Solution:
-        """The mesh of a partition, whatever numbers its subsets have."""
+        """The mesh of a partition; the numbers of its subsets do not matter."""
         subsets = canonical(subsets)
         key = subsets.tobytes()
         found = self._known.get(key)
@@ -126,7 +126,7 @@ class Space:
 
 
 def canonical(subsets: Integers) -> Integers:
-    """The same partition with subsets numbered by their first row."""
+    """The partition with its subsets numbered by their first row."""
     _, first, inverse = np.unique(subsets, return_index=True, return_inverse=True)
     places = np.empty(first.size, np.int64)
     places[np.argsort(first)] = np.arange(first.size)
@@ -172,9 +172,9 @@ def exhaustive(space: Space) -> Solution:
 
 
 def _bounds(space: Space, every: Integers) -> Doubles:
-    """What each partition costs at least, if all its subsets have routes of their own.
+    """The least cost of each partition, if all its subsets have routes of their own.
 
-    One in which two subsets share a route may cost less, but then the partition that joins them costs no more.
+    A partition in which two subsets share a route may cost less, but then the partition that joins them costs no more.
     """
     masks = np.arange(1 << space.size)
     members = (masks[:, None] >> np.arange(space.size) & 1).astype(np.bool_)
@@ -194,7 +194,7 @@ def _bounds(space: Space, every: Integers) -> Doubles:
 
 
 def start_solution(space: Space, start: Start, rng: np.random.Generator) -> Solution:
-    """Where a search begins."""
+    """The partition at which a search begins."""
     match start:
         case "content":
             return space.solution(_by_content(space.training, parts=2))
@@ -217,7 +217,8 @@ ALIKE = 0.1
 def _by_route(space: Space) -> Integers:
     """Rows are together when they do nearly as well on one route; the heaviest rows choose theirs first.
 
-    Asking for the very same route would tear apart rows that differ in the tail of it, which hardly any row reaches.
+    If they had to share the exact route, rows that differ only in its tail, which hardly any row reaches, would be
+    apart.
     """
     leaders: dict[Order, int] = {}
     subsets = np.empty(space.size, np.int64)

@@ -1,9 +1,9 @@
-"""Training sets: sampled rows of one relation as columns, how well they represent, and condensing them to a few.
+"""Training sets: sampled rows of one relation as columns; estimates their error and condenses them to a few rows.
 
 A sample of a thousand rows has too many partitions to search (Bell numbers), so it is condensed to a small set of
 generated rows with frequencies. Cells of a regression tree on the operators' statistics play the part of the published
-condensing algorithms: rows of a cell behave alike, and cells are boxes in the attributes, so whatever partition of them
-the search chooses, a decision tree can tell its subsets apart. Every sampled row remembers its cell.
+condensing algorithms: rows of a cell behave alike, and cells are boxes in the attributes, so a decision tree
+can separate the subsets of every partition of cells. Every sampled row remembers its cell.
 
 Numbers are doubles with NaN for NULL (a NaN counts as NULL), texts are positions in a list of categories. Ranks of
 values rather than values go to the tree learners: those compute in single precision, and ranks are exact in it.
@@ -102,7 +102,7 @@ def training_set(
 ) -> TrainingSet:
     """The rows of a table as a training set over the named columns, or over all that can serve and those in `also`.
 
-    Of its own accord it takes no timestamps: they only grow, so no threshold would serve the rows to come. A table
+    Unless named, timestamps are left out: they only grow, so no threshold would fit later rows. A table
     without columns does not know its rows; the weights do.
     """
     if attributes is None:
@@ -147,10 +147,10 @@ def _attribute(name: str, column: pa.ChunkedArray) -> Attribute:
 
 
 def bootstrap_error(matrix: OperatorMatrix, weights: Doubles, rng: np.random.Generator, rounds: int = 200) -> Doubles:
-    """How far each operator's mean selectivity would move with another sample: its relative standard error.
+    """The relative standard error of each operator's mean selectivity: how far another sample would move it.
 
     Rows are drawn again with replacement; a sample whose worst operator moves by more than is acceptable should be
-    larger. An operator that never let a row through has an error of 0: the sample says nothing else of it.
+    larger. An operator that never let a row through has an error of 0.
     """
     rows = matrix.rows
     drawn = rng.multinomial(rows, weights / weights.sum(), size=rounds).astype(np.float64) / rows
@@ -190,7 +190,7 @@ class Condensed:
 def condense(sample: TrainingSet, matrix: OperatorMatrix, size: int) -> Condensed:
     """At most `size` generated rows: means of numbers, the commonest category, and summed weights.
 
-    Rows that agree in all attributes end in one cell whatever they do: no classifier could tell them apart.
+    Rows that agree in all attributes end in one cell, because no classifier could separate them.
     """
     if not sample.attributes or size < 2:
         cells = np.zeros(sample.rows, np.int64)
@@ -209,14 +209,14 @@ def condense(sample: TrainingSet, matrix: OperatorMatrix, size: int) -> Condense
 
 
 def _behaviour(matrix: OperatorMatrix) -> Doubles:
-    """What operators do to each row, on scales from 0 to 1 on which a large fan-out does not drown the rest."""
+    """The effect of operators on each row, on scales from 0 to 1, so that a large fan-out does not hide the rest."""
     usual = matrix.cost.mean(axis=0)
     cost = np.divide(matrix.cost, matrix.cost + usual, out=np.zeros_like(matrix.cost), where=usual > 0)
     return np.hstack([matrix.selectivity / (1 + matrix.selectivity), cost])
 
 
 def _ordered(attribute: Attribute, behaviour: Doubles, weights: Doubles) -> Doubles:
-    """Ranks with NaN for NULL; categories stand in the order of what operators do to them."""
+    """Ranks with NaN for NULL; categories are ordered by the effect of operators on their rows."""
     ranks, count = attribute.ranks, attribute.levels.size
     known = ranks >= 0
     out = np.where(known, ranks, np.nan).astype(np.float64)

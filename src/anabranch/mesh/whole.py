@@ -1,4 +1,4 @@
-"""The mesh of a whole query, put together from what was found for each of its relations."""
+"""Puts the mesh of a whole query together from the meshes of its relations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class QueryMesh:
     mesh: Mesh
     single: Mesh
     proposals: Mapping[str, MeshProposal]
-    """By relation; one that had nothing to be learnt from has none, and keeps its default order of probes."""
+    """By relation; a relation without a sample has none, and keeps its default probe order."""
 
     @property
     def is_mesh(self) -> bool:
@@ -32,14 +32,14 @@ class QueryMesh:
         return any(proposal.is_mesh for proposal in self.proposals.values())
 
     def gain(self, weights: Mapping[str, float] | None = None) -> float:
-        """How much faster than the single best routes; `weights` are the relations' rows per second."""
+        """The gain over the single best routes; `weights` are the relations' rows per second."""
         shares = {name: (weights or {}).get(name, 1.0) for name in self.proposals}
         single = sum(shares[name] * proposal.single_cost for name, proposal in self.proposals.items())
         cost = sum(shares[name] * proposal.cost for name, proposal in self.proposals.items())
         return single / cost - 1 if cost > 0 else 0.0
 
     def improvement(self) -> float:
-        """How much faster than what runs now; than the single best routes where no mesh runs yet."""
+        """The gain over the mesh that runs now, or over the single best routes if none runs."""
         now = 0.0
         for proposal in self.proposals.values():
             running = [seen.cost for seen in proposal.considered if seen.name == CURRENT]
@@ -78,11 +78,11 @@ def _find_routes(
     tested = () if running is None else attributes(running.classifier)
     sample = training_set(seen.relation, seen.columns, weights=np.ones(seen.matrix.rows), also=tested)
     needs = precedence(graph, seen.relation, seen.matrix.operators)
-    # Routes with a predicate put off, which only a user writes, take an operator that was not measured: no price.
+    # Only users write routes with a deferred predicate. Its operator was not measured, so the route has no price.
     is_priced = running is not None and all({*r.operators} == {*seen.matrix.operators} for r in running.routes)
     return find_mesh(sample, seen.matrix, needs, rng, _priced_for(seen, setting), running if is_priced else None)
 
 
 def _priced_for(seen: OperatorProfile, setting: SearchSetting) -> SearchSetting:
-    """The setting in which a route costs what was measured, where it is known how many rows come together."""
+    """The setting with the measured cost of a route, if it is known how many rows come together."""
     return replace(setting, costs=setting.costs.in_turns(seen.turn, seen.call)) if seen.turn else setting

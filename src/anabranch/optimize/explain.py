@@ -27,12 +27,12 @@ def considered_rows(choice: Choice) -> list[tuple[str, ...]]:
 
 
 def statistics_rows(choice: Choice) -> list[tuple[str, str, str]]:
-    """What the choice rests on: quantity, value, source."""
+    """The numbers that the choice rests on: quantity, value, provenance."""
     return [(used.what, f"{used.value:.4g}", used.provenance) for used in choice.estimates.used]
 
 
 def explanation(choice: Choice) -> str:
-    """The whole story of a choice as text."""
+    """Explains a choice as text."""
     lines = ["statistics", *_table(statistics_rows(choice))]
     if assumed := sum(used.provenance == "assumed" for used in choice.estimates.used):
         lines.append(

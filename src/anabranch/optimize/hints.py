@@ -1,4 +1,4 @@
-"""What a user may say about a choice: the objective, and shapes or orders to force or forbid."""
+"""Objectives and hints: what the best plan is best at, and shapes or orders that the user forces or forbids."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MERGING = "merging"
 
 @dataclass(frozen=True)
 class Objective:
-    """What the best plan is best at; `amount` is seconds for rate@ and results for first@."""
+    """The quantity that the best plan optimizes; `amount` is seconds for rate@ and results for first@."""
 
     kind: ObjectiveKind = "qualified"
     amount: float = 0.0
@@ -126,7 +126,7 @@ class Hints:
         return frozenset(model.estimates.mask(tuple(group)) for group in self.keep)
 
     def objection(self, plan: PhysicalPlan) -> str:
-        """Why a plan is not allowed; empty when it is."""
+        """The reason why a plan is not allowed; empty if it is allowed."""
         if self == NO_HINTS:
             return ""
         if self.plan is not None:

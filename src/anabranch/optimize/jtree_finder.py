@@ -31,7 +31,7 @@ ORIGIN = "jtree-finder"
 
 @dataclass(frozen=True)
 class Space:
-    """All jtrees of one query, and what the search has to know of them."""
+    """All jtrees of one query, as the numbers that the search needs."""
 
     model: ResourceModel
 

@@ -30,7 +30,7 @@ def jtree_finder(problem: Problem) -> Proposal | Infeasible:
         )
         found += [problem.candidate(each.plan, f"{ORIGIN}, early") for each in early]
     if not found:
-        # The hints leave no plan in the search space; the mjoin says why.
+        # The hints leave no plan in the search space; their objection to the mjoin is the reason.
         found = [problem.orderer.considered(problem.orderer.mjoin(), ORIGIN)]
     is_complete = hints.kinds in (KINDS, ("tree",)) and not hints.forbids_orders and hints.plan is None
     return settle(problem, [problem.amended(each) for each in found], is_complete=is_complete)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from anabranch.optimize.lookups import Thetas, Units, looked_up, meeting
 
-# Built on optimize/lookups.py 9346f2039234
+# Built on optimize/lookups.py 2ed90d5eee55
 
 SLACK = 1 - 1e-9
 """Bounds are lowered by this, so that rounding never prunes a plan that no other dominates."""
@@ -63,7 +63,7 @@ class Lookups(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What the search may leave out."""
+    """The bounds of a search: limits, known plans, and sets that a plan may or must join."""
 
     cpu: float
     memory: float
@@ -113,7 +113,7 @@ def longer_integers(values: list[int], size: int) -> list[int]:
 
 
 def price_lookups(sets: Sets, thetas: Thetas, units: Units) -> Lookups:
-    """The cost and the index of every lookup, as `ResourceModel.step` and `ResourceModel.index` say."""
+    """The cost and the index of every lookup; equal to `ResourceModel.step` and `ResourceModel.index`."""
     rows, held, classes, relations = sets.rows, sets.held, sets.classes, sets.relations
     agree, ternary = sets.agreeing, sets.ternary
     full = len(rows) - 1

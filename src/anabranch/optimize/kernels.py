@@ -1,4 +1,4 @@
-"""The inner loops of the optimizers, compiled: ordering the probes of one join, and pricing all partitions of a set.
+"""Orders the probes of one join by rank: the compiled inner loops.
 
 Sets of relations are bit masks. `Numbers` is a `ResourceModel` as arrays; a kernel computes the same costs as the model
 does (the tests hold them together), only without a Python call per step. Loops are written out: slices and array
@@ -17,7 +17,7 @@ from anabranch.cost.resources import ResourceModel
 from anabranch.optimize.compiled import looked_up, meeting
 from anabranch.optimize.lookups import Floats, Integers, Thetas, Units, thetas_of, units_of
 
-# Built on optimize/lookups.py 9346f2039234
+# Built on optimize/lookups.py 2ed90d5eee55
 
 
 class Numbers(NamedTuple):
@@ -26,7 +26,7 @@ class Numbers(NamedTuple):
     rows: Floats
     windows: Floats
     distinct: Floats
-    """Key class x relation; 0 where the relation is no member."""
+    """Key class x relation; 0 where the relation is not a member."""
     thetas: Thetas
     units: Units
     batch: float
@@ -48,7 +48,7 @@ def numbers(model: ResourceModel) -> Numbers:
 
 
 class Parts(NamedTuple):
-    """What ordering needs to know of the inputs of one join."""
+    """Numbers of the inputs of one join."""
 
     masks: Integers
     size: Integers
@@ -59,7 +59,7 @@ class Parts(NamedTuple):
     least: Floats
     """Input x key class: the least number of distinct values, 0 where the input has no member."""
     classes: Integers
-    """The key classes of each input, as many as `class_count` says."""
+    """The key classes of each input, `class_count` of them."""
     class_count: Integers
 
 

@@ -70,7 +70,7 @@ def meeting(thetas: Thetas, left: int | np.int64, right: int | np.int64) -> tupl
     for theta in range(len(thetas.relations)):
         relations = thetas.relations[theta]
         if relations & (relations - 1) == 0:
-            # A late filter, of one relation.
+            # A deferred filter, of one relation.
             meets = left != 0 and right != 0 and relations in (left, right)
         else:
             meets = relations & (left | right) == relations and relations & ~left != 0 and relations & ~right != 0

@@ -1,8 +1,8 @@
-"""Plans of a grouped query that merge rows before they join: which inputs of a plan are worth it.
+"""Finds plans of a grouped query that merge rows before they join: tries which inputs of a plan to merge.
 
-Merging pays where many rows fall into one group between two boundaries, so it is thought of only where that is known:
-where the number of groups was given, sampled or measured, or where rows need only agree in keys of known selectivity
-and each key comes at least twice. A selectivity alone cannot tell keys that never repeat from as many keys as there are
+Merging pays if many rows fall into one group between two boundaries, so it is considered only if that is known: if the
+number of groups was given, sampled or measured, or if rows need only agree in keys of known selectivity and each key
+comes at least twice. A selectivity alone cannot tell keys that never repeat from as many keys as there are
 rows in a window; asking for two of each keeps such keys out as long as a slide is no longer than the window.
 
 Inputs are added one by one, the one that saves most first, until none saves anything (Zhu 2006, Section 14.1, tells
@@ -61,7 +61,7 @@ def merging_variants(
 def _is_known(
     relations: frozenset[str], model: ResourceModel, graph: JoinGraph, grouping: Grouping, seen: StatisticsView
 ) -> bool:
-    """Whether the rows of these relations may be merged, and enough is known to say what that brings."""
+    """True if the rows of these relations may be merged, and enough is known to price it."""
     agreed = agreement(graph, grouping, relations)
     if any(is_nested(value.type) for value in agreed.values):
         return False

@@ -1,6 +1,6 @@
 """The optimizers in use, by name.
 
-An optimizer is a function from a problem (join graph, statistics, budget, and what the user wants) to a proposal or to
+An optimizer is a function from a problem (join graph, statistics, budget, objective, hints) to a proposal or to
 the bound that no plan keeps. It is pure: it reads no clock, no file and no global state. It prices plans with
 `problem.candidate` and answers with `settle`, which holds it to hints and budget. `choose` asks every optimizer of this
 registry and settles their candidates together; the name of an optimizer is the origin of its candidates.

@@ -1,4 +1,4 @@
-"""The question that optimizers answer: a join graph, statistics and a budget, and what the user wants of the plan.
+"""The question that optimizers answer: a join graph, statistics and a budget, with an objective and hints.
 
 A problem computes the cost model once for all optimizers, and orders each join once.
 """

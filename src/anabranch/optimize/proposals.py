@@ -20,7 +20,7 @@ from anabranch.stats.mesh.learnt import LearntMesh
 Standing: TypeAlias = Literal["chosen", "lost", "over", "refused"]
 """Whether a plan was taken, was beaten by another, is over the budget, or goes against a hint."""
 Bound: TypeAlias = Literal["cpu", "memory", "cpu and memory together", "hints"]
-"""What no plan keeps; "hints" when the hints refuse every plan that an optimizer found."""
+"""The limit that no plan keeps; "hints" when the hints refuse every plan that an optimizer found."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Probe orders by rank, in polynomial time: the ordering that the papers' strategies rest on, compiled.
+"""Orders probes by rank, in polynomial time, for queries with too many relations for a search.
 
 On a join graph without cycles an order is the best that forms no cross product: the cost of a sequence has the adjacent
 sequence interchange property, so ordering by rank (T - 1) / C below each node of the rooted graph is optimal (Ibaraki

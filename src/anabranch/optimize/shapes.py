@@ -33,8 +33,7 @@ class Ordering:
 class Orderer:
     """Orders and prices the joins of one query, and remembers each answer.
 
-    Where the orders come from is a parameter: by rank for any number of relations (`ranking`), the best of all for a
-    few (`plain`).
+    `find` orders one join: by rank for any number of relations (`ranking`), or as well as can be (`jtree_finder`).
     """
 
     model: ResourceModel
@@ -64,7 +63,7 @@ class Orderer:
         return {self.everything: self.leaves} if len(self.leaves) > 1 else {}
 
     def price(self, shape: Shape) -> Resources:
-        """The resources of a shape with these orders; the same as the model says of its plan."""
+        """The resources of a shape with these orders, equal to the model's price of its plan."""
         base = self.model.base
         cpu, memory = base.cpu, base.memory
         for joined, blocks in shape.items():

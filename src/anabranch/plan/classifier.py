@@ -1,9 +1,8 @@
-"""Classifiers: decision trees over the attributes of a row that say which route the row takes, as immutable values.
+"""Classifiers: decision trees over the attributes of a row that assign the row its route, as immutable values.
 
-A tree is found in the `mesh` room, carried in the plan and walked by `plan.classify`; it knows nothing of how it was
-learnt. Every row gets a route, whatever it holds: each test names the branch that a NULL takes (a NaN counts as NULL),
-and a category that no test lists takes the second branch. Which route a row takes decides what its results cost and
-never what they are.
+The `mesh` room learns a tree, the plan carries it, and `classify` walks it. Every row gets a route: each test names the
+branch that a NULL takes (a NaN counts as NULL), and a category that no test lists takes the second branch. The route of
+a row changes the cost of its results, never the results.
 
     0                                            every row takes route 0
     (price <= 3.5 ? 0 : 1)                       rows up to 3.5 take route 0; the others, and NULLs, route 1
@@ -53,7 +52,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class NumberTest:
-    """Rows with attribute <= threshold go to `first`, others to `second`, NULL and NaN where `null_first` says."""
+    """Rows with attribute <= threshold go to `first`, others to `second`, NULL and NaN as `null_first` tells."""
 
     attribute: str
     threshold: float
@@ -71,7 +70,7 @@ class NumberTest:
 
 @dataclass(frozen=True)
 class CategoryTest:
-    """Rows whose attribute is listed go to `first`, others to `second`, NULL where `null_first` says.
+    """Rows whose attribute is listed go to `first`, others to `second`, NULL as `null_first` tells.
 
     An empty list is the test for NULL alone.
     """
@@ -137,7 +136,7 @@ def map_leaves(classifier: Classifier, change: Callable[[Assign], Classifier]) -
 
 
 def by_leaf(classifier: Classifier) -> Classifier:
-    """The same tests, with leaves numbered from 0: assigns a row its leaf instead of its route."""
+    """The tree with its leaves numbered from 0: it assigns a row its leaf instead of its route."""
     numbers = count()
     return map_leaves(classifier, lambda _: Assign(next(numbers)))
 
@@ -158,7 +157,7 @@ def check_attributes(classifier: Classifier, schema: Schema, relation: str) -> N
 
 
 def require_kind(test: Test, kind: pa.DataType) -> None:
-    """Refuses a number test on a type that is no number, and a category test on one that is no text."""
+    """Refuses a number test on a type that is not a number, and a category test on a type that is not text."""
     fits = is_classifiable(kind) and is_text(kind) == isinstance(test, CategoryTest)
     if not fits:
         wanted = "text" if isinstance(test, CategoryTest) else "a number, boolean, date or timestamp"
@@ -217,7 +216,7 @@ def _sql_double(value: float) -> str:
 
 
 def _sql_string(value: str) -> str:
-    """A string literal that says the same whether or not the session reads escapes: odd characters by their number."""
+    """A string literal with one meaning, whether or not the session reads escapes: odd characters by their number."""
     parts = [part for part in re.split(r"(['\\])", value) if part]
     texts = [f"chr({ord(part)})" if part in "'\\" else f"'{part}'" for part in parts]
     return texts[0] if len(texts) == 1 else f"concat({', '.join(texts)})" if texts else "''"

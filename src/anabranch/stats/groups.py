@@ -1,4 +1,4 @@
-"""How many different rows there are among some, and what that says of the number of groups they were drawn from.
+"""Estimates how many different rows some rows leave when merged, and from how many groups they were drawn.
 
 Rows that fall into one of d groups at random leave d (1 - (1 - 1/d)^n) different ones of n. Where some groups are much
 larger than others fewer are left, so that a number of groups worked out from a few rows is too small for many.
@@ -24,7 +24,7 @@ def share_left(groups: float, rows: float) -> float:
 
 
 def groups_behind(rows: float, different: float) -> float:
-    """The number of groups of which so many rows would leave so many different ones.
+    """The number of groups for which `rows` rows leave `different` different ones.
 
     Rows without any that agree count as half a row less: they do not prove that none ever will.
 

@@ -1,7 +1,7 @@
-"""What a running query says of its own streams, as statistics that optimizers read.
+"""Measures statistics of the streams from the counts of a running query.
 
-Everything is derived from counts that the engine keeps anyway. Rates and selectivities are exact for the batches they
-were read off; that these speak for the future is the caller's to judge.
+The engine keeps these counts anyway. Rates and selectivities are exact for the batches they were read off; the caller
+judges whether they hold for later batches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def measured(
     *,
     partitioning: Partitioning | None = None,
 ) -> FixedStatistics:
-    """What a running query says of its own streams: the rates and selectivities that some of its batches had.
+    """The rates and selectivities of some batches of a running query.
 
     Parameters
     ----------
@@ -45,11 +45,11 @@ def measured(
         How the rows were spread over slots. Only needed where a row goes to several, to count it once.
 
     A lookup that found m rows for p probing ones has the selectivity m / (p x rows alive in the target). As many are
-    alive as enter during the windows, once these are full (before, in proportion to what the state holds); half a
-    batch more where the target takes a batch's rows before the probing input does, half a batch less where it takes
-    them after. A lookup that was never made says nothing: its selectivity stays unknown, not zero. One that never
-    matched counts as half a match, because a few rows do not prove that nothing ever meets. Rates are those behind the
-    filters, and the filters count as passed, so in a `Layered` view this one comes before those it is to replace.
+    alive as enter during the windows, once these are full (before, in proportion to what the state holds); half a batch
+    more where the target takes a batch's rows before the probing input does, half a batch less where it takes them
+    after. A lookup that was never made leaves its selectivity unknown, not zero. A lookup that never matched counts as
+    half a match, because a few rows do not prove that no rows ever match. Rates are those behind the filters, and the
+    filters count as passed, so in a `Layered` view this one comes before those it is to replace.
     """
     graph, batches = query.graph, len(steps)
     step = merge(steps)
@@ -59,7 +59,7 @@ def measured(
 
     alive = _alive(step, batches, seconds, graph)
     found: dict[str, list[tuple[float, float]]] = {}
-    joins, late = {node.shape: node for node in nodes(plan)}, put_off(plan)
+    joins, deferred = {node.shape: node for node in nodes(plan)}, put_off(plan)
     for probe in step.probes:
         bound, target, is_ahead = _looked_up(joins[probe.join], probe.origin, probe.target, graph)
         living = alive(probe.target, target, seconds / batches / (2 if is_ahead else -2))
@@ -71,7 +71,7 @@ def measured(
         pairs = {_pair(key, bound, target, graph) for key in graph.keys_between(bound, target)}
         if len(pairs) == 1 and chances > 0:
             found.setdefault(pairs.pop(), []).append((probe.matches, chances))
-        thetas = checked_by_probe(joins[probe.join], bound, target, graph, late)
+        thetas = checked_by_probe(joins[probe.join], bound, target, graph, deferred)
         if len(thetas) == 1 and probe.matches > 0:
             found.setdefault(str(graph.thetas[thetas[0]]), []).append((probe.kept, probe.matches))
     return FixedStatistics(
@@ -125,7 +125,7 @@ def _is_last(node: JoinNode, origin: str, target: str, graph: JoinGraph) -> bool
 
 
 def from_progress(query: Query, progress: Sequence[Mapping[str, Any]]) -> FixedStatistics:
-    """What the progress of a query, as its handle gives it, says of its streams; `FixedStatistics.to_mapping` keeps it.
+    """The statistics of the streams from the progress of a query's handle; `FixedStatistics.to_mapping` keeps them.
 
     Only the latest batches with one plan are looked at, and of a query that has not got anywhere nothing is known.
     """
@@ -138,7 +138,7 @@ def from_progress(query: Query, progress: Sequence[Mapping[str, Any]]) -> FixedS
     try:
         plan = parse(latest[-1]["plan"])
     except PlanError:
-        # The rows of a mesh take several ways, so no one plan says which rows were there to be met.
+        # The rows of a mesh take several routes, so no single plan tells which rows a probe could meet.
         return NOTHING_KNOWN
     # The first only tells from when on the others count.
     steps = [StepStatistics.from_json(each["statistics"]) for each in latest[1:]]

@@ -102,17 +102,17 @@ def test_operators_are_left_open_where_their_order_hardly_matters() -> None:
     row = np.array([0])
     best = router.best(row)
     assert best.order == (0, 1, 2, 3)
-    assert router.uncertain(best.order, row, 0.001) == ((0,), (1, 2), (3,))
-    assert router.uncertain(best.order, row, 0.0) == ((0,), (1,), (2,), (3,))
-    assert router.uncertain(best.order, row, 10.0) == ((0, 1, 2, 3),)
+    assert router.opened(best.order, row, 0.001) == ((0,), (1, 2), (3,))
+    assert router.opened(best.order, row, 0.0) == ((0,), (1,), (2,), (3,))
+    assert router.opened(best.order, row, 10.0) == ((0, 1, 2, 3),)
     waiting = Router(router.matrix, router.shares, ((), (), (frozenset({1}),), ()))
-    assert waiting.uncertain(best.order, row, 0.001) == ((0,), (1,), (2,), (3,))
+    assert waiting.opened(best.order, row, 0.001) == ((0,), (1,), (2,), (3,))
 
 
 @given(routers(), st.floats(0.001, 0.5))
 def test_every_order_of_an_open_step_is_nearly_as_cheap(router: Router, tolerance: float) -> None:
     best = router.best(router.everything)
-    groups = router.uncertain(best.order, router.everything, tolerance)
+    groups = router.opened(best.order, router.everything, tolerance)
     assert sorted(i for group in groups for i in group) == sorted(best.order)
     start = 0
     for group in groups:

@@ -1,4 +1,4 @@
-"""Content-based routing: which attribute tells best whether an operator lets a row through, learnt while running.
+"""Content-based routing: learns while running which attribute best predicts whether an operator lets a row through.
 
 For every operator the profile counts, per bucket of each attribute, rows in, rows out and rows that found anything. At
 intervals each operator takes as its classifier attribute the one of greatest gain ratio (or none), and the estimate of
@@ -32,7 +32,7 @@ FADING = 0.8
 
 @dataclass(frozen=True)
 class Buckets:
-    """How the values of one attribute fall into a few buckets: by value where there are few, else by quantile."""
+    """A few buckets for the values of one attribute: by value if there are few values, else by quantile."""
 
     edges: Doubles
 
@@ -55,7 +55,7 @@ def make_buckets(column: pa.Array) -> Buckets:
 
 
 class Profile:
-    """What operators were seen to do to the rows of one relation, per bucket of each of its attributes."""
+    """Counts of operators on the rows of one relation, per bucket of each of its attributes."""
 
     def __init__(self, operators: int, attributes: int) -> None:
         shape = (operators, attributes, BUCKETS)

@@ -1,13 +1,13 @@
 """An eddy with content-based routing: the baseline that decides at every hop instead of once.
 
 Rows go from a central router to an operator and back, until they have been everywhere. At each return the router
-decides again, by what operators were seen to do to rows of the same class (`content`), and goes on profiling as it
-does. Without batching each row gets a decision of its own; with batching, each run of so many rows that happen to stand
-together gets one. Decisions are taken for whole arrays, rows of one destination are worked on together, and rows that
-have visited the same operators are put together again: the baseline has the same vectorised operators as the fabric and
-no smaller vectors than it needs. (Avnur & Hellerstein 2000; Deshpande 2004; Bizarro et al. 2005.)
+decides again, by the observed selectivities on rows of the same class (`content_routing`), and goes on profiling.
+Without batching each row gets a decision of its own; with batching, each run of neighbouring rows gets one decision.
+Decisions are taken for whole arrays, rows of one destination are worked on together, and rows that have visited the
+same operators are put together again: the baseline has the same vectorised operators as the fabric and no smaller
+vectors than it needs. (Avnur & Hellerstein 2000; Deshpande 2004; Bizarro et al. 2005.)
 
-It stands here to be compared with, in the lab; it is no plan that a query can be given.
+It is a baseline for experiments; a query cannot run with it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from anabranch.plan.mesh import Mesh, RelationRoutes, Route, attributes_of
 PROFILED = 1_000
 """Rows at the head of each turn that are profiled: bucketed by all attributes, and counted at every operator."""
 EXPLORING = 10
-"""One profiled row in so many goes to an operator at random first, so that none is forgotten."""
+"""One in this many profiled rows goes to a random operator first, so that no operator is forgotten."""
 
 
 class EddyTrack(StatelessTrack):
@@ -79,7 +79,7 @@ class _Router:
         rng: np.random.Generator,
     ) -> None:
         others = tuple(name for name in graph.names if name != relation)
-        # One uncertain step over all others: every lookup that any order can come to.
+        # One open step over all others: every lookup that any order can come to.
         self._route = CompiledRoute(graph, relation, 0, Route((others,)), Token(()))
         for target, index in self._route.indexes():
             bases[target].require((index,))
@@ -93,7 +93,7 @@ class _Router:
         self._best: dict[int, Int64Array] = {}
 
     def take(self, found: Combinations) -> Iterator[Combinations]:
-        """Profiles the first rows, learns, and sends the rest by what was learnt."""
+        """Profiles the first rows, learns, and routes the rest accordingly."""
         yield from self._route_all(_slice(found, 0, PROFILED), is_profiled=True)
         started = thread_time()
         self._estimates, self._best = self._profile.learn(), {}
@@ -112,7 +112,7 @@ class _Router:
         self._meter.spent("route", thread_time() - started)
         while pool:
             started = thread_time()
-            # Those that have been to most operators first: what is under way stays small.
+            # Rows that have been to most operators first, so that few rows are under way.
             visited = max(pool, key=lambda mask: (mask.bit_count(), mask))
             waiting = concatenated(pool.pop(visited))
             if visited == everywhere:
@@ -141,7 +141,7 @@ class _Router:
         return {number: self._buckets[number].of(columns[name]) for number, name in names.items()}
 
     def _decide(self, visited: int, classes: Int64Array, is_profiled: bool) -> Int64Array:
-        """Where each combination goes next."""
+        """The next operator of each combination."""
         open_operators = [i for i in range(len(self._modules)) if not visited >> i & 1]
         if len(open_operators) == 1:
             return np.full(len(classes), open_operators[0], dtype=np.int64)

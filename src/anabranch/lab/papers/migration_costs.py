@@ -1,4 +1,4 @@
-"""How long a migration takes and what it costs by the models of Zhu 2006, Section 12.3, for binary trees.
+"""The duration and cost of migrations of binary trees, by the models of Zhu 2006, Section 12.3.
 
 Symbols there: T_j to compare a pair of rows, T_s to put a row into a state or take it out, λ rates, σ selectivities, W
 one window for all. Joins are nested loops. Three readings, where the print cannot be meant:
@@ -24,7 +24,7 @@ from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, height, nodes
 
 @dataclass(frozen=True)
 class Streams:
-    """What the models know of a query: rates in rows per second, one window in seconds, selectivities by pair."""
+    """The numbers of a query: rates in rows per second, one window in seconds, selectivities by pair."""
 
     rates: Mapping[str, float]
     window: float

@@ -26,7 +26,7 @@ def projection_rate(rate: float, cost: float) -> float:
 
 
 def selection_rate(rate: float, cost: float, selectivity: float) -> float:
-    """Rows per second behind a filter; at most what it can handle, whatever arrives."""
+    """Rows per second behind a filter, which cannot handle more than 1 / cost."""
     handled = min(rate, 1 / cost) if cost else rate
     return selectivity * handled
 
@@ -96,7 +96,7 @@ def outputs(plan: PhysicalPlan, model: RateModel, times: NDArray[np.float64]) ->
     """Results that a tree has put out by each of some rising times; the first time should be 0.
 
     A join that has handled l rows of one side and r of the other has put out selectivity x l x r of them. By time t it
-    has handled what arrived up to the moment from which on its work does not fit into the time left.
+    has handled the rows that arrived before its work no longer fits into the time left.
     """
     if isinstance(plan, Leaf):
         stream = model.streams[plan.relation]
@@ -114,7 +114,7 @@ def outputs(plan: PhysicalPlan, model: RateModel, times: NDArray[np.float64]) ->
 
 
 def time_to(plan: PhysicalPlan, model: RateModel, results: float, *, horizon: float, steps: int = 4000) -> float:
-    """Seconds until a tree has put out so many results; infinite if not within the horizon."""
+    """Seconds until a tree has emitted so many results; infinite if not within the horizon."""
     times = np.linspace(0.0, horizon, steps)
     counts = outputs(plan, model, times)
     at = int(np.searchsorted(counts, results * (1 - 1e-9)))
@@ -136,10 +136,10 @@ def local_rate(plan: PhysicalPlan, model: RateModel, t: float) -> float:
 
 
 def local_time(plan: PhysicalPlan, model: RateModel, results: float) -> float:
-    """The time estimate of a tree for so many results: the latest of its parts to put out what is asked of it.
+    """The time estimate of a tree for so many results: the latest of its parts to emit its share.
 
-    A join that must put out n rows asks its sides for numbers in proportion to what they have in all (where a stream
-    has no end, to what they have when n results are there if nothing is ever late). Its own time is that of Eq. 2
+    A join that must emit n rows needs rows of its sides in proportion to their totals (if a stream has no end, to their
+    rows at the time of n results, if no part falls behind). Its own time is that of Eq. 2
     integrated: n = selectivity l r t^2 / (2 x denominator).
     """
     return _local(plan, model, results)[0]

@@ -1,4 +1,4 @@
-"""Rate-based choice among binary trees (Viglas and Naughton 2002): most results by a time, or first to so many.
+"""Rate-based choice among binary trees (Viglas and Naughton 2002): most results by a time, or earliest n results.
 
 Two exact searches judge every tree by the integral of its output rate and are meant as the reference; two heuristics
 judge by local estimates. Local rate maximisation builds the tree bottom up over sets of streams, keeping for each set
@@ -37,7 +37,7 @@ def most_results_by(model: RateModel, t: float, *, steps: int = 400) -> list[Ran
 
 
 def first_to(model: RateModel, results: float, *, horizon: float, steps: int = 1000) -> list[Ranked]:
-    """All trees, the first to reach so many results first."""
+    """All trees, by rising time to so many results."""
     plans = trees(tuple(model.streams))
     ranked = [Ranked(plan, time_to(plan, model, results, horizon=horizon, steps=steps)) for plan in plans]
     return sorted(ranked, key=lambda r: (r.value, str(r.plan)))

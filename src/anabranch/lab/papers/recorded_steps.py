@@ -1,14 +1,13 @@
-"""A plan that is rewritten step by step, and what becomes of its states on the way: matching for such optimizers.
+"""Rewrites a plan step by step and records the fate of its states, so that states need not be matched afterwards.
 
-Every state of the first plan has a number, and each step records what it does to the states it touches: that a
-predicate is now checked at or below one (its rows will have to be filtered), or no longer is (nothing will have to be
-done, see `plan.difference`). So at the end nothing has to be compared. An optimizer that starts from scratch has no
-such record; for it `plan.difference.match_states` propagates what is put off through both plans. Where both know a
-state they say the same; the comparison also knows states that a step gave up and a later one made again. (Zhu 2006,
-Section 13.3; its steps for projections are not needed where states hold row numbers.)
+Every state of the first plan has a number, and each step records its effect on the states: that a predicate is now
+checked at or below a state (its rows will have to be filtered), or no longer is (nothing will have to be done, see
+`plan.difference`). An optimizer that starts from scratch has no such record; for it `plan.difference.match_states`
+propagates deferred predicates through both plans. The two agree on every state that both know; the comparison also
+knows states that one step gave up and a later step made again. (Zhu 2006, Section 13.3; its steps for projections are
+not needed where states hold row numbers.)
 
-Steps are taken by name of what they change, a state being named by its relations; one that does not apply is None.
-Plans that merge inputs are not rewritten here.
+A step that does not apply returns None. Plans that merge inputs are not rewritten here.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class CheckChange:
 
 @dataclass(frozen=True)
 class Recording:
-    """The first plan and the present one, the number of each present state, and what was done to those of the first."""
+    """The first plan and the present one, the number of each present state, and the changes to those of the first."""
 
     graph: JoinGraph
     start: PhysicalPlan
@@ -60,7 +59,7 @@ class Recording:
 
     @property
     def matching(self) -> StateMatching:
-        """What becomes of the states when the first plan is exchanged for the present one."""
+        """The fate of the states when the present plan replaces the first."""
         first = dict(enumerate((state.shape for state in kept(self.start)), start=1))
         moved, recomputed, filtered = [], [], []
         for state in kept(self.plan):
@@ -78,7 +77,7 @@ class Recording:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def check_later(self, predicate: int) -> Recording | None:
-        """The predicate is put off from the join that checks it to the one above, unless it may guard another."""
+        """Defers the predicate from the join that checks it to the join above, unless it may guard another."""
         others = [theta.predicate for other, theta in enumerate(self.graph.thetas) if other != predicate]
         if guarded_by(self.graph.thetas[predicate].predicate, others) is not None:
             return None
@@ -90,7 +89,7 @@ class Recording:
         return noted._placed(predicate, frozenset(above.relations))
 
     def check_sooner(self, predicate: int) -> Recording | None:
-        """The predicate, which is put off, is checked by the join below; the first that can need not name it."""
+        """Lets the join below check a deferred predicate; the first join that can check it need not name it."""
         node = self._checking(predicate)
         wanted = self.graph.thetas[predicate].relations
         below = next((c for c in node.inputs if isinstance(c, JoinNode) and wanted <= frozenset(c.relations)), None)
@@ -101,7 +100,7 @@ class Recording:
         return noted._placed(predicate, None if is_first else frozenset(below.relations))
 
     def dissolve(self, state: Relations) -> Recording | None:
-        """The join that keeps the state is merged into the one above it, which takes over what was put off to it."""
+        """Merges the join that keeps the state into the join above, which takes over its deferred predicates."""
         node = self._join(state)
         above = None if node is None else next(self._above(node), None)
         if node is None or above is None:
@@ -131,8 +130,8 @@ class Recording:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _checking(self, predicate: int) -> JoinNode:
-        late = put_off(self.plan)
-        return next(node for node in nodes(self.plan) if predicate in checked_in(node, self.graph, late))
+        deferred = put_off(self.plan)
+        return next(node for node in nodes(self.plan) if predicate in checked_in(node, self.graph, deferred))
 
     def _join(self, relations: Relations) -> JoinNode | None:
         return next((node for node in nodes(self.plan) if frozenset(node.relations) == relations), None)
@@ -145,7 +144,7 @@ class Recording:
         return replace(self, changes={**self.changes, number: change(self.changes[number])})
 
     def _placed(self, predicate: int, at: Relations | None) -> Recording:
-        """The same with the predicate put off to the join of those relations, or not put off."""
+        """The recording with the predicate deferred to the join of those relations, or not deferred."""
 
         def checked(node: JoinNode) -> JoinNode:
             rest = tuple(other for other in node.checks if other != predicate)

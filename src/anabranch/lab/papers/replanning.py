@@ -1,7 +1,7 @@
-"""Planning again after the network has changed: a link got slower, a site came or went.
+"""Plans again after the network has changed: a link got slower, a site came or went.
 
 Every query is offered a new place on the changed network, in the order of arrival, beside all that still runs; it moves
-only if what it saves within a horizon pays for carrying its join states over. A query that lost a site has to move.
+only if its savings within a horizon pay for carrying its join states over. A query that lost a site has to move.
 Sub-joins that others use stay where they are as long as anyone uses them.
 """
 
@@ -19,7 +19,7 @@ from anabranch.place.topology import Topology
 
 @dataclass(frozen=True)
 class Move:
-    """What became of one query: its cost before and after on the changed network, and what moving its state costs."""
+    """The verdict on one query: its cost before and after on the changed network, and the cost of moving its state."""
 
     query: str
     before: float
@@ -59,7 +59,7 @@ def replan(landscape: Landscape, topology: Topology, planner: Planner, horizon: 
             continue
         without = removed(current, query.name)
         if query.name in without.operators:
-            # Others read what is delivered here, so it stays.
+            # Other queries read its results, so it stays.
             continue
         before = current.cost - without.cost
         decision = planner.plan(without, query)
@@ -72,7 +72,7 @@ def replan(landscape: Landscape, topology: Topology, planner: Planner, horizon: 
 
 
 def _carried_over(landscape: Landscape, topology: Topology) -> tuple[Landscape, set[str]]:
-    """What still runs on the changed network, and the queries that do not: they lost a site on the way."""
+    """The operators that still run on the changed network, and the queries that lost a site."""
     old = landscape.topology.sites
     kept: dict[str, Operator] = {}
     for name in in_order(landscape):

@@ -1,7 +1,7 @@
-"""What was learnt about a mesh, relation by relation: how those who search tell those who decide and explain.
+"""A mesh that a search learnt, with its costs for each relation: the message from searches to decisions.
 
-It is plain data that JSON can hold, so it may come from a slot of a running query or from a sample that was taken
-before. Costs are seconds of one core per row of a relation; `gain` is against the single best route of each relation.
+JSON can hold it, so it may come from a slot of a running query or from an earlier sample. Costs are seconds of one core
+per row of a relation; `gain` is against the single best route of each relation.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import Any
 from anabranch.plan.mesh import Mesh, parse_mesh
 
 EQUALLY: Mapping[str, float] = MappingProxyType({})
-"""Rates where none are known: all relations count the same."""
+"""Rates for when none are known: all relations count equally."""
 
 
 @dataclass(frozen=True)
 class LearntRoutes:
-    """What new rows of one relation would do, and what it costs them."""
+    """The routes of new rows of one relation, and their cost."""
 
     reason: str
     shares: tuple[float, ...]
     """The share of the sampled rows that takes each route."""
     route_seconds: tuple[float, ...]
-    """What a row of each route pays for its operators."""
+    """The seconds that a row of each route pays for its operators."""
     seconds: float
     """Routes, tests and overhead together."""
     single_seconds: float
-    """With the best single route."""
+    """The cost of the best single route."""
     running_seconds: float
-    """With the mesh at work; with the best single route where none is."""
+    """The cost of the mesh that runs now, or of the best single route if none runs."""
     certain_gain: float = 0.0
-    """On rows that were not learnt from, over the best single route, less its standard error."""
+    """The gain over the best single route, on rows that were not learnt from, less its standard error."""
 
     @property
     def certain_seconds(self) -> float:
-        """What a row is sure to cost: by the gain on other rows, where that is the smaller one."""
+        """The cost of a row by the smaller gain: on the sampled rows, or on rows that were not learnt from."""
         return max(self.seconds, self.single_seconds / (1 + self.certain_gain))
 
 
@@ -47,9 +47,9 @@ class LearntMesh:
 
     mesh: Mesh
     relations: Mapping[str, LearntRoutes]
-    """A relation that had nothing to be learnt from is not among them."""
+    """A relation without a sample is not among them."""
     took: float = 0.0
-    """Seconds that learning it took."""
+    """Seconds that the search took."""
 
     @property
     def is_mesh(self) -> bool:
@@ -57,19 +57,19 @@ class LearntMesh:
         return any(len(way.routes) > 1 for way in self.mesh.ways)
 
     def load(self, rates: Mapping[str, float] = EQUALLY) -> float:
-        """Cores for routing the rows, at those rows per second."""
+        """Cores that the mesh needs for these rows per second."""
         return sum(_rate(rates, name) * each.certain_seconds for name, each in self.relations.items())
 
     def single_load(self, rates: Mapping[str, float] = EQUALLY) -> float:
-        """The same with the single best routes."""
+        """Cores that the single best routes need."""
         return sum(_rate(rates, name) * each.single_seconds for name, each in self.relations.items())
 
     def running_load(self, rates: Mapping[str, float] = EQUALLY) -> float:
-        """The same with the routes at work."""
+        """Cores that the running routes need."""
         return sum(_rate(rates, name) * each.running_seconds for name, each in self.relations.items())
 
     def gain(self, rates: Mapping[str, float] = EQUALLY) -> float:
-        """How much faster than the single best routes: 0.25 is a quarter more rows in the same time."""
+        """The gain over the single best routes: 0.25 is a quarter more rows in the same time."""
         load = self.load(rates)
         return self.single_load(rates) / load - 1 if load > 0 else 0.0
 

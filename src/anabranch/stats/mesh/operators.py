@@ -1,10 +1,10 @@
-"""What each operator does to each row of a sample: the statistics from which a mesh of routes is searched.
+"""Operator matrices: the selectivity and cost of each operator on each sampled row, for the search of a mesh.
 
 The engine fills such a matrix by running every operator on the sampled rows of one relation; the `mesh` room reads it.
-An operator is a filter or a probe that the rows of the relation have to go through, in any order that respects what it
-needs. Its *selectivity* is rows out per row in (a share for a filter, a fan-out for a probe) and its *cost* is seconds
-of one core per row in. Operators are taken to be independent for one row: what a probe finds does not depend on which
-probes came before. Between rows nothing is assumed, which is the point of a mesh.
+An operator is a filter or a probe that the rows of the relation have to pass, in any order that keeps precedence. Its
+*selectivity* is rows out per row in (a share for a filter, a fan-out for a probe) and its *cost* is seconds of one core
+per row in. For one row, operators are assumed to be independent: the matches of a probe do not depend on earlier
+probes. Between rows nothing is assumed, which is the point of a mesh.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anabranch.errors import StatisticsError
 Doubles: TypeAlias = NDArray[np.float64]
 
 Needs: TypeAlias = tuple[tuple[frozenset[int], ...], ...]
-"""For each operator, sets of operators of which one whole set must come before it; none: it may come at any time."""
+"""For each operator, sets of operators; one whole set must come before it. Without sets it may come at any time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ def check_needs(needs: Needs, operators: tuple[str, ...]) -> None:
     if left := sorted(set(range(len(needs))) - done):
         raise StatisticsError(
             f"operator '{operators[left[0]]}' can never come",
-            detail="what it needs waits for the operator itself, or is not an operator",
+            detail="an operator that must come before it waits for it, or does not exist",
             hint="let it need operators that can come without it",
         )
 

@@ -1,4 +1,4 @@
-"""Rows of one relation and what operators did to each: how a running engine tells the search for a mesh what it saw."""
+"""Operator profiles: sampled rows of one relation with their operator matrix, from an engine to a mesh search."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class OperatorProfile:
     columns: pa.Table
     matrix: OperatorMatrix
     turn: int = 0
-    """Rows of the relation that the engine took in together the last time; 0 where that is not known."""
+    """Rows of the relation that the engine took in together the last time; 0 if not known."""
     call: float = 0.0
-    """Seconds that all operators together take for rows of one route before the first row."""
+    """The fixed seconds that all operators together take for the rows of one route."""
 
     def to_json(self) -> dict[str, Any]:
         """The profile as a mapping that JSON can hold; the rows are compressed."""

@@ -1,4 +1,4 @@
-"""What the routes of a mesh did in one step: their rows and results, and what each operator on the way let through."""
+"""Counts of the routes of a mesh in one step: rows, results, and rows in and out of each operator."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RouteStatistics:
     def left_behind(self, steps: Sequence[Sequence[str]]) -> tuple[float, ...]:
         """Combinations behind each step of the route for every row that took it.
 
-        What leaves an open step is what enters the next one, because its operators are taken in turns.
+        An open step lets out the rows that enter the next step, because its operators are taken in turns.
         """
         hops = {hop.operator: hop for hop in self.hops}
         left = []
@@ -67,7 +67,7 @@ class RouteStatistics:
 
 
 def merge_routes(several: Iterable[RouteStatistics]) -> tuple[RouteStatistics, ...]:
-    """The same routes of several steps or slots, added together."""
+    """Adds up the counts of each route over several steps or slots."""
     merged: dict[tuple[str, int], RouteStatistics] = {}
     for route in several:
         key = (route.relation, route.route)
