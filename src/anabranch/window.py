@@ -35,6 +35,11 @@ class Window:
     def is_bounded(self) -> bool:
         return self.range is not None
 
+    @property
+    def reach(self) -> int:
+        """Microseconds from the event time of a row to its deadline; `FOREVER` for an unbounded window."""
+        return FOREVER if self.range is None else self.range
+
     def __str__(self) -> str:
         if self.range is None:
             return "[UNBOUNDED]"

@@ -16,7 +16,6 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import QuerySet
 from anabranch.plan.slots import SlotPlans, most_frequent
 from anabranch.stats.report import SlotReports
-from anabranch.window import FOREVER
 
 COMPACT_FILES = 32
 """A slot with this many row files is compacted, once the younger ones hold half as many rows as the oldest."""
@@ -117,11 +116,8 @@ def next_manifest(task: SlotTask, reports: SlotReports, clocks: Clocks) -> Manif
 
 def is_alive(queries: QuerySet, file: RowFile, lows: Mapping[str, int]) -> bool:
     """True when some row of the file may still be part of a result."""
-    for name, newest in file.newest.items():
-        window = queries.graph.relation(name).window.range
-        if newest + (FOREVER if window is None else window) >= lows[name]:
-            return True
-    return False
+    windows = {relation.name: relation.window for relation in queries.graph.relations}
+    return any(newest + windows[name].reach >= lows[name] for name, newest in file.newest.items())
 
 
 def slots_to_compact(manifest: Manifest | None, partitioning: Partitioning) -> frozenset[int]:

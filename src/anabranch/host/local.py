@@ -94,7 +94,7 @@ class LocalHost:
         if self._store is not None:
             for slot, engine in enumerate(self._engines):
                 rebuild(engine, task, slot, self._store)
-            self._tell(recall(self._store, self.steering, self.batch))
+            self._note(recall(self._store, self.steering, self.batch))
 
     def step(self, rows: Mapping[str, pa.Table]) -> pa.Table:
         """Takes one micro-batch, tables by stream name, and returns the results it completes."""
@@ -132,7 +132,7 @@ class LocalHost:
         records = self.steering.after(facts, reports)
         if self._store is not None:
             records += keep(self._store, self.steering, self.batch, records)
-        self._tell(records)
+        self._note(records)
         self.seconds_adapting += perf_counter() - started
         self.batch += 1
         self._is_broken = False
@@ -165,10 +165,10 @@ class LocalHost:
 
     def _next_plans(self) -> SlotPlans:
         plans, refused = self.steering.next(self.batch)
-        self._tell(refused)
+        self._note(refused)
         return plans
 
-    def _tell(self, records: list[Record]) -> None:
+    def _note(self, records: list[Record]) -> None:
         self._records += records
         if self._store is not None:
             for record in records:

@@ -23,7 +23,6 @@ from anabranch.plan.query_set import alone
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
-from anabranch.window import FOREVER
 
 
 def learn_from_rows(
@@ -49,8 +48,8 @@ def _alive(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, Relatio
     end = min(int(rows[name].times.max()) for name in query.graph.names)
     alive = {}
     for relation in query.graph.relations:
-        batch, reach = rows[relation.name], relation.window.range
-        start = end - (FOREVER if reach is None else reach)
+        batch = rows[relation.name]
+        start = end - relation.window.reach
         alive[relation.name] = batch.take(np.flatnonzero((batch.times <= end) & (batch.times >= start)))
     return alive
 

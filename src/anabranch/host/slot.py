@@ -233,8 +233,7 @@ def drain(step: Generator[pa.RecordBatch, None, SlotReport]) -> tuple[list[pa.Re
 
 
 def _alive(task: SlotTask, name: str, batch: RelationBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    window = task.queries.graph.relation(name).window.range
-    deadline = batch.times + (FOREVER if window is None else window)
+    deadline = batch.times + task.queries.graph.relation(name).window.reach
     alive: np.ndarray[Any, np.dtype[np.bool_]] = deadline >= expiry(task.queries, task.floors, task.execution)[name]
     return alive
 

@@ -25,7 +25,7 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.query import Query, late_filters
 from anabranch.schema import Field, Schema
-from anabranch.window import FOREVER, Window
+from anabranch.window import Window
 
 ALONE = ""
 """The name of a query that runs alone; files and records do not show it."""
@@ -212,9 +212,9 @@ def _member(name: str, query: Query, graph: JoinGraph, relations: Mapping[str, R
         shared = relations[own.name]
         common = () if shared.filter is None else conjuncts(shared.filter)
         rest = tuple(part for part in _parts(own) if part not in common)
-        is_shorter = range_of(own.window) < range_of(shared.window)
+        is_shorter = own.window.reach < shared.window.reach
         if rest or is_shorter:
-            terms.append(Terms(own.name, range_of(own.window), is_shorter, conjunction(rest)))
+            terms.append(Terms(own.name, own.window.reach, is_shorter, conjunction(rest)))
         if not all(isinstance(part, Call) and part.function == "is_not_null" for part in rest):
             _refuse_what_may_fail(name, graph, own.name)
     over = replace(graph, relations=tuple(relations[relation.name] for relation in graph.relations))
@@ -258,7 +258,7 @@ def _shared_relation(name: str, several: Sequence[tuple[str, Relation]]) -> Rela
     for part in (part for parts in filters for part in parts if part not in common):
         # What a query still has to test on rows must be carried with them.
         fields |= {c.name: Field(c.name, c.type, c.nullable) for c in columns(part) if c.name not in fields}
-    window = max((relation.window for _, relation in several), key=range_of)
+    window = max((relation.window for _, relation in several), key=lambda window: window.reach)
     schema, condition = Schema(tuple(fields.values())), conjunction(common)
     return replace(first, schema=schema, window=Window(window.range), filter=condition)
 
@@ -276,10 +276,6 @@ def _common(filters: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
 
 def _parts(relation: Relation) -> tuple[Expr, ...]:
     return () if relation.filter is None else conjuncts(relation.filter)
-
-
-def range_of(window: Window) -> int:
-    return FOREVER if window.range is None else window.range
 
 
 def _shared_keys(graphs: Sequence[JoinGraph]) -> tuple[tuple[KeyClass, ...], list[JoinGraph]]:

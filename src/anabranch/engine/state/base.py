@@ -26,7 +26,6 @@ from anabranch.engine.state.indexed import Indexed
 from anabranch.engine.state.ring import Index, Ring
 from anabranch.plan.join_graph import Band, JoinGraph
 from anabranch.schema import is_fixed_width
-from anabranch.window import FOREVER
 
 
 class BaseState(Indexed):
@@ -42,7 +41,7 @@ class BaseState(Indexed):
         declared = graph.relation(relation)
         self.relation = relation
         self.schema = declared.schema
-        self.range = FOREVER if declared.window.range is None else declared.window.range
+        self.range = declared.window.reach
         self.codes = codes
         self.bands = bands_of(graph, relation)
         self._fixed = {field.name: field for field in declared.schema if is_fixed_width(field.type)}

@@ -111,7 +111,7 @@ class SparkRunner:
         self._is_configured = False
         self._is_released = False
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
-        self._tell(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
+        self._note(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
 
     @property
     def plan(self) -> Plan | Plans:
@@ -218,7 +218,7 @@ class SparkRunner:
         facts = BatchFacts(batch_id, seconds, waiting, clocks.seconds_behind(_now()))
         records = [*refused, *self.steering.after(facts, reports)]
         records += keep(self.store, self.steering, batch_id, records)
-        self._tell(records)
+        self._note(records)
         spent = {"plan": planned - started, "step": written - planned, "commit": collected - written}
         spent["adapt"] = time.perf_counter() - collected
         self._remember(batch_id, task, reports, clocks, spent, records)
@@ -278,9 +278,9 @@ class SparkRunner:
         disorder = {relation.stream: relation.disorder for relation in self.queries.graph.relations}
         return self._clocks.advance(newest, disorder, now, self.options.idle_timeouts)
 
-    # --- telling ------------------------------------------------------------------------------------------------------
+    # --- records ------------------------------------------------------------------------------------------------------
 
-    def _tell(self, records: list[Record]) -> None:
+    def _note(self, records: list[Record]) -> None:
         """Writes records into the history and gives them to the listeners; neither can stop the query."""
         for record in records:
             self.store.note(record)
