@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,10 +14,14 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from anabranch.cost.resources import Resources
 from anabranch.demo import drift, skew
 from anabranch.demo.check import Check, compare
 from anabranch.explain import Explanation
+from anabranch.optimize.proposals import Candidate, Proposal
+from anabranch.plan.text import parse
 from anabranch.spec.file import load
+from anabranch.stats.step import StateStatistics, StepStatistics
 
 
 def write(folder: Path, streams: dict[str, list[pa.Table]]) -> None:
@@ -93,3 +99,55 @@ def test_the_skewed_query_is_what_duckdb_is_asked(tmp_path: Path) -> None:
     assert {relation.window.range for relation in graph.relations} == {20_000_000}
     (risks,) = graph.thetas
     assert str(risks).replace("(", "").replace(")", "") in skew.BATCH_ANSWER
+
+
+def entry(batch: int, plan: str, rows: int, kept: int) -> dict[str, Any]:
+    step = StepStatistics(
+        {"o": rows, "p": 2 * rows, "s": rows},
+        rows_out=rows // 2,
+        states=(StateStatistics("o", kept, 0), StateStatistics("(o p)", 3 * kept, 0)),
+    )
+    return {"batchId": batch, "adaptive": {"plan": plan, "statistics": step.to_json()}}
+
+
+def test_each_plan_of_a_run_has_the_counts_of_its_own_batches() -> None:
+    idle = {"batchId": 2, "adaptive": None}
+    first, second = drift.stretches(
+        [entry(0, "((o p) s)", 100, 50), entry(1, "((o p) s)", 10, 60), idle, entry(3, "((o s) p)", 7, 70)]
+    )
+    assert (first.plan, first.first, first.last, first.rows_out) == ("((o p) s)", 0, 1, 55)
+    assert first.rows_in == {"o": 110, "p": 220, "s": 110}
+    assert first.kept == {"o": 60, "(o p)": 180}
+    assert (second.plan, second.first, second.last, second.rows_out) == ("((o s) p)", 3, 3, 3)
+    assert second.rows_in["p"] == 14
+
+
+def test_the_picture_shows_the_last_plan_first_and_the_plan_it_replaced(tmp_path: Path) -> None:
+    spec = drift.prepared_folder(tmp_path)
+    ran = drift.stretches([entry(0, "((o p) s)", 100, 50), entry(1, "((o s) p)", 8, 70)])
+    picture = drift._picture(spec, ran)
+    last, replaced = picture.index("ran last, batches 1 to 1"), picture.index("replaced before batch 1, batches 0 to 0")
+    assert last < replaced
+    assert last < picture.index("4 results in these batches") < replaced < picture.index("50 results in these batches")
+    assert replaced < picture.index("150 rows kept at the end")
+
+
+def test_the_single_plan_is_the_best_of_all_kinds_that_fit() -> None:
+    def candidate(text: str, cpu: float, memory: float) -> Candidate:
+        return Candidate(parse(text), Resources(cpu, memory, 1.0), "")
+
+    considered = (
+        candidate("(a b c)", 3.0, 1e6),
+        candidate("(a b c | a>c>b)", 2.0, 1e6),
+        candidate("((a b) c)", 1.0, 2 * skew.MOST_MEMORY),
+        candidate("((a c) b)", 4.0, 1e6),
+    )
+    answer = Proposal(considered[0].plan, considered[0].cost, "", considered=considered)
+    choice: Any = SimpleNamespace(answer=answer)
+    assert [str(plan) for plan in skew.candidates(choice)] == ["(a b c | a>c>b)", "((a c) b)"]
+
+
+def test_single_plan_and_mesh_take_turns() -> None:
+    assert sorted(skew.ORDER) == ["mesh", "mesh", "plan", "plan"]
+    places = {way: [place for place, each in enumerate(skew.ORDER) if each == way] for way in ("plan", "mesh")}
+    assert sum(places["plan"]) == sum(places["mesh"])

@@ -1,8 +1,8 @@
 """The demo: two acts on local Spark, each with its streams, its query and a check against the batch answer.
 
 In the first the streams drift, and the query changes its plan while it runs (`drift`). In the second they are skewed,
-and the same rows are joined by the best single plan and by a mesh (`skew`). Data come from a seed, and answers depend
-on the data alone, so every run of one seed ends with the same rows.
+and the same rows are joined by the best single plan and by a mesh, in turn (`skew`). Data come from a seed, and answers
+depend on the data alone, so every run of one seed ends with the same rows.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """The first act: three live streams of files whose nature drifts, and a query that changes its plan while it runs.
 
 A thread writes small Parquet files while the query runs, slightly out of order, as real streams are. At first an order
-is paid at once and sent in several parcels, later it is paid in instalments and sent in one. The query sees it in what
-it measures, decides, and changes its plan while results keep coming.
+is paid at once and sent in several parcels, later it is paid in instalments and sent in one. The query measures it,
+decides, and changes its plan while results keep coming.
 """
 
 from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,19 @@ from rich.table import Table
 from anabranch.choosing import headline, proposal
 from anabranch.demo.check import Check, compare
 from anabranch.demo.screen import command
-from anabranch.explain import Explanation, choice_svg
+from anabranch.explain import Explanation
 from anabranch.host.spark.session import SparkSession
 from anabranch.live import View, advance, follow
-from anabranch.optimize import Choice
 from anabranch.optimize.proposals import kind
-from anabranch.picture import OUTPUT
+from anabranch.picture import OUTPUT, ShownPlan, plans_svg
+from anabranch.plan.physical import shape, subplans
+from anabranch.plan.text import parse
 from anabranch.schema import TIMESTAMP
 from anabranch.sizes import size_text
 from anabranch.spec.file import load
 from anabranch.spec.launch import prepare
 from anabranch.spec.model import Spec
+from anabranch.stats.step import StepStatistics
 
 ORDERS_PER_TICK = 600
 TICK = 0.5
@@ -42,7 +45,7 @@ TICK = 0.5
 TICK_EVENT_TIME = 2_000_000
 """Microseconds of event time that a file covers: the streams run four times as fast as the clock."""
 DRIFT = 0.3
-"""The share of the streams after which they are no longer what they were."""
+"""The share of the streams after which their nature changes."""
 SEVERAL = 6
 """Parcels of an order before that, and instalments after."""
 DISORDER = 3_000_000
@@ -123,7 +126,7 @@ def perform(folder: Path, spec: Spec, spark: SparkSession, console: Console, sec
     handle.stop()
     view = advance(View(), handle.recentProgress)
     picture = folder / "plan.svg"
-    picture.write_text(_picture(spec, choice, view, streams), encoding="utf-8")
+    picture.write_text(_picture(spec, stretches(handle.recentProgress)), encoding="utf-8")
     (check,) = compare(folder / "streams", NAMES, BATCH_ANSWER, folder / "results")
     other = "tree" if kind(proposal(choice).plan) == "mjoin" else "mjoin"
     console.print(_closing_screen(folder, streams, view, handle.report(), check, handle.history, other))
@@ -175,7 +178,7 @@ def generate(ticks: int, seed: int) -> dict[str, list[pa.Table]]:
 class _Writer:
     """A thread that drops one file per stream at every tick, whole or not at all.
 
-    After the first it waits to be told to go on, so that what is seen flowing is not what piled up behind the start.
+    After the first file it waits for `go_on`, so that rows do not pile up while the query starts.
     """
 
     def __init__(self, streams: dict[str, list[pa.Table]], folder: Path) -> None:
@@ -229,18 +232,62 @@ def _files(
     return [table.slice(begin, end - begin) for begin, end in pairwise(cuts)]
 
 
-def _picture(spec: Spec, choice: Choice, view: View, streams: dict[str, list[pa.Table]]) -> str:
+@dataclass(frozen=True)
+class Stretch:
+    """The batches that one plan ran, with their counts."""
+
+    plan: str
+    first: int
+    last: int
+    rows_in: Mapping[str, int]
+    """Rows admitted, by relation."""
+    rows_out: int
+    kept: Mapping[str, int]
+    """Rows of each state after the last of the batches."""
+
+
+def stretches(progress: Iterable[Mapping[str, Any]]) -> list[Stretch]:
+    """The plans of a run in order, each with the counts of its own batches."""
+    found: list[Stretch] = []
+    for entry in progress:
+        ours = entry["adaptive"]
+        if ours is None:
+            continue
+        step, number = StepStatistics.from_json(ours["statistics"]), entry["batchId"]
+        kept = {state.state: state.rows for state in step.states}
+        now = Stretch(ours["plan"], number, number, dict(step.rows_in), step.rows_out, kept)
+        if found and found[-1].plan == now.plan:
+            before = found.pop()
+            rows = {
+                name: before.rows_in.get(name, 0) + now.rows_in.get(name, 0)
+                for name in {**before.rows_in, **now.rows_in}
+            }
+            now = replace(now, first=before.first, rows_in=rows, rows_out=before.rows_out + now.rows_out)
+        found.append(now)
+    return found
+
+
+def _picture(spec: Spec, ran: Sequence[Stretch]) -> str:
+    """The plan that ran last, then the plans it replaced, each with the counts of its own batches."""
     query = Explanation(spec.only.query, spec.catalog()).query
-    notes = {
-        relation.name: f"{sum(table.num_rows for table in streams[relation.stream]):,} rows"
-        for relation in query.graph.relations
-    }
-    notes[OUTPUT] = f"{view.rows_out:,} rows"
-    return choice_svg(query, choice, notes)
+    shown = []
+    for place, stretch in enumerate(reversed(ran)):
+        plan = parse(stretch.plan)
+        batches = f"batches {stretch.first} to {stretch.last}"
+        heading = f"ran last, {batches}" if not place else f"replaced before batch {stretch.last + 1}, {batches}"
+        notes = {OUTPUT: f"{stretch.rows_out:,} results in these batches"}
+        for part in subplans(plan):
+            if part == plan:
+                continue
+            name = shape(part)
+            kept = f"{stretch.kept.get(name, 0):,} rows kept at the end"
+            notes[name] = f"{stretch.rows_in[name]:,} rows in\n{kept}" if name in stretch.rows_in else kept
+        shown.append(ShownPlan(plan, f"{heading}: plan {stretch.plan}", notes))
+    return plans_svg(query, shown)
 
 
 def _tell(console: Console, record: Mapping[str, Any]) -> None:
-    """What the query just decided or did about its plan, above the live line."""
+    """Prints a decision or a change of plan above the live line."""
     match record:
         case {"kind": "decision", "action": "migrate"}:
             text = f"{record['trigger']}: {record['proposed']} instead of {record['plan']}; {record['reason']}"
@@ -280,7 +327,7 @@ def _closing_screen(
         way = f"{change['from']} to {change['to']} at batch {change['batch']}, by {change['strategy']}"
         table.add_row("plan changed", f"{way}: {change['recomputedRows']:,} rows computed, nothing lost")
     table.add_row("decisions", f"{decisions}, each with its reasons in [bold]{folder / HISTORY}[/bold]")
-    table.add_row("plan", f"{report['plan']}; the choice is drawn in [bold]{folder / 'plan.svg'}[/bold]")
+    table.add_row("plan", f"{report['plan']}; drawn in [bold]{folder / 'plan.svg'}[/bold] with the plans before it")
     table.add_row("", "")
     table.add_row("next", f"{command()} explain {folder / 'spec.yaml'} --sample")
     table.add_row("", f"{command()} run {folder / 'spec.yaml'} --plan {other_plan}")

@@ -50,18 +50,34 @@ def plan_svg(
     return svg.stacked(drawings, title=f"plan {plan}", background=_PAPER, arrow=_LINE)
 
 
-def draw_plan(query: Query, plan: PhysicalPlan, notes: Mapping[str, str]) -> Drawing:
-    """Draw the plan as a part of a picture."""
+@dataclass(frozen=True)
+class ShownPlan:
+    """One of several plans in a picture, with a heading and with notes as for `plan_svg`."""
+
+    plan: PhysicalPlan
+    heading: str
+    notes: Mapping[str, str]
+
+
+def plans_svg(query: Query, shown: Sequence[ShownPlan]) -> str:
+    """Draws several plans of one query, one below the other."""
+    drawings = [draw_plan(query, each.plan, each.notes, each.heading) for each in shown]
+    return svg.stacked(drawings, title=shown[0].heading, background=_PAPER, arrow=_LINE)
+
+
+def draw_plan(query: Query, plan: PhysicalPlan, notes: Mapping[str, str], heading: str = "") -> Drawing:
+    """Draws the plan as a part of a picture, below a heading; the heading is the plan's text if none is given."""
+    heading = heading or f"plan {plan}"
     root = _place(query.graph, plan, _MARGIN, notes, conditions(plan, query.graph))
     top = _result_boxes(query, notes)
     levels = _levels(root)
-    width = max(root.width, *(piece.width for piece in top), _TITLE.width(str(plan))) + 2 * _MARGIN
+    width = max(root.width, *(piece.width for piece in top), _TITLE.width(heading)) + 2 * _MARGIN
     shift = (width - 2 * _MARGIN - root.width) / 2
     upper = sum(piece.height + 30 for piece in top)
     bottoms = [_MARGIN + 34 + upper + sum(levels) + _RISE * (len(levels) - 1)]
     for tall in levels[:-1]:
         bottoms.append(bottoms[-1] - tall - _RISE)
-    parts = [svg.text(_MARGIN, _MARGIN + 8, f"plan {plan}", Face(12, _SOFT, mono=True), anchor="start")]
+    parts = [svg.text(_MARGIN, _MARGIN + 8, heading, Face(12, _SOFT, mono=True), anchor="start")]
     centre = root.centre + shift
     y = _MARGIN + 34.0
     for piece in top:
