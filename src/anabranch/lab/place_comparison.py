@@ -146,8 +146,8 @@ def _search_size(name: str, totals: Totals, of_top_down: float, of_bottom_up: fl
     return Verdict(
         f"In-network considers {of_top_down:.0%} of Top-Down's plans and {of_bottom_up:.0%} of Bottom-Up's",
         f"{name}: {shares['top-down']:.2%} and {shares['bottom-up']:.2%} "
-        f"({', '.join(f'{planner} {count:,}' for planner, count in plans.items())}); its zones take one join at a "
-        "time, so it considers one plan for each site that it tries",
+        f"({', '.join(f'{planner} {count:,}' for planner, count in plans.items())}); with the join order fixed there "
+        "are only placements to choose among",
         {f"of {planner}, within a quarter": abs(shares[planner] / wanted[planner] - 1) <= 0.25 for planner in wanted},
     )
 

@@ -1,7 +1,9 @@
 """The deployment of one query: a value of names, texts and numbers that can be written as JSON.
 
 It names the site of each sub-plan, the links of each flow, the running operators that are reused, and those that are
-relaxed. Running a deployment needs nothing else.
+relaxed. Limit: it describes a plan to a reader and is not enough to run one. Views are texts without their columns, the
+inputs of a join are names without their slots, predicates are texts, and the SELECT list and the grouping are absent;
+whoever runs a deployment takes those from the query.
 """
 
 from __future__ import annotations

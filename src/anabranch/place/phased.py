@@ -100,7 +100,9 @@ class InNetwork:
 def one_by_one(space: Space) -> Found | None:
     """Place a fixed order, inputs first, each join where shipping its inputs and its result costs least.
 
-    The next site of a result is not known yet, so it is assumed to go straight to the destination.
+    The next site of a result is not known yet, so it is assumed to go straight to the destination. As in `search`, the
+    plans considered are the placements of the order among which the choices select (the product of the sites of its
+    joins), and the comparisons made for it are counted apart.
     """
     assert space.splits is not None
     halves = {left | right: (left, right) for left, right in space.splits}
@@ -110,34 +112,40 @@ def one_by_one(space: Space) -> Found | None:
     home = space.topology.between([space.destination], space.sites)[0]
     looked = 0
 
-    def best(mask: Mask) -> tuple[float, Placed] | None:
-        """Return a cheap plan for a set of relations, and its cost without shipping the result."""
+    def best(mask: Mask) -> tuple[float, Placed, int] | None:
+        """Return the cost of a cheap plan without shipping its result, the plan, and how many it was chosen from."""
         nonlocal looked
         options: list[tuple[float, float, Placed]] = []
+        plans = 0
         for producer in (p for p in space.producers if p.mask == mask):
             way = space.bytes[mask] * space.topology.distance(producer.apparent, space.destination)
             options.append((producer.price + way, producer.price, Take(producer)))
             looked += 1
+            plans += 1
         parts = [best(half) for half in halves.get(mask, ())] if mask not in space.units else []
         left, right = (parts[0], parts[1]) if parts else (None, None)
         if left is not None and right is not None:
             costs = left[0] + right[0] + np.zeros(len(space.sites))
-            for _, plan in (left, right):
+            for _, plan, _ in (left, right):
                 costs += space.bytes[plan.mask] * space.topology.between([_seen_at(plan)], space.sites)[0]
             costs[space.barred.get(halves[mask], np.zeros(len(costs), dtype=bool))] = np.inf
             position = int((costs + space.bytes[mask] * home).argmin())
             looked += len(costs)
+            plans += left[2] * right[2] * len(costs)
             cost = float(costs[position])
             if np.isfinite(cost):
                 way = space.bytes[mask] * float(home[position])
                 options.append((cost + way, cost, JoinAt(left[1], right[1], int(space.sites[position]))))
-        return min(options, key=lambda option: option[0])[1:] if options else None
+        if not options:
+            return None
+        _, cost, plan = min(options, key=lambda option: option[0])
+        return cost, plan, plans
 
     found = best(whole)
     if found is None:
         return None
     way = space.bytes[whole] * space.topology.distance(_seen_at(found[1]), space.destination)
-    return Found(found[1], found[0] + way, looked, looked)
+    return Found(found[1], found[0] + way, found[2], looked)
 
 
 def _seen_at(plan: Placed) -> int:
