@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
         if item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_hot_folder() -> Iterator[None]:
+    """Hot state of these tests alone, in memory if possible, and nothing of killed drivers stays behind."""
+    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        tempfile.TemporaryDirectory(prefix="anabranch-tests-", dir=shared) as folder,
+    ):
+        patched.setenv("ANABRANCH_HOT_FOLDER", folder)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
