@@ -182,7 +182,7 @@ def test_any_slot_map_gives_the_same_answer_and_may_be_exchanged(name: str, data
         for number, batch in enumerate(workload.batches(6)):
             if number % 2 == 0:
                 grid = data.draw(grids(workload))
-                with patch("anabranch.host.local.partitioning_of", return_value=grid):
+                with patch("anabranch.host.work.partitioning_of", return_value=grid):
                     host = LocalHost(
                         workload.query, mjoin(workload.query.graph.names), slots=grid.slots, checkpoint=folder
                     )
