@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +46,19 @@ class RelationBatch:
         )
 
 
+class CarriedColumn(NamedTuple):
+    """A column that merged rows carry: which merged input it belongs to, and which part of an aggregate it has."""
+
+    merged: frozenset[str]
+    """The relations of the merged input."""
+    part: str
+    is_validity: bool = False
+    """Whether the column says where the part is not NULL."""
+
+    def __str__(self) -> str:
+        return f"{'+'.join(sorted(self.merged))}.{self.part}{'.valid' if self.is_validity else ''}"
+
+
 @dataclass(frozen=True)
 class Combinations:
     """One row number per bound relation for each combination, with its newest time and its deadline.
@@ -55,7 +69,7 @@ class Combinations:
     rows: Mapping[str, Int64Array]
     newest: Int64Array
     deadline: Int64Array
-    carried: Mapping[str, Array] = field(default_factory=dict)
+    carried: Mapping[CarriedColumn, Array] = field(default_factory=dict)
     """What merged rows stand for, as `operators.pregroup` lays it out; empty where nothing was merged."""
 
     def __len__(self) -> int:
@@ -87,11 +101,13 @@ def joined(batches: list[RelationBatch]) -> RelationBatch:
     )
 
 
-def concatenated(blocks: list[Combinations], relations: Iterable[str]) -> Combinations:
+def concatenated(blocks: Sequence[Combinations], relations: Iterable[str]) -> Combinations:
     """Combinations of these relations in one piece; without any block, none."""
     if not blocks:
         nothing = np.empty(0, dtype=np.int64)
         return Combinations(dict.fromkeys(relations, nothing), nothing, nothing)
+    if len(blocks) == 1:
+        return blocks[0]
     return Combinations(
         {relation: np.concatenate([block.rows[relation] for block in blocks]) for relation in relations},
         np.concatenate([block.newest for block in blocks]),

@@ -21,7 +21,8 @@ from anabranch.engine.tracks.plan import PlanTrack
 from anabranch.engine.tracks.protocol import Ground, Track
 from anabranch.errors import MigrationError
 from anabranch.plan.check import validate
-from anabranch.plan.difference import Content, StateMatching, contents, match_states
+from anabranch.plan.content import Content
+from anabranch.plan.difference import StateMatching, contents, match_states
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan, check_mesh
 from anabranch.plan.physical import PhysicalPlan

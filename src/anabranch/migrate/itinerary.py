@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from anabranch.plan.difference import Content, boxes, contents
+from anabranch.plan.content import Content
+from anabranch.plan.difference import boxes, contents
 from anabranch.plan.join_graph import Theta
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes, pre_groups, shape
 
@@ -39,7 +40,7 @@ def box_by_box(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = (
     changed: set[Content] = set()
     for box in boxes(old, new, thetas):
         changed.add(box.output)
-        reached.append(_mixed(frozenset(old.relations), before, after, changed))
+        reached.append(_mixed(Content.of(old.relations), before, after, changed))
     return (*(plan for plan in reached if plan != new), *at_once(old, new))
 
 
@@ -50,7 +51,7 @@ _Joins: TypeAlias = dict[Content, tuple[JoinNode, tuple[Content, ...]]]
 def _mixed(made: Content, before: _Joins, after: _Joins, changed: set[Content]) -> PhysicalPlan:
     """The plan with the changed boxes made as the new plan makes them, everything else as the old one does."""
     if made not in before and made not in after:
-        (relation,) = made
+        (relation,) = made.relations
         return Leaf(relation)
     node, inputs = after[made] if made in changed or made not in before else before[made]
     return replace(node, inputs=tuple(_mixed(part, before, after, changed) for part in inputs))

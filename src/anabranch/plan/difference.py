@@ -1,18 +1,15 @@
 """The difference between two plans of a query: which states they share, and the boxes in which they differ.
 
-Every inner join of a plan keeps its results as a state. The state of a set of relations holds the valid combinations of
-their rows that pass the predicates checked so far, whatever the shape of the joins below. So a state is known by its
-*content*: the relations of its combinations, in brackets the inputs that were merged (grouped queries alone), and the
-predicates over its relations that are put off to a join above (`#0`). Two plans have the same state exactly where
-contents are equal, and such a state can be handed over as it is.
+Every inner join of a plan keeps its results as a state, and a state is known by its *content* (`plan.content`). Two
+plans have the same state exactly where contents are equal, and such a state can be handed over as it is.
 
-States that differ in nothing but what is put off can be moved as well, by the law in `plan.selections`: a state must
-hold every combination that passes all predicates, and none that fails one checked at or below it. Where the new plan
-has checked more, the old state is *filtered* by what it lacks; that drops only what fails a predicate. Where it has
-checked less, the old state is moved as it is: what the new plan's joins would have put in addition fails a predicate
-that is checked above, so no result lacks it. Selections never have to be undone. Columns need no care at all: a state
-holds row numbers, so a projection neither takes a column out of it nor could one be missing. (Zhu 2006, Section 13.2,
-filters, projects and stuffs states of rows; of these only the first is left.)
+States that differ in nothing but their deferred predicates can be moved as well, by the law in `plan.selections`: a
+state must hold every combination that passes all predicates, and none that fails one checked at or below it. Where the
+new plan has checked more, the old state is *filtered* by what it lacks; that drops only what fails a predicate. Where
+it has checked less, the old state is moved as it is: what the new plan's joins would have put in addition fails a
+predicate that is checked above, so no result lacks it. Selections never have to be undone. Columns need no care at all:
+a state holds row numbers, so a projection neither takes a column out of it nor could one be missing. (Zhu 2006, Section
+13.2, filters, projects and stuffs states of rows; of these only the first is left.)
 
 A *box* is a stretch of the plan that really differs: a content that both plans make (its output), made from contents
 that both plans have (its inputs), by joins that only one of them has. Outside the boxes nothing changes. Boxes never
@@ -24,26 +21,21 @@ boxes by hand; here they follow from the plans. The group-by above both plans is
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
 
-from anabranch.plan.join_graph import Theta, position_of, selection_name
+from anabranch.plan.content import Content, content
+from anabranch.plan.join_graph import Theta
 from anabranch.plan.physical import (
     JoinNode,
     Leaf,
     PhysicalPlan,
     PreGroup,
-    content,
     kept,
     nodes,
-    relations_of,
     shape,
     subplans,
 )
 from anabranch.plan.selections import put_off, still_unchecked
-
-Content: TypeAlias = frozenset[str]
-"""What a state or a box is known by; without merged inputs, simply its relations."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +90,7 @@ def match_states(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] =
         source = before.get(content(state))
         if source is None:
             recomputed.append(state.shape)
-        elif newly := tuple(sorted(map(position_of, in_old[source] - in_new[state.shape]))):
+        elif newly := tuple(sorted(in_old[source].unchecked - in_new[state.shape].unchecked)):
             filtered.append(FilteredState(source, state.shape, newly))
         else:
             moved.append((source, state.shape))
@@ -111,7 +103,7 @@ def boxes(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) ->
     """The stretches in which two plans over the same relations differ, inner ones first.
 
     >>> from anabranch.plan.text import parse
-    >>> [(sorted(box.output), [sorted(part) for part in box.inputs]) for box in boxes(
+    >>> [(sorted(box.output.relations), [sorted(part.relations) for part in box.inputs]) for box in boxes(
     ...     parse("(((a b) c) (d e f))"), parse("(((b c) a) ((d e) f))"))]
     [(['a', 'b', 'c'], [['b'], ['c'], ['a']]), (['d', 'e', 'f'], [['d'], ['e'], ['f']])]
     """
@@ -134,12 +126,12 @@ def contents(plan: PhysicalPlan, thetas: Sequence[Theta] = ()) -> dict[str, Cont
     """What every part of a plan makes, by its shape; the root makes combinations of all relations, merged or not."""
     late = put_off(plan)
     made = {
-        shape(part): content(part) | {selection_name(i) for i in still_unchecked(part, thetas, late)}
+        shape(part): replace(content(part), unchecked=still_unchecked(part, thetas, late))
         for part in subplans(plan)
         if not isinstance(part, Leaf)
     }
-    leaves = {name: frozenset({name}) for name in plan.relations}
-    return leaves | made | {shape(plan): frozenset(plan.relations)}
+    leaves = {name: Content.of([name]) for name in plan.relations}
+    return leaves | made | {shape(plan): Content.of(plan.relations)}
 
 
 def _all(plan: PhysicalPlan, made: Mapping[str, Content]) -> dict[Content, JoinNode | PreGroup]:
@@ -161,5 +153,7 @@ def _highest(plan: PhysicalPlan, made: Mapping[str, Content], common: Set[Conten
 
 def _between(plan: JoinNode | PreGroup, inputs: Iterable[Content]) -> tuple[JoinNode, ...]:
     """The joins from the inputs up to the plan, of which the topmost is the last."""
-    parts = [relations_of(part) for part in inputs]
-    return tuple(inner for inner in nodes(plan) if not any(frozenset(inner.relations) <= part for part in parts))
+    parts = list(inputs)
+    return tuple(
+        inner for inner in nodes(plan) if not any(frozenset(inner.relations) <= part.relations for part in parts)
+    )

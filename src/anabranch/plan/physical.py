@@ -17,13 +17,13 @@ carries is said in `plan.pregrouping`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
 from anabranch.errors import PlanError
-from anabranch.plan.join_graph import JoinGraph, is_selection, selection_name
+from anabranch.plan.join_graph import JoinGraph, selection_name
 
 
 @dataclass(frozen=True)
@@ -139,30 +139,6 @@ def subplans(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
 def kept(plan: PhysicalPlan) -> Iterator[JoinNode | PreGroup]:
     """The plans below whose rows are kept as intermediate state, that is, all inputs of joins but relations."""
     return (child for node in nodes(plan) for child in node.inputs if not isinstance(child, Leaf))
-
-
-def content(plan: PhysicalPlan) -> frozenset[str]:
-    """What a combination of a plan is made of: relations, and merged inputs in brackets.
-
-    >>> sorted(content(JoinNode((PreGroup(JoinNode((Leaf("b"), Leaf("a")))), Leaf("c")))))
-    ['[a b]', 'c']
-    """
-    match plan:
-        case Leaf(relation=name):
-            return frozenset({name})
-        case PreGroup():
-            return frozenset({f"[{' '.join(sorted(plan.relations))}]"})
-        case JoinNode(inputs=several):
-            return frozenset[str]().union(*(content(child) for child in several))
-
-
-def relations_of(parts: Iterable[str]) -> frozenset[str]:
-    """The relations of some content.
-
-    >>> sorted(relations_of(["[a b]", "c", "#0"]))
-    ['a', 'b', 'c']
-    """
-    return frozenset(name for part in parts if not is_selection(part) for name in part.strip("[]").split())
 
 
 def nodes(plan: PhysicalPlan) -> Iterator[JoinNode]:

@@ -82,11 +82,6 @@ class Agreement:
     carried: tuple[Part, ...]
     """The parts of the aggregates over the input alone."""
 
-    @property
-    def label(self) -> str:
-        """A name for what is carried, the same in every plan that merges these relations."""
-        return "+".join(sorted(self.relations))
-
 
 def agreement(graph: JoinGraph, grouping: Grouping, merged: Iterable[str]) -> Agreement:
     """How the rows of these relations, one input of a join of a grouped query, may be merged."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 
+from anabranch.plan.content import Content
 from anabranch.plan.difference import boxes, match_states
 from anabranch.plan.physical import PhysicalPlan, nodes
 from anabranch.plan.text import parse
@@ -19,8 +20,8 @@ def test_states_match_by_their_relations_whatever_their_shape() -> None:
 
 def test_a_box_ends_at_states_that_both_plans_have() -> None:
     (box,) = boxes(parse("((((a b) c) d) e)"), parse("((((a b) d) c) e)"))
-    assert box.output == frozenset("abcd")
-    assert set(box.inputs) == {frozenset("ab"), frozenset("c"), frozenset("d")}
+    assert box.output == Content.of("abcd")
+    assert set(box.inputs) == {Content.of("ab"), Content.of("c"), Content.of("d")}
     assert [node.shape for node in box.old] == ["((a b) c)", "(((a b) c) d)"]
     assert [node.shape for node in box.new] == ["((a b) d)", "(((a b) d) c)"]
 
@@ -36,9 +37,9 @@ def test_boxes_hold_every_join_that_only_one_plan_has(old: PhysicalPlan, new: Ph
     assert sorted(inside) == sorted(match_states(old, new).recomputed)
     assert len({box.output for box in found}) == len(found)
     for box in found:
-        assert frozenset().union(*box.inputs) == box.output
-        assert sum(len(part) for part in box.inputs) == len(box.output)
-    shared = {frozenset(node.relations) for node in nodes(new)} - {box.output for box in found}
+        assert frozenset().union(*(part.relations for part in box.inputs)) == box.output.relations
+        assert sum(len(part.relations) for part in box.inputs) == len(box.output.relations)
+    shared = {frozenset(node.relations) for node in nodes(new)} - {box.output.relations for box in found}
     for node in nodes(old):
         if frozenset(node.relations) in shared:
             children = {frozenset(child.relations) for child in node.inputs}

@@ -7,8 +7,9 @@ import pytest
 
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
+from anabranch.plan.content import Content, content
 from anabranch.plan.difference import boxes, match_states
-from anabranch.plan.physical import content, kept
+from anabranch.plan.physical import kept
 from anabranch.plan.pregrouping import agreement
 from anabranch.plan.text import parse
 from anabranch.schema import TIMESTAMP, Schema
@@ -58,7 +59,12 @@ def test_rows_agree_in_what_is_read_above_them(case: tuple[str, str, str]) -> No
 def test_a_state_is_known_by_what_was_merged_in_it() -> None:
     plan = parse("(([a] b) [(c d)] e)")
     assert [inner.shape for inner in kept(plan)] == ["[a]", "([a] b)", "[(c d)]"]
-    assert [sorted(content(inner)) for inner in kept(plan)] == [["[a]"], ["[a]", "b"], ["[c d]"]]
+    a, cd = frozenset("a"), frozenset("cd")
+    assert [content(inner) for inner in kept(plan)] == [
+        Content(a, frozenset({a})),
+        Content(frozenset("ab"), frozenset({a})),
+        Content(cd, frozenset({cd})),
+    ]
 
 
 def test_states_with_the_same_rows_merged_are_handed_over() -> None:
@@ -71,8 +77,8 @@ def test_states_with_the_same_rows_merged_are_handed_over() -> None:
 
 def test_merging_an_input_is_a_box_up_to_the_root() -> None:
     (box,) = boxes(parse("((a b) c)"), parse("(([a] b) c)"))
-    assert box.output == {"a", "b", "c"}
-    assert sorted(map(sorted, box.inputs)) == [["a"], ["b"], ["c"]]
+    assert box.output == Content.of("abc")
+    assert sorted(sorted(part.relations) for part in box.inputs) == [["a"], ["b"], ["c"]]
     (inner,) = boxes(parse("([(a b)] c)"), parse("([([a] b)] c)"))
-    assert inner.output == {"[a b]"}
+    assert inner.output == Content(frozenset("ab"), frozenset({frozenset("ab")}))
     assert [node.shape for node in inner.new] == ["([a] b)"]

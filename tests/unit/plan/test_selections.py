@@ -16,6 +16,7 @@ from anabranch.host.local import LocalHost
 from anabranch.migrate.itinerary import box_by_box
 from anabranch.migrate.strategies.registry import check_migration
 from anabranch.plan.check import validate
+from anabranch.plan.content import Content
 from anabranch.plan.difference import FilteredState, boxes, match_states
 from anabranch.plan.join_graph import render
 from anabranch.plan.physical import nodes
@@ -201,8 +202,8 @@ def test_states_are_moved_filtered_or_computed_by_what_was_checked() -> None:
     assert back.discarded == ("(a b)", "((a b) c)")
     # Side by side, plans share only what both have checked alike.
     (box,) = boxes(parse("(((a b) c) d #3)"), early, GRAPH.thetas)
-    assert box.output == frozenset("abcd")
-    assert set(box.inputs) == {frozenset("ab"), frozenset("c"), frozenset("d")}
+    assert box.output == Content.of("abcd")
+    assert set(box.inputs) == {Content.of("ab"), Content.of("c"), Content.of("d")}
 
 
 def test_a_state_that_must_be_filtered_is_not_changed_by_doing_nothing() -> None:

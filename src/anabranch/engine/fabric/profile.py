@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from anabranch.engine.batch import Combinations
+from anabranch.engine.batch import Combinations, concatenated
 from anabranch.engine.fabric.modules import ProbeModule, SelectionModule
-from anabranch.engine.fabric.ruster import CompiledRoute, concatenated
+from anabranch.engine.fabric.ruster import CompiledRoute
 from anabranch.engine.fabric.sorting import Attributes
 from anabranch.engine.fabric.token import Token
 from anabranch.engine.kernels import Int64Array
@@ -198,7 +198,7 @@ def _joined(blocks: list[Combinations], before: Combinations) -> Combinations:
     if not blocks:
         nothing: Int64Array = np.empty(0, dtype=np.int64)
         return Combinations(dict.fromkeys(before.rows, nothing), nothing, nothing)
-    return concatenated(blocks)
+    return concatenated(blocks, blocks[0].rows)
 
 
 def _thinned(found: Combinations) -> Combinations:

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-import numpy as np
-
-from anabranch.engine.batch import Combinations
+from anabranch.engine.batch import Combinations, concatenated
 from anabranch.engine.compile import Probe, compile_probe
 from anabranch.engine.fabric.token import Token
 from anabranch.plan.join_graph import JoinGraph, is_selection
@@ -75,7 +73,7 @@ def compile_routes(graph: JoinGraph, way: RelationRoutes, numbers: Mapping[str, 
 
 
 def gathered(blocks: Iterable[Combinations]) -> Iterator[Combinations]:
-    """The same combinations in blocks that are worth the fixed cost of what comes next.
+    """Combinations in blocks that are worth the fixed cost of the work that follows.
 
     Several routes finish the same relations in blocks of their own, and what is done with results costs per block.
     """
@@ -83,18 +81,7 @@ def gathered(blocks: Iterable[Combinations]) -> Iterator[Combinations]:
     for block in blocks:
         waiting.append(block)
         if sum(len(one) for one in waiting) >= GATHERED:
-            yield concatenated(waiting)
+            yield concatenated(waiting, waiting[0].rows)
             waiting = []
     if waiting:
-        yield concatenated(waiting)
-
-
-def concatenated(blocks: list[Combinations]) -> Combinations:
-    """Combinations of the same relations as one; there is at least one block."""
-    if len(blocks) == 1:
-        return blocks[0]
-    return Combinations(
-        {relation: np.concatenate([block.rows[relation] for block in blocks]) for relation in blocks[0].rows},
-        np.concatenate([block.newest for block in blocks]),
-        np.concatenate([block.deadline for block in blocks]),
-    )
+        yield concatenated(waiting, waiting[0].rows)

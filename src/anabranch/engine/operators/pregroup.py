@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from anabranch.engine.batch import Combinations
+from anabranch.engine.batch import CarriedColumn, Combinations
 from anabranch.engine.evaluate.expression import evaluate
 from anabranch.engine.operators.group_by import Carried, boundaries, raw_parts, reduced
 from anabranch.engine.operators.join import code_reader, keep, read_column
@@ -34,7 +34,7 @@ from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.expr import Column
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, pre_groups
-from anabranch.plan.pregrouping import Agreement, Part, agreement, parts_of
+from anabranch.plan.pregrouping import Part, agreement, parts_of
 from anabranch.plan.query import Grouping, Query
 
 _WEIGHT = Part("weight", -1, "count", pa.int64())
@@ -94,13 +94,13 @@ class Merger:
         merged = reduced(pa.table(agreed | columns), list(agreed), (*parts, _POSITION)).combine_chunks()
         first, last = merged.column("first").to_numpy(), merged.column("last").to_numpy()
         kept = found.take(merged.column("position").to_numpy())
-        carried: dict[str, Array] = {}
+        carried: dict[CarriedColumn, Array] = {}
         for part in parts:
             values = merged.column(part.name).combine_chunks()
-            name = _column(self.agreement, part)
-            carried[name] = to_numpy(values)
+            column = CarriedColumn(self.agreement.relations, part.name)
+            carried[column] = to_numpy(values)
             if part.function != "count":
-                carried[f"{name}.valid"] = validity(values)
+                carried[column._replace(is_validity=True)] = validity(values)
         return Combinations(kept.rows, first * slide, last * slide, carried)
 
     def compact(self, state: IntermediateState, low: int) -> None:
@@ -129,9 +129,9 @@ def make_mergers(
     }
 
 
-def carried_columns(query: Query, plan: PhysicalPlan) -> dict[str, tuple[str, int]]:
+def carried_columns(query: Query, plan: PhysicalPlan) -> dict[CarriedColumn, tuple[str, int]]:
     """The columns that combinations of a plan carry for the inputs merged below: numpy kind, and values per row."""
-    columns: dict[str, tuple[str, int]] = {}
+    columns: dict[CarriedColumn, tuple[str, int]] = {}
     match plan:
         case Leaf():
             pass
@@ -142,31 +142,29 @@ def carried_columns(query: Query, plan: PhysicalPlan) -> dict[str, tuple[str, in
             assert query.grouping is not None
             agreed = agreement(query.graph, query.grouping, plan.relations)
             for part in (_WEIGHT, *agreed.carried):
-                columns[_column(agreed, part)] = numpy_form(part.type)
+                column = CarriedColumn(agreed.relations, part.name)
+                columns[column] = numpy_form(part.type)
                 if part.function != "count":
-                    columns[f"{_column(agreed, part)}.valid"] = ("|u1", 1)
+                    columns[column._replace(is_validity=True)] = ("|u1", 1)
     return columns
-
-
-def _column(agreed: Agreement, part: Part) -> str:
-    return f"{agreed.label}.{part.name}"
 
 
 def carried_by(grouping: Grouping, found: Combinations) -> list[Carried]:
     """What each merged input of some combinations stands for, as the group-by above takes it."""
     types = {part.name: part.type for i, call in enumerate(grouping.aggregates) for part in parts_of(i, call)}
-    merged: dict[str, dict[str, Array]] = defaultdict(dict)
+    merged: dict[frozenset[str], dict[CarriedColumn, Array]] = defaultdict(dict)
     for column, values in found.carried.items():
-        label, _, name = column.partition(".")
-        merged[label][name] = values
-    return [
-        Carried(
-            several["weight"],
-            {
-                name: to_arrow(values, several.get(f"{name}.valid"), types[name])
-                for name, values in several.items()
-                if name in types
-            },
-        )
-        for several in merged.values()
-    ]
+        merged[column.merged][column] = values
+    return [_carried(relations, columns, types) for relations, columns in merged.items()]
+
+
+def _carried(
+    relations: frozenset[str], columns: Mapping[CarriedColumn, Array], types: Mapping[str, pa.DataType]
+) -> Carried:
+    """What the merged rows of one input stand for."""
+    parts = {
+        column.part: to_arrow(values, columns.get(column._replace(is_validity=True)), types[column.part])
+        for column, values in columns.items()
+        if column.part in types and not column.is_validity
+    }
+    return Carried(columns[CarriedColumn(relations, _WEIGHT.name)], parts)

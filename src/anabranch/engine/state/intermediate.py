@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from anabranch.engine.batch import Combinations
+from anabranch.engine.batch import CarriedColumn, Combinations
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena, Array
 from anabranch.engine.state.base import combined
@@ -28,7 +28,7 @@ class IntermediateState(Indexed):
         name: str,
         relations: tuple[str, ...],
         indexes: tuple[Index, ...],
-        carried: Mapping[str, tuple[str, int]] | None = None,
+        carried: Mapping[CarriedColumn, tuple[str, int]] | None = None,
     ) -> None:
         """`carried` are the columns, as (numpy kind, values per row), of what merged rows stand for."""
         self.relations = relations
@@ -84,12 +84,12 @@ class IntermediateState(Indexed):
         """The relation's row numbers in the combinations of those numbers."""
         return self.ring.get(f"row.{relation}", numbers)
 
-    def carried(self, numbers: Int64Array) -> dict[str, Array]:
+    def carried(self, numbers: Int64Array) -> dict[CarriedColumn, Array]:
         """What the merged rows in the combinations of those numbers stand for."""
         return {name: self.ring.get(_carried(name), numbers) for name in self._carried}
 
 
-def _carried(name: str) -> str:
+def _carried(name: CarriedColumn) -> str:
     """The column of something carried, which begins with a relation's name and would else be taken for row numbers."""
     return f"carried.{name}"
 

@@ -32,9 +32,10 @@ from anabranch.engine.tracks.mesh import MeshTrack
 from anabranch.engine.tracks.plan import PlanTrack, Way, least_outside, rise
 from anabranch.engine.tracks.protocol import Departure, Ground, Track
 from anabranch.errors import InvariantBroken
-from anabranch.plan.difference import Box, Content, boxes
+from anabranch.plan.content import Content
+from anabranch.plan.difference import Box, boxes
 from anabranch.plan.mesh import Mesh, Plan, parse_mesh
-from anabranch.plan.physical import JoinNode, kept, relations_of, shape
+from anabranch.plan.physical import JoinNode, kept, shape
 from anabranch.stats.step import StepStatistics, labelled, merge
 
 RETIRING = "old "
@@ -155,7 +156,7 @@ class ParallelTrack:
         """The states between which the plans differ, by relation or by shape in the new plan."""
         inputs = {part for box in self.boxes for part in box.inputs}
         found: dict[str, BaseState | IntermediateState] = {
-            name: base for name, base in self.new.bases.items() if frozenset({name}) in inputs
+            name: base for name, base in self.new.bases.items() if Content.of([name]) in inputs
         }
         shapes = {self.new.contents[inner.shape]: inner.shape for inner in kept(self.new.plan)}
         return found | {shapes[part]: state for part, state in self.new.states.items() if part in inputs}
@@ -168,7 +169,7 @@ class ParallelTrack:
     ) -> tuple[Stage, ...]:
         """The relation's way to the root, cut where both plans have a state in common."""
         way, old_way = self.new.way_to_root(relation, joins), self.old.way_to_root(relation, old_joins)
-        root = frozenset(self.plan.relations)
+        root = Content.of(self.plan.relations)
         shared = {*self.new.states.keys() & self.old.states.keys(), root}
         stages = []
         for new, old in zip(_cut(way, shared), _cut(old_way, shared), strict=True):
@@ -199,7 +200,7 @@ class ParallelTrack:
         some = np.zeros(len(found), dtype=np.bool_)
         for part in box.inputs:
             every = np.ones(len(found), dtype=np.bool_)
-            for relation in relations_of(part):
+            for relation in part.relations:
                 every &= found.rows[relation] < self.marks[relation]
             some |= every
         return some

@@ -23,7 +23,8 @@ from anabranch.engine.operators.pregroup import Merger, carried_columns, make_me
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.state.ring import Index
 from anabranch.engine.tracks.protocol import Departure, Ground, not_changing
-from anabranch.plan.difference import Content, contents
+from anabranch.plan.content import Content
+from anabranch.plan.difference import contents
 from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, kept, shape
 from anabranch.plan.text import parse

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from anabranch.engine.batch import Combinations
+from anabranch.engine.batch import Combinations, concatenated
 from anabranch.engine.fabric.modules import ProbeModule
-from anabranch.engine.fabric.ruster import CompiledRoute, concatenated, gathered
+from anabranch.engine.fabric.ruster import CompiledRoute, gathered
 from anabranch.engine.fabric.sorting import Attributes
 from anabranch.engine.fabric.token import Token
 from anabranch.engine.kernels import Int64Array
@@ -114,7 +114,8 @@ class _Router:
             started = thread_time()
             # Rows that have been to most operators first, so that few rows are under way.
             visited = max(pool, key=lambda mask: (mask.bit_count(), mask))
-            waiting = concatenated(pool.pop(visited))
+            blocks = pool.pop(visited)
+            waiting = concatenated(blocks, blocks[0].rows)
             if visited == everywhere:
                 self._meter.spent("route", thread_time() - started)
                 yield waiting

@@ -12,7 +12,7 @@ from anabranch.errors import MigrationError
 from anabranch.migrate.strategies.strategy import Change, Price, Track
 from anabranch.plan.difference import boxes, match_states
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.physical import PhysicalPlan, relations_of
+from anabranch.plan.physical import PhysicalPlan
 
 if TYPE_CHECKING:
     from anabranch.migrate.strategies.pricing import Difference
@@ -27,7 +27,7 @@ class InParallel:
         if not match_states(old, new, graph.thetas).recomputed:
             return
         for box in boxes(old, new, graph.thetas):
-            for names in map(relations_of, box.inputs):
+            for names in (part.relations for part in box.inputs):
                 if all(not graph.relation(name).window.is_bounded for name in names):
                     raise MigrationError(
                         f"strategy 'parallel-track' would never end for plan '{new}'",
