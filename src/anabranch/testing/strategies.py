@@ -52,6 +52,8 @@ _EQUALITIES = (
     "{a}.f = {b}.f",
     "{a}.x = {b}.f",
     "{a}.ts = {b}.ts",
+    "{a}.d = {b}.f",
+    "{a}.y = {b}.d",
     "{a}.x = {b}.x AND {a}.s = {b}.s",
     "{a}.x = {b}.x AND {a}.y = {b}.y",
 )
@@ -61,6 +63,11 @@ _THETAS = (
     "{a}.x BETWEEN {b}.x - 1 AND {b}.x + 2",
     "{a}.x BETWEEN {b}.x - 1 AND {b}.x",  # its first comparison is also that of the band above
     "{a}.f - {b}.f BETWEEN -0.5 AND 0.5",
+    "{a}.f * 1e9 - {b}.f * 1e9 BETWEEN -5e8 AND -5e8",  # without width, at an offset
+    "{a}.f * 1e9 + 5e8 <= {b}.f * 1e9 AND {b}.f * 1e9 <= {a}.f * 1e9 + 5e8",
+    "{a}.d * 1000000000 + 750000000 <= {b}.d * 1000000000 AND {b}.d * 1000000000 - 750000000 <= {a}.d * 1000000000",
+    "ABS({a}.p - {b}.p + 4611686018427387904) <= 4611686018427387904",  # as wide as the numbers
+    "{a}.ts BETWEEN {b}.ts - INTERVAL 2 SECONDS AND {b}.ts",
     "({a}.x = {b}.x OR {a}.s = {b}.s)",
     "{a}.s <> {b}.s",
     "{a}.p % 2 = {b}.p % 2",

@@ -138,6 +138,55 @@ def test_floats_in_a_band_are_in_the_same_or_the_next_bucket(
         assert _are_neighbours(FLOAT, left, right, low, high)
 
 
+@pytest.mark.parametrize("is_left", [True, False])
+@pytest.mark.parametrize("start", [0.0, 1.0, -1.0, 1e9, 1e15, -1e15, 1.5e11, -1.5e11, 1e40, -1e40])
+@pytest.mark.parametrize(
+    ("low", "width"),
+    [
+        (0.0, 0.0),
+        (1e9, 0.0),
+        (-1e9, 0.0),
+        (0.0, 1.0),
+        (1e9, 1e-7),
+        (-1.0, 2.0),
+        (3e-5, 1e-12),
+        (1e15, 1e15),
+        (-0.1, 0.1),
+    ],
+)
+def test_rounding_moves_no_partner_over_the_edge_of_a_bucket(
+    low: float, width: float, start: float, is_left: bool
+) -> None:
+    high = low + width
+    for own in _edge_of_a_bucket(low, high, start, is_left):
+        for bound in (low, high):
+            other = own - bound if is_left else own + bound
+            largest = max(abs(own), abs(other), abs(low), abs(high))
+            for ulps in range(-6, 7):
+                near = other + ulps * math.ulp(largest)
+                left, right = (own, near) if is_left else (near, own)
+                # Five roundings of the largest number: more than any of the ways to write the band.
+                slack = 5 * Fraction(math.ulp(largest)) / 2
+                if Fraction(low) - slack <= Fraction(left) - Fraction(right) <= Fraction(high) + slack:
+                    assert _are_neighbours(FLOAT, left, right, low, high)
+
+
+def _edge_of_a_bucket(low: float, high: float, start: float, is_left: bool) -> tuple[float, float]:
+    """Two neighbouring doubles, the first of them from `start` on that are in different buckets."""
+
+    def code(value: float) -> int:
+        return int(band_codes(pa.array([value], FLOAT), low, high, is_left=is_left)[0])
+
+    step, below = max(math.ulp(start), 1e-160), start
+    while code(start + step) == code(start):
+        step *= 2
+    above = start + step
+    while math.nextafter(below, math.inf) < above:
+        middle = below + (above - below) / 2
+        below, above = (middle, above) if code(middle) == code(start) else (below, middle)
+    return below, above
+
+
 DECIMALS = [pa.decimal128(*size) for size in ((12, 1), (18, 18), (18, 0), (19, 4), (38, 0), (38, 38), (30, 10))]
 
 
