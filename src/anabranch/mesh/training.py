@@ -1,4 +1,4 @@
-"""Training sets: sampled rows of one relation as columns; estimates their error and condenses them to a few rows.
+"""Training sets: sampled rows of one relation as columns, condensed to a few rows.
 
 A sample of a thousand rows has too many partitions to search (Bell numbers), so it is condensed to a small set of
 generated rows with frequencies. Cells of a regression tree on the operators' statistics play the part of the published
@@ -143,26 +143,7 @@ def _attribute(name: str, column: pa.ChunkedArray) -> Attribute:
     return Attribute(name, values, tuple(words[i] for i in order))
 
 
-# --- how well a sample represents ------------------------------------------------------------------------------------
-
-
-def bootstrap_error(matrix: OperatorMatrix, weights: Doubles, rng: np.random.Generator, rounds: int = 200) -> Doubles:
-    """The relative standard error of each operator's mean selectivity: how far another sample would move it.
-
-    Rows are drawn again with replacement; a sample whose worst operator moves by more than is acceptable should be
-    larger. An operator that never let a row through has an error of 0.
-    """
-    rows = matrix.rows
-    drawn = rng.multinomial(rows, weights / weights.sum(), size=rounds).astype(np.float64) / rows
-    means = drawn @ matrix.selectivity
-    centre = means.mean(axis=0)
-    errors: Doubles = np.divide(means.std(axis=0), centre, out=np.zeros_like(centre), where=centre > 0)
-    return errors
-
-
-def rows_needed(errors: Doubles, rows: int, accepted: float) -> int:
-    """The size of a sample whose worst operator would move by no more than is accepted (errors fall as 1 / √rows)."""
-    return max(rows, int(np.ceil(rows * (float(errors.max(initial=0.0)) / accepted) ** 2)))
+# --- rows held out ---------------------------------------------------------------------------------------------------
 
 
 def folds(rows: int, count: int, rng: np.random.Generator) -> list[tuple[Integers, Integers]]:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.optimize.proposals import Candidate
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup
 
 Blocks: TypeAlias = tuple[int, ...]
 """Disjoint sets of relations, by their lowest relation."""
@@ -106,12 +106,6 @@ def build(shape: Shape, names: tuple[str, ...], mask: int, order: OrderBlocks) -
     blocks = shape[mask]
     inputs = tuple(build(shape, names, block, order) for block in blocks)
     return JoinNode(inputs, order(blocks) if len(blocks) > 2 else ())
-
-
-def shape_of(plan: PhysicalPlan, model: ResourceModel) -> Shape:
-    """The shape of a plan, without its orders."""
-    mask = model.estimates.mask
-    return {mask(node.relations): in_order(mask(child.relations) for child in node.inputs) for node in nodes(plan)}
 
 
 def in_order(blocks: Iterable[int]) -> Blocks:

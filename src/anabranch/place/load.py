@@ -10,7 +10,6 @@ selectivity that leads to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -69,8 +68,3 @@ def join_load(left: Side, right: Side, output: View, statistics: Statistics) -> 
     )
     needed = model.price(_JOIN)
     return Load(needed.cpu, needed.memory)
-
-
-def carried_bytes(inputs: Sequence[View], statistics: Statistics) -> float:
-    """Return the bytes of the rows that a join holds, which must move with it; its indexes are rebuilt."""
-    return sum(view.rate(statistics) * view.shortest_range * view.width(statistics) for view in inputs)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import PlanError, UnknownAttribute
-from anabranch.mesh.training import bootstrap_error, condense, folds, rows_needed, training_set
+from anabranch.mesh.training import condense, folds, training_set
 from anabranch.stats.mesh.operators import OperatorMatrix
 
 
@@ -99,17 +99,6 @@ def test_rows_that_behave_alike_are_condensed_together() -> None:
     assert condensed.rows.rows == 2
     assert sorted(condensed.matrix.selectivity[:, 0].round(6)) == [0.1, 0.9]
     assert all(len(set(condensed.cells[low == side])) == 1 for side in (True, False))
-
-
-def test_a_larger_sample_represents_better() -> None:
-    rng = np.random.default_rng(2)
-    seen = rng.poisson([0.1, 1.0], (1600, 2)).astype(float)
-    small = bootstrap_error(matrix_of(seen[:100]), np.ones(100), rng)
-    large = bootstrap_error(matrix_of(seen), np.ones(1600), rng)
-    assert (large < small).all()
-    assert large == pytest.approx([1 / np.sqrt(160), 1 / 40], rel=0.3)
-    assert rows_needed(large, 1600, accepted=0.2) == 1600
-    assert rows_needed(np.array([0.1, 0.2]), 100, accepted=0.05) == 1600
 
 
 def test_each_row_is_held_out_once() -> None:

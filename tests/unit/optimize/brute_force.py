@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from itertools import permutations
 
 from anabranch.cost.resources import ResourceModel
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
+from anabranch.optimize.shapes import Shape, in_order
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes
 
 
 def partitions(items: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ...]]:
@@ -57,3 +58,9 @@ def _best_order(start: int, blocks: list[int], model: ResourceModel) -> tuple[in
         return model.chain(blocks[start], [blocks[position] for position in order])
 
     return min(permutations([position for position in range(len(blocks)) if position != start]), key=cost)
+
+
+def shape_of(plan: PhysicalPlan, model: ResourceModel) -> Shape:
+    """The shape of a plan, without its orders."""
+    mask = model.estimates.mask
+    return {mask(node.relations): in_order(mask(child.relations) for child in node.inputs) for node in nodes(plan)}

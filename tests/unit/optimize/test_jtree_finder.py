@@ -17,11 +17,10 @@ from anabranch.lab.papers.printed_costs import HASHED, NESTED
 from anabranch.optimize import jtree_finder
 from anabranch.optimize.jtree_finder import Space, find_jtrees
 from anabranch.optimize.proposals import Budget, Candidate, pareto
-from anabranch.optimize.shapes import shape_of
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, nodes
 from anabranch.stats.view import FixedStatistics
-from tests.unit.optimize.brute_force import all_shapes, best_ordered
+from tests.unit.optimize.brute_force import all_shapes, best_ordered, shape_of
 from tests.unit.optimize.graphs import key, less, random_setting, relation
 
 

@@ -17,12 +17,12 @@ from anabranch.optimize.jtree_finder import find_jtrees
 from anabranch.optimize.min_state import min_state
 from anabranch.optimize.proposals import Budget, Infeasible, Proposal, kind
 from anabranch.optimize.ranking import ranked_orderer
-from anabranch.optimize.shapes import dissolved, shape_of
+from anabranch.optimize.shapes import dissolved
 from anabranch.optimize.state_removal import remove_states
 from anabranch.optimize.state_selection import select_states
 from anabranch.plan.physical import nodes
 from anabranch.plan.text import parse
-from tests.unit.optimize.brute_force import all_shapes
+from tests.unit.optimize.brute_force import all_shapes, shape_of
 from tests.unit.optimize.graphs import random_setting
 
 ENGINE_LIKE = UnitCosts(

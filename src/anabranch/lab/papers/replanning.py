@@ -7,14 +7,16 @@ Sub-joins that others use stay where they are as long as anyone uses them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.errors import TopologyError
 from anabranch.place.landscape import Landscape, Operator
-from anabranch.place.load import carried_bytes
 from anabranch.place.planner import Placement, Planner
 from anabranch.place.removal import in_order, removed, tightened
+from anabranch.place.statistics import Statistics
 from anabranch.place.topology import Topology
+from anabranch.place.view import View
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,11 @@ def _moving(current: Landscape, without: Landscape, decision: Placement) -> floa
     for name, operator in decision.landscape.operators.items():
         before = old.get(operator.view.signature)
         if name not in without.operators and operator.is_join and before is not None:
-            carried = carried_bytes([taken.view for taken in before.inputs], current.statistics)
+            carried = _carried_bytes([taken.view for taken in before.inputs], current.statistics)
             cost += carried * current.topology.distance(before.site, operator.site)
     return cost
+
+
+def _carried_bytes(inputs: Sequence[View], statistics: Statistics) -> float:
+    """The bytes of the rows that a join holds, which must move with it; its indexes are rebuilt."""
+    return sum(view.rate(statistics) * view.shortest_range * view.width(statistics) for view in inputs)
