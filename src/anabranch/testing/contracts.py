@@ -1,12 +1,12 @@
-"""What every host owes its users, as checks that anyone can run against a host of their own.
+"""The contract of a host, as checks that can be run against any host.
 
     for check in HOST_CHECKS:
         for workload in workloads():
             check(make_host, workload)
 
-`make_host(query, plan)` starts the query. A host with a checkpoint must find it again when it is made a second time,
-and then owes `DURABLE_HOST_CHECKS` as well. A check passes or raises an AssertionError that says which rows differ.
-Answers are compared with the naive evaluator's, which shares no code with the engine.
+`make_host(query, plan)` starts the query. A host with a checkpoint resumes from it when it is made again, and must pass
+`DURABLE_HOST_CHECKS` as well. A check passes, or raises an AssertionError that names the rows that differ. Expected
+answers come from the naive evaluator, which shares no code with the engine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HostMaker: TypeAlias = Callable[[Query, PhysicalPlan], Host]
 
 @dataclass(frozen=True)
 class Workload:
-    """A query and the rows of its streams in order of arrival, none of them late in any cut."""
+    """A query and the rows of its streams in order of arrival; no row is late, however the rows are cut into batches."""
 
     name: str
     query: Query
@@ -54,7 +54,7 @@ class Workload:
         return batch_answer(self.query, self.rows)
 
     def batches(self, size: int) -> list[dict[str, pa.Table]]:
-        """The rows cut into batches of that many rows of each stream."""
+        """The rows in batches of `size` rows of each stream."""
         longest = max(table.num_rows for table in self.rows.values())
         return [
             {name: table.slice(start, size) for name, table in self.rows.items() if start < table.num_rows}
@@ -130,7 +130,7 @@ def the_plan_does_not_matter(make: HostMaker, workload: Workload) -> None:
 
 
 def empty_batches_change_nothing(make: HostMaker, workload: Workload) -> None:
-    """Batches without streams, and streams without rows, are taken and bring nothing of their own."""
+    """Batches without streams, and streams without rows, are accepted and give no results."""
     host = make(workload.query, mjoin(workload.query.graph.names))
     nothing = {name: table.slice(0, 0) for name, table in workload.rows.items()}
     results = []

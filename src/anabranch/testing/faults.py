@@ -1,7 +1,7 @@
-"""Deaths at chosen moments, for crash tests: a driver and its whole process group are killed at the call of a method.
+"""Fault injection for crash tests: kills a driver and its process group at the call of a chosen method.
 
-The kill is SIGKILL, so nothing is flushed, closed or undone: the same as a machine that loses power, as far as
-processes can tell. The driver must have been started in a process group of its own.
+The signal is SIGKILL, so nothing is flushed, closed or undone, as when the machine loses power. Limit: the driver must
+run in a process group of its own.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pyarrow import fs
 
 
 def die() -> None:
-    """Kills the calling process and all of its group, the JVM among them; never returns."""
+    """Kills the calling process and its group, including the JVM; never returns."""
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def die_at(target: Any, method: str, *, after: bool) -> None:
-    """Makes the next call of the object's method the last thing the process does, before or after the method itself."""
+    """Replaces a method of an object: its next call kills the process, before or after the method has run."""
     real = getattr(target, method)
 
     def last(*arguments: Any, **keywords: Any) -> None:
@@ -31,4 +31,4 @@ def die_at(target: Any, method: str, *, after: bool) -> None:
 
 
 class MortalFiles(fs.LocalFileSystem):
-    """The local file system, as an object whose methods `die_at` can replace."""
+    """Local file system whose methods `die_at` can replace."""

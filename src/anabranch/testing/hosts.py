@@ -1,4 +1,4 @@
-"""Reaching into the in-process host, for tests that change an engine behind its back."""
+"""Access to the engines of the in-process host, for tests that change an engine directly."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from anabranch.host.local import LocalHost
 
 
 def engines_of(host: LocalHost) -> list[Engine]:
-    """The engines, by slot."""
+    """Engines of a host, by slot."""
     return host._engines

@@ -1,10 +1,10 @@
-"""What every migration strategy owes the users of a host, as checks that anyone can run against a host of their own.
+"""The contract of a migration strategy, as checks that can be run against any host.
 
     for check in MIGRATION_CHECKS:
         for workload in workloads():
             check(make_host, workload, "moving-state")
 
-A check passes or raises an AssertionError that says which rows differ, in which batch, after which change.
+A check passes, or raises an AssertionError that names the rows that differ, the batch and the change of plan.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from anabranch.testing.oracle import describe_difference, rows_as_multiset
 
 
 class MigratingHost(Protocol):
-    """A running query whose plan may be changed between two batches, with effect from the next on."""
+    """A running query whose plan may change between two batches; the next batch runs the new plan."""
 
     @property
     def plan(self) -> Plan | Plans: ...
@@ -41,7 +41,7 @@ MigrationCheck: TypeAlias = Callable[[MigratingHostMaker, Workload, str], None]
 
 
 def a_change_is_not_seen_in_any_batch(make: MigratingHostMaker, workload: Workload, strategy: str) -> None:
-    """Whatever the change, every batch brings the rows that it brings without: none later, none sooner, none twice."""
+    """Every batch gives the rows that it gives without the change: no row later, sooner or twice."""
     names = workload.query.graph.names
     batches = workload.batches(4)
     still = make(workload.query, mjoin(names))

@@ -1,4 +1,4 @@
-"""Seeded streams and queries for the end-to-end tests, and the ways to feed and check them.
+"""Seeded streams and queries for the end-to-end tests, and functions that feed and check them.
 
 Streams have ties, NULLs in every key column, skew, odd floats, and arrive out of order within their allowed disorder.
 
@@ -118,7 +118,7 @@ def table(rows: Sequence[tuple[float, int | None, int]]) -> pa.Table:
 
 
 def cut(tables: Mapping[str, pa.Table], batches: int) -> Iterator[dict[str, pa.Table]]:
-    """The rows in so many micro-batches of about the same size."""
+    """The rows in `batches` micro-batches of about equal size."""
     for number in range(batches):
         yield {
             name: table.slice(
@@ -160,7 +160,7 @@ def register(spark: SparkSession, story: Story, folder: Path, **idle_timeouts: s
 
 
 def run(query: ContinuousQuery, folder: Path, plan: str = "auto", slots: int = 2) -> anabranch.QueryHandle:
-    """Everything that is there now, into Parquet files below the folder, from the checkpoint below it."""
+    """Runs the query over all feeds so far; results and checkpoint are in folders below `folder`."""
     writer = query.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     handle = writer.trigger(availableNow=True).plan(plan).slots(slots).start(str(folder / "out"))
     handle.awaitTermination()
@@ -168,6 +168,6 @@ def run(query: ContinuousQuery, folder: Path, plan: str = "auto", slots: int = 2
 
 
 def written(folder: Path) -> Answer:
-    """What the Parquet sink holds."""
+    """The rows in the Parquet sink."""
     files = sorted((folder / "out").glob("part-*.parquet"))
     return rows_as_multiset(pa.concat_tables([parquet.read_table(file) for file in files])) if files else Answer()

@@ -1,4 +1,4 @@
-"""A driver that is killed at any moment, and hot state that is lost or damaged, leave the answer as it is."""
+"""Neither a driver killed at any moment nor lost or damaged hot state changes the answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.host.spark.crash_driver import IN_WORKER, MOMENTS, PHASES
 from tests.host.spark.stories import Story, cut, feed, register, run, written
 
 pytestmark = pytest.mark.spark
-# Drivers that are killed are processes of their own, so they need not wait for the other tests on Spark.
+# A driver to be killed is a process of its own, so its test need not wait for the shared Spark session.
 own_driver = pytest.mark.xdist_group("drivers of their own")
 
 BATCHES = 4
