@@ -43,7 +43,7 @@ HostMaker: TypeAlias = Callable[[Query, PhysicalPlan], Host]
 
 @dataclass(frozen=True)
 class Workload:
-    """A query and the rows of its streams in order of arrival; no row is late, however the rows are cut into batches."""
+    """A query and the rows of its streams in order of arrival; no row is late, whatever the batches."""
 
     name: str
     query: Query

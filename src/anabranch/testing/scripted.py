@@ -1,4 +1,4 @@
-"""Stories: a query, rows by time, and what it answers, as a text that reads like a timeline.
+"""Stories: a query, rows by time and the expected answers, as a text that reads like a timeline.
 
     # Anything after a '#' is for people, above all a drawing of the timeline.
     stream a (k bigint, v string)
