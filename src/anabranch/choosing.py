@@ -262,7 +262,7 @@ def _no_feasible_plan(failed: Infeasible, budget: Budget) -> NoFeasiblePlan:
             limit = f"{allowed[0]} and {allowed[1]}"
     subject = "no plan" if failed.is_proven else f"none of the {len(failed.considered)} plans considered"
     return NoFeasiblePlan(
-        f"{subject} keeps within {named}",
+        f"{subject} fits within {named}",
         detail=f"{limit}; {best} has {failed.best}, which needs {cost.cpu / slots:.3g} cores and "
         f"{size_text(cost.memory / slots)}{each}",
         hint=f"write 'limits: {{{', '.join(needs)}}}' or more, use more slots, or shorten the windows",

@@ -63,7 +63,7 @@ def test_a_wrong_plan_is_refused(wishes: Wishes, says: str) -> None:
 
 def test_limits_that_no_plan_keeps_are_named() -> None:
     query = compile_query(f"SELECT a.v {PAIR} WHERE a.k = b.k", CATALOG)
-    with pytest.raises(NoFeasiblePlan, match=r"no plan keeps within 'limits\.cpu'") as caught:
+    with pytest.raises(NoFeasiblePlan, match=r"no plan fits within 'limits\.cpu'") as caught:
         proposal(decide(query, AUTO.with_limits(cpu=1e-9)))
     assert "write 'limits: {cpu:" in caught.value.hint
 

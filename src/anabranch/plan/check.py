@@ -60,8 +60,8 @@ def require_no_guard(position: int, graph: JoinGraph, who: str) -> None:
     others = [theta.predicate for other, theta in enumerate(graph.thetas) if other != position]
     if (guarded := guarded_by(graph.thetas[position].predicate, others)) is not None:
         raise PlanError(
-            f"{who} cannot put off '{name}'",
-            detail=f"'{graph.thetas[position]}' may be what keeps '{guarded}' from failing",
+            f"{who} cannot defer '{name}'",
+            detail=f"'{graph.thetas[position]}' may guard '{guarded}' against failing",
             hint=f"leave '{name}' out of it: it is then checked as early as it can be",
         )
 

@@ -26,7 +26,7 @@ def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) 
     """The query of a rewritten plan; PlanError when the plan is not in the form that rewriting leaves.
 
     `late_filters` name filters of relations that joins are to check, as thetas behind all others: by the relation, for
-    all of its conjuncts, or by the text of one. What keeps NULL keys out cannot be late.
+    all of its conjuncts, or by the text of one. Conditions that remove NULL keys cannot be deferred.
     """
     if not isinstance(plan, Project):
         raise _unexpected(plan)
@@ -93,8 +93,8 @@ def _refuse_guards(late: Iterable[Expr], ahead: Sequence[Expr]) -> None:
     for condition in late:
         if (guarded := guarded_by(condition, ahead)) is not None:
             raise SpecError(
-                f"filter '{condition}' cannot be late",
-                detail=f"it may be what keeps '{guarded}' from failing",
+                f"filter '{condition}' cannot be deferred",
+                detail=f"it may guard '{guarded}' against failing",
                 hint="leave it out of 'late_filters'",
             )
 
@@ -102,13 +102,13 @@ def _refuse_guards(late: Iterable[Expr], ahead: Sequence[Expr]) -> None:
 def _not_late(name: str, can_be: Mapping[str, Sequence[Expr]]) -> SpecError:
     if len(can_be) == 1:
         return SpecError(
-            f"filter '{name}' cannot be late",
+            f"filter '{name}' cannot be deferred",
             detail="the query has one relation, and no join behind which to check it",
             hint="leave 'late_filters' out",
         )
     known = [f"'{relation}' ({' AND '.join(map(str, several))})" for relation, several in can_be.items() if several]
     return SpecError(
-        f"'late_filters' names '{name}', which is no filter of the query",
+        f"'late_filters' names '{name}', which is not a filter of the query",
         detail="a filter is named by its relation, or by the text of one of its conditions",
         hint=f"filters that can be late: {', '.join(known)}" if known else "no filter of the query can be late",
     )

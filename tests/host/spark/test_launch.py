@@ -124,7 +124,7 @@ def test_auto_chooses_by_the_first_rows_of_the_streams(spark: SparkSession, samp
 @pytest.mark.spark
 def test_limits_that_no_plan_keeps_start_nothing(spark: SparkSession, sampled_spec: Path, tmp_path: Path) -> None:
     spec = load(sampled_spec)
-    with pytest.raises(NoFeasiblePlan, match=r"no plan keeps within 'limits\.memory'") as caught:
+    with pytest.raises(NoFeasiblePlan, match=r"no plan fits within 'limits\.memory'") as caught:
         start(spec.each(lambda each: replace(each, wishes=each.wishes.with_limits(memory="1 kB"))), spark)
     assert "write 'limits: {memory:" in caught.value.hint
     assert not (tmp_path / "checkpoint").exists()

@@ -75,15 +75,15 @@ def test_a_late_filter_of_a_key_leaves_no_null_key_behind(keys: tuple[str, str])
 @pytest.mark.parametrize(
     ("where", "late", "message"),
     [
-        (WHERE, "z", "'late_filters' names 'z', which is no filter of the query"),
-        (WHERE, "a", "'late_filters' names 'a', which is no filter of the query"),
-        ("a.k = b.k AND a.p IS NOT NULL", "a", "'late_filters' names 'a', which is no filter of the query"),
-        ("a.p > 3", "a", "filter 'a' cannot be late"),
-        ("a.k = b.k AND a.p < 9 AND a.p * 2 < b.p", "a", "filter 'a.p < 9' cannot be late"),
-        ("a.k + 1 = b.k AND a.k < 9", "a", "filter 'a.k < 9' cannot be late"),
-        ("a.k = b.k AND a.p < 9 AND a.p * 2 < 5", "a.p < 9", "filter 'a.p < 9' cannot be late"),
+        (WHERE, "z", "'late_filters' names 'z', which is not a filter of the query"),
+        (WHERE, "a", "'late_filters' names 'a', which is not a filter of the query"),
+        ("a.k = b.k AND a.p IS NOT NULL", "a", "'late_filters' names 'a', which is not a filter of the query"),
+        ("a.p > 3", "a", "filter 'a' cannot be deferred"),
+        ("a.k = b.k AND a.p < 9 AND a.p * 2 < b.p", "a", "filter 'a.p < 9' cannot be deferred"),
+        ("a.k + 1 = b.k AND a.k < 9", "a", "filter 'a.k < 9' cannot be deferred"),
+        ("a.k = b.k AND a.p < 9 AND a.p * 2 < 5", "a.p < 9", "filter 'a.p < 9' cannot be deferred"),
         # The second expression of a that equals b.k becomes a filter of a, which was not asked.
-        ("a.k = b.k AND CAST(a.s AS BIGINT) = b.k AND a.s LIKE '1%'", "a", "filter 'a.s LIKE '1%'' cannot be late"),
+        ("a.k = b.k AND CAST(a.s AS BIGINT) = b.k AND a.s LIKE '1%'", "a", "filter 'a.s LIKE '1%'' cannot be deferred"),
     ],
 )
 def test_what_cannot_be_late_is_refused(where: str, late: str, message: str) -> None:
@@ -149,9 +149,9 @@ def test_a_plan_that_checks_wrongly_is_refused(text: str, message: str) -> None:
 
 def test_what_may_keep_another_predicate_from_failing_is_not_put_off() -> None:
     guarded = query("a.k = b.k AND b.k = c.k AND a.p < b.p AND a.p * 2 < c.p", ()).graph
-    with pytest.raises(PlanError, match="cannot put off '#0'") as caught:
+    with pytest.raises(PlanError, match="cannot defer '#0'") as caught:
         validate(parse("((a b) c #0)"), guarded)
-    assert caught.value.detail == "'a.p < b.p' may be what keeps '(a.p * 2) < c.p' from failing"
+    assert caught.value.detail == "'a.p < b.p' may guard '(a.p * 2) < c.p' against failing"
     validate(parse("((a c) b #1)"), guarded)
 
 
