@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 
 from anabranch import cql
@@ -25,6 +25,8 @@ from anabranch.plan.join_graph import render
 from anabranch.plan.mesh import Mesh, RelationRoutes
 from anabranch.plan.physical import PhysicalPlan, shape, subplans
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import ALONE, together
+from anabranch.plan.query_set import describe as describe_set
 from anabranch.rewrite.pipeline import rewrite
 from anabranch.sizes import size_text
 from anabranch.stats.mesh.learnt import LearntMesh
@@ -90,6 +92,18 @@ class Explanation:
 
     def _bound(self) -> logical.LogicalPlan:
         return cql.bind(self._text, self._catalog, allow_unbounded=self._allow_unbounded)
+
+
+def explain_queries(queries: Mapping[str, Explanation], stage: str, choose: Callable[[str], Choice]) -> str:
+    """Returns one stage of each query; of named queries, first what they share.
+
+    `choose` chooses the plan of a query by its name.
+    """
+    texts = {name: each.text(stage, partial(choose, name)) for name, each in queries.items()}
+    if ALONE in texts:
+        return texts[ALONE]
+    shared = describe_set(together({name: each.query for name, each in queries.items()}))
+    return "\n\n".join([shared, *(f"== {name} ==\n{text}" for name, text in texts.items())])
 
 
 def choice_svg(

@@ -1,4 +1,8 @@
-"""How something is run, whatever it is: the settings that a query alone and queries together have in common."""
+"""A run: one query, or several together, with all settings; it chooses plans, explains them, and starts.
+
+A query that runs alone is a set of one without a name (`ALONE`). Everything here serves one query and several by the
+same code. Nothing is touched before `start`: neither the checkpoint nor a sink.
+"""
 
 from __future__ import annotations
 
@@ -6,162 +10,200 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Mapping
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
 
+from anabranch.adapt.settings import Settings
+from anabranch.api.compiled import CompiledQuery, RegisteredStream, sample_queries
+from anabranch.api.settings import QuerySettings, RunSettings
+from anabranch.choosing import DEFAULT_BATCH, change_rules, decide, first_plan, headline
 from anabranch.entries import argument
-from anabranch.errors import SpecError
-from anabranch.host.clock import IDLE_TIMEOUT
-from anabranch.host.spark import session as spark_host
+from anabranch.errors import BundleError, SpecError
+from anabranch.explain import explain_queries
+from anabranch.host.sample import Sample
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.runner import Listener, RunOptions, start_query
+from anabranch.host.spark.sinks.functions import ForeachBatchSink
+from anabranch.host.spark.sinks.make import make_sink, require_columns
 from anabranch.host.spark.sinks.sink import Sink
+from anabranch.host.spark.sinks.table import TableSink
 from anabranch.host.work import Work
+from anabranch.optimize import Choice
+from anabranch.plan.query_set import ALONE, Plans, alone, together
+from anabranch.stats.measured import from_progress
 
 if TYPE_CHECKING:
-    from anabranch.api.query import RegisteredStream
     from anabranch.api.session import Session
 
-_CHECKPOINT = "checkpointlocation"
-"""As Spark reads the names of options: in any case."""
+
+@dataclass(frozen=True)
+class Member:
+    """One query of a run with its settings."""
+
+    compiled: CompiledQuery
+    settings: QuerySettings
+
+    @property
+    def needs_sample(self) -> bool:
+        """True when samples of the streams can make a difference to the choice of the plan."""
+        return self.settings.wishes.need_statistics(self.compiled.query)
 
 
-class RunSettings:
-    """Name, trigger, slots, idle timeout, listeners and options, said one by one as in PySpark."""
+class Run:
+    """Queries, by name, ready to be explained or started."""
 
-    def __init__(self, spark: spark_host.SparkSession) -> None:
-        self._spark = spark
-        self._options: dict[str, str] = {}
-        self._name: str | None = None
-        self._trigger: dict[str, Any] = {"processingTime": "0 seconds"}
-        self._slots: int | None = None
-        self._idle_timeout = IDLE_TIMEOUT
-        self._listeners: tuple[Listener, ...] = ()
+    def __init__(self, session: Session, members: Mapping[str, Member], settings: RunSettings) -> None:
+        self._session = session
+        self._members = dict(sorted(members.items()))
+        self._settings = settings
+        compiled = {name: member.compiled.query for name, member in self._members.items()}
+        self._queries = alone(compiled[ALONE]) if ALONE in compiled else together(compiled)
+        self._streams = _streams(self._members)
 
-    def option(self, key: str, value: object) -> Self:
-        """One option of the sink; `checkpointLocation` is where the state is kept."""
-        # Spark passes over options that it does not know, and the state would be kept nowhere for long.
-        if key.lower() != _CHECKPOINT and get_close_matches(key.lower(), [_CHECKPOINT], cutoff=0.85):
-            raise SpecError(f"unknown option '{key}'", hint="did you mean 'checkpointLocation'?")
-        self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
-        return self
+    def on_change(self, listener: Listener) -> Run:
+        """Returns the run with one more function that gets every decision and every migration."""
+        listeners = (*self._settings.listeners, listener)
+        return Run(self._session, self._members, replace(self._settings, listeners=listeners))
 
-    def options(self, **options: object) -> Self:
-        """Several options at once."""
-        for key, value in options.items():
-            self.option(key, value)
-        return self
+    def choices(self) -> dict[str, Choice]:
+        """Chooses the plan of each query; each stream is sampled once for all of them."""
+        self._sample()
+        return {name: self._choice(member) for name, member in self._members.items()}
 
-    def queryName(self, queryName: str) -> Self:
-        """The name of the query, and of the table of a memory sink."""
-        argument("the name of a query", queryName).text("give it a name, or leave it out")
-        self._name = queryName
-        return self
+    def headlines(self) -> list[str]:
+        """Returns the chosen plan of each query and the reason, in one line each."""
+        return [f"{name}: {headline(choice)}" if name else headline(choice) for name, choice in self.choices().items()]
 
-    def trigger(
-        self,
-        *,
-        processingTime: str | None = None,
-        availableNow: bool | None = None,
-        once: bool | None = None,
-        continuous: str | None = None,
-        realTime: str | None = None,
-    ) -> Self:
-        """Either a micro-batch every `processingTime`, or all data there is now and then the end.
+    def explanation(self, stage: str = "choice") -> str:
+        """Returns one stage on the way to each plan; of named queries, first what they share."""
 
-        Spark's `once`, which it advises against itself, `continuous` and `realTime` are refused with what to write.
-        """
-        if once:
-            hint = "write trigger(availableNow=True), which takes all data there is and ends"
-            raise SpecError("trigger 'once' is not supported", hint=hint)
-        for name, value in (("continuous", continuous), ("realTime", realTime)):
-            if value is not None:
-                hint = "write trigger(processingTime='1 second'): results come with micro-batches"
-                raise SpecError(f"trigger '{name}' is not supported", hint=hint)
-        match processingTime, availableNow:
-            case None, True:
-                self._trigger = {"availableNow": True}
-            case _, None | False if processingTime is not None:
-                hint = "write a number and a unit, such as 10 seconds; 0 seconds for batches as fast as they go"
-                argument("the trigger's processing time", processingTime).duration(hint)
-                self._trigger = {"processingTime": processingTime}
-            case _:
-                raise SpecError(
-                    "a trigger needs exactly one of processingTime and availableNow",
-                    hint="write trigger(processingTime='2 seconds') or trigger(availableNow=True)",
-                )
-        return self
+        @cache
+        def choose(name: str) -> Choice:
+            self._sample()
+            return self._choice(self._members[name])
 
-    def slots(self, count: int) -> Self:
-        """How many tasks share the work; a restart from a checkpoint may name another number."""
-        self._slots = argument("the number of slots", count).count()
-        return self
+        return explain_queries({name: member.compiled.stages for name, member in self._members.items()}, stage, choose)
 
-    def idleTimeout(self, timeout: str) -> Self:
-        """The idle timeout of the streams that were registered without one; `none` to wait for ever."""
-        argument("the idle timeout of the query", timeout).timeout()
-        self._idle_timeout = timeout
-        return self
+    def measured(self, handle: QueryHandle) -> dict[str, dict[str, float]] | None:
+        """Returns the statistics that a run of a query alone has measured; None for queries together."""
+        only = self._members.get(ALONE)
+        return None if only is None else from_progress(only.compiled.query, handle.recentProgress).to_mapping()
 
-    def onChange(self, listener: Listener) -> Self:
-        """Calls a function in the driver with every decision and every migration, as a mapping that JSON can hold."""
-        self._listeners = (*self._listeners, listener)
-        return self
-
-    def _said(self) -> list[str]:
-        """The settings that are not as they were at first."""
-        fresh = RunSettings(self._spark)
-        said = {
-            "a name": self._name,
-            "a trigger": self._trigger != fresh._trigger,
-            "a number of slots": self._slots,
-            "an idle timeout": self._idle_timeout != fresh._idle_timeout,
-            "a listener": self._listeners,
-            "a checkpoint": len(self._sink_options) < len(self._options),
+    def start(self) -> QueryHandle:
+        """Starts the queries as one streaming query; the session lists it from then on."""
+        settings, spark = self._settings, self._session.spark
+        sinks = {name: self._sink(name, member) for name, member in self._members.items()}
+        _refuse_shared_places(sinks)
+        checkpoint = self._checkpoint(sinks)
+        choices = self.choices()
+        rules = {
+            name: change_rules(
+                member.compiled.query,
+                member.settings.wishes,
+                choices[name],
+                adapt=member.settings.adapt,
+                switches=member.settings.switches,
+            )
+            for name, member in self._members.items()
         }
-        return [what for what, is_said in said.items() if is_said]
+        plans = Plans({name: first_plan(choice) for name, choice in choices.items()})
+        work = Work(self._queries, plans, self._slots, rules, settings.execution)
+        timeouts = {
+            name: argument("the idle timeout", stream.idle_timeout or settings.idle_timeout).timeout()
+            for name, stream in self._streams.items()
+        }
+        options = RunOptions(settings.trigger.for_spark(), settings.name, timeouts, settings.listeners)
+        frames = {name: stream.frame for name, stream in self._streams.items()}
+        running, runner = start_query(spark, frames, work, sinks, checkpoint, options)
+        handle = QueryHandle(running, runner)
+        self._session.streams.add(handle)
+        return handle
 
     @property
-    def _slot_count(self) -> int:
-        return self._slots or int(self._spark.sparkContext.defaultParallelism)
+    def _slots(self) -> int:
+        return self._settings.slots or int(self._session.spark.sparkContext.defaultParallelism)
 
-    @property
-    def _sink_options(self) -> dict[str, str]:
-        return {key: value for key, value in self._options.items() if key.lower() != _CHECKPOINT}
+    def _sample(self) -> None:
+        sample_queries([member.compiled for member in self._members.values() if member.needs_sample])
 
-    def _checkpoint(self, what: str, *, must_last: bool) -> str:
-        """The given place, else one below the session's, else a temporary one for sinks that do not last either."""
-        for key, value in self._options.items():
-            if key.lower() == _CHECKPOINT:
-                return value
-        common = self._spark.conf.get("spark.sql.streaming.checkpointLocation", None)
-        if common and self._name:
-            return f"{common.rstrip('/')}/{self._name}"
-        if not must_last:
+    def _choice(self, member: Member) -> Choice:
+        compiled, settings = member.compiled, member.settings
+        sample = compiled.sample if member.needs_sample else Sample()
+        return decide(
+            compiled.query,
+            settings.wishes,
+            slots=self._slots,
+            batch=self._settings.trigger.seconds or DEFAULT_BATCH,
+            seen=sample.statistics,
+            learn=compiled.learn_mesh if sample.rows else None,
+            gate=(settings.adapt or Settings()).gate,
+        )
+
+    def _sink(self, name: str, member: Member) -> Sink:
+        settings, spark, schema = member.settings, self._session.spark, member.compiled.query.schema
+        if settings.function is not None:
+            if settings.format is not None or settings.path is not None:
+                raise SpecError("a query has both a format and a foreachBatch function", hint="leave one of them out")
+            return ForeachBatchSink(settings.function)
+        if settings.table is not None:
+            require_columns(settings.partition_by, schema)
+            return TableSink(
+                settings.table,
+                spark,
+                schema,
+                format=settings.format,
+                options=settings.options,
+                partition_by=settings.partition_by,
+            )
+        return make_sink(
+            settings.format or "parquet",
+            settings.options,
+            spark=spark,
+            schema=schema,
+            name=name or self._settings.name,
+            path=settings.path,
+            partition_by=settings.partition_by,
+        )
+
+    def _checkpoint(self, sinks: Mapping[str, Sink]) -> str:
+        """Returns the given folder, else one below the session's, else a temporary one if no sink lasts."""
+        name, given = self._settings.name, self._settings.checkpoint
+        if given is not None:
+            return given
+        common = self._session.spark.conf.get("spark.sql.streaming.checkpointLocation", None)
+        if common and name:
+            return f"{common.rstrip('/')}/{name}"
+        if not any(sink.is_lasting for sink in sinks.values()):
             folder = tempfile.mkdtemp(prefix="anabranch-checkpoint-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             return folder
+        what = f"the query into {sinks[ALONE].title}" if ALONE in sinks else f"the run of queries {', '.join(sinks)}"
         raise SpecError(
             f"{what} has no checkpoint",
             hint="give option('checkpointLocation', …): a folder of this query's own, kept between restarts",
         )
 
-    def _run(
-        self,
-        session: Session,
-        streams: Mapping[str, RegisteredStream],
-        work: Work,
-        sinks: Mapping[str, Sink],
-        checkpoint: str,
-    ) -> QueryHandle:
-        """Starts a set of queries by these settings; the session knows it from then on."""
-        timeouts = {
-            name: argument("the idle timeout", stream.idle_timeout or self._idle_timeout).timeout()
-            for name, stream in streams.items()
-        }
-        options = RunOptions(self._trigger, self._name, timeouts, self._listeners)
-        frames = {name: stream.frame for name, stream in streams.items()}
-        running, runner = start_query(self._spark, frames, work, sinks, checkpoint, options)
-        handle = QueryHandle(running, runner)
-        session.streams.add(handle)
-        return handle
+
+def _streams(members: Mapping[str, Member]) -> dict[str, RegisteredStream]:
+    streams: dict[str, RegisteredStream] = {}
+    for name, member in members.items():
+        for stream, registered in member.compiled.streams.items():
+            if streams.setdefault(stream, registered) != registered:
+                raise BundleError(
+                    f"stream '{stream}' was registered anew before query '{name}' was compiled",
+                    hint="compile all queries after the last registration",
+                )
+    return streams
+
+
+def _refuse_shared_places(sinks: Mapping[str, Sink]) -> None:
+    """Refuses one place for two queries: files and Delta's transactions are named by run, so queries would collide."""
+    places: dict[str, str] = {}
+    for name, sink in sinks.items():
+        place = sink.place
+        if place is not None and (other := places.setdefault(place, name)) != name:
+            raise SpecError(
+                f"queries '{other}' and '{name}' write to the same folder '{place}'",
+                hint="give each query a folder of its own",
+            )

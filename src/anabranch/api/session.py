@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from anabranch.api.query import ContinuousQuery, RegisteredStream
+from anabranch.api.compiled import CompiledQuery, RegisteredStream
+from anabranch.api.query import ContinuousQuery
 from anabranch.api.together import Together
 from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.entries import argument
 from anabranch.errors import CatalogError
+from anabranch.explain import Explanation
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.handle import ContinuousQueries
@@ -114,6 +116,10 @@ class Session:
         self.catalog.register(declaration)
         self._streams[name.lower()] = RegisteredStream(declaration, frame, idle_timeout, sample)
 
+    def registered(self, name: str) -> RegisteredStream:
+        """Returns a registered stream, whatever the case of its name."""
+        return self._streams[name.lower()]
+
     def sql(self, text: str, allow_unbounded: bool = False, late_filters: Sequence[str] = ()) -> ContinuousQuery:
         """The continuous query of a CQL text, compiled.
 
@@ -132,7 +138,10 @@ class Session:
         CqlError
             With the place in the text and what was expected there, or which names exist.
         """
-        return ContinuousQuery(self, text, allow_unbounded, late_filters)
+        # A copy of the catalog: a stream that is registered later does not reach into a compiled query.
+        catalog = Catalog(dict(self.catalog.streams))
+        stages = Explanation(text, catalog, allow_unbounded=allow_unbounded, late_filters=late_filters)
+        return ContinuousQuery(self, CompiledQuery(stages, self.registered))
 
     def together(self, **queries: ContinuousQueryWriter) -> Together:
         """Several queries to be started as one: their streams are read, spread and kept once.

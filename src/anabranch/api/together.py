@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from typing import TYPE_CHECKING
 
-from anabranch.api.query import RegisteredStream, look_at_streams
-from anabranch.api.run import RunSettings
+from anabranch.api.builder import RunBuilder
+from anabranch.api.run import Member, Run
+from anabranch.api.settings import NAMES
 from anabranch.api.writer import ContinuousQueryWriter
-from anabranch.choosing import first_plan, headline
-from anabranch.errors import BundleError, SpecError
+from anabranch.errors import SpecError
 from anabranch.host.spark.handle import QueryHandle
-from anabranch.host.spark.sinks.sink import Sink
-from anabranch.host.work import Work
 from anabranch.optimize import Choice
-from anabranch.plan.execution import DEFAULT_EXECUTION
-from anabranch.plan.query_set import Plans, QuerySet, describe, together
 
 if TYPE_CHECKING:
     from anabranch.api.session import Session
 
 
-class Together(RunSettings):
-    """Queries to start as one, each with its own writer; how they run is said here, for all of them.
+class Together(RunBuilder):
+    """Queries to start as one, each with its own writer; the settings of the run are set here, for all of them.
 
     Examples
     --------
@@ -35,51 +30,23 @@ class Together(RunSettings):
     """
 
     def __init__(self, session: Session, writers: Mapping[str, ContinuousQueryWriter]) -> None:
-        super().__init__(session.spark)
+        super().__init__()
         self._session = session
-        self._writers = dict(sorted(writers.items()))
-        for name, writer in self._writers.items():
-            if not isinstance(writer, ContinuousQueryWriter):
-                raise SpecError(
-                    f"query '{name}' is given as {type(writer).__name__}",
-                    hint=f"give its writer, with a sink: together({name}=query.writeStream.option('path', …))",
-                )
-            said = [*writer._said(), *(["an execution model"] if writer._execution != DEFAULT_EXECUTION else [])]
-            if said:
-                raise SpecError(
-                    f"query '{name}' has {said[0]} of its own",
-                    detail="queries that run together have one trigger, one checkpoint, one number of slots",
-                    hint="say it of what together() returns" if said[0] != "an execution model" else "leave it out",
-                )
-        self._queries: QuerySet = together({name: writer.query._query for name, writer in self._writers.items()})
-        self._streams: dict[str, RegisteredStream] = {}
-        for name, writer in self._writers.items():
-            for stream, registered in writer.query._streams.items():
-                if self._streams.setdefault(stream, registered) != registered:
-                    raise BundleError(
-                        f"stream '{stream}' was registered anew before query '{name}' was compiled",
-                        hint="compile all queries after the last registration",
-                    )
+        self._members = {name: _member(name, writer) for name, writer in writers.items()}
+        # Refuses queries that cannot run together now, and not when they are started.
+        self._as_run()
 
     def explain(self) -> None:
         """Prints what the queries share, and how each would run."""
         print(self.explanation())  # noqa: T201
 
     def explanation(self) -> str:
-        """What the queries share, what each asks beyond that, and the choice of its plan."""
-        self._look_at_streams()
-        parts = [describe(self._queries)]
-        parts += [f"== {name} ==\n{writer.explanation()}" for name, writer in self._as_they_run.items()]
-        return "\n\n".join(parts)
-
-    def headlines(self) -> list[str]:
-        """The chosen plan of each query and why, in one line each."""
-        return [f"{name}: {headline(choice)}" for name, choice in self.choices().items()]
+        """Returns what the queries share, what each asks beyond that, and the choice of its plan."""
+        return self._as_run().explanation()
 
     def choices(self) -> dict[str, Choice]:
-        """The plan that each query's settings lead to; streams are sampled once for all of them."""
-        self._look_at_streams()
-        return {name: writer.choice() for name, writer in self._as_they_run.items()}
+        """Chooses the plan of each query; each stream is sampled once for all of them."""
+        return self._as_run().choices()
 
     def start(self) -> QueryHandle:
         """Starts the queries as one streaming query.
@@ -93,42 +60,28 @@ class Together(RunSettings):
         CheckpointError
             When the checkpoint belongs to other queries or is damaged; it is left as it is.
         """
-        writers = self._as_they_run
-        sinks = {name: writer.sink(name) for name, writer in writers.items()}
-        _refuse_one_place(sinks)
-        checkpoint = self._checkpoint(
-            f"the run of queries {', '.join(writers)}", must_last=any(sink.is_lasting for sink in sinks.values())
+        return self._as_run().start()
+
+    def _as_run(self) -> Run:
+        return Run(self._session, self._members, self._run)
+
+    def _set_sink_option(self, key: str, value: str) -> None:
+        raise SpecError(
+            f"option '{key}' belongs to the sink of one query",
+            hint=f"set it on the query's writer: together(alerts=query.writeStream.option('{key}', …))",
         )
-        choices = self.choices()
-        plans = Plans({name: first_plan(choice) for name, choice in choices.items()})
-        rules = {name: writer.rules(choices[name]) for name, writer in writers.items()}
-        work = Work(self._queries, plans, self._slot_count, rules)
-        return self._run(self._session, self._streams, work, sinks, checkpoint)
-
-    def _look_at_streams(self) -> None:
-        """Afterwards every query that its choice needs it for has its sample."""
-        # A query may be there twice, under two names.
-        waiting = list(dict.fromkeys(writer.query for writer in self._writers.values() if writer.needs_sample))
-        found = look_at_streams([query._query for query in waiting], self._streams)
-        for query, sample in zip(waiting, found, strict=True):
-            query._sample = sample
-
-    @property
-    def _as_they_run(self) -> dict[str, ContinuousQueryWriter]:
-        """The writers with what was said of all."""
-        writers = {name: copy(writer) for name, writer in self._writers.items()}
-        for writer in writers.values():
-            writer._slots, writer._trigger = self._slot_count, self._trigger
-        return writers
 
 
-def _refuse_one_place(sinks: Mapping[str, Sink]) -> None:
-    """Files, and Delta's transactions, carry the name of the run: in one place queries would replace each other's."""
-    places: dict[str, str] = {}
-    for name, sink in sinks.items():
-        place = sink.place
-        if place is not None and (other := places.setdefault(place, name)) != name:
-            raise SpecError(
-                f"queries '{other}' and '{name}' write to the same folder '{place}'",
-                hint="give each query a folder of its own",
-            )
+def _member(name: str, writer: ContinuousQueryWriter) -> Member:
+    if not isinstance(writer, ContinuousQueryWriter):
+        raise SpecError(
+            f"query '{name}' is given as {type(writer).__name__}",
+            hint=f"give its writer, with a sink: together({name}=query.writeStream.option('path', …))",
+        )
+    if changed := writer.run_settings.changed():
+        raise SpecError(
+            f"query '{name}' has {NAMES[changed[0]]} of its own",
+            detail="queries that run together have one trigger, one checkpoint, one number of slots",
+            hint="leave it out" if changed[0] == "execution" else "set it on the object that together() returns",
+        )
+    return Member(writer.query.compiled, writer.query_settings)

@@ -1,4 +1,4 @@
-"""The settings of a query to start, said one by one as in PySpark; `start` checks them together and starts it.
+"""The writer of a query: its settings, one by one as in PySpark; `start` checks them together and starts the query.
 
 Nothing is touched before `start`: neither the checkpoint nor the sink.
 """
@@ -8,34 +8,28 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from anabranch.adapt.rules import ChangeRules, Switch
+from anabranch.adapt.rules import Switch
 from anabranch.adapt.settings import Settings
-from anabranch.api.run import RunSettings
-from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes, change_rules, decide, first_plan, headline
+from anabranch.api.builder import RunBuilder
+from anabranch.api.run import Member, Run
+from anabranch.api.settings import QuerySettings
 from anabranch.entries import found
 from anabranch.errors import SpecError
-from anabranch.host.sample import Sample
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.handle import QueryHandle
-from anabranch.host.spark.sinks.functions import ForeachBatchSink
-from anabranch.host.spark.sinks.make import make_sink, require_columns
-from anabranch.host.spark.sinks.sink import Sink
-from anabranch.host.spark.sinks.table import TableSink
-from anabranch.host.work import Work
 from anabranch.optimize import Choice
-from anabranch.plan.execution import DEFAULT_EXECUTION, execution_model
+from anabranch.plan.execution import execution_model
 from anabranch.plan.mesh import Plan, parse_plan
-from anabranch.plan.query_set import ALONE, alone, as_plans
-from anabranch.window import parse_duration
+from anabranch.plan.query_set import ALONE
 
 if TYPE_CHECKING:
     from anabranch.api.query import ContinuousQuery
 
 
-class ContinuousQueryWriter(RunSettings):
-    """Settings of a query to start, in the manner of PySpark's DataStreamWriter.
+class ContinuousQueryWriter(RunBuilder):
+    """Builds the settings of a query and of its run, in the manner of PySpark's DataStreamWriter.
 
     Examples
     --------
@@ -49,53 +43,51 @@ class ContinuousQueryWriter(RunSettings):
     """
 
     def __init__(self, query: ContinuousQuery) -> None:
-        super().__init__(query._session.spark)
+        super().__init__()
         self._query = query
-        self._format: str | None = None
-        self._partition_by: tuple[str, ...] = ()
-        self._wishes = AUTO
-        self._execution = DEFAULT_EXECUTION
-        self._function: Callable[[spark_host.DataFrame, int], None] | None = None
-        self._adapt: Settings | None = None
-        self._switches: tuple[Switch, ...] = ()
+        self._settings = QuerySettings()
+
+    @property
+    def query(self) -> ContinuousQuery:
+        """The query that these settings are for."""
+        return self._query
+
+    @property
+    def query_settings(self) -> QuerySettings:
+        """The settings of the query so far."""
+        return self._settings
 
     def format(self, source: str) -> ContinuousQueryWriter:
-        """The sink: any format of a Spark batch writer, `memory` or `console`; parquet when not set."""
-        self._format = source
-        return self
+        """Sets the sink: any format of a Spark batch writer, `memory` or `console`; parquet when not set."""
+        return self._set(format=source)
 
     def outputMode(self, outputMode: str) -> ContinuousQueryWriter:
-        """Only `append`: each result is emitted once and never taken back."""
+        """Accepts only `append`: each result is emitted once and never retracted."""
         if outputMode.lower() != "append":
             raise SpecError(f"output mode '{outputMode}' is not supported", hint="use 'append', or leave it out")
         return self
 
     def partitionBy(self, *columns: str | Sequence[str]) -> ContinuousQueryWriter:
-        """The columns whose values become folders of a file sink or partitions of a table, one by one or in a list."""
-        self._partition_by = tuple(
-            name for column in columns for name in ([column] if isinstance(column, str) else column)
-        )
-        return self
+        """Sets the columns whose values become folders of a file sink or partitions of a table."""
+        names = tuple(name for column in columns for name in ([column] if isinstance(column, str) else column))
+        return self._set(partition_by=names)
 
     def plan(self, choice: str | Plan) -> ContinuousQueryWriter:
-        """The plan to run, as `ContinuousQuery.plan` takes or gives it; a restart may name another."""
-        self._wishes = replace(self._wishes, plan=str(choice))
-        return self
+        """Sets the plan to run, as `ContinuousQuery.plan` takes or returns it; a restart may name another."""
+        return self._set(wishes=replace(self._settings.wishes, plan=str(choice)))
 
     def limits(self, *, cpu: float | None = None, memory: float | str | None = None) -> ContinuousQueryWriter:
-        """Cores and bytes (a number, or a text such as `500 MB`) that each slot may use; no plan beyond them runs."""
-        self._wishes = self._wishes.with_limits(cpu, memory)
-        return self
+        """Limits the cores and bytes (a number, or a text such as `500 MB`) of each slot; no plan beyond them runs."""
+        return self._set(wishes=self._settings.wishes.with_limits(cpu, memory))
 
     def objective(self, text: str) -> ContinuousQueryWriter:
-        """What the best plan is best at: `qualified`, `cpu`, `memory`, `rate@30 seconds` or `first@1000`."""
-        self._wishes = self._wishes.with_objective(text)
-        return self
+        """Sets what plans are compared by: `qualified`, `cpu`, `memory`, `rate@30 seconds` or `first@1000`."""
+        return self._set(wishes=self._settings.wishes.with_objective(text))
 
     def hints(
         self, *, force: str | None = None, keep: Iterable[str] = (), forbid: Iterable[str] = ()
     ) -> ContinuousQueryWriter:
-        """Shapes and orders that the plan must or must not have.
+        """Sets shapes and orders that the plan must or must not have.
 
         Parameters
         ----------
@@ -106,99 +98,56 @@ class ContinuousQueryWriter(RunSettings):
         forbid
             Families, joins such as `(o p)`, or probe orders such as `(o p s | o>p>s)`.
         """
-        self._wishes = self._wishes.with_hints(force, keep, forbid)
-        return self
+        return self._set(wishes=self._settings.wishes.with_hints(force, keep, forbid))
 
     def stats(self, entries: Mapping[str, object]) -> ContinuousQueryWriter:
-        """What is known of the streams: `rates`, `filters`, `selectivities`, `bytes` and `costs`, as in a spec."""
-        self._wishes = self._wishes.with_stats(entries)
-        return self
-
-    def wishes(self, wishes: Wishes) -> ContinuousQueryWriter:
-        """All that is wished about the plan at once, in place of what was said before."""
-        self._wishes = wishes
-        return self
-
-    @property
-    def query(self) -> ContinuousQuery:
-        """The query that these settings are for."""
-        return self._query
+        """Sets known statistics: `rates`, `filters`, `selectivities`, `bytes`, `groups` and `costs`, as in a spec."""
+        return self._set(wishes=self._settings.wishes.with_stats(entries))
 
     def choice(self) -> Choice:
-        """The plan that these settings lead to, with the numbers it rests on and every plan it was chosen from."""
-        query = self._query
-        sample = query._sampled if self._is_told_by_samples else Sample()
-        interval = parse_duration(self._trigger.get("processingTime", "0 seconds")) / 1e6
-        return decide(
-            query._query,
-            self._wishes,
-            slots=self._slot_count,
-            batch=interval or DEFAULT_BATCH,
-            seen=sample.statistics,
-            learn=query._learn_mesh if sample.rows else None,
-            gate=(self._adapt or Settings()).gate,
-        )
-
-    def choices(self) -> dict[str, Choice]:
-        """Returns the choice under the name of a query that runs alone."""
-        return {"": self.choice()}
-
-    @property
-    def needs_sample(self) -> bool:
-        """Whether the streams are still to be looked at before a plan is chosen."""
-        return self._is_told_by_samples and self._query._sample is None
-
-    def headlines(self) -> list[str]:
-        """The chosen plan and why, in one line."""
-        return [headline(self.choice())]
+        """Returns the plan that these settings lead to, with its numbers and every plan it was chosen from."""
+        return self._as_run().choices()[ALONE]
 
     def explanation(self, stage: str = "choice") -> str:
-        """One stage on the way to the plan that these settings lead to; see `ContinuousQuery.explanation`."""
-        return self._query._explanation.text(stage, self.choice)
+        """Returns one stage on the way to the plan of these settings; see `ContinuousQuery.explanation`."""
+        return self._as_run().explanation(stage)
 
     def execution(self, model: str) -> ContinuousQueryWriter:
-        """What waits for what: `un-synchronised`, `semi-synchronised` or `totally-synchronised`.
+        """Sets the execution model: `un-synchronised`, `semi-synchronised` or `totally-synchronised`.
 
         The last two give results in order of event time, within each batch or from first to last, slot by slot.
         """
-        self._execution = execution_model(model)
+        self._run = replace(self._run, execution=execution_model(model))
         return self
 
     def adapt(self, **settings: object) -> ContinuousQueryWriter:
-        """Lets the query change its plan by itself when what it measures says that another one is better.
+        """Lets the query change its plan by itself when its measurements favour another one.
 
         Parameters
         ----------
         settings
-            As in a spec's `adapt:` block: `policy`, `every`, `gate`, `strategy`, `freeze`, `scope`, and what the policy
-            takes. Without any, statistics are compared every ten batches.
+            As in a spec's `adapt:` block: `policy`, `every`, `gate`, `strategy`, `freeze`, `scope`, and the entries of
+            the policy. Without any, statistics are compared every ten batches.
 
-        A restart from the checkpoint goes on with the plan of the last batch, unless a plan is written out.
+        A restart from the checkpoint continues with the plan of the last batch, unless a plan is written out.
 
         Examples
         --------
         >>> writer.adapt(policy="periodic", every="10 seconds", gate={"ratio": 1.5})  # doctest: +SKIP
         """
-        return self.adaptation(Settings.from_mapping(settings))
-
-    def adaptation(self, settings: Settings) -> ContinuousQueryWriter:
-        """Like `adapt`, with settings that have been read."""
-        self._adapt = settings
-        return self
+        return self._set(adapt=Settings.from_mapping(settings))
 
     def switch(self, at_batch: int, plan: str | Plan, strategy: str = "auto") -> ContinuousQueryWriter:
-        """Changes the plan at a batch that is known beforehand; may be said several times."""
-        self._switches = (*self._switches, Switch(at_batch, parse_plan(str(plan)), strategy))
-        return self
+        """Schedules a change of plan at a batch; may be called several times."""
+        return self._set(switches=(*self._settings.switches, Switch(at_batch, parse_plan(str(plan)), strategy)))
 
     def foreachBatch(self, function: Callable[[spark_host.DataFrame, int], None]) -> ContinuousQueryWriter:
-        """Hands each batch to a function instead of a format; it must give the same outcome when called again."""
+        """Calls a function with each batch, instead of a format; calling it again must give the same outcome."""
         if not callable(function):
             raise SpecError(
                 f"foreachBatch is {found(function)}, not a function", hint="give it a function of (frame, batch_id)"
             )
-        self._function = function
-        return self
+        return self._set(function=function)
 
     def start(
         self,
@@ -216,7 +165,7 @@ class ContinuousQueryWriter(RunSettings):
         path
             Where a file sink writes.
         format, outputMode, partitionBy, queryName, options
-            The same as by the methods of these names, as PySpark takes them here too.
+            Like the methods of these names; PySpark takes them here too.
 
         Raises
         ------
@@ -238,54 +187,20 @@ class ContinuousQueryWriter(RunSettings):
         if queryName is not None:
             self.queryName(queryName)
         self.options(**options)
-        return self._start(self.sink(self._name, None if path is None else os.fspath(path)))
-
-    def sink(self, name: str | None, path: str | None = None) -> Sink:
-        """Where the results go by these settings; `name` is that of a memory sink's table."""
-        if self._function is not None:
-            if self._format is not None or path is not None:
-                raise SpecError("a query has both a format and a foreachBatch function", hint="leave one of them out")
-            return ForeachBatchSink(self._function)
-        return make_sink(
-            self._sink_format,
-            self._sink_options,
-            spark=self._spark,
-            schema=self._query.schema,
-            name=name,
-            path=path,
-            partition_by=self._partition_by,
-        )
+        if path is not None:
+            self._set(path=os.fspath(path))
+        return self._as_run().start()
 
     def toTable(self, tableName: str) -> QueryHandle:
-        """Starts the query into a table of Spark's catalog, which is made when it is not there."""
-        require_columns(self._partition_by, self._query.schema)
-        return self._start(
-            TableSink(
-                tableName,
-                self._spark,
-                self._query.schema,
-                format=self._format,
-                options=self._sink_options,
-                partition_by=self._partition_by,
-            )
-        )
+        """Starts the query into a table of Spark's catalog, which is created if it does not exist."""
+        return self._set(table=tableName)._as_run().start()
 
-    def rules(self, choice: Choice) -> ChangeRules:
-        """What may change the chosen plan while it runs."""
-        return change_rules(self._query._query, self._wishes, choice, adapt=self._adapt, switches=self._switches)
+    def _as_run(self) -> Run:
+        return Run(self._query.session, {ALONE: Member(self._query.compiled, self._settings)}, self._run)
 
-    def _start(self, sink: Sink) -> QueryHandle:
-        query = self._query
-        checkpoint = self._checkpoint(f"the query into '{self._sink_format}'", must_last=sink.is_lasting)
-        choice = self.choice()
-        plans, rules = as_plans(first_plan(choice)), {ALONE: self.rules(choice)}
-        work = Work(alone(query._query), plans, self._slot_count, rules, self._execution)
-        return self._run(query._session, query._streams, work, {ALONE: sink}, checkpoint)
+    def _set(self, **settings: Any) -> ContinuousQueryWriter:
+        self._settings = replace(self._settings, **settings)
+        return self
 
-    @property
-    def _is_told_by_samples(self) -> bool:
-        return self._wishes.need_statistics(self._query._query)
-
-    @property
-    def _sink_format(self) -> str:
-        return self._format or "parquet"
+    def _set_sink_option(self, key: str, value: str) -> None:
+        self._set(options={**self._settings.options, key: value})

@@ -117,7 +117,7 @@ def perform(folder: Path, spec: Spec, spark: SparkSession, console: Console, sec
         prepared = prepare(spec, spark)
         (choice,) = prepared.choices().values()
         console.print(headline(choice), style="bold", highlight=False)
-        handle = prepared.onChange(lambda record: _tell(console, record)).start()
+        handle = prepared.on_change(lambda record: _tell(console, record)).start()
         console.print("first batch: loading, and the first time compiling, the kernels …", style="dim")
         follow(handle, Console(quiet=True), until=lambda: advance(View(), handle.recentProgress).batch >= 0)
         writer.go_on()

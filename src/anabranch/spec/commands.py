@@ -1,7 +1,7 @@
-"""The commands of a spec file: `anabranch run` and `anabranch explain`.
+"""The commands that take a spec file: `anabranch run` and `anabranch explain`.
 
-Both read the spec with what the command line says on top. Explaining starts no Spark unless a sample is asked for, and
-then one session, whatever the number of queries.
+Both read the spec and put the options of the command line on top. `explain` starts Spark only for `--sample`, and then
+one session for all queries.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -25,27 +26,31 @@ from anabranch.commands import add_command, writing
 from anabranch.errors import SpecError
 from anabranch.explain import choice_svg
 from anabranch.host.spark.quiet import VERBOSE, is_verbose
+from anabranch.live import View, advance, follow, late_notice
 from anabranch.optimize import Choice
-from anabranch.plan.query_set import ALONE, describe, together
 from anabranch.spec.file import load
 from anabranch.spec.model import QuerySpec, Spec
 
 if TYPE_CHECKING:
+    from anabranch.api import QueryHandle
+    from anabranch.api.run import Run
     from anabranch.commands import Commands
+
+_SAMPLING = "sampling the streams and choosing a plan …"
 
 
 def add_arguments(commands: Commands) -> None:
-    """Adds both commands; the parsed arguments carry `run`, which returns the exit status."""
+    """Adds both commands; the parsed arguments have `run`, a function that returns the exit status."""
     command = add_command(
         commands,
         "run",
-        "run the query of a spec file",
+        "run the query of a spec file, or its queries together",
         """
         anabranch run query.yaml
-        anabranch run query.yaml --report report.json
-        anabranch run query.yaml --plan "((a b) c)" --slots 4     the checkpoint fits any plan and any number of slots
+        anabranch run query.yaml --report report.json             write rows, times, state and plan at the end
+        anabranch run query.yaml --plan "((a b) c)" --slots 4     any plan and any slots can use the checkpoint
         anabranch run query.yaml --master "local[4]" --conf spark.driver.memory=4g
-        anabranch run query.yaml --verbose                        with what Spark logs
+        anabranch run query.yaml --verbose                        show Spark's log
 
         A spec file:
 
@@ -58,8 +63,8 @@ def add_arguments(commands: Commands) -> None:
         checkpoint: ckpt
         trigger: available_now        # or: 2 seconds
         slots: 2
-        plan: auto                    # or mjoin | tree | "((a b) c)"
-        limits: {cpu: 0.8, memory: 500 MB}      # what each slot may use; optional, as is what follows
+        plan: auto                    # or mjoin | tree | mesh | "((a b) c)"
+        limits: {cpu: 0.8, memory: 500 MB}      # of each slot; this entry and all below are optional
         objective: qualified          # or cpu | memory | rate@30 seconds | first@1000
         hints: {force: tree, keep: [a b], forbid: [(a c)]}
         stats: {rates: {s0: 1000}, selectivities: {a b: 0.001}, filters: {a: 0.2}, bytes: {s0: 120}}
@@ -73,34 +78,37 @@ def add_arguments(commands: Commands) -> None:
     command = add_command(
         commands,
         "explain",
-        "show how the query of a spec file would run",
+        "show how the query of a spec file would run, without running it",
         """
-        anabranch explain query.yaml
-        anabranch explain query.yaml --sample                       as a run would choose, by the streams' first rows
-        anabranch explain query.yaml --cpu 0.5 --memory "200 MB"    what would run within these limits
+        anabranch explain query.yaml                                choose by the statistics in the spec
+        anabranch explain query.yaml --sample                       choose by samples of the streams, as a run does
+        anabranch explain query.yaml --cpu 0.5 --memory "200 MB"    choose within these limits
         anabranch explain query.yaml --plan tree --picture plan.svg
         anabranch explain query.yaml --stage logical
         """,
     )
     _add_spec(command)
     command.add_argument(
-        "--stage", choices=explain.STAGES, default="choice", help="what to show (default: choice, with the graph)"
+        "--stage",
+        choices=explain.STAGES,
+        default="choice",
+        help="the stage to show (default: choice)",
     )
     command.add_argument(
         "--picture", type=Path, metavar="FILE", help="draw the plan, and all plans by CPU and memory, as SVG"
     )
-    command.add_argument("--sample", action="store_true", help="look at the first rows of the streams; needs Spark")
+    command.add_argument("--sample", action="store_true", help="sample the first rows of the streams; needs Spark")
     command.set_defaults(run=explain_spec)
 
 
 def _add_spec(command: argparse.ArgumentParser) -> None:
-    command.add_argument("spec", type=Path, metavar="SPEC.yaml", help="streams, query, sink and how to run it")
-    command.add_argument("--plan", metavar="PLAN", help="auto, mjoin, tree or a plan text, instead of the spec's")
-    command.add_argument("--slots", type=int, metavar="N", help="parallel slots, instead of the spec's")
+    command.add_argument("spec", type=Path, metavar="SPEC.yaml", help="a spec file: streams, query, sink and more")
+    command.add_argument("--plan", metavar="PLAN", help="auto, mjoin, tree, mesh or a plan text, instead of the spec's")
+    command.add_argument("--slots", type=int, metavar="N", help="number of parallel slots, instead of the spec's")
     command.add_argument("--cpu", type=float, metavar="CORES", help="cores per slot, instead of the spec's limit")
     command.add_argument("--memory", metavar="BYTES", help="bytes per slot, such as '500 MB', instead of the spec's")
     command.add_argument("--objective", metavar="O", help="qualified, cpu, memory, rate@<time> or first@<results>")
-    command.add_argument("--master", metavar="URL", help="where Spark runs, such as local[4] or spark://host:7077")
+    command.add_argument("--master", metavar="URL", help="the Spark master, such as local[4] or spark://host:7077")
     command.add_argument(
         "--conf",
         action="append",
@@ -112,60 +120,76 @@ def _add_spec(command: argparse.ArgumentParser) -> None:
 
 
 def add_verbose(command: argparse.ArgumentParser) -> None:
-    """Adds the option that lets Spark's own words through."""
-    command.add_argument("--verbose", action="store_true", help=f"show what Spark logs, as {VERBOSE}=1 does")
+    """Adds the option that shows Spark's log."""
+    command.add_argument("--verbose", action="store_true", help=f"show Spark's log, as {VERBOSE}=1 does")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the query of a spec, or its queries together, until it ends or is interrupted."""
+    """Runs the queries of a spec until they end or are interrupted."""
     chosen = _spec(arguments)
     if arguments.report is not None:
         with writing(arguments.report):
             arguments.report.open("a").close()
-    # Below, because these need pyspark, which explain and --help must not.
-    from anabranch.api import ContinuousQueryWriter
-    from anabranch.host.spark.failure import named_end
-    from anabranch.live import View, advance, follow, late_notice
-    from anabranch.spec.launch import prepare, session
-
     console = Console(stderr=True)
-    # Py4J logs the traceback of an interrupt, to the root logger.
+    # Py4J logs the traceback of an interrupt to the root logger.
     logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
-    # What goes wrong in a batch it logs too; that is told by the error that ends the query, if it was not an interrupt.
+    # Py4J also logs an error inside a batch; the error that ends the query reports it.
     logging.getLogger("py4j").propagate = False
-    _tell_of_start(console)
-    spark = session(chosen, **_log_level())
-    try:
-        writer = prepare(chosen, spark)
-        with console.status("looking at the first rows of the streams, and for plans and routes …"):
-            headlines = writer.headlines()
+    with _prepared(chosen, console) as prepared:
+        with console.status(_SAMPLING):
+            headlines = prepared.headlines()
         for line in headlines:
             console.print(line, highlight=False, soft_wrap=True)
-        handle = writer.start()
+        handle = prepared.start()
         try:
-            with named_end():
-                follow(handle, console)
-        except KeyboardInterrupt:
-            console.print("stopping; the checkpoint stays good for a restart")
-            handle.stop()
+            _follow(handle, console)
         finally:
             if notice := late_notice(advance(View(), handle.recentProgress)):
                 console.print(notice, highlight=False, soft_wrap=True)
             if arguments.report is not None:
                 report = handle.report()
-                if isinstance(writer, ContinuousQueryWriter):
-                    report["statistics"] = writer.query.measured(handle)
+                if (measured := prepared.measured(handle)) is not None:
+                    report["statistics"] = measured
                 _write(arguments.report, json.dumps(report, indent=2) + "\n")
-    finally:
-        spark.stop()
     return 0
 
 
+def _follow(handle: QueryHandle, console: Console) -> None:
+    # Here, because it needs pyspark, which explain and --help must not.
+    from anabranch.host.spark.failure import named_end
+
+    try:
+        with named_end():
+            follow(handle, console)
+    except KeyboardInterrupt:
+        console.print("stopping; the checkpoint stays good for a restart")
+        handle.stop()
+
+
+@contextmanager
+def _prepared(chosen: Spec, console: Console) -> Iterator[Run]:
+    """Opens the Spark session of a spec and prepares its queries; stops the session at the end."""
+    # Here, because it needs pyspark, which explain and --help must not.
+    from anabranch.spec import launch
+
+    # A line and not a spinner: output while Spark starts goes through a pipe that waits for whole lines.
+    if console.is_terminal:
+        console.print("starting Spark …", style="dim")
+    # Spark logs the stack of a failed query in three languages; the error at the end says what it means.
+    spark = launch.session(chosen, **({} if is_verbose() else {"spark.log.level": "OFF"}))
+    try:
+        yield launch.prepare(chosen, spark)
+    finally:
+        spark.stop()
+
+
 def explain_spec(arguments: argparse.Namespace) -> int:
-    """Prints one stage of each query of the spec and draws its plan if asked; fails when no plan keeps the limits."""
+    """Prints one stage of each query of the spec and draws its plan if asked; fails if no plan is within the limits."""
     if arguments.picture is not None and arguments.picture.suffix.lower() != ".svg":
-        raise SpecError(f"option '--picture' is '{arguments.picture}'", hint="pictures are SVG: name it plan.svg")
+        raise SpecError(f"option '--picture' is '{arguments.picture}'", hint="pictures are SVG files: name it plan.svg")
     chosen = _spec(arguments)
+    if arguments.picture is not None and len(chosen.queries) > 1:
+        raise SpecError("option '--picture' draws one query, and the spec has several", hint="use a spec of one query")
     explained = {name: _explanation(chosen, each) for name, each in chosen.queries.items()}
 
     @cache
@@ -180,14 +204,8 @@ def explain_spec(arguments: argparse.Namespace) -> int:
         wishes = chosen.queries[name].wishes
         return decide(explained[name].query, wishes, slots=slots, batch=chosen.seconds_between_batches)
 
-    if ALONE not in chosen.queries:
-        if arguments.picture is not None:
-            raise SpecError("option '--picture' draws one query", hint="draw each from a spec of its own")
-        print(describe(together({name: each.query for name, each in explained.items()})))
+    print(explain.explain_queries(explained, arguments.stage, choose))
     for name, each in explained.items():
-        if name:
-            print(f"\n== {name} ==")
-        print(each.text(arguments.stage, partial(choose, name)))
         if arguments.picture is not None:
             _write(arguments.picture, choice_svg(each.query, choose(name)))
         if arguments.stage == "choice":
@@ -202,29 +220,10 @@ def _explanation(chosen: Spec, query: QuerySpec) -> explain.Explanation:
 
 
 def _choices_on_spark(chosen: Spec) -> Mapping[str, Choice]:
-    """The choices by what the streams' first rows say, as a run would make them; a query alone goes without a name."""
-    # Here, because it needs pyspark, which explaining without a sample must not.
-    from anabranch.spec.launch import prepare, session
-
+    """Chooses plans by samples of the streams, as a run would."""
     console = Console(stderr=True)
-    _tell_of_start(console)
-    spark = session(chosen, **_log_level())
-    try:
-        with console.status("looking at the first rows of the streams, and for plans and routes …"):
-            return prepare(chosen, spark).choices()
-    finally:
-        spark.stop()
-
-
-def _tell_of_start(console: Console) -> None:
-    """A line and not a spinner: what is written while Spark starts goes through a pipe that waits for whole lines."""
-    if console.is_terminal:
-        console.print("starting Spark …", style="dim")
-
-
-def _log_level() -> dict[str, str]:
-    """Spark logs the stack of a failed query in three languages; what it means to the user is told once, at the end."""
-    return {} if is_verbose() else {"spark.log.level": "OFF"}
+    with _prepared(chosen, console) as prepared, console.status(_SAMPLING):
+        return prepared.choices()
 
 
 def _spec(arguments: argparse.Namespace) -> Spec:

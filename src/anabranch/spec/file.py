@@ -17,6 +17,7 @@ from anabranch.ddl import parse_schema
 from anabranch.entries import Entry, document, optional
 from anabranch.errors import CatalogError, PlanError, SpecError
 from anabranch.host.formats import FILE_FORMATS
+from anabranch.host.triggers import ALL_AND_END, Every, Trigger
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.optimize import Objective
 from anabranch.plan.execution import DEFAULT_EXECUTION, EXECUTION_MODELS, ExecutionModel, execution_model
@@ -24,15 +25,12 @@ from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE
 from anabranch.schema import Schema
 from anabranch.spec.model import (
-    AvailableNow,
-    Every,
     QuerySpec,
     SinkSpec,
     SparkSpec,
     Spec,
     StreamSpec,
     SwitchSpec,
-    Trigger,
 )
 
 _REQUIRED = {
@@ -123,7 +121,7 @@ def _spec(entries: Mapping[str, Entry], queries: Mapping[str, QuerySpec], folder
         streams=tuple(_stream(name, entry, folder) for name, entry in streams.items()),
         queries=queries,
         checkpoint=entries["checkpoint"].location(folder),
-        trigger=optional(entries, "trigger", _trigger, AvailableNow()),
+        trigger=optional(entries, "trigger", _trigger, ALL_AND_END),
         slots=optional(entries, "slots", Entry.count, None),
         name=optional(entries, "name", Entry.text, None),
         idle_timeout=optional(entries, "idle_timeout", _timeout, None),
@@ -231,7 +229,7 @@ def _sink(entry: Entry, folder: Path) -> SinkSpec:
 
 def _trigger(entry: Entry) -> Trigger:
     hint = "write available_now, or an interval such as 2 seconds; 0 seconds for batches as fast as they go"
-    return AvailableNow() if entry.value == "available_now" else Every(entry.duration(hint))
+    return ALL_AND_END if entry.value == "available_now" else Every(entry.duration(hint))
 
 
 def _wishes(entries: Mapping[str, Entry]) -> Wishes:

@@ -1,23 +1,26 @@
-"""From a spec to a running query on Spark: the one place where spec entries become calls of the public API."""
+"""From a spec to a run on Spark: its streams are registered, its queries compiled, its entries become settings."""
 
 from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TypeVar
 
-from anabranch.api import ContinuousQueryWriter, QueryHandle, Session, Together
+from anabranch.adapt.rules import Switch
+from anabranch.api import QueryHandle, Session
+from anabranch.api.run import Member, Run
+from anabranch.api.settings import QuerySettings, RunSettings
+from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.formats import FILE_FORMATS
 from anabranch.host.spark.failure import named_source, refuses_schema
 from anabranch.host.spark.sample import StreamSample, sample_of_files
 from anabranch.host.spark.session import DataFrame, SparkSession, open_session
-from anabranch.plan.query_set import ALONE
-from anabranch.spec.model import AvailableNow, Every, QuerySpec, Spec, StreamSpec
+from anabranch.plan.mesh import parse_plan
+from anabranch.spec.model import QuerySpec, Spec, StreamSpec
 from anabranch.window import duration_text
 
 
 def session(spec: Spec, **settings: str) -> SparkSession:
-    """The Spark session that the spec asks for; settings given here yield to its own."""
+    """Opens the Spark session of the spec; settings of the spec win over those given here."""
     return open_session(spec.spark.master or f"local[{os.cpu_count() or 2}]", {**settings, **dict(spec.spark.settings)})
 
 
@@ -26,13 +29,19 @@ def start(spec: Spec, spark: SparkSession) -> QueryHandle:
     return prepare(spec, spark).start()
 
 
-def prepare(spec: Spec, spark: SparkSession) -> ContinuousQueryWriter | Together:
+def prepare(spec: Spec, spark: SparkSession) -> Run:
     """Returns the spec's queries, ready to be explained or started."""
     session = _session(spec, spark)
-    writers = {name: _writer(query, session) for name, query in spec.queries.items()}
-    if ALONE in writers:
-        return _run(writers[ALONE], spec).execution(spec.execution)
-    return _run(session.together(**writers), spec)
+    members = {name: _member(query, session) for name, query in spec.queries.items()}
+    settings = RunSettings(
+        name=spec.name,
+        trigger=spec.trigger,
+        slots=spec.slots,
+        idle_timeout=spec.idle_timeout or IDLE_TIMEOUT,
+        checkpoint=spec.checkpoint,
+        execution=spec.execution,
+    )
+    return Run(session, members, settings)
 
 
 def _session(spec: Spec, spark: SparkSession) -> Session:
@@ -49,39 +58,22 @@ def _session(spec: Spec, spark: SparkSession) -> Session:
     return session
 
 
-def _writer(spec: QuerySpec, session: Session) -> ContinuousQueryWriter:
+def _member(spec: QuerySpec, session: Session) -> Member:
     query = session.sql(spec.query, allow_unbounded=spec.allow_unbounded, late_filters=spec.late_filters)
-    writer = query.writeStream.format(spec.sink.format).outputMode(spec.sink.mode).options(**dict(spec.sink.options))
-    writer = writer.partitionBy(*spec.sink.partition_by).wishes(spec.wishes)
-    if spec.sink.path is not None:
-        writer = writer.option("path", spec.sink.path)
-    if spec.adapt is not None:
-        writer = writer.adaptation(spec.adapt)
-    for switch in spec.switches:
-        writer = writer.switch(switch.at_batch, switch.plan, switch.strategy)
-    return writer
-
-
-Run = TypeVar("Run", ContinuousQueryWriter, Together)
-
-
-def _run(run: Run, spec: Spec) -> Run:
-    run = run.option("checkpointLocation", spec.checkpoint)
-    if spec.slots is not None:
-        run = run.slots(spec.slots)
-    if spec.name is not None:
-        run = run.queryName(spec.name)
-    if spec.idle_timeout is not None:
-        run = run.idleTimeout(spec.idle_timeout)
-    match spec.trigger:
-        case AvailableNow():
-            return run.trigger(availableNow=True)
-        case Every(interval):
-            return run.trigger(processingTime=duration_text(interval).lower())
+    settings = QuerySettings(
+        format=spec.sink.format,
+        path=spec.sink.path,
+        options=dict(spec.sink.options),
+        partition_by=spec.sink.partition_by,
+        wishes=spec.wishes,
+        adapt=spec.adapt,
+        switches=tuple(Switch(each.at_batch, parse_plan(each.plan), each.strategy) for each in spec.switches),
+    )
+    return Member(query.compiled, settings)
 
 
 def sample(stream: StreamSpec, spark: SparkSession) -> StreamSample | None:
-    """Rows of the same source read as a batch, where that can be done cheaply: the first files of a folder."""
+    """Reads the first files of a folder as a batch; None for sources that have no files."""
     if stream.format not in FILE_FORMATS or stream.path is None or stream.schema_text is None:
         return None
     reader = spark.read.options(**dict(stream.options)).schema(stream.schema_text)
@@ -89,7 +81,7 @@ def sample(stream: StreamSpec, spark: SparkSession) -> StreamSample | None:
 
 
 def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
-    """The streaming frame that a stream's entry describes."""
+    """Opens the streaming frame of a stream's entry."""
     reader = spark.readStream.options(**dict(stream.options))
     with named_source(stream.name):
         if stream.table is not None:
@@ -103,5 +95,5 @@ def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
         except Exception as error:
             if not refuses_schema(error):
                 raise
-        # The source knows its columns; they are written down for whoever explains the query without Spark.
+        # The source knows its own columns; the schema of the spec serves to explain the query without Spark.
         return spark.readStream.options(**dict(stream.options)).format(stream.format).load(stream.path)

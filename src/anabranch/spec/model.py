@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from anabranch.adapt.settings import Settings
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes
 from anabranch.errors import SpecError
+from anabranch.host.triggers import ALL_AND_END, Trigger
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.schema import Schema
 
@@ -50,21 +50,6 @@ class SinkSpec:
     mode: str = "append"
     options: tuple[tuple[str, str], ...] = ()
     partition_by: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class AvailableNow:
-    """Read all data that is there, in several batches, then stop."""
-
-
-@dataclass(frozen=True)
-class Every:
-    """Run a batch at every interval of processing time, until stopped."""
-
-    interval: int
-
-
-Trigger: TypeAlias = AvailableNow | Every
 
 
 @dataclass(frozen=True)
@@ -123,7 +108,7 @@ class Spec:
     streams: tuple[StreamSpec, ...]
     queries: Mapping[str, QuerySpec]
     checkpoint: str
-    trigger: Trigger = AvailableNow()
+    trigger: Trigger = ALL_AND_END
     slots: int | None = None
     name: str | None = None
     idle_timeout: str | None = None
@@ -145,10 +130,7 @@ class Spec:
     @property
     def seconds_between_batches(self) -> float:
         """The interval that a choice of plan assumes; the default if the trigger names none."""
-        match self.trigger:
-            case Every(interval) if interval > 0:
-                return interval / 1e6
-        return DEFAULT_BATCH
+        return self.trigger.seconds or DEFAULT_BATCH
 
     def catalog(self) -> Catalog:
         """Returns the streams for the binder; every stream must have its schema in the spec."""

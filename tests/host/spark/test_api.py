@@ -205,7 +205,7 @@ def test_a_stream_needs_a_name_that_queries_can_write(session: Session, spark: S
         (lambda writer: writer.foreachBatch(5), "foreachBatch is 5, not a function"),
         (lambda writer: writer.idleTimeout("0 seconds"), "the idle timeout of the query is '0 seconds'"),
         (lambda writer: writer.option("checkpointLocaton", "c"), "unknown option 'checkpointLocaton'"),
-        (lambda writer: writer.start("out"), "the query into 'parquet' has no checkpoint"),
+        (lambda writer: writer.start("out"), "the query into 'parquet' at 'out' has no checkpoint"),
         (lambda writer: writer.format("memory").start(), "the memory sink has no name"),
         (lambda writer: writer.option("checkpointLocation", "c").start(), "the 'parquet' sink has no path"),
         (lambda writer: writer.format("csv").foreachBatch(print).start(), "both a format and a foreachBatch function"),
@@ -220,7 +220,10 @@ def test_wrong_settings_are_named(join: ContinuousQuery, settings: Callable[...,
 def test_plans_columns_and_paths_are_taken_as_what_they_are(join: ContinuousQuery, tmp_path: Path) -> None:
     writer = join.writeStream.plan(join.plan("(b a)"))
     assert str(first_plan(writer.choice())) == "(b a)"
-    assert writer.partitionBy(["p0", "p1"])._partition_by == writer.partitionBy("p0", "p1")._partition_by
+    assert (
+        writer.partitionBy(["p0", "p1"]).query_settings.partition_by
+        == writer.partitionBy("p0", "p1").query_settings.partition_by
+    )
     with pytest.raises(errors.SpecError, match="has no checkpoint"):
         join.writeStream.start(tmp_path / "out")
 

@@ -49,7 +49,7 @@ def test_a_later_run_takes_over_what_the_earlier_one_did_and_keeps_its_hot_state
     assert not earlier.isActive
     feed(tmp_path, batches[3])
     later.processAllAvailable()
-    hot = hot_folder(Store(str(tmp_path / "checkpoint")).open(alone(query._query)))
+    hot = hot_folder(Store(str(tmp_path / "checkpoint")).open(alone(query.compiled.query)))
     earlier.stop()
     assert list(hot.glob("slot-*.json"))
     later.stop()
@@ -63,7 +63,7 @@ def test_a_run_that_spark_does_not_start_leaves_the_earlier_one_alone(spark: Spa
     writer = query.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     earlier = writer.start(str(tmp_path / "out"))
     earlier.processAllAvailable()
-    hot = hot_folder(Store(str(tmp_path / "checkpoint")).open(alone(query._query)))
+    hot = hot_folder(Store(str(tmp_path / "checkpoint")).open(alone(query.compiled.query)))
     spark.conf.set("spark.sql.streaming.stopActiveRunOnRestart", "false")
     try:
         with pytest.raises(CheckpointError, match="is in use by a query that runs"):

@@ -12,10 +12,11 @@ from anabranch.adapt.settings import Settings
 from anabranch.choosing import Wishes, decide, first_plan
 from anabranch.cql import compile_query
 from anabranch.errors import SpecError, StatisticsError
+from anabranch.host.triggers import AvailableNow, Every
 from anabranch.optimize import Objective
 from anabranch.plan.mesh import parse_mesh
 from anabranch.spec.file import load, parse
-from anabranch.spec.model import AvailableNow, Every, SinkSpec, SparkSpec, SwitchSpec
+from anabranch.spec.model import SinkSpec, SparkSpec, SwitchSpec
 from anabranch.stats.view import Known
 
 FOLDER = Path("/specs")

@@ -10,8 +10,9 @@ import pytest
 from anabranch.adapt.settings import Settings
 from anabranch.cli import main
 from anabranch.errors import SpecError
+from anabranch.host.triggers import Every
 from anabranch.spec.file import parse
-from anabranch.spec.model import Every, Spec
+from anabranch.spec.model import Spec
 
 GOOD = dedent(
     """

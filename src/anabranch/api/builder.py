@@ -1,0 +1,106 @@
+"""The part of a writer that sets how a run is run, one setting at a time as in PySpark."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Self
+
+from anabranch.api.settings import RunSettings
+from anabranch.entries import argument
+from anabranch.errors import SpecError
+from anabranch.host.spark.runner import Listener
+from anabranch.host.triggers import AvailableNow, Every
+
+_CHECKPOINT = "checkpointlocation"
+"""In lower case; Spark reads the names of options in any case."""
+
+
+class RunBuilder(ABC):
+    """Builds `RunSettings`: name, trigger, slots, idle timeout, listeners and checkpoint."""
+
+    def __init__(self) -> None:
+        self._run = RunSettings()
+
+    @property
+    def run_settings(self) -> RunSettings:
+        """The settings of the run so far."""
+        return self._run
+
+    @abstractmethod
+    def _set_sink_option(self, key: str, value: str) -> None: ...
+
+    def option(self, key: str, value: object) -> Self:
+        """Sets one option of the sink; `checkpointLocation` is the folder of the state."""
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if key.lower() == _CHECKPOINT:
+            self._run = replace(self._run, checkpoint=text)
+            return self
+        # Spark ignores options that it does not know, and the state would not be kept.
+        if get_close_matches(key.lower(), [_CHECKPOINT], cutoff=0.85):
+            raise SpecError(f"unknown option '{key}'", hint="did you mean 'checkpointLocation'?")
+        self._set_sink_option(key, text)
+        return self
+
+    def options(self, **options: object) -> Self:
+        """Sets several options."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def queryName(self, queryName: str) -> Self:
+        """Sets the name of the query, and of the table of a memory sink."""
+        argument("the name of a query", queryName).text("give it a name, or leave it out")
+        self._run = replace(self._run, name=queryName)
+        return self
+
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,
+        availableNow: bool | None = None,
+        once: bool | None = None,
+        continuous: str | None = None,
+        realTime: str | None = None,
+    ) -> Self:
+        """Sets when batches begin: every `processingTime`, or with all data there is now, and then the query ends.
+
+        Spark's `once`, `continuous` and `realTime` are not supported; the error says what to write instead.
+        """
+        if once:
+            hint = "write trigger(availableNow=True), which takes all data there is and ends"
+            raise SpecError("trigger 'once' is not supported", hint=hint)
+        for name, value in (("continuous", continuous), ("realTime", realTime)):
+            if value is not None:
+                hint = "write trigger(processingTime='1 second'): results come with micro-batches"
+                raise SpecError(f"trigger '{name}' is not supported", hint=hint)
+        match processingTime, availableNow:
+            case None, True:
+                self._run = replace(self._run, trigger=AvailableNow())
+            case _, None | False if processingTime is not None:
+                hint = "write a number and a unit, such as 10 seconds; 0 seconds for batches as fast as they go"
+                interval = argument("the trigger's processing time", processingTime).duration(hint)
+                self._run = replace(self._run, trigger=Every(interval))
+            case _:
+                raise SpecError(
+                    "a trigger needs exactly one of processingTime and availableNow",
+                    hint="write trigger(processingTime='2 seconds') or trigger(availableNow=True)",
+                )
+        return self
+
+    def slots(self, count: int) -> Self:
+        """Sets how many tasks share the work; a restart from a checkpoint may use another number."""
+        self._run = replace(self._run, slots=argument("the number of slots", count).count())
+        return self
+
+    def idleTimeout(self, timeout: str) -> Self:
+        """Sets the idle timeout of streams that were registered without one; `none` to wait for ever."""
+        argument("the idle timeout of the query", timeout).timeout()
+        self._run = replace(self._run, idle_timeout=timeout)
+        return self
+
+    def onChange(self, listener: Listener) -> Self:
+        """Calls a function in the driver with every decision and every migration, as a mapping that JSON can hold."""
+        self._run = replace(self._run, listeners=(*self._run.listeners, listener))
+        return self

@@ -1,0 +1,66 @@
+"""A query as it was compiled: its stages, the streams that it reads, and the sample of those streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from anabranch.catalog import StreamDeclaration
+from anabranch.choosing import Learn
+from anabranch.explain import Explanation
+from anabranch.host.meshing import learn_from_rows
+from anabranch.host.sample import Sample
+from anabranch.host.spark import session as spark_host
+from anabranch.host.spark.sample import StreamSample, sample_streams
+from anabranch.plan.query import Query
+from anabranch.stats.mesh.learnt import LearntMesh
+
+
+@dataclass(frozen=True)
+class RegisteredStream:
+    """A stream as it was when a query over it was compiled."""
+
+    declaration: StreamDeclaration
+    frame: spark_host.DataFrame
+    idle_timeout: str | None
+    sample: Callable[[], StreamSample | None] | None = None
+
+
+class CompiledQuery:
+    """A query and the streams that it reads, by name; a stream that is registered anew does not change them."""
+
+    def __init__(self, stages: Explanation, registered: Callable[[str], RegisteredStream]) -> None:
+        self.stages = stages
+        self.query: Query = stages.query
+        self.streams = {relation.stream: registered(relation.stream) for relation in self.query.graph.relations}
+        self._sample: Sample | None = None
+
+    @property
+    def sample(self) -> Sample:
+        """The sample of the streams; empty until `sample_queries` takes it."""
+        return self._sample or Sample()
+
+    @cached_property
+    def learn_mesh(self) -> Learn:
+        """The function that learns a mesh from the sampled rows; it remembers meshes by the sizes of states."""
+        known: dict[tuple[float, ...], LearntMesh] = {}
+
+        def learn(held: Mapping[str, float]) -> LearntMesh:
+            key = tuple(held[name] for name in self.query.graph.names)
+            if key not in known:
+                known[key] = learn_from_rows(self.query, self.sample.rows, held)
+            return known[key]
+
+        return learn
+
+
+def sample_queries(queries: Sequence[CompiledQuery]) -> None:
+    """Samples the streams of the queries that have no sample yet; each stream is read once for all of them."""
+    # A query may be there twice, under two names.
+    waiting = list(dict.fromkeys(query for query in queries if query._sample is None))
+    streams = {name: stream for query in waiting for name, stream in query.streams.items()}
+    taken = {name: stream.sample() for name, stream in streams.items() if stream.sample is not None}
+    known = {name: sample for name, sample in taken.items() if sample is not None}
+    for query, sample in zip(waiting, sample_streams([each.query for each in waiting], known), strict=True):
+        query._sample = sample

@@ -1,0 +1,72 @@
+"""Settings as frozen values: those of a run, and those of each query in it.
+
+The writer and `Together` build these values one call at a time, as in PySpark; a spec gives them at once. `api.run`
+reads nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+
+from anabranch.adapt.rules import Switch
+from anabranch.adapt.settings import Settings
+from anabranch.choosing import AUTO, Wishes
+from anabranch.host.clock import IDLE_TIMEOUT
+from anabranch.host.spark import session as spark_host
+from anabranch.host.spark.runner import Listener
+from anabranch.host.triggers import AS_FAST_AS_POSSIBLE, Trigger
+from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
+
+NAMES = {
+    "name": "a name",
+    "trigger": "a trigger",
+    "slots": "a number of slots",
+    "idle_timeout": "an idle timeout",
+    "listeners": "a listener",
+    "checkpoint": "a checkpoint",
+    "execution": "an execution model",
+}
+"""The settings of a run as errors name them."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How one query, or several together, run."""
+
+    name: str | None = None
+    trigger: Trigger = AS_FAST_AS_POSSIBLE
+    slots: int | None = None
+    """None for Spark's default parallelism."""
+    idle_timeout: str = IDLE_TIMEOUT
+    """Of streams that were registered without one: a duration, or `none`."""
+    listeners: tuple[Listener, ...] = ()
+    """Functions that get every decision and every migration."""
+    checkpoint: str | None = None
+    execution: ExecutionModel = DEFAULT_EXECUTION
+
+    def changed(self) -> list[str]:
+        """Returns the fields that differ from their defaults."""
+        return [item.name for item in fields(self) if getattr(self, item.name) != getattr(DEFAULTS, item.name)]
+
+
+DEFAULTS = RunSettings()
+
+
+@dataclass(frozen=True)
+class QuerySettings:
+    """Where the results of one query go, and how its plan is chosen and changed."""
+
+    format: str | None = None
+    """Parquet when None."""
+    path: str | None = None
+    table: str | None = None
+    """A table of Spark's catalog, instead of a path."""
+    function: Callable[[spark_host.DataFrame, int], None] | None = None
+    """Gets each batch, instead of a format."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    partition_by: tuple[str, ...] = ()
+    wishes: Wishes = AUTO
+    adapt: Settings | None = None
+    """None to keep the plan."""
+    switches: tuple[Switch, ...] = ()

@@ -1,0 +1,41 @@
+"""Triggers: when the micro-batches of a run begin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.window import duration_text
+
+
+@dataclass(frozen=True)
+class AvailableNow:
+    """Read all data that is there, in several batches, then stop."""
+
+    seconds: float = 0.0
+    """Between two batches; zero where the trigger names no interval."""
+
+    def for_spark(self) -> dict[str, Any]:
+        """Returns the arguments of Spark's `DataStreamWriter.trigger`."""
+        return {"availableNow": True}
+
+
+@dataclass(frozen=True)
+class Every:
+    """Begin a batch at every interval of processing time, in microseconds, until stopped; 0 for as fast as possible."""
+
+    interval: int
+
+    @property
+    def seconds(self) -> float:
+        """Between two batches; zero where the trigger names no interval."""
+        return self.interval / 1e6
+
+    def for_spark(self) -> dict[str, Any]:
+        """Returns the arguments of Spark's `DataStreamWriter.trigger`."""
+        return {"processingTime": duration_text(self.interval).lower()}
+
+
+Trigger = AvailableNow | Every
+AS_FAST_AS_POSSIBLE = Every(0)
+ALL_AND_END = AvailableNow()
