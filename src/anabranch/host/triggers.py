@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.window import duration_text
-
 
 @dataclass(frozen=True)
 class AvailableNow:
@@ -33,7 +31,7 @@ class Every:
 
     def for_spark(self) -> dict[str, Any]:
         """Returns the arguments of Spark's `DataStreamWriter.trigger`."""
-        return {"processingTime": duration_text(self.interval).lower()}
+        return {"processingTime": f"{self.interval // 1000} milliseconds"}
 
 
 Trigger = AvailableNow | Every

@@ -41,7 +41,7 @@ def strategies() -> tuple[Strategy, ...]:
 def strategy_named(name: str) -> Strategy:
     """The strategy of that name."""
     if name not in _STRATEGIES:
-        raise MigrationError(f"no migration strategy '{name}'", hint=f"one of {', '.join(_STRATEGIES)}")
+        raise MigrationError(f"no migration strategy '{name}'", hint=f"use one of auto, {', '.join(_STRATEGIES)}")
     return _STRATEGIES[name]
 
 
