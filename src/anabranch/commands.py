@@ -1,4 +1,4 @@
-"""What the commands of the shell share: how they present themselves, and how they write what they are asked for."""
+"""Helpers of the shell commands: their help texts, and errors about output files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_command(commands: Commands, name: str, purpose: str, lines: str) -> argparse.ArgumentParser:
-    """A new command, whose help ends with the given lines of examples."""
+    """Add a command whose help ends with the given examples."""
     return commands.add_parser(
         name,
         help=purpose,
@@ -27,13 +27,13 @@ def add_command(commands: Commands, name: str, purpose: str, lines: str) -> argp
 
 
 def examples(lines: str) -> str:
-    """Lines of a text block as the end of a help."""
+    """Format a text block as the end of a help text."""
     return "examples:\n" + indent(dedent(lines).strip(), "  ")
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Tells what keeps a file or folder that the user has named from being written."""
+    """Turn a failure to write a file or folder that the user named into a HostError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield

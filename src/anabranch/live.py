@@ -1,7 +1,6 @@
-"""One line in the terminal that follows a running query, and below it the routes where a mesh runs it.
+"""The live line of a running query in a terminal; below it, the routes of a mesh.
 
-It reads nothing but the handle's own progress, so it cannot disagree with it; where the output is not a terminal it
-stays silent and only waits.
+It reads only the handle's progress, so it cannot disagree with it. Without a terminal it prints nothing and only waits.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from rich.text import Text
 from anabranch.sizes import size_text
 
 MOST_ROUTES = 12
-"""Routes that are shown, those with most rows."""
+"""The number of routes shown, those with most rows."""
 
 
 class Followed(Protocol):
-    """The part of a query handle that can be watched."""
+    """The members of a query handle that the live line uses."""
 
     @property
     def recentProgress(self) -> Sequence[Mapping[str, Any]]: ...
@@ -32,7 +31,7 @@ class Followed(Protocol):
 
 @dataclass(frozen=True)
 class View:
-    """What is known after some batches: totals since the start, and the latest batch."""
+    """Totals since the start, and the figures of the latest batch."""
 
     batch: int = -1
     seconds: float = 0.0
@@ -44,13 +43,13 @@ class View:
     state_bytes: int = 0
     plan: str = ""
     routes: tuple[Mapping[str, Any], ...] = ()
-    """Of a mesh in the latest batch, as its statistics tell them; none where slots have different meshes."""
+    """The routes of a mesh in the latest batch; empty if slots run different meshes."""
 
 
 def follow(
     handle: Followed, console: Console, *, until: Callable[[], bool] = lambda: False, interval: float = 0.5
 ) -> View:
-    """Waits until the query ends or `until` says so, showing its progress in a terminal; the last view."""
+    """Show the progress in a terminal until the query ends or `until` returns true; return the last view."""
     view = View()
     if not console.is_terminal:
         while not handle.awaitTermination(interval) and not until():
@@ -66,7 +65,7 @@ def follow(
 
 
 def advance(view: View, recent: Sequence[Mapping[str, Any]]) -> View:
-    """The view after those of the recent batches that it has not seen."""
+    """Add the recent batches that the view has not seen."""
     for progress in recent:
         ours = progress.get("adaptive")
         if ours is None or progress["batchId"] <= view.batch:
@@ -87,7 +86,7 @@ def advance(view: View, recent: Sequence[Mapping[str, Any]]) -> View:
 
 
 def late_notice(view: View) -> str | None:
-    """What to tell of a run whose streams brought rows that were too late."""
+    """Return the message about late rows of a run, or nothing."""
     if not view.late_rows:
         return None
     rows = "1 row" if view.late_rows == 1 else f"{view.late_rows:,} rows"
@@ -95,13 +94,13 @@ def late_notice(view: View) -> str | None:
 
 
 def shown(view: View) -> Group | Text:
-    """The line, and the routes below it if there are several for some relation."""
+    """Return the line, and below it the routes if some relation has several."""
     several = _with_choice(view.routes)
     return Group(line(view), routes_table(several)) if several else line(view)
 
 
 def line(view: View) -> Text:
-    """The view in one line, where the terminal has room for it; the plan comes last and is not cut off."""
+    """Format the view as one line if the terminal is wide enough; the plan comes last and is never cut off."""
     if view.batch < 0:
         return Text("waiting for the first batch …", style="dim")
     parts = [
@@ -126,7 +125,7 @@ def _plan_text(view: View) -> str:
 
 
 def routes_table(routes: Sequence[Mapping[str, Any]]) -> Table:
-    """The routes with most rows: their shares, and the operators with what is left of a hundred rows behind each."""
+    """List the routes with most rows: their share, and the rows left of a hundred after each operator."""
     total: dict[str, int] = {}
     for each in routes:
         total[each["relation"]] = total.get(each["relation"], 0) + each["rows"]
@@ -145,6 +144,6 @@ def routes_table(routes: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _with_choice(routes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those of relations whose rows take several."""
+    """Return the routes of relations that have several."""
     relations = [each["relation"] for each in routes]
     return [each for each in routes if relations.count(each["relation"]) > 1]
