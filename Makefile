@@ -58,7 +58,7 @@ test-all: setup check ## the checks, then every test
 golden: setup ## rewrite the golden files; review the difference before committing
 	@$(PYTEST) tests/golden --regold
 
-demo: setup ## streams that drift, streams that are skewed; two queries, about two minutes
+demo: setup ## streams that drift, streams that are skewed; two queries, about three minutes
 	@$(BIN)/anabranch demo
 
 bench: setup ## every benchmark, side by side with its rival (BENCH="names --quick" to choose)
