@@ -58,7 +58,7 @@ _PREFIX = {
 
 
 def duckdb_answer(query: Query, rows: Mapping[str, pa.Table]) -> pa.Table:
-    """All results of a join query over whole streams, `rows` by stream name, with the query's schema."""
+    """Computes all results of a join query over whole streams, `rows` by stream name, with the query's schema."""
     tables = {name.lower(): table for name, table in rows.items()}
     streams = {relation.stream.lower() for relation in query.graph.relations}
     answer = select(to_duckdb(query), {stream: _without_zones(tables[stream]) for stream in streams})
@@ -80,7 +80,7 @@ def _database() -> duckdb.DuckDBPyConnection:
 
 
 def to_duckdb(query: Query) -> str:
-    """The query as one SELECT over tables named as the streams, in lower case."""
+    """Writes the query as one SELECT over tables named like the streams, in lower case."""
     if query.grouping is not None:
         raise ValueError("a grouped query has no DuckDB form; use the naive oracle")
     graph = query.graph

@@ -162,7 +162,7 @@ def _decimal(precision: int, scale: int) -> pa.DataType:
 
 
 def _ordered(kind: pa.DataType) -> list[Case]:
-    """What every orderable type offers."""
+    """The cases of every orderable type."""
     two, three = (kind, kind), (kind, kind, kind)
     first, second = column(0, kind), column(1, kind)
     chosen = Call("case", (Call("less", (first, second), BOOL), first, Literal(None, kind)), kind)
@@ -258,7 +258,7 @@ CASES: tuple[Case, ...] = (
 
 
 def agreed(value: object, case: Case) -> object:
-    """A result in the form in which two evaluators must agree."""
+    """Normalises a result for the comparison of two evaluators."""
     if isinstance(value, float):
         if math.isnan(value):
             return "NaN"

@@ -1,8 +1,8 @@
 """A naive interpreter of expressions, one row at a time in plain Python; it shares no code with the engine.
 
-It exists to be read and believed, not to be fast. Values are None, bool, int, float, Decimal, str and date; timestamps
-and intervals are int microseconds. NULL is None and logic is three-valued. What the engine refuses (an overflow, a cast
-that does not fit), it refuses with an ExpressionError too.
+It is simple rather than fast. Values are None, bool, int, float, Decimal, str and date; timestamps and intervals are
+int microseconds. NULL is None and logic is three-valued. It raises an ExpressionError for each value that the engine
+refuses (an overflow, a cast that does not fit).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def interpret(expr: Expr, row: Callable[[Column], Value]) -> Value:
 
 
 def plain(value: object) -> Value:
-    """A Python value as the interpreter holds it: times and intervals as microseconds."""
+    """Converts a Python value to the interpreter's form: times and intervals become microseconds."""
     match value:
         case datetime.datetime():
             aware = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
@@ -76,7 +76,7 @@ def plain(value: object) -> Value:
 
 
 def column_values(values: pa.Array | pa.ChunkedArray) -> list[Value]:
-    """An Arrow column as the interpreter's values."""
+    """Converts an Arrow column to the interpreter's values."""
     if pa.types.is_timestamp(values.type):
         values = values.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     elif pa.types.is_duration(values.type):

@@ -1,10 +1,10 @@
-"""The batch answer of a query, computed naively: what every plan, batch cut, migration and restart must reproduce.
+"""The batch answer of a query, computed naively; every plan, batch cut, migration and restart must reproduce it.
 
 It follows the contract to the letter and shares no code with the engine. A combination of one row per relation is a
 result iff all predicates are true and, with `newest` its largest event time, newest - time <= range for every row. A
 grouped query answers at every multiple of its slide strictly below the final watermark, over the combinations whose
-rows are all at or before that boundary and within range of it. Rows without an event time are passed over. Late rows
-are the caller's concern: give only the rows that the query accepts.
+rows are all at or before that boundary and within range of it. Rows without an event time are ignored. Callers leave
+out late rows.
 
 Answers are multisets (`Counter`) of plain tuples in output order; times are int microseconds and floats keep nine
 significant digits, because sums of floats depend on their order. Meant for up to some sixty rows a stream.
@@ -37,8 +37,8 @@ _TIME = ""
 def batch_answer(query: Query, rows: Mapping[str, pa.Table], watermark: int | None = None) -> Answer:
     """All results of the query over whole streams, `rows` by stream name.
 
-    A grouped query's final watermark is that of the rows, unless the caller knows of one that idle streams let rise, or
-    rows that a filter rejected.
+    The final watermark of a grouped query follows from the rows, unless the caller gives one, for instance because of
+    idle streams.
     """
     tables = {name.lower(): table for name, table in rows.items()}
     given = {relation.name: _rows(relation, tables[relation.stream.lower()]) for relation in query.graph.relations}
@@ -54,13 +54,13 @@ def batch_answer(query: Query, rows: Mapping[str, pa.Table], watermark: int | No
 
 
 def rows_as_multiset(table: pa.Table) -> Answer:
-    """An engine's results in the comparable form of `batch_answer`."""
+    """Converts an engine's results to the comparable form of `batch_answer`."""
     columns = [[comparable(value) for value in column_values(column)] for column in table.columns]
     return Counter(zip(*columns, strict=True)) if columns else Counter({(): table.num_rows})
 
 
 def describe_difference(expected: Answer, actual: Answer) -> str:
-    """What is missing and what is too much, a few rows of each; empty when the answers agree."""
+    """Lists a few missing and a few unexpected rows; empty if the answers agree."""
     lines = []
     for title, rest in (("missing", expected - actual), ("unexpected", actual - expected)):
         if rest:
@@ -70,7 +70,7 @@ def describe_difference(expected: Answer, actual: Answer) -> str:
 
 
 def comparable(value: Value) -> Value:
-    """A hashable value, equal for equal answers; numbers that differ by float rounding alone become equal."""
+    """Makes a value hashable, and numbers equal that differ by float rounding only."""
     match value:
         case float():
             if math.isnan(value):
@@ -128,7 +128,7 @@ def _combinations(graph: JoinGraph, rows: Mapping[str, list[Row]]) -> Iterator[C
 
 
 def _sequence(graph: JoinGraph) -> list[Relation]:
-    """Relations so that each is connected to an earlier one where the graph allows it."""
+    """Orders the relations so that each is connected to an earlier one if possible."""
     left = list(graph.relations)
     sequence = [left.pop(0)]
     while left:

@@ -132,8 +132,8 @@ class DrawnQuery:
 def arrivals(draw: st.DrawFn, streams: int, most_rows: int = 14, *, alike: bool = False) -> Arrivals:
     """Streams of up to `most_rows` rows each; with `alike`, many of them share times and values.
 
-    Half the draws are dense: all streams have so many rows, within seconds of each other and with few NULLs, and much
-    of it joins. They come from a seed and do not shrink. Some begin before 1970.
+    Half the draws are dense: all streams have `most_rows` rows within seconds of each other and with few NULLs, so many
+    rows join. Dense draws come from a seed and do not shrink. Some draws begin before 1970.
     """
     tables, disorder = {}, {}
     start = draw(st.sampled_from([0, 0, -5 * SECOND - 1]))
@@ -320,7 +320,7 @@ def plans(
 
 
 def _checking(plan: PhysicalPlan, node: JoinNode, position: int) -> PhysicalPlan:
-    """The plan in which one of its joins checks a theta."""
+    """Lets one join of the plan check a theta."""
     if not isinstance(plan, JoinNode):
         return plan
     checks = (*plan.checks, position) if plan is node else plan.checks
@@ -346,7 +346,7 @@ def late_filters(draw: st.DrawFn, drawn: DrawnQuery, given: Arrivals) -> list[st
 
 @st.composite
 def batch_cuts(draw: st.DrawFn, given: Arrivals, least: int = 1) -> list[dict[str, pa.Table]]:
-    """The arrivals cut into micro-batches, so many at least; a stream may be absent from some."""
+    """Cuts the arrivals into at least `least` micro-batches; a stream may be absent from some."""
     count = draw(st.integers(least, max(6, least)))
     batches: list[dict[str, pa.Table]] = [{} for _ in range(count)]
     for name, table in given.tables.items():

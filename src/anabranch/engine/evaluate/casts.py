@@ -1,8 +1,8 @@
-"""Casts with the rules of Spark's ANSI mode: what does not fit is an error, never a NULL or a wrap.
+"""Casts with the rules of Spark's ANSI mode: a value that does not fit is an error, never a NULL or a wrap.
 
-Fractions are cut toward zero when they become integers and rounded half away from zero when they become decimals. Times
-are UTC; numbers stand for seconds since the epoch. Strings are read in their plain forms, with blanks around them; the
-forms are public because Spark, which reads more than these, is held to them. Only years 1 to 9999 have a written form.
+Integers cut fractions toward zero; decimals round them half away from zero. Times are UTC, and a number stands for
+seconds since the epoch. Casts read strings in their plain forms, with blanks around them. Those forms are public: Spark
+reads more forms, and the Spark host restricts it to these. Only the years 1 to 9999 have a written form.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from anabranch.schema import TIMESTAMP, is_decimal, is_float, is_integer, is_tex
 
 _SECOND = 1_000_000
 SECONDS_LIMIT = 2**63 // _SECOND
-"""A number becomes a timestamp when it is smaller than this in size; so many seconds are 292,000 years."""
+"""A number can become a timestamp if its absolute value is smaller than this: 292,000 years in seconds."""
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 """The first day of the year 1 and the last of the year 9999, since the epoch."""
 DAY = 86_400 * _SECOND
@@ -47,7 +47,7 @@ _WIDEST_ZONE = 18 * 60
 
 
 def cast(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """The values as another type; pa.ArrowInvalid names the first one that does not fit."""
+    """Casts the values; pa.ArrowInvalid names the first value that does not fit."""
     source = values.type
     if source == target:
         return values
@@ -69,7 +69,7 @@ def cast(values: pa.Array, target: pa.DataType) -> pa.Array:
         return _to_integer(values, target)
     if is_float(target):
         if is_decimal(source):
-            # From the digits: by way of a double, a float would be rounded twice.
+            # From the digits: a detour through double would round twice.
             return decimals_to_floats(values) if target == pa.float64() else decimals_to_text(values).cast(target)
         return values.cast(target, safe=False)
     if is_decimal(target):
@@ -95,11 +95,11 @@ def _to_decimal(values: pa.Array, target: pa.DataType) -> pa.Array:
     if is_float(values.type):
         floats = values.cast(pa.float64())
         finite = pc.is_finite(floats)
-        # Spark reads a float's digits as written; what is not a number has none and gives NULL.
+        # Spark takes a float's written digits; NaN and infinities have none and give NULL.
         return decimals_from_text(pc.if_else(finite, floats, pa.scalar(None, pa.float64())).cast(pa.string()), target)
     if is_integer(values.type):
         values = values.cast(pa.int64()).cast(pa.decimal128(19, 0))
-    # In 256 bits every decimal can be brought to every scale; Arrow's 128 bits wrap silently on the way.
+    # 256 bits hold every decimal at every scale; Arrow's 128 bits would wrap silently on the way.
     wide = values.cast(pa.decimal256(76, max(values.type.scale, target.scale)))
     if values.type.scale > target.scale:
         wide = pc.round(wide, ndigits=target.scale, round_mode="half_towards_infinity")
@@ -203,7 +203,7 @@ def _from_text(texts: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _zone_minutes(texts: pa.Array, parts: pa.StructArray, target: pa.DataType) -> np.ndarray:
-    """How far the matched zones are ahead of UTC, which is no more than 18 hours."""
+    """Offsets of the matched zones from UTC, at most 18 hours."""
     digits = pc.replace_substring(pc.fill_null(parts.field("offset"), ""), ":", "")
     written = numbers(pc.if_else(pc.equal(digits, ""), "0", digits).cast(pa.int64()))
     hours_alone = pc.less_equal(pc.utf8_length(digits), 2).to_numpy(zero_copy_only=False)
@@ -215,7 +215,7 @@ def _zone_minutes(texts: pa.Array, parts: pa.StructArray, target: pa.DataType) -
 
 
 def _days(texts: pa.Array, parts: pa.StructArray, target: pa.DataType) -> tuple[np.ndarray, np.ndarray]:
-    """Days since the epoch of matched year, month and day, where months and days may be missing."""
+    """Days since the epoch of the matched dates; month and day are optional."""
     _require(texts, parts.is_valid().to_numpy(zero_copy_only=False), target)
     year, month, day = _field(parts, "year", 1970), _field(parts, "month", 1), _field(parts, "day", 1)
     months = (12 * (year - 1970) + month - 1).astype("datetime64[M]")
@@ -233,7 +233,7 @@ def _field(parts: pa.StructArray, name: str, missing: int) -> np.ndarray:
 
 
 def _unsigned(texts: pa.Array) -> pa.Array:
-    """Without a leading plus, which Arrow does not read."""
+    """Removes a leading plus, which Arrow does not read."""
     return pc.replace_substring_regex(texts, r"^\+", "")
 
 

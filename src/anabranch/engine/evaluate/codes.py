@@ -1,4 +1,4 @@
-"""Keys and band positions as int64 codes: what the join kernels look up instead of typed values.
+"""Keys and band positions as int64 codes, which the join kernels look up instead of typed values.
 
 Laws. Equal values of one type have equal codes, whatever the slicing of the array; for types that fit 64 bits the
 code is the value itself, so equal codes mean equal values too. Hashed codes are those of Spark SQL's `xxhash64`, so
@@ -29,22 +29,22 @@ Codes = NDArray[np.int64]
 
 _SEED = 42
 _EXACT_DIGITS = 18
-"""Decimals of so many digits fit an int64."""
+"""Decimals of up to this many digits fit an int64."""
 _WIDEST_BUCKET = 2**62
 _OFF = 2.0**-46
-"""By which share of the largest number on the way a comparison of doubles may be off: some 128 roundings."""
+"""The error that a comparison of doubles may have, relative to its largest intermediate value: 128 roundings."""
 _LEAST_ERROR = 2.0**-500
-"""Keeps buckets above the doubles that have lost digits; whatever is nearer to zero shares one."""
+"""The least error, far above denormal doubles; smaller values share one bucket."""
 _SPARE = 1 + 2.0**-7
-"""Room in every bucket for the share of its distance from zero by which the right side begins earlier."""
+"""Spare room in every bucket, for the relative shift of the right side."""
 _EVEN_BUCKETS = 2.0**36
 _CUT = np.int64(52 - 36)
 _FARTHEST = 2.0**1020
-"""Beyond it a sum may be infinite. The bounds of a band are below 2**960, which is nothing there."""
+"""Larger values share the outermost buckets: their sums may be infinite. Bounds are below 2**960, negligible here."""
 
 
 def key_codes(values: pa.Array, kind: pa.DataType) -> Codes:
-    """One code per value, taken as of type `kind`; exact for every type that fits an int64."""
+    """One code per value, read as type `kind`; exact for every type that fits an int64."""
     if is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
         return _integers(values, kind)
     if pa.types.is_duration(kind):
@@ -70,17 +70,17 @@ def equal_values(left: pa.Array, right: pa.Array) -> NDArray[np.bool_]:
 
 
 def xxhash64_long(codes: Codes) -> Codes:
-    """What Spark SQL's `xxhash64(bigint)` gives for each code."""
+    """Spark SQL's `xxhash64(bigint)` of each code."""
     return combine_codes([codes])
 
 
 def xxhash64_remainders(codes: Codes, divisor: int) -> Codes:
-    """What Spark SQL's `pmod(xxhash64(bigint), divisor)` gives for each code."""
+    """Spark SQL's `pmod(xxhash64(bigint), divisor)` of each code."""
     return _remainders(np.ascontiguousarray(codes, dtype=np.int64), np.int64(divisor))  # type: ignore[no-any-return]
 
 
 def combine_codes(columns: Sequence[Codes]) -> Codes:
-    """One hash per row over several codes: what Spark SQL's `xxhash64(bigint, bigint, …)` gives."""
+    """One hash per row over several codes: Spark SQL's `xxhash64(bigint, bigint, …)`."""
     hashes = np.full(len(columns[0]), _SEED, dtype=np.int64)
     for column in columns:
         _fold_longs(np.ascontiguousarray(column, dtype=np.int64), hashes)
@@ -90,8 +90,9 @@ def combine_codes(columns: Sequence[Codes]) -> Codes:
 def band_codes(values: pa.Array, low: float, high: float, *, is_left: bool) -> Codes:
     """Bucket numbers of one side of the band low <= left - right <= high.
 
-    The number of a left value is that of its partner's bucket, or the next one. Whole numbers, times and decimals of up
-    to 18 digits are counted exactly; other numbers as doubles, in buckets that are wider by more than rounding can be.
+    A left value is in the bucket of its partner or in the next one. Integers, times and decimals of up to 18 digits
+    have exact buckets. Other numbers are counted as doubles, in buckets that are wider than the band by more than
+    rounding.
     """
     kind = values.type
     if is_decimal(kind):
@@ -102,18 +103,18 @@ def band_codes(values: pa.Array, low: float, high: float, *, is_left: bool) -> C
         return _float_buckets(_floats(values), low, high, is_left)
     else:
         whole, unit = _integers(values, INTERVAL if pa.types.is_duration(kind) else kind), 1
-    # Only whole differences occur, so the band shrinks to whole bounds.
+    # Differences are whole numbers, so the bounds may be rounded inwards.
     return _integer_buckets(whole, math.ceil(Fraction(low) * unit), math.floor(Fraction(high) * unit), is_left)
 
 
 def _integer_buckets(values: Codes, low: int, high: int, is_left: bool) -> Codes:
     size = max(1, high - low)
     if size > _WIDEST_BUCKET:
-        return np.zeros(len(values), dtype=np.int64)  # a handful of buckets would tell little apart
+        return np.zeros(len(values), dtype=np.int64)  # at most four buckets would be left
     quotients, remainders = np.divmod(values, np.int64(size))
     if is_left:
         return np.asarray(quotients, dtype=np.int64)
-    # Adding `low` to a value might overflow; a bucket number may wrap, for partners wrap alike.
+    # Adding `low` to a value could overflow. A bucket number may wrap, because partners wrap alike.
     buckets, rest = divmod(low, size)
     wrapped = np.int64((buckets + 2**63) % 2**64 - 2**63)
     with np.errstate(over="ignore"):
@@ -123,15 +124,15 @@ def _integer_buckets(values: Codes, low: int, high: int, is_left: bool) -> Codes
 def _float_buckets(values: NDArray[np.float64], low: float, high: float, is_left: bool) -> Codes:
     """Bucket numbers that allow for rounding, here and in the comparisons that made the band.
 
-    Whatever computes left - right in doubles is off by a few ulps of the largest number on the way: of a bound, or of
-    the values. Of the bounds: buckets are wider than the band by four such errors, and the right side begins one
-    earlier. Of the values: far from zero buckets grow with their distance from it, and the right side begins earlier by
-    a share of it. NaN and what is beyond all buckets share the outermost ones.
+    A comparison of left - right in doubles has an error of a few ulps of its largest intermediate value: a bound, or
+    one of the values. For bounds, buckets are wider than the band by four errors, and the right side is shifted down by
+    one. For values, buckets grow with the distance from zero, and the right side is shifted down by a share of it. NaN
+    and the largest values share the outermost buckets.
     """
     error = max(-low, high, _LEAST_ERROR / _OFF) * _OFF
     bucket = (high - low + 4 * error) * _SPARE
     farthest = _FARTHEST * min(1.0, bucket)
-    # NaN becomes the least of all: on both sides, which is all that matters.
+    # NaN becomes the least value, on both sides alike.
     places = np.fmin(np.fmax(values, -farthest), farthest)
     if not is_left:
         places = places + (low - error)
@@ -144,9 +145,9 @@ def _float_buckets(values: NDArray[np.float64], low: float, high: float, is_left
 
 
 def _far(distances: NDArray[np.float64]) -> Codes:
-    """Bucket numbers by distance from zero, where buckets of equal size give way to buckets that double in size."""
+    """Bucket numbers by distance from zero; beyond _EVEN_BUCKETS the size of buckets doubles with each power of two."""
     near = np.minimum(distances, _EVEN_BUCKETS).astype(np.int64)
-    # Cut behind the bits that count units below _EVEN_BUCKETS, a double counts on in steps that double.
+    # The leading bits of a double, read as an integer, count such buckets.
     steps = np.maximum(distances, _EVEN_BUCKETS).view(np.int64) >> _CUT
     return near + (steps - (np.float64(_EVEN_BUCKETS).view(np.int64) >> _CUT))
 
@@ -167,7 +168,7 @@ def _floats(values: pa.Array) -> NDArray[np.float64]:
 
 
 def text_buffers(values: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Byte offsets (one more than values) and bytes of a string array; a NULL spans whatever its offsets say."""
+    """Byte offsets (one more than values) and bytes of a string array; the span of a NULL is arbitrary."""
     width = np.dtype(np.int64 if pa.types.is_large_string(values.type) else np.int32)
     _, offsets, data = values.buffers()
     if len(values) == 0 or offsets is None:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from anabranch.schema import is_float
 
 Datum: TypeAlias = pa.Array | pa.Scalar
-"""A column of values, or one value that stands for all rows."""
+"""A column, or one value for all rows."""
 
 
 def equal(left: Datum, right: Datum) -> Datum:
@@ -43,7 +43,7 @@ def greater_equal(left: Datum, right: Datum) -> Datum:
 
 
 def is_not_null(value: Datum) -> Datum:
-    """True where a value is there; of a column without NULL, one value for all rows."""
+    """True where a value is present; for a column without NULL, one value for all rows."""
     has_null = isinstance(value, pa.Scalar) or value.null_count
     return pc.is_valid(value) if has_null else pa.scalar(True)
 
@@ -60,7 +60,7 @@ def is_in(value: Datum, *options: pa.Scalar) -> Datum:
 
 
 def greatest(*values: Datum) -> Datum:
-    """The largest value; NULLs are passed over."""
+    """The largest value; ignores NULL."""
     kind = values[0].type
     largest = _extreme("max_element_wise", values)
     if not is_float(kind):
@@ -70,7 +70,7 @@ def greatest(*values: Datum) -> Datum:
 
 
 def least(*values: Datum) -> Datum:
-    """The smallest value; NULLs are passed over. Arrow prefers numbers to NaN, as wanted here."""
+    """The smallest value; ignores NULL. Arrow prefers numbers to NaN, which is right here."""
     return _extreme("min_element_wise", values)
 
 

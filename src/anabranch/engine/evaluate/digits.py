@@ -20,7 +20,7 @@ from anabranch.engine.evaluate.text import text_array
 
 
 def decimals_from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Decimals of texts that are already known to be numbers such as `-1.5e3`, rounded to the scale of the type."""
+    """Parses numbers such as `-1.5e3` into decimals, rounded to the scale of the type; callers check the form first."""
     valid = validity(texts)
     words, fits = _parse_decimals(*text_buffers(texts), valid, _powers(kind.precision), kind.scale)
     if not fits.all():
@@ -31,7 +31,7 @@ def decimals_from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def decimals_to_text(values: pa.Array) -> pa.Array:
-    """The plain form with all digits of the scale, never an exponent."""
+    """Writes decimals with all digits of the scale and without an exponent."""
     scale = values.type.scale
     whole = pa.Array.from_buffers(pa.decimal128(38, 0), len(values), values.buffers(), offset=values.offset)
     digits = whole.cast(pa.string())
@@ -50,7 +50,7 @@ def decimals_to_floats(values: pa.Array) -> pa.Array:
     small = (np.abs(low) < 2**53) & (high == (low >> 63))
     valid = validity(values)
     if values.type.scale <= 22 and bool((small | ~valid).all()):
-        # Both operands are exact, so one rounding remains.
+        # Both operands are exact, so there is only one rounding.
         quotients = low.astype(np.float64) / 10.0**values.type.scale
         return pa.array(quotients, pa.float64(), mask=None if valid.all() else ~valid)
     return decimals_to_text(values).cast(pa.float64())
@@ -114,7 +114,7 @@ def _parse_decimals(offsets: Any, data: Any, valid: Any, powers: Any, scale: int
         taken = 0
         at = mantissa
         round_up = False
-        # The digits worth keeping, then zeros up to the scale.
+        # The digits to keep, then zeros up to the scale.
         while taken < kept and fits[row]:
             digit = np.uint64(0)
             if at < mantissa_end:

@@ -1,9 +1,9 @@
 """Expressions over Arrow columns: one kernel per function of the expression language, whole columns at a time.
 
-Law: the same expression over the same values gives the same answer here, in Spark SQL and in the naive interpreter of
-`testing.oracle`. Expressions come typed and coerced, so there are no type rules here. Constants stay single values
-until the end. A part that can fail is evaluated only on rows that need it: `CASE WHEN k < 10 THEN k * k END` cannot
-overflow on other rows.
+Law: the engine, Spark SQL and the naive interpreter of `testing.interpreter` agree on the value of every expression.
+Expressions arrive typed and coerced, so this module has no type rules. Constants stay single values until the end. A
+part that can fail is evaluated only on rows that need it: `CASE WHEN k < 10 THEN k * k END` cannot overflow on other
+rows.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 
 def evaluate(expr: Expr, columns: ColumnLookup, length: int) -> pa.Array:
-    """The value of the expression for each of `length` rows, of exactly the expression's type."""
+    """Evaluates the expression for each of `length` rows; the array has exactly the expression's type."""
     if length == 0:
-        # Of no rows not even a constant may fail.
+        # Without rows, not even a constant may fail.
         return pa.nulls(0, expr.type)
     return as_array(_value(expr, columns, length), length)
 
@@ -80,7 +80,7 @@ def _value(expr: Expr, columns: ColumnLookup, length: int) -> Datum:
 
 
 def _arguments(expr: Call, columns: ColumnLookup, length: int) -> list[Datum]:
-    """The values of the arguments; one that can fail is needed only where those before it are not NULL.
+    """Evaluates the arguments; one that can fail is evaluated only where the arguments before it are not NULL.
 
     A divisor comes before what it divides, and is to be other than zero: so does Spark.
     """
@@ -109,7 +109,7 @@ def _true(values: pa.Array) -> Mask:
     return np.asarray(filled.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-# --- functions that leave rows out -----------------------------------------------------------------------------------
+# --- functions that skip rows ----------------------------------------------------------------------------------------
 
 
 def _connect(expr: Call, columns: ColumnLookup, length: int, connective: Callable[..., Datum], settled: bool) -> Datum:
@@ -149,7 +149,7 @@ def _coalesce(expr: Call, columns: ColumnLookup, length: int) -> Datum:
 
 
 def _on_rows(expr: Expr, columns: ColumnLookup, rows: Mask) -> pa.Array:
-    """The expression's values where `rows` is true; elsewhere NULL, or whatever costs nothing."""
+    """Evaluates the expression where `rows` is true; other rows hold NULL or arbitrary values."""
     if not rows.any():
         return pa.nulls(len(rows), expr.type)
     if not can_fail(expr) or rows.all():
@@ -163,7 +163,7 @@ def _on_rows(expr: Expr, columns: ColumnLookup, rows: Mask) -> pa.Array:
 
 
 def _moment(value: Datum) -> Datum:
-    """A time without its zone, so that Arrow takes its fields in UTC."""
+    """Removes the zone of a time, so that Arrow reads its fields in UTC."""
     return value.cast(pa.int64()).cast(pa.timestamp("us")) if pa.types.is_timestamp(value.type) else value
 
 
@@ -172,7 +172,7 @@ def _field(kernel: Callable[[Datum], Datum]) -> Callable[[Datum], Datum]:
 
 
 def _on_numbers(kernel: Callable[..., Datum]) -> Callable[..., Datum]:
-    """The kernel with times as the numbers they are: of times and intervals, Arrow's reads what stands under NULL."""
+    """Applies the kernel to times as int64: Arrow's kernels for times and intervals also read the values under NULL."""
 
     def applied(*values: Datum) -> Datum:
         kinds = [value.type for value in values]
@@ -185,7 +185,7 @@ def _on_numbers(kernel: Callable[..., Datum]) -> Callable[..., Datum]:
 
 
 _LENIENT = frozenset({"greatest", "least"})
-"""Functions of several values whose result may not be NULL although one of them is."""
+"""Functions that can give a value although one argument is NULL."""
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "add": _on_numbers(pc.add_checked),
@@ -236,4 +236,4 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "unix_micros": lambda value: value.cast(pa.int64()),
     "date": lambda value: _moment(value).cast(pa.date32()),
 }
-"""Kernel by function; `and`, `or`, `case` and `coalesce` leave rows out and are handled above."""
+"""Kernel by function; `and`, `or`, `case` and `coalesce`, which skip rows, have functions of their own above."""

@@ -13,11 +13,11 @@ from anabranch.engine.evaluate.compare import Datum
 from anabranch.schema import is_integer
 
 EXACT_BELOW = 1e15
-"""Scaled numbers from here on have no digits left that ROUND could remove reliably; they stay as they are."""
+"""ROUND leaves larger scaled numbers unchanged: a double has no digits left to round."""
 
 
 def on_arrays(kernel: Callable[..., pa.Array]) -> Callable[..., Datum]:
-    """The kernel, which takes arrays alone, made to take constants as well."""
+    """Makes a kernel over arrays accept constants too."""
 
     def applied(*values: Datum) -> Datum:
         length = next((len(value) for value in values if isinstance(value, pa.Array)), None)
@@ -76,7 +76,7 @@ def ceil(value: Datum) -> Datum:
 
 @on_arrays
 def round_half_away(values: pa.Array, digits: pa.Array) -> pa.Array:
-    """The number rounded to that many decimals as it is written, so 2.675 to two digits is 2.68.
+    """Rounds the number as it is written, so 2.675 to two digits is 2.68.
 
     A number of up to 15 digits is written as the shortest decimal that reads back as itself, so it is at or above the
     decimal midpoint exactly when it is at or above the float nearest to that midpoint.

@@ -1,16 +1,18 @@
 """GROUP BY at slide boundaries, as mergeable parts.
 
-A combination counts at every boundary B (a multiple of the slide) with newest <= B <= deadline. Each block of new
-combinations is first reduced by (first boundary, last boundary, keys), then spread over its boundaries and kept as
-parts per boundary. What counts at very many boundaries, or for ever, is kept as it is and spread no further than the
-watermark. When the watermark passes a boundary its parts are reduced once more and leave. Parts of several slots merge
-the same way; `finish` turns merged parts into answers. AVG travels as a sum and a count, the sum of
-integers as a decimal (Arrow's sums wrap silently), the sum of long decimals as the sums of their two words (those wrap
-too), the least or greatest float as its place in SQL's order (Arrow passes over NaN, which SQL takes for the greatest
-number).
+A combination counts at every boundary B (a multiple of the slide) with newest <= B <= deadline. The group state reduces
+each block of new combinations by (first boundary, last boundary, keys), spreads the result over its boundaries and
+keeps it as parts per boundary. Parts that count at very many boundaries, or for ever, are kept once and spread no
+further than the watermark. When the watermark passes a boundary, its parts are reduced once more and leave. Parts of
+several slots merge in this way too; `finish` turns merged parts into answers.
 
-The pending parts are derived: they can be recomputed from the live base rows, which a grouped query therefore keeps
-until the watermark has passed every boundary they can count at.
+A part has a form that Arrow can merge exactly. AVG is a sum and a count. A sum of integers is a decimal, because
+Arrow's sums of integers wrap silently. A sum of long decimals is the sums of their two words, which would wrap as well.
+The least or greatest float is its position in SQL's order, because Arrow ignores NaN, SQL's greatest number. The least
+or greatest interval is an integer, because Arrow has no such aggregate of intervals.
+
+Law: pending parts can be recomputed from the live base rows. A grouped query therefore keeps a base row until the
+watermark has passed every boundary at which the row can count.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ from anabranch.window import FOREVER
 ColumnReader = Callable[[Column], pa.Array]
 _MERGE_AT = 8
 LONG = 1 << 10
-"""What counts at more boundaries than this is not spread over all of them at once."""
+"""Parts that count at more boundaries than this are not spread over all of them at once."""
 _MAGNITUDE = np.int64(2**63 - 1)
 _MERGED_BY = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 
 
 @dataclass(frozen=True)
 class Carried:
-    """What the rows of one merged input stand for: how many they are, and their parts of the aggregates over it."""
+    """For each row of a merged input: how many rows it represents, and its parts of the aggregates over that input."""
 
     weight: Int64Array
     parts: Mapping[str, pa.Array]
@@ -60,7 +62,7 @@ class GroupState:
         self.grouping = grouping
         self.pending: dict[int, list[pa.Table]] = {}
         self.long: pa.Table | None = None
-        """Parts that count at many boundaries, with the first and the last of those not passed yet."""
+        """Parts that count at many boundaries, each with its first and last boundary that is not passed yet."""
         self.passed: int | None = None
         """The last boundary number that has been answered."""
         self.written = 0
@@ -69,7 +71,7 @@ class GroupState:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def layout(self) -> dict[str, Any]:
-        """Keeps the pending parts in the arena and says where."""
+        """Writes the pending parts to the arena and returns where they are."""
         for file in self._files:
             self.arena.release(file)
         self._files = []
@@ -110,7 +112,7 @@ class GroupState:
     ) -> None:
         """Counts new combinations at their boundaries."""
         first, last = boundaries(newest, deadline, self.grouping.slide)
-        # What never leaves has one end, whenever it came, so that it can be merged.
+        # Combinations that never leave get one common end, so that they can be merged.
         last = np.minimum(last, FOREVER // self.grouping.slide)
         if self.passed is not None:
             first = np.maximum(first, self.passed + 1)
@@ -133,7 +135,7 @@ class GroupState:
             self._keep(_spread(parts, last))
 
     def pass_watermark(self, watermark: int) -> pa.Table:
-        """The parts of all boundaries strictly below the watermark, one row per boundary and group."""
+        """Removes and returns the parts of all boundaries below the watermark, one row per boundary and group."""
         last = -(-watermark // self.grouping.slide) - 1
         if self.long is not None:
             self._pass_long(last)
@@ -145,7 +147,7 @@ class GroupState:
         return self._reduced(pa.concat_tables(parts), "boundary").select(self.empty_parts().column_names)
 
     def _pass_long(self, passed: int) -> None:
-        """Spreads parts that count at many boundaries over those up to the one that is passed."""
+        """Spreads parts that count at many boundaries over their boundaries up to `passed`."""
         assert self.long is not None
         first, last = _ends(self.long)
         reached = first <= passed
@@ -181,7 +183,7 @@ def _ends(parts: pa.Table) -> tuple[Int64Array, Int64Array]:
 
 
 def _spread(parts: pa.Table, last: Int64Array) -> pa.Table:
-    """Each part at every boundary from its first to the one given."""
+    """Repeats each part at every boundary from its first to the given last one."""
     first, _ = _ends(parts)
     counts = last - first + 1
     rows = np.repeat(np.arange(parts.num_rows), counts)
@@ -190,7 +192,7 @@ def _spread(parts: pa.Table, last: Int64Array) -> pa.Table:
 
 
 def boundaries(newest: Int64Array, deadline: Int64Array, slide: int) -> tuple[Int64Array, Int64Array]:
-    """The numbers of the first and the last boundary at which combinations count; first > last where at none."""
+    """The first and the last boundary number at which each combination counts; first > last if it counts at none."""
     return -(-newest // slide), deadline // slide
 
 
@@ -203,7 +205,7 @@ def parts_schema(grouping: Grouping) -> pa.Schema:
 
 
 def finish(query: Query, parts: pa.Table) -> pa.Table:
-    """The answer rows of merged parts: one per boundary and group that passes HAVING."""
+    """Turns merged parts into answer rows, one per boundary and group that passes HAVING."""
     grouping = query.grouping
     assert grouping is not None
     merged = reduced(parts, ["boundary", *_key_names(grouping)], _parts(grouping))
@@ -224,7 +226,7 @@ def finish(query: Query, parts: pa.Table) -> pa.Table:
 
     length = merged.num_rows
     if grouping.having is not None:
-        # Before the outputs: they may fail on groups that are not asked for.
+        # Before the outputs, which may fail on groups that HAVING rejects.
         passes = pa.array(evaluate_mask(grouping.having, read, length))
         columns = {name: column.filter(passes) for name, column in columns.items()}
         length = len(columns[BOUNDARY.name])
@@ -238,7 +240,7 @@ def _parts(grouping: Grouping) -> list[Part]:
 
 
 def _final(aggregate: AggregateCall, parts: Sequence[pa.Array]) -> pa.Array:
-    """The value of an aggregate other than AVG, of its merged parts."""
+    """The value of an aggregate other than AVG, from its merged parts."""
     part = parts[0] if len(parts) == 1 else _joined_words(parts[0], parts[1], aggregate.type.scale)
     if aggregate.function in {"min", "max"} and is_float(aggregate.type):
         return _in_order(part).cast(aggregate.type)
@@ -253,7 +255,7 @@ def _final(aggregate: AggregateCall, parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def _joined_words(lower: pa.Array, upper: pa.Array, scale: int) -> pa.Array:
-    """The sum of some decimals, which may be too long, from the sums of their lower and upper words."""
+    """The sum of decimals, which may be too long, from the sums of their lower and upper words."""
     wide = pa.decimal256(38, 0)
     units = pc.add(pc.multiply(upper.cast(wide), pa.scalar(Decimal(2**64), pa.decimal256(20, 0))), lower.cast(wide))
     return pa.Array.from_buffers(pa.decimal256(76, scale), len(units), units.buffers(), offset=units.offset)
@@ -266,14 +268,14 @@ def _order_of(floats: pa.Array) -> pa.Array:
 
 
 def _in_order(places: pa.Array) -> pa.Array:
-    """The floats at those places of the order; the inverse of `_order_of`."""
+    """The floats at these positions of the order; the inverse of `_order_of`."""
     bits = places.fill_null(0).to_numpy(zero_copy_only=False)
     floats = np.where(bits < 0, bits ^ _MAGNITUDE, bits).view(np.float64)
     return pa.array(floats, mask=places.is_null().to_numpy(zero_copy_only=False))
 
 
 def _plain(floats: pa.Array) -> pa.Array:
-    """Doubles of which equal ones have equal bits: one NaN, one zero."""
+    """Normalises doubles, so that equal values have equal bits: one NaN, one zero."""
     doubles = floats.cast(pa.float64())
     return pc.if_else(pc.is_nan(doubles), np.nan, pc.add(doubles, 0.0))
 
@@ -281,10 +283,10 @@ def _plain(floats: pa.Array) -> pa.Array:
 def raw_parts(
     grouping: Grouping, parts: Sequence[Part], read: ColumnReader, length: int, carried: Sequence[Carried]
 ) -> dict[str, pa.Array]:
-    """These parts of each combination: what the aggregates of a group of it alone would be.
+    """The parts of each combination, as if it were a group of its own.
 
-    Where inputs were merged a combination stands for as many as the product of their weights. An aggregate over one
-    merged input has its parts from there, repeated for every combination of the others.
+    If inputs were merged, a combination represents as many combinations as the product of their weights. An aggregate
+    over one merged input takes its parts from that input, repeated for every combination of the others.
     """
     arguments: dict[int, pa.Array] = {}
     columns = {}
@@ -316,7 +318,7 @@ def _raw_part(part: Part, argument: pa.Array | None, length: int) -> pa.Array:
 
 
 def _repeated(values: pa.Array, weights: Sequence[Int64Array]) -> pa.Array:
-    """Counts or sums, each as often as the product of its weights says."""
+    """Multiplies counts or sums by the product of their weights."""
     if not weights:
         return values
     times = pa.array(np.multiply.reduce(weights))
@@ -324,12 +326,12 @@ def _repeated(values: pa.Array, weights: Sequence[Int64Array]) -> pa.Array:
     if not pa.types.is_decimal(kind):
         return pc.multiply(values, times.cast(kind))
     wide = pc.multiply(values.cast(pa.decimal256(kind.precision, kind.scale)), times.cast(pa.decimal256(19, 0)))
-    # The widest decimal, as the sum of single values has before it is cut to the type of the aggregate.
+    # The widest decimal, as for a sum of single values before the cast to the type of the aggregate.
     return wide.cast(pa.decimal128(38, kind.scale))
 
 
 def _key(values: pa.Array) -> pa.Array:
-    """The key as it is grouped by."""
+    """Normalises a key, so that equal keys form one group."""
     return _plain(values).cast(values.type) if is_float(values.type) else values
 
 
@@ -338,7 +340,7 @@ def _key_names(grouping: Grouping) -> list[str]:
 
 
 def reduced(table: pa.Table, keys: list[str], parts: Sequence[Part]) -> pa.Table:
-    """One row per distinct keys, parts merged; NULL is a key like any other."""
+    """Merges the parts of rows with equal keys; NULL is a key like any other."""
     options = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
     calls = [(part.name, _MERGED_BY[part.function], options) for part in parts]
     merged = table.group_by(keys, use_threads=False).aggregate(calls)
