@@ -29,7 +29,7 @@ from anabranch.cost.estimates import Estimates, ThetaEstimate
 from anabranch.cost.units import UnitCosts
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes, pre_groups, probe_order
+from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, pre_groups, probe_order
 from anabranch.plan.selections import put_off
 from anabranch.stats.groups import share_left
 
@@ -385,10 +385,8 @@ def _explicit(node: JoinNode) -> tuple[tuple[int, ...], ...]:
 
 def with_default_orders(plan: PhysicalPlan, graph: JoinGraph) -> PhysicalPlan:
     """The plan with an engine's default probe orders written out in every join of three or more inputs."""
-    if isinstance(plan, Leaf):
-        return plan
-    if isinstance(plan, PreGroup):
-        return PreGroup(with_default_orders(plan.input, graph))
     inputs = tuple(with_default_orders(child, graph) for child in plan.inputs)
+    if not isinstance(plan, JoinNode):
+        return plan.with_inputs(inputs)
     orders = () if len(inputs) == 2 else tuple(probe_order(plan, position, graph) for position in range(len(inputs)))
     return replace(plan, inputs=inputs, orders=orders)

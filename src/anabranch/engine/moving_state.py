@@ -26,7 +26,7 @@ from anabranch.engine.meter import Meter
 from anabranch.engine.operators.join import WindowJoin, keep, passing
 from anabranch.engine.tracks.plan import PlanTrack, least_outside
 from anabranch.plan.difference import FilteredState, StateMatching
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, kept
+from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, kept
 
 
 def fill(track: PlanTrack, matching: StateMatching, old: PlanTrack, floors: Mapping[str, int]) -> dict[str, int]:
@@ -67,8 +67,8 @@ def _everything(track: PlanTrack, plan: PhysicalPlan, programs: Mapping[str, Joi
         case Leaf(relation=name):
             found = track.bases[name].everything()
             return keep(found, found.deadline >= low)
-        case PreGroup(input=below):
-            return track.mergers[plan.shape].merge(_everything(track, below, programs, low))
+        case InputOperator(input=below):
+            return track.operators[plan.shape].work(_everything(track, below, programs, low))
         case JoinNode():
             return _joined(track.join(programs[plan.shape], Meter()), low)
 

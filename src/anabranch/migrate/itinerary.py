@@ -15,7 +15,7 @@ from typing import TypeAlias
 from anabranch.plan.content import Content
 from anabranch.plan.difference import boxes, contents
 from anabranch.plan.join_graph import Theta
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes, pre_groups, shape
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, input_operators, nodes, shape
 
 
 def at_once(old: PhysicalPlan, new: PhysicalPlan) -> tuple[PhysicalPlan, ...]:
@@ -32,8 +32,8 @@ def box_by_box(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = (
     >>> [str(plan) for plan in box_by_box(parse("(((a b) c) (d e f))"), parse("(((b c) a) ((d e) f))"))]
     ['(((b c) a) (d e f))', '(((b c) a) ((d e) f))']
     """
-    if any(pre_groups(old)) or any(pre_groups(new)):
-        # What is merged changes with everything above it.
+    if any(input_operators(old)) or any(input_operators(new)):
+        # What an input operator leaves changes with everything above it.
         return at_once(old, new)
     reached: list[PhysicalPlan] = []
     before, after = _joins(old, thetas), _joins(new, thetas)

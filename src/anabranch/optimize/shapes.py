@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.optimize.proposals import Candidate
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
 
 Blocks: TypeAlias = tuple[int, ...]
 """Disjoint sets of relations, by their lowest relation."""
@@ -84,11 +84,9 @@ class Orderer:
 
     def complete(self, plan: PhysicalPlan) -> PhysicalPlan:
         """The plan with every probe order that it leaves open filled in."""
-        if isinstance(plan, Leaf):
-            return plan
-        if isinstance(plan, PreGroup):
-            return PreGroup(self.complete(plan.input))
         inputs = tuple(self.complete(child) for child in plan.inputs)
+        if not isinstance(plan, JoinNode):
+            return plan.with_inputs(inputs)
         if len(inputs) == 2:
             return replace(plan, inputs=inputs, orders=())
         own = self.order(tuple(self.model.estimates.mask(child.relations) for child in inputs)).orders

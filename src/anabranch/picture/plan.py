@@ -17,7 +17,7 @@ from anabranch.picture import svg
 from anabranch.picture.svg import Colours, Drawing, Face
 from anabranch.plan.describe import conditions, probe_path
 from anabranch.plan.join_graph import JoinGraph, Relation
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, height, shape
+from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, height, shape
 from anabranch.plan.query import Grouping, Query
 from anabranch.window import duration_text
 
@@ -126,13 +126,13 @@ class _Placed:
     left: float
     width: float
     inputs: tuple[_Placed, ...] = ()
-    merged: bool = False
-    """True if its rows are merged before they enter the store."""
+    operated: str = ""
+    """The shape of the input operator that its rows pass before they enter the store."""
 
     @property
     def is_derived(self) -> bool:
         """True if its store holds something other than the rows of a relation."""
-        return self.merged or isinstance(self.plan, JoinNode)
+        return bool(self.operated) or isinstance(self.plan, JoinNode)
 
     @property
     def centre(self) -> float:
@@ -156,8 +156,8 @@ def _place(
     if isinstance(plan, Leaf):
         piece = _source_piece(graph.relation(plan.relation), notes.get(plan.relation, ""))
         return _Placed(plan, piece, (), left, max(piece.width, least))
-    if isinstance(plan, PreGroup):
-        return replace(_place(graph, plan.input, left, notes, added, least), merged=True)
+    if isinstance(plan, InputOperator):
+        return replace(_place(graph, plan.input, left, notes, added, least), operated=plan.shape)
     orders = tuple(" → ".join(probe_path(plan, position, graph)) for position in range(len(plan.inputs)))
     inputs: list[_Placed] = []
     at = left
@@ -276,7 +276,7 @@ def _draw(node: _Placed, frame: _Frame) -> list[str]:
         parts.append(svg.store(x, bottom + 24, _INNER_STORE if child.is_derived else _BASE_STORE))
         parts.append(svg.line(x, bottom + 24, bottom + 3, _LINE, arrow=True))
         if child.is_derived:
-            label = f"[{shape(child.plan)}]" if child.merged else shape(child.plan)
+            label = child.operated or shape(child.plan)
             parts.append(svg.text(x + 22, bottom + 39, label, _QUIET, anchor="start"))
         parts += _draw(child, frame)
     return parts

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph, KeyClass, is_selection, render, selection_name
 from anabranch.plan.mesh import Mesh, Plan, RelationRoutes, selected
-from anabranch.plan.physical import JoinNode, PhysicalPlan, kept, nodes, pre_groups, probe_order, shape
+from anabranch.plan.physical import JoinNode, PhysicalPlan, input_operators, kept, nodes, probe_order, shape
 from anabranch.plan.selections import checked_in, put_off
 
 LONGEST_MESH = 90
@@ -41,7 +41,7 @@ def describe(plan: PhysicalPlan, graph: JoinGraph) -> str:
     """The plan text, then every join with its predicates and probe orders, then the relations."""
     lines = [f"plan {plan}"]
     states, added = {inner.shape for inner in kept(plan)}, conditions(plan, graph)
-    lines += [f"  merge {merged.shape} kept as state" for merged in pre_groups(plan)]
+    lines += [f"  {each.kind} {each.shape} kept as state" for each in input_operators(plan)]
     for node in nodes(plan):
         lines.append(f"  join {node.shape}{' kept as state' if node.shape in states else ''}")
         lines.append(f"    on {' AND '.join(added[node.shape]) or 'nothing: every pair within the windows'}")

@@ -23,13 +23,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from anabranch.plan.content import Content, content
+from anabranch.plan.content import Content
 from anabranch.plan.join_graph import Theta
 from anabranch.plan.physical import (
+    InputOperator,
     JoinNode,
     Leaf,
     PhysicalPlan,
-    PreGroup,
     kept,
     nodes,
     shape,
@@ -84,10 +84,10 @@ def match_states(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] =
     StateMatching(moved=(('(a b c)', '((b c) a)'),), recomputed=('(b c)',), discarded=(), filtered=())
     """
     in_old, in_new = contents(old, thetas), contents(new, thetas)
-    before = {content(state): state.shape for state in kept(old)}
+    before = {state.content: state.shape for state in kept(old)}
     moved, recomputed, filtered = [], [], []
     for state in kept(new):
-        source = before.get(content(state))
+        source = before.get(state.content)
         if source is None:
             recomputed.append(state.shape)
         elif newly := tuple(sorted(in_old[source].unchecked - in_new[state.shape].unchecked)):
@@ -115,9 +115,9 @@ def boxes(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) ->
         if output not in common:
             continue
         one = before[output]
-        if {in_old[shape(child)] for child in _inputs(one)} == {in_new[shape(child)] for child in _inputs(other)}:
+        if {in_old[shape(child)] for child in one.inputs} == {in_new[shape(child)] for child in other.inputs}:
             continue
-        inputs = tuple(part for child in _inputs(other) for part in _highest(child, in_new, common))
+        inputs = tuple(part for child in other.inputs for part in _highest(child, in_new, common))
         found.append(Box(output, inputs, _between(one, inputs), _between(other, inputs)))
     return tuple(found)
 
@@ -126,7 +126,7 @@ def contents(plan: PhysicalPlan, thetas: Sequence[Theta] = ()) -> dict[str, Cont
     """What every part of a plan makes, by its shape; the root makes combinations of all relations, merged or not."""
     late = put_off(plan)
     made = {
-        shape(part): replace(content(part), unchecked=still_unchecked(part, thetas, late))
+        shape(part): replace(part.content, unchecked=still_unchecked(part, thetas, late))
         for part in subplans(plan)
         if not isinstance(part, Leaf)
     }
@@ -134,12 +134,8 @@ def contents(plan: PhysicalPlan, thetas: Sequence[Theta] = ()) -> dict[str, Cont
     return leaves | made | {shape(plan): Content.of(plan.relations)}
 
 
-def _all(plan: PhysicalPlan, made: Mapping[str, Content]) -> dict[Content, JoinNode | PreGroup]:
+def _all(plan: PhysicalPlan, made: Mapping[str, Content]) -> dict[Content, JoinNode | InputOperator]:
     return {made[inner.shape]: inner for inner in (*kept(plan), plan) if not isinstance(inner, Leaf)}
-
-
-def _inputs(plan: JoinNode | PreGroup) -> tuple[PhysicalPlan, ...]:
-    return plan.inputs if isinstance(plan, JoinNode) else (plan.input,)
 
 
 def _highest(plan: PhysicalPlan, made: Mapping[str, Content], common: Set[Content]) -> Iterator[Content]:
@@ -147,11 +143,11 @@ def _highest(plan: PhysicalPlan, made: Mapping[str, Content], common: Set[Conten
     if isinstance(plan, Leaf) or made[shape(plan)] in common:
         yield made[shape(plan)]
     else:
-        for child in _inputs(plan):
+        for child in plan.inputs:
             yield from _highest(child, made, common)
 
 
-def _between(plan: JoinNode | PreGroup, inputs: Iterable[Content]) -> tuple[JoinNode, ...]:
+def _between(plan: JoinNode | InputOperator, inputs: Iterable[Content]) -> tuple[JoinNode, ...]:
     """The joins from the inputs up to the plan, of which the topmost is the last."""
     parts = list(inputs)
     return tuple(

@@ -20,9 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 from anabranch.errors import PlanError
+from anabranch.plan.content import Applied, Content
 from anabranch.plan.join_graph import JoinGraph, selection_name
 
 
@@ -35,6 +36,21 @@ class Leaf:
     @property
     def relations(self) -> tuple[str, ...]:
         return (self.relation,)
+
+    @property
+    def inputs(self) -> tuple[PhysicalPlan, ...]:
+        return ()
+
+    @property
+    def shape(self) -> str:
+        return self.relation
+
+    @property
+    def content(self) -> Content:
+        return Content.of(self.relations)
+
+    def with_inputs(self, inputs: tuple[PhysicalPlan, ...]) -> Leaf:
+        return self
 
     def __str__(self) -> str:
         return self.relation
@@ -81,6 +97,20 @@ class JoinNode:
         return f"({' '.join([*(shape(child) for child in self.inputs), *self._checks])})"
 
     @property
+    def content(self) -> Content:
+        """What the combinations of the join are, apart from deferred predicates.
+
+        >>> JoinNode((PreGroup(Leaf("b")), Leaf("c"))).content.applied
+        frozenset({Applied(kind='merge', relations=frozenset({'b'}))})
+        """
+        applied = frozenset[Applied]().union(*(child.content.applied for child in self.inputs))
+        return Content(frozenset(self.relations), applied)
+
+    def with_inputs(self, inputs: tuple[PhysicalPlan, ...]) -> JoinNode:
+        """The join over other inputs."""
+        return replace(self, inputs=inputs)
+
+    @property
     def _checks(self) -> tuple[str, ...]:
         return tuple(selection_name(position) for position in self.checks)
 
@@ -95,14 +125,21 @@ class JoinNode:
 
 
 @dataclass(frozen=True)
-class PreGroup:
-    """The input's rows, merged where they cannot be told apart above; an input of a join of a grouped query."""
+class InputOperator:
+    """An operator between an input and the join that reads it; the join keeps its results as an intermediate state.
+
+    A kind of it needs a text form (`shape`, `__str__`, `plan.text`) and an operator of the engine
+    (`engine.operators.inputs`). Cost models take a kind that they do not know to be free and to leave all rows.
+    """
 
     input: PhysicalPlan
 
-    def __post_init__(self) -> None:
-        if isinstance(self.input, PreGroup):
-            raise PlanError(f"plan '[{self.input}]' merges the same rows twice", hint=f"write '{self.input}'")
+    kind: ClassVar[str]
+    """What the operator does to its rows, as a verb; part of the content of a state."""
+
+    @property
+    def inputs(self) -> tuple[PhysicalPlan, ...]:
+        return (self.input,)
 
     @property
     def relations(self) -> tuple[str, ...]:
@@ -110,33 +147,61 @@ class PreGroup:
 
     @property
     def shape(self) -> str:
-        return f"[{shape(self.input)}]"
+        """The plan text without probe orders."""
+        raise NotImplementedError
+
+    @property
+    def content(self) -> Content:
+        """What the combinations are, apart from deferred predicates."""
+        below = self.input.content
+        return replace(below, applied=below.applied | {Applied(self.kind, below.relations)})
+
+    def with_inputs(self, inputs: tuple[PhysicalPlan, ...]) -> Self:
+        """The operator over another input."""
+        (below,) = inputs
+        return replace(self, input=below)
+
+
+@dataclass(frozen=True)
+class PreGroup(InputOperator):
+    """The input's rows, merged where they cannot be told apart above; an input of a join of a grouped query."""
+
+    kind: ClassVar[str] = "merge"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.input, PreGroup):
+            raise PlanError(f"plan '[{self.input}]' merges the same rows twice", hint=f"write '{self.input}'")
+
+    @property
+    def shape(self) -> str:
+        return f"[{self.input.shape}]"
+
+    @property
+    def content(self) -> Content:
+        """The rows are merged again, whatever was merged further below."""
+        relations = frozenset(self.relations)
+        return Content(relations, frozenset({Applied(self.kind, relations)}))
 
     def __str__(self) -> str:
         return f"[{self.input}]"
 
 
-PhysicalPlan: TypeAlias = Leaf | JoinNode | PreGroup
+PhysicalPlan: TypeAlias = Leaf | JoinNode | InputOperator
 
 
 def shape(plan: PhysicalPlan) -> str:
-    return plan.relation if isinstance(plan, Leaf) else plan.shape
+    """The plan text without probe orders."""
+    return plan.shape
 
 
 def subplans(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
     """A plan and all plans below it, inputs before what reads them."""
-    match plan:
-        case Leaf():
-            pass
-        case PreGroup(input=below):
-            yield from subplans(below)
-        case JoinNode(inputs=several):
-            for child in several:
-                yield from subplans(child)
+    for child in plan.inputs:
+        yield from subplans(child)
     yield plan
 
 
-def kept(plan: PhysicalPlan) -> Iterator[JoinNode | PreGroup]:
+def kept(plan: PhysicalPlan) -> Iterator[JoinNode | InputOperator]:
     """The plans below whose rows are kept as intermediate state, that is, all inputs of joins but relations."""
     return (child for node in nodes(plan) for child in node.inputs if not isinstance(child, Leaf))
 
@@ -146,31 +211,26 @@ def nodes(plan: PhysicalPlan) -> Iterator[JoinNode]:
     return (below for below in subplans(plan) if isinstance(below, JoinNode))
 
 
+def input_operators(plan: PhysicalPlan) -> Iterator[InputOperator]:
+    """The operators of a plan between inputs and joins, inner ones first."""
+    return (below for below in subplans(plan) if isinstance(below, InputOperator))
+
+
 def pre_groups(plan: PhysicalPlan) -> Iterator[PreGroup]:
     """The merged inputs of a plan, inner ones first."""
     return (below for below in subplans(plan) if isinstance(below, PreGroup))
 
 
 def ungrouped(plan: PhysicalPlan) -> PhysicalPlan:
-    """The same joins without any merging."""
-    match plan:
-        case Leaf():
-            return plan
-        case PreGroup(input=below):
-            return ungrouped(below)
-        case JoinNode(inputs=several):
-            return replace(plan, inputs=tuple(ungrouped(child) for child in several))
+    """The joins of a plan without any merging."""
+    if isinstance(plan, PreGroup):
+        return ungrouped(plan.input)
+    return plan.with_inputs(tuple(ungrouped(child) for child in plan.inputs))
 
 
 def height(plan: PhysicalPlan) -> int:
     """Joins on the longest way from a relation to the root."""
-    match plan:
-        case Leaf():
-            return 0
-        case PreGroup(input=below):
-            return height(below)
-        case JoinNode(inputs=several):
-            return 1 + max(height(child) for child in several)
+    return int(isinstance(plan, JoinNode)) + max((height(child) for child in plan.inputs), default=0)
 
 
 def mjoin(relations: tuple[str, ...]) -> PhysicalPlan:

@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.plan.content import Content, content
+from anabranch.plan.content import Applied, Content
 from anabranch.plan.difference import boxes, match_states
 from anabranch.plan.physical import kept
 from anabranch.plan.pregrouping import agreement
@@ -60,10 +60,10 @@ def test_a_state_is_known_by_what_was_merged_in_it() -> None:
     plan = parse("(([a] b) [(c d)] e)")
     assert [inner.shape for inner in kept(plan)] == ["[a]", "([a] b)", "[(c d)]"]
     a, cd = frozenset("a"), frozenset("cd")
-    assert [content(inner) for inner in kept(plan)] == [
-        Content(a, frozenset({a})),
-        Content(frozenset("ab"), frozenset({a})),
-        Content(cd, frozenset({cd})),
+    assert [inner.content for inner in kept(plan)] == [
+        Content(a, frozenset({Applied("merge", a)})),
+        Content(frozenset("ab"), frozenset({Applied("merge", a)})),
+        Content(cd, frozenset({Applied("merge", cd)})),
     ]
 
 
@@ -80,5 +80,5 @@ def test_merging_an_input_is_a_box_up_to_the_root() -> None:
     assert box.output == Content.of("abc")
     assert sorted(sorted(part.relations) for part in box.inputs) == [["a"], ["b"], ["c"]]
     (inner,) = boxes(parse("([(a b)] c)"), parse("([([a] b)] c)"))
-    assert inner.output == Content(frozenset("ab"), frozenset({frozenset("ab")}))
+    assert inner.output == Content(frozenset("ab"), frozenset({Applied("merge", frozenset("ab"))}))
     assert [node.shape for node in inner.new] == ["([a] b)"]

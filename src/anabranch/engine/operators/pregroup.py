@@ -33,7 +33,7 @@ from anabranch.engine.state.columns import numpy_form, to_arrow, to_numpy, valid
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.expr import Column
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, pre_groups
+from anabranch.plan.physical import PreGroup
 from anabranch.plan.pregrouping import Part, agreement, parts_of
 from anabranch.plan.query import Grouping, Query
 
@@ -44,11 +44,7 @@ COMPACT_AT = 1 << 10
 
 
 class Merger:
-    """Merges the rows of one input, given the states its row numbers lead to.
-
-    `marks`, while a migration runs two plans, are the first new row numbers of relations: what has old rows of a
-    relation and what has new ones stay apart.
-    """
+    """Merges the rows of one input, given the states its row numbers lead to."""
 
     def __init__(
         self,
@@ -63,10 +59,14 @@ class Merger:
         self.bases = bases
         self.codes = code_reader(bases, graph)
         self.owns = owns
-        self.marks: Mapping[str, int] = {}
+        self._marks: Mapping[str, int] = {}
 
-    def merge(self, found: Combinations) -> Combinations:
-        """The same combinations, merged; those that count at no boundary are left out."""
+    def tell_apart(self, marks: Mapping[str, int]) -> None:
+        """While a migration runs two plans, rows before and from these numbers of their relations stay apart."""
+        self._marks = {name: mark for name, mark in marks.items() if name in self.agreement.relations}
+
+    def work(self, found: Combinations) -> Combinations:
+        """Merges combinations; those that count at no boundary are left out."""
         slide = self.grouping.slide
         first, last = boundaries(found.newest, found.deadline, slide)
         counts = first <= last
@@ -82,7 +82,7 @@ class Merger:
         agreed = {"first": pa.array(first), "last": pa.array(last)}
         agreed |= {f"code.{name}": pa.array(self.codes(name, found)) for name in self.agreement.codes}
         agreed |= {f"value{i}": evaluate(value, read, length) for i, value in enumerate(self.agreement.values)}
-        agreed |= {f"old.{name}": pa.array(found.rows[name] < mark) for name, mark in self._own_marks()}
+        agreed |= {f"old.{name}": pa.array(found.rows[name] < mark) for name, mark in self._marks.items()}
         if self.owns is not None:
             # Slots may share rows; what different slots will own has to stay apart.
             agreed["group"] = pa.array(self.owns.group(found, self.bases))
@@ -109,43 +109,22 @@ class Merger:
             return
         found = state.everything()
         # The base rows of an overdue one that stands behind a live one may be gone.
-        merged = self.merge(keep(found, found.deadline >= low))
+        merged = self.work(keep(found, found.deadline >= low))
         state.ring.clear()
         state.insert(merged, self.codes)
         state.compacted = len(merged)
 
-    def _own_marks(self) -> list[tuple[str, int]]:
-        return [(name, mark) for name, mark in self.marks.items() if name in self.agreement.relations]
 
-
-def make_mergers(
-    query: Query, plan: PhysicalPlan, bases: Mapping[str, BaseState], owns: Ownership | None
-) -> dict[str, Merger]:
-    """What merges each merged input of a plan, by its shape."""
-    if query.grouping is None:
-        return {}
-    return {
-        merged.shape: Merger(query.graph, query.grouping, merged.relations, bases, owns) for merged in pre_groups(plan)
-    }
-
-
-def carried_columns(query: Query, plan: PhysicalPlan) -> dict[CarriedColumn, tuple[str, int]]:
-    """The columns that combinations of a plan carry for the inputs merged below: numpy kind, and values per row."""
+def merged_columns(plan: PreGroup, query: Query) -> dict[CarriedColumn, tuple[str, int]]:
+    """The columns that the rows of a merged input carry: numpy kind, and values per row."""
+    assert query.grouping is not None
+    agreed = agreement(query.graph, query.grouping, plan.relations)
     columns: dict[CarriedColumn, tuple[str, int]] = {}
-    match plan:
-        case Leaf():
-            pass
-        case JoinNode(inputs=several):
-            for child in several:
-                columns |= carried_columns(query, child)
-        case PreGroup():
-            assert query.grouping is not None
-            agreed = agreement(query.graph, query.grouping, plan.relations)
-            for part in (_WEIGHT, *agreed.carried):
-                column = CarriedColumn(agreed.relations, part.name)
-                columns[column] = numpy_form(part.type)
-                if part.function != "count":
-                    columns[column._replace(is_validity=True)] = ("|u1", 1)
+    for part in (_WEIGHT, *agreed.carried):
+        column = CarriedColumn(agreed.relations, part.name)
+        columns[column] = numpy_form(part.type)
+        if part.function != "count":
+            columns[column._replace(is_validity=True)] = ("|u1", 1)
     return columns
 
 

@@ -73,8 +73,8 @@ class ParallelTrack:
             or {name: base.ring.next for name, base in new.bases.items()}
             | {name: state.ring.next for name, state in self._inputs.items()}
         )
-        for merger in old.mergers.values():
-            merger.marks = {name: self.marks[name] for name in old.bases}
+        for operator in old.operators.values():
+            operator.tell_apart({name: self.marks[name] for name in old.bases})
         self.retiring = {name: state for name, state in old.intermediates.items() if not _is_among(state, new)}
         self._old_meter = Meter()
         in_boxes = {node.shape for box in self.boxes for node in box.new}
@@ -119,8 +119,8 @@ class ParallelTrack:
 
     def aborted(self) -> Track:
         """The track of the old plan, which need not tell old rows from new any more."""
-        for merger in self.old.mergers.values():
-            merger.marks = {}
+        for operator in self.old.operators.values():
+            operator.tell_apart({})
         return self.old if self._mesh is None else MeshTrack(self.old.ground, self._mesh)
 
     def indexes(self, relation: str) -> tuple[Index, ...]:

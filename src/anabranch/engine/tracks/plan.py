@@ -18,15 +18,15 @@ from typing import Any, Self
 from anabranch.engine.batch import Combinations
 from anabranch.engine.compile import JoinProgram, compile_plan
 from anabranch.engine.meter import Meter, Size
+from anabranch.engine.operators.inputs import InputWork, carried_columns, make_work
 from anabranch.engine.operators.join import State, WindowJoin, code_reader
-from anabranch.engine.operators.pregroup import Merger, carried_columns, make_mergers
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.state.ring import Index
 from anabranch.engine.tracks.protocol import Departure, Ground, not_changing
 from anabranch.plan.content import Content
 from anabranch.plan.difference import contents
 from anabranch.plan.mesh import Plan
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, kept, shape
+from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, input_operators, kept, shape
 from anabranch.plan.text import parse
 from anabranch.stats.step import StepStatistics
 
@@ -49,20 +49,20 @@ class Joining:
 
 
 @dataclass(frozen=True)
-class Merging:
-    """The place on that way where combinations are merged, before they arrive at a join."""
+class Working:
+    """The place on that way where combinations pass an input operator, before they arrive at a join."""
 
-    merger: Merger
+    operator: InputWork
     makes: Content
 
     def blocks(self, found: Combinations) -> Iterator[Combinations]:
-        yield self.merger.merge(found)
+        yield self.operator.work(found)
 
     def enter(self, found: Combinations) -> None:
-        """They are kept once they are merged."""
+        """They are kept behind the operator."""
 
 
-Way = tuple[Joining | Merging, ...]
+Way = tuple[Joining | Working, ...]
 """What the rows of a relation pass through until they are part of results."""
 
 
@@ -92,12 +92,14 @@ class PlanTrack:
             state = (states or {}).get(self.contents[inner.shape])
             if state is None:
                 number = ground.new_number() if number is None else number
-                columns = carried_columns(query, inner)
+                columns = carried_columns(inner, query)
                 state = IntermediateState(ground.arena, f"track{number}.state{i}", inner.relations, indexes, columns)
             else:
                 state.require(indexes, self.codes)
             self.intermediates[inner.shape] = state
-        self.mergers = make_mergers(query, plan, self.bases, ground.owns)
+        self.operators = {
+            inner.shape: make_work(inner, query, self.bases, ground.owns) for inner in input_operators(plan)
+        }
         joins = {join.node.shape: self.join(join, ground.meter) for join in self.program.joins}
         self._ways = {name: self.way_to_root(name, joins) for name in query.graph.names}
 
@@ -114,7 +116,7 @@ class PlanTrack:
             found = layout["intermediates"][inner.shape]
             name = found["name"]
             if name not in known:
-                columns = carried_columns(ground.query, inner)
+                columns = carried_columns(inner, ground.query)
                 known[name] = IntermediateState(ground.arena, name, inner.relations, (), columns)
                 known[name].reopen(found)
             mine[made[inner.shape]] = known[name]
@@ -153,14 +155,14 @@ class PlanTrack:
         """What the rows of a relation pass through, with these joins in place of the track's own."""
         return tuple(self._way(self.plan, relation, joins))
 
-    def _way(self, plan: PhysicalPlan, relation: str, joins: Mapping[str, WindowJoin]) -> Iterator[Joining | Merging]:
+    def _way(self, plan: PhysicalPlan, relation: str, joins: Mapping[str, WindowJoin]) -> Iterator[Joining | Working]:
         makes = self.contents[shape(plan)]
         match plan:
             case Leaf():
                 return
-            case PreGroup(input=below):
+            case InputOperator(input=below):
                 yield from self._way(below, relation, joins)
-                yield Merging(self.mergers[plan.shape], makes)
+                yield Working(self.operators[plan.shape], makes)
             case JoinNode(inputs=several):
                 position = next(i for i, child in enumerate(several) if relation in child.relations)
                 yield from self._way(several[position], relation, joins)
@@ -188,10 +190,10 @@ class PlanTrack:
         yield from rise(self._ways[relation], found, wanted=wanted)
 
     def drop(self, floors: Mapping[str, int]) -> None:
-        """Drops combinations that no row still to come can complete, and merges merged inputs again that have grown."""
+        """Drops combinations that no row still to come can complete, and compacts states that have grown."""
         self.expire(floors)
-        for name, merger in self.mergers.items():
-            merger.compact(self.intermediates[name], least_outside(floors, self.intermediates[name].relations))
+        for name, operator in self.operators.items():
+            operator.compact(self.intermediates[name], least_outside(floors, self.intermediates[name].relations))
 
     def expire(self, floors: Mapping[str, int]) -> None:
         """Drops combinations that no row still to come can complete; a second track may share the states."""

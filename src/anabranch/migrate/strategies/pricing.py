@@ -18,7 +18,7 @@ from anabranch.migrate.strategies.registry import strategies
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.plan.difference import FilteredState, match_states
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.physical import JoinNode, PhysicalPlan, PreGroup, kept, nodes
+from anabranch.plan.physical import InputOperator, JoinNode, PhysicalPlan, kept, nodes
 
 
 class Difference:
@@ -70,22 +70,21 @@ class Difference:
         return max(self._model.estimates.windows)
 
     @cached_property
-    def _made(self) -> list[JoinNode | PreGroup]:
+    def _made(self) -> list[JoinNode | InputOperator]:
         lacking = {*self.matching.recomputed, *(state.new for state in self.matching.filtered)}
         return [state for state in kept(self.new) if state.shape in lacking]
 
 
-def _computing(state: JoinNode | PreGroup, model: ResourceModel) -> float:
+def _computing(state: JoinNode | InputOperator, model: ResourceModel) -> float:
     """Seconds of one core to fill the state of a join, or of a merged input, from what is there."""
     units, mask = model.units, model.estimates.mask(state.relations)
     entering = model.held(mask) * model.share(mask) * (units.insert + units.insert_joined + units.link)
-    match state:
-        case JoinNode():
-            return _joining(state, model) + entering
-        case PreGroup(input=below):
-            first = _joining(below, model) if isinstance(below, JoinNode) else 0.0
-            inside = next(share.inside for share in model.shares if share.mask == mask)
-            return first + model.held(mask) * inside * units.group + entering
+    if isinstance(state, JoinNode):
+        return _joining(state, model) + entering
+    below = state.input
+    first = _joining(below, model) if isinstance(below, JoinNode) else 0.0
+    inside = next((share.inside for share in model.shares if share.mask == mask), 0.0)
+    return first + model.held(mask) * inside * units.group + entering
 
 
 def _joining(node: JoinNode, model: ResourceModel) -> float:
@@ -101,7 +100,9 @@ def _joining(node: JoinNode, model: ResourceModel) -> float:
     return total
 
 
-def _filtering(state: JoinNode | PreGroup, source: FilteredState, before: ResourceModel, model: ResourceModel) -> float:
+def _filtering(
+    state: JoinNode | InputOperator, source: FilteredState, before: ResourceModel, model: ResourceModel
+) -> float:
     """Seconds of one core to check what a state of the old plan holds, and to keep what passes for the new one."""
     mask, units = model.estimates.mask(state.relations), model.units
     checking = before.held(mask) * units.check * len(source.predicates)
