@@ -16,7 +16,16 @@ from anabranch.optimize import jtrees, lookups
 
 meeting = register_jitable(lookups.meeting)
 looked_up = register_jitable(lookups.looked_up)
-for helper in (jtrees.order_probes, jtrees.count_indexes, jtrees.first_above, jtrees.is_beaten):
+for helper in (
+    jtrees.order_probes,
+    jtrees.count_indexes,
+    jtrees.first_above,
+    jtrees.is_beaten,
+    jtrees.is_hopeless,
+    jtrees.cuts_needed,
+    jtrees.least_probing,
+    jtrees.open_place,
+):
     register_jitable(helper)
 
 

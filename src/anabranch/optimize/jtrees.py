@@ -221,6 +221,91 @@ def is_beaten(cpu: float, memory: float, rising: Sequence[float], falling: Seque
     return place > 0 and falling[place - 1] <= memory
 
 
+def is_hopeless(
+    cpu: float,
+    memory: float,
+    rest_cpu: float,
+    rest_memory: float,
+    limits: Limits,
+    kept_cpu: Sequence[float],
+    kept_memory: Sequence[float],
+    kept: int,
+) -> bool:
+    """Whether plans of a set that cost at least this much are of no use.
+
+    They are if a kept plan of the set dominates them, or if with the least cost of the rest of a complete plan they are
+    over a limit or dominated by a known plan.
+    """
+    all_cpu, all_memory = (cpu + rest_cpu) * SLACK, (memory + rest_memory) * SLACK
+    return (
+        all_cpu > limits.cpu
+        or all_memory > limits.memory
+        or is_beaten(cpu * SLACK, memory * SLACK, kept_cpu, kept_memory, kept)
+        or is_beaten(all_cpu, all_memory, limits.seed_cpu, limits.seed_memory, len(limits.seed_cpu))
+    )
+
+
+def cuts_needed(needed: Sequence[int], whole: int, blocks: Sequence[int], size: int) -> bool:
+    """Whether a partition of a set leaves a needed part of the set in no block as a whole."""
+    for want in needed:
+        if whole & want == want and whole != want:
+            is_held = False
+            for part in range(size):
+                is_held = is_held or blocks[part] & want == want
+            if not is_held:
+                return True
+    return False
+
+
+def least_probing(sets: Sets, lookups: Lookups, whole: int, blocks: Sequence[int], size: int) -> float:
+    """A lower bound of the CPU of all probes of a join: the cheapest first and last lookup of each input.
+
+    Between two inputs the first lookup is the last one.
+    """
+    last, second, last_part = inf, inf, -1
+    for part in range(size):
+        price = lookups.cost[sets.ternary[whole ^ blocks[part]] + 2 * sets.ternary[blocks[part]]]
+        if price < last:
+            last, second, last_part = price, last, part
+        elif price < second:
+            second = price
+    total = 0.0
+    for part in range(size):
+        own, nearest = sets.ternary[blocks[part]], inf
+        for other in range(size):
+            if other != part:
+                nearest = min(nearest, lookups.cost[own + 2 * sets.ternary[blocks[other]]])
+        if size > 2:
+            nearest += second if part == last_part else last
+        total += sets.turnover[blocks[part]] * nearest
+    return total
+
+
+def open_place(
+    cpu: list[float],
+    memory: list[float],
+    inputs: list[int],
+    entries: list[int],
+    relations: int,
+    kept: int,
+    place: int,
+    beaten: int,
+) -> int:
+    """Makes room for an entry at `place`, which replaces those up to `beaten`; returns the new number of entries."""
+    shift = 1 - (beaten - place)
+    moved, step, end = kept - 1, -1, beaten - 1
+    if shift < 0:
+        moved, step, end = beaten, 1, kept
+    while shift != 0 and moved != end:
+        to = moved + shift
+        cpu[to], memory[to] = cpu[moved], memory[moved]
+        for part in range(relations):
+            inputs[to * relations + part] = inputs[moved * relations + part]
+            entries[to * relations + part] = entries[moved * relations + part]
+        moved += step
+    return kept + shift
+
+
 def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Sequence[int]) -> Fronts:
     """The undominated plans of every set that a plan within the limits may join.
 
@@ -230,8 +315,6 @@ def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Se
     total = len(sets.rows)
     full = total - 1
     relations = sets.relations[full]
-    allowed, needed = limits.allowed, limits.needed
-    seed_cpu, seed_memory, seeds = limits.seed_cpu, limits.seed_memory, len(limits.seed_cpu)
     first, counts = integers(total), integers(total)
     capacity = 1024
     cpu, memory = floats(capacity), floats(capacity)
@@ -257,7 +340,7 @@ def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Se
     onward, choice, union = floats(total), integers(total), integers(total)
     picked, indexes, found = integers(relations), integers(relations), integers(relations * relations)
     for whole in order:
-        if not allowed[whole]:
+        if not limits.allowed[whole]:
             continue
         keep_cpu, keep_memory, rest_cpu, rest_memory = 0.0, 0.0, 0.0, 0.0
         if whole != full:
@@ -268,13 +351,8 @@ def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Se
             rest_memory = sets.index_bytes[whole] + single_memory[outside]
         floor = keep_cpu + sets.results[whole] + 4 * units.call
         kept, depth = 0, 0
-        if is_beaten(
-            (floor + single_cpu[whole] + rest_cpu) * SLACK,
-            (keep_memory + single_memory[whole] + rest_memory) * SLACK,
-            seed_cpu,
-            seed_memory,
-            seeds,
-        ):
+        bound_cpu, bound_memory = floor + single_cpu[whole], keep_memory + single_memory[whole]
+        if is_hopeless(bound_cpu, bound_memory, rest_cpu, rest_memory, limits, kept_cpu, kept_memory, kept):
             continue
         is_mjoin = sets.relations[whole] <= limits.widest
         left[0], extra[0] = whole, -1
@@ -298,16 +376,8 @@ def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Se
                 continue
             outside = left[depth] ^ block
             now_cpu, now_memory = low_cpu[depth] + least_cpu[block], low_memory[depth] + least_memory[block]
-            bound_cpu = (now_cpu + single_cpu[outside]) * SLACK
-            bound_memory = (now_memory + single_memory[outside]) * SLACK
-            if (
-                bound_cpu + rest_cpu * SLACK > limits.cpu
-                or bound_memory + rest_memory * SLACK > limits.memory
-                or is_beaten(bound_cpu, bound_memory, kept_cpu, kept_memory, kept)
-                or is_beaten(
-                    bound_cpu + rest_cpu * SLACK, bound_memory + rest_memory * SLACK, seed_cpu, seed_memory, seeds
-                )
-            ):
+            bound_cpu, bound_memory = now_cpu + single_cpu[outside], now_memory + single_memory[outside]
+            if is_hopeless(bound_cpu, bound_memory, rest_cpu, rest_memory, limits, kept_cpu, kept_memory, kept):
                 if is_mjoin:
                     is_mjoin, depth, extra[0] = False, 0, -1
                 continue
@@ -320,50 +390,20 @@ def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Se
             size = depth + 1
             if is_mjoin:
                 is_mjoin, depth, extra[0] = False, 0, -1
-            is_possible = True
-            for want in needed:
-                if whole & want == want and whole != want:
-                    is_held = False
-                    for part in range(size):
-                        if blocks[part] & want == want:
-                            is_held = True
-                    is_possible = is_possible and is_held
-            if not is_possible:
+            if cuts_needed(limits.needed, whole, blocks, size):
                 continue
-            # A closer bound: the cheapest first and last lookup of each input, which are one and the same between two.
-            least = keep_cpu + size * size * units.call
-            below_memory = keep_memory
-            last, second = inf, inf
-            last_part = -1
+            # Closer and closer bounds: the cheapest lookups, then all lookups, then the indexes that they use.
+            least, bound_memory = keep_cpu + size * size * units.call, keep_memory
             for part in range(size):
-                block = blocks[part]
-                least += sets.link[block] + cpu[first[block]]
-                below_memory += memory[first[block] + counts[block] - 1] + sets.index_bytes[block]
-                price = lookups.cost[sets.ternary[whole ^ block] + 2 * sets.ternary[block]]
-                if price < last:
-                    last, second, last_part = price, last, part
-                elif price < second:
-                    second = price
-            bound_cpu, bound_memory = least, below_memory * SLACK
-            for part in range(size):
-                own, nearest = sets.ternary[blocks[part]], inf
-                for other in range(size):
-                    if other != part:
-                        nearest = min(nearest, lookups.cost[own + 2 * sets.ternary[blocks[other]]])
-                if size > 2:
-                    nearest += second if part == last_part else last
-                bound_cpu += sets.turnover[blocks[part]] * nearest
-            bound_cpu *= SLACK
-            if is_beaten(bound_cpu, bound_memory, kept_cpu, kept_memory, kept) or is_beaten(
-                bound_cpu + rest_cpu * SLACK, bound_memory + rest_memory * SLACK, seed_cpu, seed_memory, seeds
-            ):
+                entry = first[blocks[part]]
+                least += sets.link[blocks[part]] + cpu[entry]
+                bound_memory += sets.index_bytes[blocks[part]] + memory[entry + counts[blocks[part]] - 1]
+            bound_cpu = least + least_probing(sets, lookups, whole, blocks, size)
+            if is_hopeless(bound_cpu, bound_memory, rest_cpu, rest_memory, limits, kept_cpu, kept_memory, kept):
                 continue
-            # The exact cost of all lookups, and then of the indexes that they use.
             probing = order_probes(sets, lookups, blocks, size, onward, choice, union)
-            bound_cpu = (least + probing) * SLACK
-            if is_beaten(bound_cpu, bound_memory, kept_cpu, kept_memory, kept) or is_beaten(
-                bound_cpu + rest_cpu * SLACK, bound_memory + rest_memory * SLACK, seed_cpu, seed_memory, seeds
-            ):
+            bound_cpu = least + probing
+            if is_hopeless(bound_cpu, bound_memory, rest_cpu, rest_memory, limits, kept_cpu, kept_memory, kept):
                 continue
             count_indexes(lookups, size, choice, union, indexes, found)
             join, join_memory = keep_cpu + size * size * units.call + probing, keep_memory
@@ -395,17 +435,7 @@ def search(sets: Sets, lookups: Lookups, limits: Limits, units: Units, order: Se
                         kept_cpu, kept_memory = longer_floats(kept_cpu, room), longer_floats(kept_memory, room)
                         kept_inputs = longer_integers(kept_inputs, room * relations)
                         kept_entries = longer_integers(kept_entries, room * relations)
-                    shift = 1 - (beaten - place)
-                    moved, step, end = kept - 1, -1, beaten - 1
-                    if shift < 0:
-                        moved, step, end = beaten, 1, kept
-                    while shift != 0 and moved != end:
-                        kept_cpu[moved + shift], kept_memory[moved + shift] = kept_cpu[moved], kept_memory[moved]
-                        for part in range(relations):
-                            kept_inputs[(moved + shift) * relations + part] = kept_inputs[moved * relations + part]
-                            kept_entries[(moved + shift) * relations + part] = kept_entries[moved * relations + part]
-                        moved += step
-                    kept += shift
+                    kept = open_place(kept_cpu, kept_memory, kept_inputs, kept_entries, relations, kept, place, beaten)
                     kept_cpu[place], kept_memory[place] = now_cpu, now_memory
                     for part in range(relations):
                         is_used = part < size
