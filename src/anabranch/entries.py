@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -53,6 +53,8 @@ class Entry:
     error: type[AnabranchError] = SpecError
     title: str = ""
     """How errors name the entry, if not by its path."""
+    file: str = ""
+    """The file that the entry stands in, if errors are to name it."""
 
     @property
     def name(self) -> str:
@@ -60,21 +62,25 @@ class Entry:
 
     def wrong(self, what: str, hint: str, detail: str = "") -> AnabranchError:
         """Returns the error `<entry> <what>`."""
-        return self.error(f"{self.name} {what}", detail=detail, hint=hint)
+        return self._error(f"{self.name} {what}", hint, detail)
+
+    def _error(self, message: str, hint: str, detail: str = "") -> AnabranchError:
+        place = f"in file '{self.file}'" if self.file else ""
+        return self.error(message, detail="\n".join(filter(None, (place, detail))), hint=hint)
 
     def refused(self, hint: str, detail: str = "") -> AnabranchError:
         """Returns the error that says what the value is, and what to write instead."""
         return self.wrong(f"is {found(self.value)}", hint, detail)
 
     def missing(self, key: str, example: str) -> AnabranchError:
-        return self.error(f"entry '{self.inside(key)}' is missing", hint=f"write for example {example}")
+        return self._error(f"entry '{self.inside(key)}' is missing", f"write for example {example}")
 
     def inside(self, key: str) -> str:
         """Returns the path of an entry below this one."""
         return f"{self.path}.{key}" if self.path else key
 
     def below(self, key: str, value: object) -> Entry:
-        return Entry(self.inside(key), value, self.error)
+        return Entry(self.inside(key), value, self.error, file=self.file)
 
     # --- groups of entries ----------------------------------------------------------------------------------------
 
@@ -95,16 +101,21 @@ class Entry:
                 raise self.below(key, None).refused("write its entries below it, indented further")
         return entries
 
-    def mapping(self, known: str, required: Mapping[str, str] = NOTHING) -> dict[str, Entry]:
-        """Returns the entries below; refuses unknown ones. `required` has an example for each required entry."""
-        entries, names = self.named(), known.split()
-        for key in self.value:
-            if key not in names:
-                raise self.error(f"unknown entry '{self.inside(key)}'", hint=suggestion(key, names))
+    def require(self, required: Mapping[str, str]) -> dict[str, Entry]:
+        """Returns the entries below, whatever their names. `required` has an example for each required entry."""
+        entries = self.named()
         for key, example in required.items():
             if key not in entries:
                 raise self.missing(key, example)
         return entries
+
+    def mapping(self, known: str, required: Mapping[str, str] = NOTHING) -> dict[str, Entry]:
+        """Returns the entries below; refuses unknown ones. `required` has an example for each required entry."""
+        names = known.split()
+        for key in self.named():
+            if key not in names:
+                raise self._error(f"unknown entry '{self.inside(key)}'", suggestion(key, names))
+        return self.require(required)
 
     def items(self, example: str) -> list[Entry]:
         """Returns the entries of a list; their paths end with their position."""
@@ -119,10 +130,14 @@ class Entry:
             raise self.refused(hint)
         return self.value.strip()
 
+    def label(self, hint: str = "write a name") -> str:
+        """Returns a name, which YAML may have read as a number."""
+        return str(self.value) if isinstance(self.value, int) and not isinstance(self.value, bool) else self.text(hint)
+
     def texts(self) -> tuple[str, ...]:
         """Returns several texts; a single one may stand without a list."""
         listed = self.value if isinstance(self.value, list) else [self.value]
-        return tuple(Entry(self.path, value, self.error, self.title).text() for value in listed)
+        return tuple(replace(self, value=value).text() for value in listed)
 
     def choice(self, known: Sequence[str]) -> str:
         """Returns one of the known texts."""

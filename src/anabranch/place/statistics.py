@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anabranch.cost.units import ENGINE, UnitCosts
+from anabranch.entries import LARGEST, Entry, optional
 from anabranch.errors import StatisticsError, TopologyError
 from anabranch.stats.view import FixedStatistics
 
@@ -109,38 +110,46 @@ def equality_selectivity(distinct: Iterable[float]) -> float:
 
 
 def from_dict(entry: Any) -> Statistics:
-    """Statistics as YAML writes them: `streams` with site, rate, row_bytes, column_bytes, distinct; `selectivities`;
-    `costs`, by the names of a query's `stats.costs`; `batch` and `record_bytes`.
+    """Reads statistics that are given as a mapping; see `read`."""
+    return read(Entry("", entry, TopologyError, "the network"))
+
+
+def read(network: Entry) -> Statistics:
+    """Reads the statistics of a network file.
+
+    They are `streams` with site, rate, row_bytes, column_bytes and distinct; `selectivities`; `costs`, by the names of
+    a query's `stats.costs`; `batch` and `record_bytes`.
     """
-    if not isinstance(entry, Mapping) or not isinstance(entry.get("streams"), Mapping):
-        raise TopologyError("a network file needs 'streams' with a site and a rate each")
-    streams = {}
-    for name, one in entry["streams"].items():
-        try:
-            streams[str(name).lower()] = StreamStatistics(
-                site=str(one["site"]),
-                rate=float(one["rate"]),
-                row_bytes=float(one.get("row_bytes", 100.0)),
-                column_bytes={str(k): float(v) for k, v in one.get("column_bytes", {}).items()},
-                distinct={str(k): float(v) for k, v in one.get("distinct", {}).items()},
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise TopologyError(
-                f"stream '{name}' is not well-formed",
-                detail=f"{type(error).__name__}: {error}",
-                hint="a stream has a site, a rate, and optionally row_bytes, column_bytes and distinct",
-            ) from error
-    costs = FixedStatistics.from_mapping({"costs": entry.get("costs")}).costs
-    units = UnitCosts.from_names(costs) if costs else ENGINE
-    uniform = entry.get("record_bytes")
-    try:
-        given = {str(text): float(share) for text, share in (entry.get("selectivities") or {}).items()}
-        return Statistics(
-            streams, given, units, float(entry.get("batch", 1.0)), None if uniform is None else float(uniform)
-        )
-    except (TypeError, ValueError, AttributeError) as error:
-        raise TopologyError(
-            "'selectivities', 'batch' or 'record_bytes' of the network file is not well-formed",
-            detail=f"{type(error).__name__}: {error}",
-            hint="selectivities are numbers by predicate, the other two are numbers",
-        ) from error
+    entries = network.require({"streams": "streams: {flights: {site: n1, rate: 5, columns: num bigint, ts timestamp}}"})
+    costs = optional(entries, "costs", _costs, {})
+    return Statistics(
+        {name.lower(): _stream(entry) for name, entry in entries["streams"].filled().items()},
+        optional(entries, "selectivities", lambda entry: _numbers(entry, 0.0, 1.0), {}),
+        UnitCosts.from_names(costs) if costs else ENGINE,
+        optional(entries, "batch", _positive, 1.0),
+        optional(entries, "record_bytes", _positive, None),
+    )
+
+
+def _stream(block: Entry) -> StreamStatistics:
+    entries = block.require({"site": "site: n1", "rate": "rate: 5, in rows a second"})
+    return StreamStatistics(
+        site=entries["site"].label(),
+        rate=entries["rate"].number(0.0),
+        row_bytes=optional(entries, "row_bytes", _positive, 100.0),
+        column_bytes=optional(entries, "column_bytes", lambda entry: _numbers(entry, 0.0), {}),
+        distinct=optional(entries, "distinct", lambda entry: _numbers(entry, 1.0), {}),
+    )
+
+
+def _costs(entry: Entry) -> Mapping[str, float]:
+    return FixedStatistics.read(Entry("stats", {"costs": entry.value})).costs
+
+
+def _positive(entry: Entry) -> float:
+    return entry.number(above=0.0, hint="write a number above 0")
+
+
+def _numbers(block: Entry, low: float, high: float = LARGEST) -> dict[str, float]:
+    hint = f"write a number of {low:g} or more" if high == LARGEST else f"write a number between {low:g} and {high:g}"
+    return {name: entry.number(low, high, hint=hint) for name, entry in block.named().items()}

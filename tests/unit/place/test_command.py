@@ -75,21 +75,29 @@ def test_traffic_times_cost_is_the_network_usage() -> None:
 @pytest.mark.parametrize(
     ("network", "queries", "message"),
     [
-        ("sites: [a]\nlinks: []\n", "queries: []", "needs 'streams'"),
-        ("sites: [a]\nlinks: []\nstreams: {s: {site: a}}\n", "queries: []", "stream 's' is not well-formed"),
-        ("sites: [a]\nlinks: []\nstreams: {s: {site: a, rate: 1}}\n", "queries: []", "no readable columns"),
-        ("sites: [a]\nlinks: []\nstreams: {s: {site: a, rate: -1, columns: ts timestamp}}\n", "queries: []", "rate -1"),
-        ("generate: {seed: 1}\nstreams: {}\n", "queries: []", "'generate' needs a size"),
+        ("sites: [a]\nlinks: []\n", "queries: []", "entry 'streams' is missing"),
+        ("sites: [a]\nlinks: []\nstreams: {s: {site: a}}\n", "queries: []", "entry 'streams.s.rate' is missing"),
+        (
+            "sites: [a]\nlinks: []\nstreams: {s: {site: a, rate: 1}}\n",
+            "queries: []",
+            "streams.s.columns' is missing",
+        ),
+        (
+            "sites: [a]\nlinks: []\nstreams: {s: {site: a, rate: -1, columns: ts timestamp}}\n",
+            "queries: []",
+            "s.rate' is -1",
+        ),
+        ("generate: {seed: 1}\nstreams: {}\n", "queries: []", "entry 'generate.size' is missing"),
         ("sites: [a]\nlinks: []\nstreams: {s: {site: b, rate: 1, columns: ts timestamp}}\n", "queries: []", "site 'b'"),
-        ("sites: [a]\nlinks: []\nstreams: {}\n", "nothing: 1", "lists no queries"),
-        ("sites: [a]\nlinks: []\nstreams: {}\n", "queries: [{name: q, sink: a}]", "query 1 .* has no 'cql'"),
+        ("sites: [a]\nlinks: []\nstreams: {}\n", "nothing: 1", "entry 'queries' is missing"),
+        ("sites: [a]\nlinks: []\nstreams: {}\n", "queries: [{name: q, sink: a}]", "entry 'queries.0.cql' is missing"),
         (
             "sites: [a]\nlinks: []\nstreams: {}\n",
             "queries: [{name: q, sink: a, cql: 'SELECT t.x FROM t [RANGE 1 MINUTE]'}]",
             r"query 'q' of .* cannot be bound\nstream 't' does not exist",
         ),
-        ("[", "queries: []", "not well-formed YAML"),
-        ("- a", "queries: []", "is not a mapping"),
+        ("[", "queries: []", "is not YAML"),
+        ("- a", "queries: []", "network.yaml' is a list"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, network: str, queries: str, message: str) -> None:
@@ -115,7 +123,7 @@ def test_networks_can_be_generated_with_limits(tmp_path: Path) -> None:
     limited = _generated(tmp_path, "{size: 20, memory: 1.0e+6, stub_bandwidth: 1000}").landscape.topology
     assert {site.memory for site in limited.sites} == {1e6}
     assert {link.bandwidth for link in limited.links} == {1000.0, math.inf}
-    with pytest.raises(TopologyError, match="'generate' has 'bandwidth: 5'"):
+    with pytest.raises(TopologyError, match=r"unknown entry 'generate\.bandwidth'"):
         _generated(tmp_path, "{size: 20, bandwidth: 5}")
 
 

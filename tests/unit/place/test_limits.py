@@ -62,20 +62,23 @@ def test_costs_are_given_by_the_names_of_a_query_file() -> None:
     assert statistics_from({"streams": {}}).units == ENGINE
     with pytest.raises(StatisticsError, match=r"unknown entry 'stats\.costs\.inserts'"):
         statistics_from({"streams": {}, "costs": {"inserts": 1}})
-    with pytest.raises(StatisticsError, match="'batch' is 0"):
+    with pytest.raises(TopologyError, match="'batch' is 0"):
         statistics_from({"streams": {}, "batch": 0})
 
 
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"selectivities": [0.5]}, "is not well-formed"),
-        ({"selectivities": {"a.x < 5": "few"}}, "is not well-formed"),
-        ({"batch": None}, "is not well-formed"),
-        ({"record_bytes": "wide"}, "is not well-formed"),
+        ({"selectivities": [0.5]}, "entry 'selectivities' is a list"),
+        ({"selectivities": {"a.x < 5": "few"}}, "entry 'selectivities.a.x < 5' is 'few'"),
+        ({"batch": "often"}, "entry 'batch' is 'often'"),
+        ({"record_bytes": "wide"}, "entry 'record_bytes' is 'wide'"),
         ({"record_bytes": -1}, "'record_bytes' is -1"),
-        ({"streams": {"a": {"site": "n", "rate": 1, "row_bytes": math.inf}}}, "rows of inf bytes"),
-        ({"streams": {"a": {"site": "n", "rate": 1, "column_bytes": {"k": -8}}}}, "'a.k' has -8.0 bytes"),
+        ({"streams": {"a": {"site": "n", "rate": 1, "row_bytes": math.inf}}}, "entry 'streams.a.row_bytes' is inf"),
+        (
+            {"streams": {"a": {"site": "n", "rate": 1, "column_bytes": {"k": -8}}}},
+            "'streams.a.column_bytes.k' is -8",
+        ),
     ],
 )
 def test_numbers_of_a_network_file_that_are_none_are_named(entry: dict[str, object], message: str) -> None:
