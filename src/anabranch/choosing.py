@@ -43,7 +43,7 @@ DEFAULT_BATCH = 1.0
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a user says about the plan of a query; names are checked once the query is known."""
+    """The user's settings for the plan of a query; names are checked once the query is known."""
 
     plan: str = "auto"
     """`auto`, a family of plans, `mesh` (which begins as an mjoin), or a text of a plan or a mesh."""
@@ -62,7 +62,7 @@ class Wishes:
         return replace(self, given=given_statistics(Entry("stats", entries)))
 
     def with_limits(self, cpu: float | None = None, memory: float | str | None = None) -> Wishes:
-        """What a slot may use; None leaves a limit as it is."""
+        """Set the limits of a slot; None leaves a limit unchanged."""
         wishes = self
         if cpu is not None:
             wishes = replace(wishes, cpu=cpu_limit(Entry("limits.cpu", cpu)))
@@ -134,7 +134,7 @@ def change_rules(
     adapt: Settings | None = None,
     switches: tuple[Switch, ...] = (),
 ) -> ChangeRules:
-    """What may change the chosen plan while the query runs; an explicit plan is only the starting point."""
+    """Return what may change the chosen plan while the query runs; an explicit plan is only the starting point."""
     free = wishes if wishes.plan in ("auto", *KINDS) else replace(wishes, plan="auto")
     criteria = Criteria(
         given=Layered((wishes.given, calibrated())),
@@ -162,7 +162,7 @@ def proposal(choice: Choice) -> Proposal:
 
 
 def first_plan(choice: Choice) -> Plan:
-    """What the query begins with: the mesh if it is taken, else the chosen plan."""
+    """Return the first plan of the query: the mesh if it is taken, else the chosen plan."""
     found = proposal(choice).plan
     offer = choice.mesh
     return offer.mesh if offer is not None and offer.is_taken and offer.mesh is not None else found
@@ -183,15 +183,17 @@ def headline(choice: Choice) -> str:
 def _mesh_offer(query: Query, wishes: Wishes, choice: Choice, learn: Learn | None, gate: Gate) -> MeshOffer | None:
     graph = query.graph
     if is_mesh_text(wishes.plan):
-        return MeshOffer("as it is written", True, check_mesh(parse_mesh(wishes.plan), graph))
+        return MeshOffer("as written", True, check_mesh(parse_mesh(wishes.plan), graph))
     if isinstance(choice.answer, Infeasible):
         return None
     wanted = wishes.plan == "mesh"
     is_free = wishes.plan == "auto" and wishes.force is None and not wishes.keep and not wishes.forbid
     if wanted and len(graph.names) < 3:
-        return MeshOffer("there is nothing to order")
+        return MeshOffer("two relations have only one order")
     if wanted and learn is None:
-        return MeshOffer("there is no sample: the query begins with one route each, and learns a mesh while it runs")
+        return MeshOffer(
+            "no sample: the query starts with one route per relation and learns a mesh while it runs"
+        )
     if learn is None or len(graph.names) < 3 or not (wanted or is_free):
         return None
     model, best = choice.model, choice.answer.cost
@@ -204,16 +206,16 @@ def _mesh_offer(query: Query, wishes: Wishes, choice: Choice, learn: Learn | Non
 
     best_case = verdict(replace(single, cpu=model.base.cpu))
     if is_free and not best_case.passed:
-        return MeshOffer(f"not learnt: even if its routes cost nothing, it {best_case.reason}")
+        return MeshOffer(f"not learnt: even with free routes it {best_case.reason}")
     learnt = learn({name: model.rows(model.estimates.mask((name,))) for name in graph.names})
     if not learnt.is_mesh:
-        return MeshOffer("the sampled rows do best with one route for each relation", learnt=learnt)
+        return MeshOffer("one route per relation is best for the sampled rows", learnt=learnt)
     rates = dict(zip(graph.names, model.estimates.rates, strict=True))
-    # The model knows what single routes cost in all; the sample, which part of it a mesh would save.
+    # The model gives the total cost of single routes; the sample gives the share that a mesh would save.
     routing = single.cpu - model.base.cpu
     cost = replace(single, cpu=model.base.cpu + routing / (1 + learnt.gain(rates)))
     if wanted:
-        return MeshOffer("asked for, and it gains on rows held out", True, learnt.mesh, learnt, cost)
+        return MeshOffer("requested, and it gains on held-out rows", True, learnt.mesh, learnt, cost)
     found = verdict(cost)
     return MeshOffer(found.reason, found.passed, learnt.mesh, learnt, cost)
 
@@ -254,16 +256,16 @@ def _no_feasible_plan(failed: Infeasible, budget: Budget) -> NoFeasiblePlan:
     )
     match failed.bound:
         case "cpu":
-            named, best, limit = "'limits.cpu'", "the least CPU", allowed[0]
+            named, best, limit = "'limits.cpu'", "the plan with least CPU", allowed[0]
         case "memory":
-            named, best, limit = "'limits.memory'", "the least memory", allowed[1]
+            named, best, limit = "'limits.memory'", "the plan with least memory", allowed[1]
         case "cpu and memory together" | "hints":
-            named, best = "'limits.cpu' and 'limits.memory' together", "the nearest"
+            named, best = "'limits.cpu' and 'limits.memory' together", "the nearest plan"
             limit = f"{allowed[0]} and {allowed[1]}"
     subject = "no plan" if failed.is_proven else f"none of the {len(failed.considered)} plans considered"
     return NoFeasiblePlan(
         f"{subject} fits within {named}",
-        detail=f"{limit}; {best} has {failed.best}, which needs {cost.cpu / slots:.3g} cores and "
+        detail=f"{limit}; {best} is {failed.best}, which needs {cost.cpu / slots:.3g} cores and "
         f"{size_text(cost.memory / slots)}{each}",
         hint=f"write 'limits: {{{', '.join(needs)}}}' or more, use more slots, or shorten the windows",
     )

@@ -1,7 +1,7 @@
-"""The way from a query text to a physical plan, stage by stage, without Spark.
+"""Explains a query: from its text to a physical plan, stage by stage, without Spark.
 
-The command line and the public API explain through this room, and both choose plans through `choosing`, so what is
-explained is what runs.
+The command line and the public API both explain through this module and choose plans through `choosing`, so an
+explanation shows the plan that would run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STAGES = ("logical", "rewritten", "graph", "physical", "choice")
 
 
 class Explanation:
-    """A query text over a catalog, compiled as far as is asked."""
+    """A query text over a catalog, compiled on demand."""
 
     def __init__(
         self, text: str, catalog: Catalog, *, allow_unbounded: bool = False, late_filters: Sequence[str] = ()
@@ -52,7 +52,7 @@ class Explanation:
         )
 
     def text(self, stage: str, choose: Callable[[], Choice]) -> str:
-        """One stage as text; `choose` is asked only for those that need a plan."""
+        """Return one stage as text; `choose` is called only for stages that need a plan."""
         match stage:
             case "logical":
                 return logical.render(self._bound())
@@ -66,10 +66,10 @@ class Explanation:
             case "choice":
                 choice = choose()
                 return "\n\n".join([render(self.query.graph), explanation(choice), *self._mesh(choice)])
-        raise SpecError(f"there is no stage '{stage}' to explain", hint=f"ask for one of {', '.join(STAGES)}")
+        raise SpecError(f"unknown stage '{stage}'", hint=f"use one of {', '.join(STAGES)}")
 
     def _mesh(self, choice: Choice) -> list[str]:
-        """What was learnt about a mesh; nothing where none was thought of."""
+        """Describe the mesh that was considered, if any."""
         offer = choice.mesh
         if offer is None:
             return []
@@ -77,7 +77,7 @@ class Explanation:
         if offer.learnt is not None:
             rates = dict(zip(choice.estimates.names, choice.estimates.rates, strict=True))
             if offer.learnt.is_mesh:
-                lines.append(f"  {offer.learnt.gain(rates):+.1%} over the single best routes, as the sample tells it")
+                lines.append(f"  {offer.learnt.gain(rates):+.1%} over the best single routes, by the sample")
             lines += [line for way in offer.learnt.mesh.ways for line in self._routes(way, offer.learnt)]
         return ["\n".join(lines)]
 
@@ -95,7 +95,7 @@ class Explanation:
 
 
 def explain_queries(queries: Mapping[str, Explanation], stage: str, choose: Callable[[str], Choice]) -> str:
-    """Returns one stage of each query; of named queries, first what they share.
+    """Return one stage of each query; for named queries, begin with their shared relations.
 
     `choose` chooses the plan of a query by its name.
     """
@@ -112,10 +112,10 @@ def choice_svg(
     notes: Mapping[str, str] = MappingProxyType({}),
     routes: Mapping[tuple[str, int], RouteNote] = MappingProxyType({}),
 ) -> str:
-    """The plan with its rates and state sizes, and below it every plan that was considered by CPU and memory.
+    """Draw the plan with its rates and state sizes, and below it all candidates by CPU and memory.
 
-    `notes` take the place of what the model expects, for parts of which more is known; `routes` that of what a mesh's
-    routes did to the sample, by relation and number.
+    `notes` replace the model's estimates for parts with better figures; `routes` replace the sample's figures of a
+    mesh's routes, by relation and number.
     """
     plan = first_plan(choice) if isinstance(choice.answer, Proposal) else choice.answer.best
     dots = [_dot(candidate) for candidate in choice.answer.considered]
@@ -130,7 +130,7 @@ def choice_svg(
 
 
 def plan_notes(choice: Choice) -> dict[str, str]:
-    """What the model expects of each part of the chosen plan: rows per second, and rows and bytes of its state."""
+    """Return the model's estimates for each part of the chosen plan: rows per second, rows and bytes of its state."""
     plan, cost = _plan(choice), choice.answer.cost
     model = choice.model.of_plan(plan)
     sizes = model.state_sizes(plan)
@@ -152,7 +152,7 @@ def _plan(choice: Choice) -> PhysicalPlan:
 
 
 def _route_notes(learnt: LearntMesh | None) -> dict[tuple[str, int], RouteNote]:
-    """What the sample tells of routes: the rows that take each, and what a row pays there."""
+    """Return the sample's figures of routes: the share of rows on each, and the cost per row."""
     if learnt is None:
         return {}
     return {
@@ -163,7 +163,7 @@ def _route_notes(learnt: LearntMesh | None) -> dict[tuple[str, int], RouteNote]:
 
 
 def _with_mesh(dots: Sequence[Dot], offer: MeshOffer, cost: Resources) -> list[Dot]:
-    """The dots with that of a mesh, which takes the place of the chosen one when it is taken."""
+    """Add the dot of a mesh; if the mesh is taken, it is the chosen one."""
     story = f"{offer.mesh}: {cost.cpu:.3g} cores, {size_text(cost.memory)}; {offer.reason}"
     mesh = Dot(cost.cpu, cost.memory, "mesh", "chosen" if offer.is_taken else "lost", story)
     rivals = [replace(dot, standing="lost") if offer.is_taken and dot.standing == "chosen" else dot for dot in dots]

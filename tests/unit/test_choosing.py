@@ -73,7 +73,7 @@ def test_auto_learns_nothing_where_no_mesh_could_pass() -> None:
     slow = replace(BUSY, given=replace(BUSY.given, rates=dict.fromkeys("abc", 10.0)))
     choice = decide(QUERY, slow, learn=never)
     assert choice.mesh is not None
-    assert choice.mesh.reason.startswith("not learnt: even if its routes cost nothing, it saves ")
+    assert choice.mesh.reason.startswith("not learnt: even with free routes it saves ")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_plan_mesh_takes_any_mesh_that_gains() -> None:
 
 def test_without_a_sample_it_is_learnt_while_running() -> None:
     text = Explanation(TEXT, CATALOG).text("choice", lambda: decide(QUERY, replace(BUSY, plan="mesh")))
-    assert "mesh not taken: there is no sample" in text
+    assert "mesh not taken: no sample" in text
     assert "learns a mesh while it runs" in text
 
 
@@ -102,7 +102,7 @@ def test_a_mesh_is_explained_with_tree_routes_shares_and_costs() -> None:
     text = Explanation(TEXT, CATALOG).text("choice", lambda: decide(QUERY, BUSY, learn=learning(9.0)))
     assert f"plan {MESH}" in text
     assert "mesh taken: saves " in text
-    assert "  +900.0% over the single best routes, as the sample tells it" in text
+    assert "  +900.0% over the best single routes, by the sample" in text
     assert "    classifier (x <= 1.5 ? 0 : 1)" in text
     assert "    route 0: b > c (60% of the rows, 0.1 µs each)" in text
     assert "    0.1 µs a row, with one route 1 µs; two kinds of rows" in text

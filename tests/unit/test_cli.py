@@ -64,7 +64,7 @@ def test_every_stage_can_be_seen(spec_file: Path, stage: str, part: str, capsys:
 
 def test_the_command_line_wins_over_the_spec(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", str(spec_file), "--plan", "((a c) b)"]) == 0
-    assert "\nplan ((a c) b)\nbecause it was asked for\n" in capsys.readouterr().out
+    assert "\nplan ((a c) b)\nbecause it was requested\n" in capsys.readouterr().out
 
 
 def test_explain_draws_the_plan(spec_file: Path, tmp_path: Path) -> None:

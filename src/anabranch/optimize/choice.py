@@ -106,14 +106,12 @@ def _obeying(problem: Problem) -> Candidate:
     for wanted in sorted(problem.needed, key=lambda mask: (mask.bit_count(), mask)):
         inside = tuple(part for part in parts if part & wanted == part)
         if sum(inside) != wanted:
-            raise SpecError(
-                "two hints want overlapping joins", hint="keep joins that are apart or one inside the other"
-            )
+            raise SpecError("two hints keep overlapping joins", hint="keep joins that are disjoint or nested")
         if wanted != orderer.everything:
             shape[wanted] = inside
             parts = in_order([*(part for part in parts if part not in inside), wanted])
     shape[orderer.everything] = parts
     plan = hints.amended(orderer.plan(shape), problem.model)
     if objection := hints.objection(plan):
-        raise SpecError("the hints leave no plan", detail=f"{plan} {objection}", hint="forbid less")
+        raise SpecError("the hints exclude every plan", detail=f"{plan} {objection}", hint="remove a 'forbid' hint")
     return problem.candidate(plan, "hints")

@@ -35,9 +35,9 @@ def explanation(choice: Choice) -> str:
     """Explains a choice as text."""
     lines = ["statistics", *_table(statistics_rows(choice))]
     if assumed := sum(used.provenance == "assumed" for used in choice.estimates.used):
-        lines.append(
-            f"  {assumed} of {len(choice.estimates.used)} are assumed; a sample, or entries under 'stats', say more"
-        )
+        total = len(choice.estimates.used)
+        share = f"all {total}" if assumed == total else f"{assumed} of {total}"
+        lines.append(f"  {share} are guesses; use a sample (--sample) or 'stats'")
     lines += [f"  unit costs {_units_text(choice)}", "", f"objective {choice.objective}"]
     lines.append(f"budget {_budget_text(choice.budget)}")
     match choice.answer:
@@ -50,7 +50,7 @@ def explanation(choice: Choice) -> str:
                 lines += [f"plan {plan}", f"because {reason}"]
         case Infeasible(bound=bound, best=best, cost=cost, is_proven=is_proven):
             subject = "no plan" if is_proven else "no plan considered"
-            lines += [f"{subject} keeps the bound on {bound}", f"nearest {best}"]
+            lines += [f"{subject} fits the limit on {bound}", f"nearest {best}"]
     lines.append(f"needs {cost.cpu:.4g} cores, {size_text(cost.memory)}, for {cost.rate:.4g} results per second")
     rows = considered_rows(choice)
     lines += ["", "considered", *_table([HEADINGS, *rows[:MOST_ROWS]])]
@@ -66,7 +66,7 @@ def _row(plan: str, family: str, origin: str, cost: Resources, reason: str) -> t
 def _units_text(choice: Choice) -> str:
     match choice.units_from:
         case "assumed":
-            return "of an ordinary machine; 'anabranch calibrate' measures those of this one"
+            return "built in; 'anabranch calibrate' measures this machine"
         case "calibrated":
             return "calibrated on this machine"
         case provenance:

@@ -130,13 +130,13 @@ class Hints:
         if self == NO_HINTS:
             return ""
         if self.plan is not None:
-            return "" if plan == self.plan else "another plan was asked for"
+            return "" if plan == self.plan else "another plan was requested"
         if kind(plan) not in self.kinds:
-            return f"a {kind(plan)} is forbidden by a hint"
+            return f"a {kind(plan)} is excluded by 'plan' or 'hints'"
         joined = {frozenset(node.relations) for node in nodes(plan)}
         for group in self.keep:
             if group not in joined:
-                return f"does not join {' '.join(sorted(group))} first, as a hint wants"
+                return f"does not join {' '.join(sorted(group))} first, as a hint requires"
         for pattern in self.forbid:
             if not isinstance(pattern, JoinNode):
                 continue

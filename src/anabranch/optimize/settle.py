@@ -50,7 +50,7 @@ def settle(problem: Problem, candidates: Iterable[Candidate], *, is_complete: bo
     best = ranked[0]
     rest = [replace(c, reason=_why_lost(c, best, budget)) if not c.reason else c for c in ranked[1:]]
     won = replace(best, reason=best.reason or "chosen", standing="chosen")
-    reason = _why_won(ranked, problem) if hints.plan is None else "it was asked for"
+    reason = _why_won(ranked, problem) if hints.plan is None else "it was requested"
     return Proposal(best.plan, best.cost, reason, (won, *rest, *over, *refused))
 
 
@@ -107,7 +107,7 @@ def _why_won(ranked: list[Candidate], problem: Problem) -> str:
         case "first":
             return f"first to {objective.amount:g} results {among}: {best.reason}"
         case "qualified" if budget.is_limited:
-            return f"most room within the budget: uses {budget.use(best.cost):.0%} of it"
+            return f"most headroom: uses {budget.use(best.cost):.0%} of the tighter limit"
         case "qualified":
             if best.cost.cpu == min(c.cost.cpu for c in ranked):
                 return "least CPU; no limits are set"
@@ -116,7 +116,7 @@ def _why_won(ranked: list[Candidate], problem: Problem) -> str:
 
 def _why_lost(loser: Candidate, best: Candidate, budget: Budget) -> str:
     needs = _difference(loser.cost, best.cost)
-    return f"{needs}, {budget.use(loser.cost):.0%} of the budget" if budget.is_limited else needs
+    return f"{needs}, {budget.use(loser.cost):.0%} of the tighter limit" if budget.is_limited else needs
 
 
 def _difference(loser: Resources, best: Resources) -> str:
@@ -124,7 +124,7 @@ def _difference(loser: Resources, best: Resources) -> str:
     more = [_times(one, other, what) for what, one, other in compared if one > other * (1 + 1e-9)]
     less = [f"{1 - one / other:.1%} less {what}" for what, one, other in compared if one < other * (1 - 1e-9)]
     if not more:
-        return f"needs {' and '.join(less)}" if less else "costs the same"
+        return f"needs {' and '.join(less)}" if less else "equal costs"
     return f"needs {' and '.join(more)}" + (f", though {less[0]}" if less else "")
 
 
