@@ -191,9 +191,7 @@ def _mesh_offer(query: Query, wishes: Wishes, choice: Choice, learn: Learn | Non
     if wanted and len(graph.names) < 3:
         return MeshOffer("two relations have only one order")
     if wanted and learn is None:
-        return MeshOffer(
-            "no sample: the query starts with one route per relation and learns a mesh while it runs"
-        )
+        return MeshOffer("no sample: the query starts with one route per relation and learns a mesh while it runs")
     if learn is None or len(graph.names) < 3 or not (wanted or is_free):
         return None
     model, best = choice.model, choice.answer.cost
