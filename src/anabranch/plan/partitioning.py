@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from anabranch.errors import PlanError
@@ -49,6 +49,21 @@ class Partitioning:
     @property
     def groups(self) -> int:
         return math.prod(dimension.share for dimension in self.dimensions)
+
+    def with_table(self, table: Iterable[int]) -> Partitioning:
+        """The grid with another table from groups to slots."""
+        return replace(self, table=tuple(table))
+
+    def moved(self, groups: Iterable[int], to: int) -> Partitioning:
+        """The table after some groups have moved to a slot."""
+        chosen = frozenset(groups)
+        if unknown := sorted(group for group in chosen if not 0 <= group < self.groups):
+            raise PlanError(
+                f"partition group {unknown[0]} does not exist", hint=f"groups are numbered 0 to {self.groups - 1}"
+            )
+        if not 0 <= to < self.slots:
+            raise PlanError(f"slot {to} does not exist", hint=f"slots are numbered 0 to {self.slots - 1}")
+        return self.with_table(to if group in chosen else slot for group, slot in enumerate(self.table))
 
     def members(self, relation: str) -> tuple[Dimension, ...]:
         """The dimensions in which a relation's rows have a coordinate."""

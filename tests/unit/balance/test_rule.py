@@ -1,0 +1,130 @@
+"""The balancing rule as laws: load is conserved, skew never grows, groups land where they may."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.balance.loads import Loads, SlotLoad, estimate_loads, skew
+from anabranch.balance.rule import even_out
+from anabranch.plan.partitioning import Dimension, Partitioning
+
+
+def line(table: list[int], slots: int) -> Partitioning:
+    """Groups along one key that all relations have."""
+    return Partitioning((Dimension("k", frozenset("ab"), len(table)),), slots, tuple(table))
+
+
+def loads_of(partitioning: Partitioning, groups: list[float]) -> Loads:
+    cpu = [
+        sum(load for load, at in zip(groups, partitioning.table, strict=True) if at == s)
+        for s in range(partitioning.slots)
+    ]
+    return Loads(tuple(SlotLoad(each, each * 1000) for each in cpu), tuple(groups), tuple(g * 1000 for g in groups))
+
+
+@st.composite
+def loaded(draw: st.DrawFn) -> tuple[Partitioning, Loads]:
+    slots, count = draw(st.integers(1, 6)), draw(st.integers(1, 40))
+    table = draw(st.lists(st.integers(0, slots - 1), min_size=count, max_size=count))
+    groups = draw(st.lists(st.floats(0, 100, allow_subnormal=False), min_size=count, max_size=count))
+    partitioning = line(table, slots)
+    return partitioning, loads_of(partitioning, groups)
+
+
+@given(drawn=loaded(), data=st.data())
+def test_load_is_conserved_and_the_slowest_slot_gets_no_slower(
+    drawn: tuple[Partitioning, Loads], data: st.DataObject
+) -> None:
+    partitioning, loads = drawn
+    found = even_out(partitioning, loads)
+    assert sum(found.after) == pytest.approx(sum(found.before), abs=1e-6)
+    assert max(found.after) <= max(found.before) + 1e-9
+    table = partitioning
+    for move in found.moves:
+        assert all(partitioning.table[group] == move.sender != move.receiver for group in move.groups)
+        table = table.moved(move.groups, move.receiver)
+    by_hand = [
+        sum(load for load, at in zip(loads.groups, table.table, strict=True) if at == s) for s in range(table.slots)
+    ]
+    assert by_hand == pytest.approx(list(found.after), abs=1e-6)
+
+
+@given(drawn=loaded(), data=st.data())
+def test_slots_that_may_have_no_groups_give_all_away(drawn: tuple[Partitioning, Loads], data: st.DataObject) -> None:
+    partitioning, loads = drawn
+    available = data.draw(st.lists(st.integers(0, partitioning.slots - 1), min_size=1, unique=True))
+    table = partitioning
+    for move in even_out(partitioning, loads, available=available).moves:
+        table = table.moved(move.groups, move.receiver)
+    assert set(table.table) <= set(available)
+
+
+@given(count=st.integers(2, 8), many=st.integers(20, 60))
+def test_many_small_groups_are_spread_within_the_tolerance(count: int, many: int) -> None:
+    partitioning = line([0] * many * count, count)
+    found = even_out(partitioning, loads_of(partitioning, [1.0] * many * count))
+    assert found.skew_after <= 1.05 < found.skew_before
+    assert found.bytes == pytest.approx(1000.0 * sum(len(move.groups) for move in found.moves))
+    assert not found.heavy
+
+
+def test_what_is_even_stays_where_it_is() -> None:
+    partitioning = line([0, 1] * 32, 2)
+    assert even_out(partitioning, loads_of(partitioning, [1.0] * 64)).moves == ()
+
+
+def test_a_heavy_group_stays_and_is_named_while_the_light_ones_leave() -> None:
+    partitioning = line([0] * 16 + [1] * 16, 2)
+    found = even_out(partitioning, loads_of(partitioning, [40.0] + [1.0] * 31))
+    assert found.heavy == (0,)
+    assert found.after == (40.0, 31.0)
+
+
+def test_a_slow_slot_gets_less() -> None:
+    partitioning = line([0] * 32 + [1] * 32, 2)
+    slow = loads_of(partitioning, [2.0] * 32 + [1.0] * 32)
+    found = even_out(partitioning, slow, speeds=(0.5, 1.0))
+    (move,) = found.moves
+    assert (move.sender, move.receiver) == (0, 1)
+    assert found.after == (44.0, 42.0)
+
+
+def test_a_move_that_copies_more_than_it_saves_is_not_made() -> None:
+    partitioning = line([0, 0, 0, 0], 2)
+    loads = loads_of(partitioning, [1.0] * 4)
+    assert even_out(partitioning, loads, copying=lambda table: 10.0 * len(set(table.table))).moves == ()
+    assert even_out(partitioning, loads, copying=lambda table: 0.1 * len(set(table.table))).moves != ()
+
+
+@given(
+    table=st.lists(st.integers(0, 2), min_size=12, max_size=12),
+    rows=st.lists(st.integers(0, 50), min_size=12, max_size=12),
+    cpu=st.lists(st.floats(0, 10), min_size=3, max_size=3),
+    matching=st.floats(0, 1),
+)
+def test_the_loads_of_groups_add_up_to_those_of_their_slots(
+    table: list[int], rows: list[int], cpu: list[float], matching: float
+) -> None:
+    grid = (Dimension("k", frozenset("ab"), 4), Dimension("j", frozenset("bc"), 3))
+    partitioning = Partitioning(grid, 3, tuple(table))
+    measured = [SlotLoad(each, each * 7, matching) for each in cpu]
+    found = estimate_loads(partitioning, {"a": rows[:4], "b": rows, "c": rows[:3]}, measured)
+    for slot, load in enumerate(measured):
+        mine = np.array(table) == slot
+        if mine.any():
+            assert np.array(found.groups)[mine].sum() == pytest.approx(load.cpu)
+            assert np.array(found.group_bytes)[mine].sum() == pytest.approx(load.bytes)
+
+
+def test_matches_weigh_by_the_product_of_rows() -> None:
+    partitioning = line([0, 0], 1)
+    found = estimate_loads(partitioning, {"a": [3, 1], "b": [3, 1]}, [SlotLoad(10.0, 8.0, matching=1.0)])
+    assert found.groups == pytest.approx((9.0, 1.0))
+    assert found.group_bytes == pytest.approx((6.0, 2.0))
+
+
+def test_skew_of_nothing_is_even() -> None:
+    assert skew([]) == skew([0.0, 0.0]) == 1.0
