@@ -72,14 +72,14 @@ class Partitioning:
     @cached_property
     def is_partition(self) -> bool:
         """True when no row is needed in two slots."""
-        return self.slots == 1 or all(self._has_one_home(name) for name in self._relations)
+        return self.slots == 1 or all(self._has_one_home(name) for name in self.relations)
 
     def finds_once(self, relations: Iterable[str]) -> bool:
         """True when rows of some of the relations are needed in one slot each: no other can find what all make."""
         return self.slots == 1 or any(self._has_one_home(name) for name in relations)
 
     @property
-    def _relations(self) -> frozenset[str]:
+    def relations(self) -> frozenset[str]:
         return frozenset(name for dimension in self.dimensions for name in dimension.relations)
 
     def _has_one_home(self, relation: str) -> bool:

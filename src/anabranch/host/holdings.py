@@ -1,0 +1,82 @@
+"""Which durable rows a slot has, when partition groups have moved since the rows were written.
+
+A slot writes the rows that it takes in to a file of its own, under the table of that batch. The file speaks for a row
+as long as the slot has needed the row under *every* table since. When the table changes, a slot takes over the rows
+that it needs under the new table and did not need under the last one. It finds them in the files of the slots that
+needed them, reads each row from the first of these slots, and writes it into its own file of the batch. So a move needs
+no protocol beside the commit of a batch: before it the old table holds, after it the new one, and files never change.
+
+Law: after every commit, and in every slot that needs a row, exactly one file speaks for the row.
+
+A group that leaves a slot and comes back is no exception. The old files of the slot still hold its rows, but the slot
+did not need them under the table in between, so the files do not speak for them any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from anabranch.engine.kernels import BoolArray, Int64Array
+from anabranch.engine.ownership import needed_in
+from anabranch.plan.partitioning import Partitioning
+
+
+def kept_rows(
+    tables: Sequence[Partitioning], slot: int, relation: str, codes: Mapping[str, Int64Array], count: int
+) -> BoolArray:
+    """True for the rows of a slot's own file that the slot has needed under every table since it was written.
+
+    `tables` begin with the one under which the file was written and end with the one in force.
+    """
+    kept = np.ones(count, dtype=np.bool_)
+    for table in dict.fromkeys(tables):
+        kept &= is_needed(table, slot, relation, codes, count)
+    return kept
+
+
+def taken_rows(
+    tables: Sequence[Partitioning],
+    new: Partitioning,
+    written_by: int,
+    slot: int,
+    relation: str,
+    codes: Mapping[str, Int64Array],
+    count: int,
+) -> BoolArray:
+    """True for the rows of another slot's file that a slot takes over when a new table comes into force.
+
+    `tables` begin with the one under which the file was written and end with the one in force before the new one.
+    """
+    last = tables[-1]
+    taken = is_needed(new, slot, relation, codes, count) & ~is_needed(last, slot, relation, codes, count)
+    if not taken.any():
+        return taken
+    is_first = needed_in(last, relation, codes, count).argmax(axis=1) == written_by
+    return taken & is_first & kept_rows(tables, written_by, relation, codes, count)
+
+
+def is_needed(table: Partitioning, slot: int, relation: str, codes: Mapping[str, Int64Array], count: int) -> BoolArray:
+    """True for the rows that a slot needs; a slot beyond those of the table needs none."""
+    if slot >= table.slots:
+        return np.zeros(count, dtype=np.bool_)
+    needed: BoolArray = needed_in(table, relation, codes, count)[:, slot]
+    return needed
+
+
+def gains_and_losses(before: Partitioning, after: Partitioning, slot: int) -> tuple[bool, bool]:
+    """Whether a slot needs rows under the second table that it did not need under the first, and the other way round.
+
+    Tables over different grids may differ in every row.
+    """
+    if before == after:
+        return False, False
+    if before.dimensions != after.dimensions:
+        return True, True
+    gains = loses = False
+    for relation in sorted(before.relations):
+        for one, other in zip(before.slots_of(relation), after.slots_of(relation), strict=True):
+            gains |= slot in other and slot not in one
+            loses |= slot in one and slot not in other
+    return gains, loses

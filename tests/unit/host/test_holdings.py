@@ -1,0 +1,126 @@
+"""The law of holdings, against a naive account: each row is spoken for once in every slot that needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.engine.ownership import needed_in
+from anabranch.host.holdings import gains_and_losses, kept_rows, taken_rows
+from anabranch.plan.partitioning import Dimension, Partitioning
+
+GRIDS = (
+    (Dimension("k", frozenset("ab"), 4),),
+    (Dimension("k", frozenset("ab"), 3), Dimension("j", frozenset("bc"), 2)),
+    (Dimension("row.a", frozenset("a"), 2), Dimension("row.b", frozenset("b"), 3)),
+)
+CODES = ("k", "j", "row.a", "row.b")
+
+
+@dataclass(frozen=True)
+class File:
+    slot: int
+    table: int
+    """Position in the list of tables."""
+    relation: str
+    rows: np.ndarray
+    """Codes of each row: its identity too, because they are drawn apart."""
+
+
+@st.composite
+def tables(draw: st.DrawFn, grid: tuple[Dimension, ...] | None = None) -> Partitioning:
+    dimensions = grid or draw(st.sampled_from(GRIDS))
+    slots = draw(st.integers(1, 4))
+    groups = int(np.prod([dimension.share for dimension in dimensions]))
+    table = draw(st.lists(st.integers(0, slots - 1), min_size=groups, max_size=groups))
+    return Partitioning(dimensions, slots, tuple(table))
+
+
+def codes_of(rows: np.ndarray) -> dict[str, np.ndarray]:
+    return {code: rows * (position + 1) for position, code in enumerate(CODES)}
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_each_row_is_spoken_for_once_wherever_it_is_needed(data: st.DataObject) -> None:
+    grid = data.draw(st.sampled_from([None, *GRIDS]))
+    known = [data.draw(tables(grid))]
+    files: list[File] = []
+    arrived: dict[str, list[int]] = {name: [] for name in "abc"}
+    number = 1
+    for _ in range(data.draw(st.integers(1, 6))):
+        new = data.draw(st.one_of(st.just(known[-1]), tables(grid)))
+        is_move = new != known[-1]
+        written: list[File] = []
+        for name in "abc":
+            fresh = np.arange(number, number + data.draw(st.integers(0, 6)), dtype=np.int64)
+            number += len(fresh)
+            arrived[name] += fresh.tolist()
+            for slot in range(new.slots):
+                mine = [fresh[needed_in(new, name, codes_of(fresh), len(fresh))[:, slot]]]
+                if is_move:
+                    for file in files:
+                        if file.relation == name and file.slot != slot:
+                            since = known[file.table :]
+                            taken = taken_rows(since, new, file.slot, slot, name, codes_of(file.rows), len(file.rows))
+                            mine.append(file.rows[taken])
+                written.append(File(slot, len(known) if is_move else len(known) - 1, name, np.concatenate(mine)))
+        if is_move:
+            known.append(new)
+        files += written
+        if data.draw(st.booleans()):
+            slot = data.draw(st.integers(0, new.slots - 1))
+            files = compacted(files, known, slot)
+        check(files, known, arrived)
+
+
+def spoken(files: list[File], known: list[Partitioning], slot: int, relation: str) -> list[int]:
+    rows: list[int] = []
+    for file in files:
+        if file.slot == slot and file.relation == relation:
+            kept = kept_rows(known[file.table :], slot, relation, codes_of(file.rows), len(file.rows))
+            rows += file.rows[kept].tolist()
+    return rows
+
+
+def compacted(files: list[File], known: list[Partitioning], slot: int) -> list[File]:
+    """The slot writes all that it has into one file, and its older files go."""
+    last = len(known) - 1
+    whole = [File(slot, last, name, np.array(spoken(files, known, slot, name), dtype=np.int64)) for name in "abc"]
+    return [file for file in files if file.slot != slot] + whole
+
+
+def check(files: list[File], known: list[Partitioning], arrived: dict[str, list[int]]) -> None:
+    table = known[-1]
+    for name, rows in arrived.items():
+        everything = np.array(rows, dtype=np.int64)
+        needed = needed_in(table, name, codes_of(everything), len(everything))
+        for slot in range(table.slots):
+            assert sorted(spoken(files, known, slot, name)) == everything[needed[:, slot]].tolist()
+
+
+@given(data=st.data())
+def test_a_slot_gains_and_loses_as_its_rows_do(data: st.DataObject) -> None:
+    grid = data.draw(st.sampled_from(GRIDS))
+    before, after = data.draw(tables(grid)), data.draw(tables(grid))
+    rows = np.arange(200, dtype=np.int64)
+    for slot in range(max(before.slots, after.slots)):
+        gains, loses = gains_and_losses(before, after, slot)
+        for name in sorted(before.relations):
+            one, other = (
+                needed_in(table, name, codes_of(rows), 200)[:, slot] if slot < table.slots else np.zeros(200, bool)
+                for table in (before, after)
+            )
+            assert gains or not (other & ~one).any()
+            assert loses or not (one & ~other).any()
+
+
+def test_the_same_needs_under_another_table_are_no_change() -> None:
+    table = Partitioning(GRIDS[0], 3, (0, 1, 2, 2))
+    assert gains_and_losses(table, table.moved([1], 2), 0) == (False, False)
+    assert gains_and_losses(table, table.moved([1], 2), 1) == (False, True)
+    assert gains_and_losses(table, table.moved([1], 2), 2) == (True, False)
+    assert gains_and_losses(table, replace(table, slots=4), 0) == (False, False)
