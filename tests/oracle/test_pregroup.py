@@ -33,6 +33,7 @@ from anabranch.testing.strategies import (
     grouped_queries,
     late_filters,
     plans,
+    tables,
 )
 
 
@@ -49,6 +50,8 @@ def test_a_merged_plan_gives_the_batch_answer(data: st.DataObject, relations: in
         for number, batch in enumerate(batches):
             if number in restarts:
                 host = _host(data, query, drawn, checkpoint)
+            if data.draw(st.booleans(), "moves"):
+                host.spread(data.draw(tables(host.partitioning), "table"))
             results.append(host.step(batch))
     assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))
 

@@ -1,12 +1,14 @@
-"""Whatever schedule of plan changes a host is given, and wherever it crashes, the answer is the batch answer.
+"""Whatever schedule of plan changes and moves a host is given, and wherever it crashes, the answer is the batch answer.
 
-Changes come from a schedule or by hand, for all slots or for some, at once or box by box; some are refused because one
-is under way, some are aborted. A crash is a new host from the same checkpoint, on some other plan.
+Partition groups move between slots: some, all, or onto another grid. Changes come from a schedule or by hand, for all
+slots or for some, at once or box by box; some are refused because one is under way, some are aborted. A crash is a new
+host from the same checkpoint, on some other plan.
 """
 
 from __future__ import annotations
 
 import tempfile
+from unittest import mock
 
 import pyarrow as pa
 from hypothesis import event, given
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from anabranch.adapt.rules import ChangeRules, Switch
 from anabranch.cql import compile_query
 from anabranch.errors import MigrationError
+from anabranch.host import commit
 from anabranch.host.local import LocalHost
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.plan.query import Query
@@ -30,6 +33,7 @@ from anabranch.testing.strategies import (
     join_queries,
     late_filters,
     plans,
+    tables,
 )
 
 HOW = st.sampled_from(["auto", "moving-state", "parallel-track", "parallel-track", *strategy_names()])
@@ -59,7 +63,8 @@ def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
     batches = data.draw(batch_cuts(rows), "batches")
     crash = data.draw(st.sampled_from([None, *range(1, len(batches))]), "crash")
     results: list[pa.Table] = []
-    with tempfile.TemporaryDirectory() as folder:
+    few = data.draw(st.sampled_from([2, commit.COMPACT_FILES]), "files to compact")
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(commit, "COMPACT_FILES_ALWAYS", few):
         host = _host(data, drawn, query, folder, len(batches))
         for number, batch in enumerate(batches):
             if number == crash:
@@ -68,8 +73,8 @@ def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
             _ask(data, host, drawn)
             results.append(host.step(batch))
             # What a slot runs is what it was told, unless the engine refused it.
-            for engine, wanted in zip(host._engines, host._plans[ALONE], strict=True):
-                assert engine.only.plan == wanted.plan
+            for slot, engine in host._engines.items():
+                assert engine.only.plan == host._plans[ALONE][slot].plan
     return rows_as_multiset(pa.concat_tables(results))
 
 
@@ -84,6 +89,8 @@ def _host(data: st.DataObject, drawn: DrawnQuery, query: Query, folder: str, bat
 
 def _ask(data: st.DataObject, host: LocalHost, drawn: DrawnQuery) -> None:
     """A change by hand, or an abort, now and then."""
+    if data.draw(st.booleans(), "moves"):
+        host.spread(data.draw(tables(host.partitioning), "table"))
     match data.draw(st.sampled_from(["", "change", "abort"] if _is_changing(host) else ["", "change"]), "ask"):
         case "change":
             slots = data.draw(st.one_of(st.none(), st.just([0])), "slots")
@@ -102,4 +109,4 @@ def _ask(data: st.DataObject, host: LocalHost, drawn: DrawnQuery) -> None:
 
 
 def _is_changing(host: LocalHost) -> bool:
-    return any(engine.is_migrating for engine in host._engines)
+    return any(engine.is_migrating for engine in host._engines.values())

@@ -74,8 +74,8 @@ def even_out(
     the copies that a table sends, in seconds of one core.
     """
     state = _State(partitioning, loads, speeds, available)
-    for group in state.stranded():
-        state.move(group, state.least())
+    for stranded in state.stranded():
+        state.move(stranded, state.least())
     copies = copying(state.partitioning)
     refused: set[int] = set()
     while (pair := state.pair(tolerance)) is not None:

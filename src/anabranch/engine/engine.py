@@ -73,6 +73,8 @@ class Engine:
         self.bases = {name: BaseState(arena, queries.graph, name, names[name]) for name in queries.graph.names}
         self._longest_range = max(state.range for state in self.bases.values())
         self._is_stepping = False
+        self._left: dict[str, int] = {}
+        """The number of the next row of each relation when the slot last lost partition groups."""
         self.engines = {
             member.name: QueryEngine(
                 member,
@@ -127,6 +129,7 @@ class Engine:
             "bases": {name: state.layout() for name, state in self.bases.items()},
             "queries": {name: each.layout() for name, each in self.engines.items()},
             "entrance": self.entrance.layout() if self.entrance is not None else None,
+            "left": self._left,
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
@@ -137,6 +140,7 @@ class Engine:
             each.reopen(layout["queries"][name])
         if self.entrance is not None:
             self.entrance.reopen(layout["entrance"])
+        self._left = dict(layout["left"])
 
     def export(self) -> dict[str, RelationBatch]:
         """The live base rows and those that wait: all that a checkpoint needs, and all that a rebuild carries."""
@@ -147,7 +151,9 @@ class Engine:
         }
 
     def restore(self, rows: Mapping[str, RelationBatch], answered_before: int | None) -> None:
-        """Takes base rows as already processed: states are rebuilt, no result is produced.
+        """Takes base rows as already processed: states are filled, no result is produced.
+
+        The engine may be fresh, or at work and taking over partition groups between two steps.
 
         A grouped query gets its pending groups back, for boundaries not below `answered_before`, the watermark up to
         which boundaries have been answered. Where rows wait for the watermark, those not below it wait again.
@@ -164,6 +170,25 @@ class Engine:
         for each in self.engines.values():
             each.end_restore()
         self.meter.reset()
+
+    # --- partition groups that leave ----------------------------------------------------------------------------------
+
+    def leave_behind(self) -> None:
+        """Notes that rows of partition groups that the slot has lost stay in the states until they expire.
+
+        No row that the slot still needs meets them; the caller makes sure of that.
+        """
+        self._left = {name: state.ring.next for name, state in self.bases.items()}
+
+    def own(self, owns: Mapping[str, Ownership | None]) -> None:
+        """Changes the test of each query that keeps a combination in one slot, between two steps."""
+        for name, each in self.engines.items():
+            each.ground.owns = owns[name]
+
+    @property
+    def has_leftovers(self) -> bool:
+        """True while rows of partition groups that the slot has lost may still be in the states."""
+        return any(self.bases[name].ring.first < mark for name, mark in self._left.items())
 
     # --- work ---------------------------------------------------------------------------------------------------------
 

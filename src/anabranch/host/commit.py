@@ -6,6 +6,7 @@ All hosts use these functions. Nothing here reads or writes files.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from anabranch.engine.expiry import expiry
 from anabranch.host.clock import Clocks
@@ -87,31 +88,31 @@ def next_task(
 
 
 def next_manifest(task: SlotTask, reports: SlotReports, clocks: Clocks) -> Manifest:
-    """The manifest of a batch: older files that still hold live rows, and this batch's."""
+    """The manifest of a batch: older files that still speak for live rows, and this batch's."""
     lows = expiry(task.queries, relation_floors(task.queries, clocks), task.execution)
+    tables = task.tables
     replaced = {slot for slot in task.compacting if slot in reports}
-    kept = [
-        (file, task.partitionings[file.partitioning])
+    files = [
+        file
         for file in task.files
-        if is_alive(task.queries, file, lows)
-        and not (file.slot in replaced and task.partitionings[file.partitioning] == task.partitioning)
+        if is_alive(task.queries, file, lows) and file.slot in task.partitioning.working and file.slot not in replaced
     ]
-    # Once every slot has been compacted, nothing of an older partitioning is needed any more.
-    if len(replaced) == task.partitioning.slots:
-        kept = []
     for slot, report in sorted(reports.items()):
         written = report.file
         if written is not None and written.rows:
-            file = RowFile(task.rows_name(slot), task.batch, slot, written.rows, written.newest, -1)
-            kept.append((file, task.partitioning))
-    used = [p for p in dict.fromkeys(partitioning for _, partitioning in kept) if p != task.partitioning]
-    partitionings = (*used, task.partitioning)
-    files = tuple(
-        RowFile(f.name, f.batch, f.slot, f.rows, f.newest, partitionings.index(partitioning))
-        for f, partitioning in kept
-    )
+            name = task.rows_name(slot)
+            files.append(RowFile(name, task.batch, slot, written.rows, written.newest, len(tables) - 1))
+    # Tables from before the oldest file decide nothing any more.
+    oldest = min((file.partitioning for file in files), default=len(tables) - 1)
     plans = {name: str(most_frequent(each)) for name, each in task.plans.items()}
-    return Manifest(task.batch, task.attempt, clocks, files, partitionings, plans)
+    return Manifest(
+        task.batch,
+        task.attempt,
+        clocks,
+        tuple(replace(file, partitioning=file.partitioning - oldest) for file in files),
+        tables[oldest:],
+        plans,
+    )
 
 
 def is_alive(queries: QuerySet, file: RowFile, lows: Mapping[str, int]) -> bool:
@@ -121,11 +122,9 @@ def is_alive(queries: QuerySet, file: RowFile, lows: Mapping[str, int]) -> bool:
 
 
 def slots_to_compact(manifest: Manifest | None, partitioning: Partitioning) -> frozenset[int]:
-    """The slots whose files have become many; all of them after the partitioning has changed."""
+    """The slots whose files have become many."""
     if manifest is None or not manifest.files:
         return frozenset()
-    if any(manifest.partitionings[file.partitioning] != partitioning for file in manifest.files):
-        return frozenset(range(partitioning.slots))
     chosen = set()
     for slot in range(partitioning.slots):
         rows = [file.rows for file in manifest.files if file.slot == slot]

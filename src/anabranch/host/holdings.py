@@ -53,7 +53,7 @@ def taken_rows(
     taken = is_needed(new, slot, relation, codes, count) & ~is_needed(last, slot, relation, codes, count)
     if not taken.any():
         return taken
-    is_first = needed_in(last, relation, codes, count).argmax(axis=1) == written_by
+    is_first: BoolArray = needed_in(last, relation, codes, count).argmax(axis=1) == written_by
     return taken & is_first & kept_rows(tables, written_by, relation, codes, count)
 
 

@@ -3,12 +3,12 @@
     <hot folder>/anabranch-<user>/<checkpoint identity>/slot-<n>.json     the stamp
     <hot folder>/anabranch-<user>/<checkpoint identity>/slot-<n>-<attempt>/…   the arrays, by who built them first
 
-The stamp names the attempt that left the arrays, their partitioning and their folder; its layout names the plans that
-they serve, or the two plans of a migration under way. A step removes the stamp before it changes the arrays and writes
-it afterwards, so a step that dies half-way leaves no stamp. State of another plan than the task's is migrated in place.
-A worker that does not find the stamp of the attempt that it needs rebuilds from durable rows in a new folder, out of
-reach of workers that outlived their query. So hot state is never needed for correctness; it makes a step cost its new
-rows instead of the whole window.
+The stamp names the attempt that left the arrays, and their folder; its layout names the plans that they serve, or the
+two plans of a migration under way. A step removes the stamp before it changes the arrays and writes it afterwards, so a
+step that dies half-way leaves no stamp. State of another plan than the task's is migrated in place. A worker that does
+not find the stamp of the attempt that it needs rebuilds from durable rows in a new folder, out of reach of workers that
+outlived their query. So hot state is never needed for correctness; it makes a step cost its new rows instead of the
+whole window.
 
 Sweeping: a query that starts, and on every machine each worker that builds the state of a query for the first time,
 removes state of checkpoints that are gone or have been replaced, and state that no step has used for a day. A query
@@ -33,7 +33,8 @@ from typing import Any
 from anabranch.engine.engine import Engine
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import PlanError
-from anabranch.host.slot import SlotTask, bring_to, can_reach, make_engine, rebuild
+from anabranch.host.rebuilding import Rows, durable_holdings, follow, rebuild
+from anabranch.host.slot import SlotTask, bring_to, can_reach, make_engine
 from anabranch.host.store import Store
 from anabranch.stats.report import PlanChange
 
@@ -66,6 +67,8 @@ class OpenEngine:
     arrays: str
     was_hot: bool
     changes: Mapping[str, PlanChange] = field(default_factory=dict)
+    taken: Rows = field(default_factory=dict)
+    """Rows that the slot took over from others with their partition groups."""
 
 
 def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenEngine:
@@ -74,7 +77,7 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
     stamp_path = folder / f"slot-{slot}.json"
     stamp = _read(stamp_path)
     stamp_path.unlink(missing_ok=True)
-    if stamp is not None and stamp.get("of") == _identity(task, task.after):
+    if stamp is not None and task.after is not None and stamp.get("after") == task.after:
         arena = MappedArena(folder / stamp["arrays"])
         try:
             engine = make_engine(task, slot, arena)
@@ -82,8 +85,10 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
         except (OSError, ValueError, KeyError, PlanError):  # files gone or cut short, a layout without a state
             pass
         else:
-            if can_reach(engine, task, slot):
-                return OpenEngine(engine, stamp["arrays"], was_hot=True, changes=bring_to(engine, task, slot))
+            taken = _followed(engine, task, slot, store) if can_reach(engine, task, slot) else None
+            if taken is not None:
+                changes = bring_to(engine, task, slot)
+                return OpenEngine(engine, stamp["arrays"], was_hot=True, changes=changes, taken=taken)
     # The driver did so on its own machine only, and takes the folder away when it thinks the query has ended.
     _note_owner(identity, store.location)
     _sweep_once(identity)
@@ -91,8 +96,15 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
         shutil.rmtree(old, ignore_errors=True)
     arrays = Path(tempfile.mkdtemp(prefix=f"slot-{slot}-", dir=folder))
     engine = make_engine(task, slot, MappedArena(arrays))
-    rebuild(engine, task, slot, store)
-    return OpenEngine(engine, arrays.name, was_hot=False)
+    taken = rebuild(engine, task, slot, durable_holdings(task, store, slot))
+    return OpenEngine(engine, arrays.name, was_hot=False, taken=taken)
+
+
+def _followed(engine: Engine, task: SlotTask, slot: int, store: Store) -> Rows | None:
+    """Brings an engine to the task's table; None where it has to be rebuilt."""
+    if not task.is_moving:
+        return {}
+    return follow(engine, task, slot, durable_holdings(task, store, slot))
 
 
 def keep_engine(opened: OpenEngine, task: SlotTask, slot: int, identity: str) -> None:
@@ -100,7 +112,7 @@ def keep_engine(opened: OpenEngine, task: SlotTask, slot: int, identity: str) ->
     path = hot_folder(identity) / f"slot-{slot}.json"
     partial = path.with_suffix(f".{opened.arrays}.partial")
     stamp = {
-        "of": _identity(task, task.attempt),
+        "after": task.attempt,
         "arrays": opened.arrays,
         "layout": opened.engine.layout(),
     }
@@ -168,12 +180,6 @@ def _is_wanted(folder: Path, now: float) -> bool:
 def _is_current(owner: dict[str, Any], identity: str) -> bool:
     metadata = _read(Path(owner["checkpoint"]) / "anabranch" / "metadata.json")
     return metadata is not None and metadata.get("identity") == identity
-
-
-def _identity(task: SlotTask, attempt: str | None) -> list[object]:
-    partitioning = task.partitioning
-    shares = [[dimension.code, dimension.share] for dimension in partitioning.dimensions]
-    return [attempt, partitioning.slots, shares, list(partitioning.table)]
 
 
 def _read(path: Path) -> dict[str, Any] | None:

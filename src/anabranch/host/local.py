@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +21,7 @@ from anabranch.adapt.records import Record
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.steering import BatchFacts
 from anabranch.engine.batch import RelationBatch
+from anabranch.engine.engine import Engine
 from anabranch.engine.evaluate.codes import combine_codes, key_codes
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.engine.kernels import Int64Array
@@ -30,15 +33,16 @@ from anabranch.expr import Column, columns
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import late_by_stream, next_manifest, next_task, rows_by_stream
 from anabranch.host.memory import keep, recall
+from anabranch.host.rebuilding import Holding, Rows, durable_holdings, follow, rebuild
 from anabranch.host.results import ResultLayout
-from anabranch.host.slot import Opening, SlotTask, advance, bring_to, drain, make_engine, rebuild
+from anabranch.host.slot import Opening, SlotTask, advance, bring_to, drain, idle_report, make_engine
 from anabranch.host.store import Manifest, Store
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.host.work import Work
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.join_graph import JoinGraph, Relation
 from anabranch.plan.mesh import Plan
-from anabranch.plan.partitioning import row_code
+from anabranch.plan.partitioning import Partitioning, row_code
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_plans, as_set
 from anabranch.plan.slots import SlotPlans
@@ -69,8 +73,6 @@ class LocalHost:
         self.queries = queries = as_set(query)
         by_query = dict.fromkeys(queries.names, rules) if isinstance(rules, ChangeRules) else rules
         work = Work(queries, as_plans(plan), slots, by_query, execution)
-        self._setup = work.setup
-        self.partitioning = self._setup.partitioning
         self.idle_timeouts = idle_timeouts or {}
         self.now = now
         self.statistics = StepStatistics()
@@ -81,19 +83,22 @@ class LocalHost:
             self._store.open(queries, execution)
             self._manifest = self._store.latest()
         manifest = self._manifest
+        self._setup = work.setup_after(manifest.partitionings[-1] if manifest else None)
         self.batch = manifest.batch + 1 if manifest else 0
         self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self.queries.graph.streams, now())
         self.steering = work.steering(self.partitioning)
         self._records: list[Record] = []
         self.seconds_adapting = 0.0
         self._plans = self.steering.plans
+        self._engines: dict[int, Engine] = {}
         task = self._task(self.clocks)
-        self._engines = [make_engine(task, slot) for slot in range(slots)]
+        if not task.is_moving:
+            # A restart with other slots takes rows over with its first batch.
+            for slot in self.partitioning.working:
+                self._open(task, slot, [])
         self._threads = ThreadPoolExecutor(slots)
         self._is_broken = False
         if self._store is not None:
-            for slot, engine in enumerate(self._engines):
-                rebuild(engine, task, slot, self._store)
             self._note(recall(self._store, self.steering, self.batch))
 
     def step(self, rows: Mapping[str, pa.Table]) -> pa.Table:
@@ -111,16 +116,22 @@ class LocalHost:
         arrived = {relation.name: batch for relation, batch in zip(present, read, strict=True)}
         before, self._plans = self._plans, self._next_plans()
         task = self._task(clocks)
+        working = self.partitioning.working
+        # Before any slot steps: without a checkpoint, slots take rows over from each other's engines.
+        held = self._held(task)
 
         def step_slot(slot: int) -> tuple[list[pa.RecordBatch], SlotReport]:
             mine = {name: self._part(name, *batch, slot) for name, batch in arrived.items()}
-            changes = bring_to(self._engines[slot], task, slot) if self._plans != before else {}
-            return drain(advance(self._engines[slot], task, slot, mine, self._store, Opening(changes)))
+            opening = self._open(task, slot, held, same_plans=self._plans == before)
+            return drain(advance(self._engines[slot], task, slot, mine, self._store, opening))
 
         self._is_broken = True
-        steps = list(self._threads.map(step_slot, range(self.partitioning.slots)))
-        reports = {slot: report for slot, (_, report) in enumerate(steps)}
-        answer = self._finished([batch for batches, _ in steps for batch in batches])
+        for slot in self._engines.keys() - set(working):
+            del self._engines[slot]
+        steps = dict(zip(working, self._threads.map(step_slot, working), strict=True))
+        reports = {slot: idle_report(task, slot) for slot in range(self.partitioning.slots)}
+        reports |= {slot: report for slot, (_, report) in steps.items()}
+        answer = self._finished([batch for batches, _ in steps.values() for batch in batches])
         for stream, count in late_by_stream(self.queries, reports).items():
             self.late[stream] += count
         self.statistics = merged_statistics(reports.values())
@@ -163,11 +174,6 @@ class LocalHost:
         """
         self.steering.of_query(query).migrate(plan, strategy, slots, box_by_box=box_by_box)
 
-    def _next_plans(self) -> SlotPlans:
-        plans, refused = self.steering.next(self.batch)
-        self._note(refused)
-        return plans
-
     def _note(self, records: list[Record]) -> None:
         self._records += records
         if self._store is not None:
@@ -183,8 +189,48 @@ class LocalHost:
         disorder = {relation.stream: relation.disorder for relation in self.queries.graph.relations}
         return self.clocks.advance(newest, disorder, self.now(), self.idle_timeouts)
 
+    def spread(self, partitioning: Partitioning) -> None:
+        """Spreads the work by another grid or table over the same number of slots, from the next batch on."""
+        self._setup = replace(self._setup, partitioning=partitioning)
+        if self._manifest is None:
+            # No batch has been taken yet: engines are made anew, for their own part of the results.
+            self._engines.clear()
+
+    @property
+    def partitioning(self) -> Partitioning:
+        """The grid and the table of the next batch."""
+        return self._setup.partitioning
+
     def _task(self, clocks_after: Clocks) -> SlotTask:
         return next_task(self._setup, self._plans, self.batch, self._manifest, self.clocks, clocks_after)
+
+    def _next_plans(self) -> SlotPlans:
+        plans, refused = self.steering.next(self.batch)
+        self._note(refused)
+        return plans
+
+    def _held(self, task: SlotTask) -> list[Holding]:
+        """The rows of all engines, where groups move and no checkpoint has the rows."""
+        if self._store is not None or not task.is_moving:
+            return []
+        tables = task.partitionings[-1:]
+        exported = {slot: engine.export() for slot, engine in self._engines.items()}
+        return [Holding(slot, tables, partial(dict, rows)) for slot, rows in exported.items()]
+
+    def _open(self, task: SlotTask, slot: int, held: list[Holding], *, same_plans: bool = True) -> Opening:
+        """Brings the engine of a slot to the task's table and plans."""
+        engine = self._engines.get(slot)
+        if engine is not None:
+            taken: Rows | None = {}
+            if task.is_moving:
+                taken = follow(engine, task, slot, self._holdings(task, slot, held))
+            if taken is not None:
+                return Opening({} if same_plans else bring_to(engine, task, slot), was_hot=True, taken=taken)
+        self._engines[slot] = engine = make_engine(task, slot)
+        return Opening(taken=rebuild(engine, task, slot, self._holdings(task, slot, held)))
+
+    def _holdings(self, task: SlotTask, slot: int, held: list[Holding]) -> Iterable[Holding]:
+        return held if self._store is None else durable_holdings(task, self._store, slot)
 
     def _read(self, relation: Relation, layout: WireLayout, table: pa.Table) -> tuple[RelationBatch, Int64Array | None]:
         """The relation's new rows and, where there are several slots, the cells of the grid they lie in."""
@@ -202,11 +248,10 @@ class LocalHost:
         return table if grouped is None else finish(grouped, table)
 
     def _commit(self, task: SlotTask, reports: SlotReports, clocks: Clocks) -> None:
-        if self._store is None:
-            return
         before, self._manifest = self._manifest, next_manifest(task, reports, clocks)
-        self._store.commit(self._manifest)
-        self._store.collect((self._manifest, before) if before else (self._manifest,))
+        if self._store is not None:
+            self._store.commit(self._manifest)
+            self._store.collect((self._manifest, before) if before else (self._manifest,))
 
 
 def _refuse_misfits(graph: JoinGraph, rows: Mapping[str, pa.Table]) -> None:

@@ -15,15 +15,13 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.engine import Engine
-from anabranch.engine.expiry import expiry
-from anabranch.engine.ownership import needed_in, owner_test
+from anabranch.engine.ownership import Ownership, needed_in, owner_test
 from anabranch.engine.query_engine import QueryEngine
 from anabranch.engine.state.arena import Arena
 from anabranch.errors import HostError, MigrationError
@@ -61,9 +59,22 @@ class SlotTask:
     """The watermark after the batch; needed during the step by grouped queries and where rows wait for it."""
     files: tuple[RowFile, ...] = ()
     partitionings: tuple[Partitioning, ...] = ()
+    """The tables since the oldest of the files was written, in the order in which they came into force."""
     execution: ExecutionModel = DEFAULT_EXECUTION
     compacting: frozenset[int] = frozenset()
     """The slots that write all their live rows with this batch, so that older files can be removed."""
+
+    @property
+    def is_moving(self) -> bool:
+        """True when partition groups change their slots with this batch."""
+        return bool(self.partitionings) and self.partitionings[-1] != self.partitioning
+
+    @property
+    def tables(self) -> tuple[Partitioning, ...]:
+        """The tables since the oldest of the files was written, with the task's own as the last."""
+        if self.partitionings and not self.is_moving:
+            return self.partitionings
+        return (*self.partitionings, self.partitioning)
 
     def of_slot(self, slot: int) -> dict[str, SlotPlan]:
         """The plan of each query in a slot."""
@@ -87,6 +98,8 @@ class Opening:
     rejected: Mapping[str, int] = field(default_factory=dict)
     """The largest event time among rows that a filter rejected, by relation."""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    taken: Mapping[str, RelationBatch] = field(default_factory=dict)
+    """Rows that the slot took over from others with their partition groups; its file of the batch keeps them."""
 
 
 NOTHING_OPENED = Opening()
@@ -99,12 +112,16 @@ def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> Engine
         Plans({name: wanted.plan for name, wanted in task.of_slot(slot).items()}),
         arena=arena,
         codes=wire_layout(task.queries, task.partitioning).codes,
-        owns={
-            member.name: owner_test(task.partitioning, slot, member.query.graph.names)
-            for member in task.queries.members
-        },
+        owns=owners(task, slot),
         execution=task.execution,
     )
+
+
+def owners(task: SlotTask, slot: int) -> dict[str, Ownership | None]:
+    """The test of each query that keeps a combination in one slot."""
+    return {
+        member.name: owner_test(task.partitioning, slot, member.query.graph.names) for member in task.queries.members
+    }
 
 
 def can_reach(engine: Engine, task: SlotTask, slot: int) -> bool:
@@ -131,25 +148,6 @@ def _bring_to(engine: Engine, query: str, wanted: SlotPlan) -> PlanChange:
         return PlanChange(engine.migrate(wanted.plan, strategy_named(wanted.strategy), query))
     except MigrationError as error:
         return PlanChange(refused=error.message)
-
-
-def rebuild(engine: Engine, task: SlotTask, slot: int, store: Store) -> None:
-    """Brings a fresh engine to the state after the batch before the task's, from durable base rows."""
-    layout = wire_layout(task.queries, task.partitioning)
-    parts: dict[str, list[RelationBatch]] = {name: [] for name in task.queries.graph.names}
-    for file in task.files:
-        written_by = task.partitionings[file.partitioning]
-        if written_by == task.partitioning and file.slot != slot:
-            continue
-        batches = wire_layout(task.queries, written_by).split(store.read_rows(file.name))
-        for name, batch in batches.items():
-            if len(batch):
-                mine = _alive(task, name, batch)
-                if written_by != task.partitioning:
-                    mine &= _moves_here(task.partitioning, slot, written_by, file.slot, name, batch)
-                parts[name].append(batch.take(np.flatnonzero(mine)))
-    rows = {name: joined(batches) if batches else layout.empty(name) for name, batches in parts.items()}
-    engine.restore(rows, task.answered_before)
 
 
 def advance(
@@ -180,7 +178,7 @@ def advance(
     for query, batch in engine.step(admitted, task.floors, task.watermark):
         if batch.num_rows:
             yield layout.wrap(query, batch)
-    kept = engine.export() if slot in task.compacting else admitted
+    kept = _held(engine, task, slot) if slot in task.compacting else _both(admitted, opening.taken)
     statistics, wanted = engine.statistics(), task.of_slot(slot)
     report = SlotReport(
         queries={
@@ -199,6 +197,28 @@ def advance(
     if store is not None:
         store.write_rows(task.rows_name(slot), wire_layout(task.queries, task.partitioning).join(kept), report)
     return report
+
+
+def idle_report(task: SlotTask, slot: int) -> SlotReport:
+    """The report of a slot without partition groups: it has nothing to do, and the plans that it is told."""
+    return SlotReport(queries={name: QueryReport(wanted.plan) for name, wanted in task.of_slot(slot).items()})
+
+
+def _held(engine: Engine, task: SlotTask, slot: int) -> dict[str, RelationBatch]:
+    """All rows of the slot, without those of partition groups that have left it."""
+    rows = engine.export()
+    if engine.has_leftovers:
+        for name, batch in rows.items():
+            mine = needed_in(task.partitioning, name, batch.codes, len(batch))[:, slot]
+            rows[name] = batch.take(np.flatnonzero(mine))
+    return rows
+
+
+def _both(admitted: dict[str, RelationBatch], taken: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:
+    if not taken:
+        return admitted
+    names = {**admitted, **taken}
+    return {name: joined([rows[name] for rows in (admitted, taken) if name in rows]) for name in names}
 
 
 def _written(rows: Mapping[str, RelationBatch]) -> RowsWritten:
@@ -230,24 +250,6 @@ def drain(step: Generator[pa.RecordBatch, None, SlotReport]) -> tuple[list[pa.Re
             results.append(next(step))
         except StopIteration as end:
             return results, end.value
-
-
-def _alive(task: SlotTask, name: str, batch: RelationBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    deadline = batch.times + task.queries.graph.relation(name).window.reach
-    alive: np.ndarray[Any, np.dtype[np.bool_]] = deadline >= expiry(task.queries, task.floors, task.execution)[name]
-    return alive
-
-
-def _moves_here(
-    partitioning: Partitioning, slot: int, before: Partitioning, written_in: int, name: str, batch: RelationBatch
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """The rows of a file of another partitioning that this slot needs; of several copies, the first slot's counts."""
-    copies = needed_in(before, name, batch.codes, len(batch))
-    is_first = copies.argmax(axis=1) == written_in
-    here: np.ndarray[Any, np.dtype[np.bool_]] = (
-        is_first & needed_in(partitioning, name, batch.codes, len(batch))[:, slot]
-    )
-    return here
 
 
 def _first_copies(partitioning: Partitioning, slot: int, name: str, batch: RelationBatch) -> int:

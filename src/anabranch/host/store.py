@@ -37,7 +37,10 @@ from anabranch.plan.partitioning import Dimension, Partitioning
 from anabranch.plan.query_set import ALONE, QuerySet
 from anabranch.stats.report import SlotReport
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""In format 2 the partitionings of a manifest are the tables in the order in which they came into force."""
+READABLE = (1, FORMAT_VERSION)
+"""A manifest of format 1 has one table, or the one before a restart in front of it, and means the same."""
 _REPORT = b"anabranch.report"
 _UNFINISHED = re.compile(r"(metadata\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
 """Files of ours that were never renamed; no other file in the folder is touched."""
@@ -120,7 +123,7 @@ class Store:
                 detail=f"found the entries {', '.join(sorted(found)) or 'none'}",
                 hint="restore it from a copy, or start with an empty checkpoint folder",
             )
-        if found["version"] != FORMAT_VERSION:
+        if found["version"] not in READABLE:
             raise ForeignCheckpoint(
                 f"checkpoint '{self.location}' has format version {found['version']}; this is version {FORMAT_VERSION}",
                 hint="run it with the release that wrote it, or start with an empty checkpoint folder",
@@ -145,6 +148,9 @@ class Store:
                 detail="in one of them rows wait for the watermark, so the other would repeat or miss their results",
                 hint=f"use '{written}', or start with an empty checkpoint folder",
             )
+        if found["version"] != FORMAT_VERSION:
+            # An older release would read tables in another way; from now on it refuses the checkpoint.
+            self._write_json(path, {**found, "version": FORMAT_VERSION})
         self._drop_unfinished()
         return str(found["identity"])
 

@@ -34,8 +34,10 @@ class Work:
     """The change rules of each query; only its user changes the plan of a query without rules."""
     execution: ExecutionModel = DEFAULT_EXECUTION
 
-    @property
-    def setup(self) -> Setup:
+    def setup_after(self, last: Partitioning | None) -> Setup:
+        """The setup to begin with; a restart goes on with the last table, unless the number of slots is another."""
+        if last is not None and last.slots == self.slots:
+            return Setup(self.queries, last, self.execution)
         return Setup(self.queries, partitioning_of(self.queries, self.slots), self.execution)
 
     def resumed(self, left: Mapping[str, str]) -> Work:

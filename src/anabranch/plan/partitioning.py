@@ -50,6 +50,11 @@ class Partitioning:
     def groups(self) -> int:
         return math.prod(dimension.share for dimension in self.dimensions)
 
+    @cached_property
+    def working(self) -> tuple[int, ...]:
+        """The slots that have groups."""
+        return tuple(sorted(set(self.table)))
+
     def with_table(self, table: Iterable[int]) -> Partitioning:
         """The grid with another table from groups to slots."""
         return replace(self, table=tuple(table))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -23,6 +24,7 @@ from anabranch.errors import SpecError
 from anabranch.expr import conjuncts
 from anabranch.plan.join_graph import Theta
 from anabranch.plan.normal_form import normal_form
+from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes
 from anabranch.plan.selections import guarded_by
 from anabranch.rewrite.pipeline import rewrite
@@ -355,3 +357,17 @@ def batch_cuts(draw: st.DrawFn, given: Arrivals, least: int = 1) -> list[dict[st
             if stop > start or draw(st.booleans()):
                 batch[name] = table.slice(start, stop - start)
     return batches
+
+
+@st.composite
+def tables(draw: st.DrawFn, now: Partitioning) -> Partitioning:
+    """Some groups moved, all of them shuffled, or another grid."""
+    match draw(st.sampled_from(["some", "all", "grid"])):
+        case "some":
+            groups = draw(st.sets(st.integers(0, now.groups - 1), max_size=now.groups // 2))
+            return now.moved(groups, draw(st.integers(0, now.slots - 1)))
+        case "grid":
+            shares = tuple(replace(d, share=draw(st.integers(1, 4))) for d in now.dimensions)
+            now = Partitioning(shares, now.slots, (0,) * math.prod(d.share for d in shares))
+    shuffled = draw(st.randoms(use_true_random=False))
+    return now.with_table(shuffled.randrange(now.slots) for _ in range(now.groups))

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 
+import numpy as np
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 import anabranch
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
+from anabranch.engine.ownership import needed_in
 from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.runner import BATCH_SETTINGS
-from anabranch.host.spark.source import tagged_union
+from anabranch.host.spark.source import Cells, routing, tagged_union
 from anabranch.host.wire import wire_layout
+from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import alone, partitioning_of
 
 pytestmark = pytest.mark.spark
@@ -51,8 +59,52 @@ def test_only_rows_that_several_slots_need_are_copied(spark: SparkSession) -> No
         catalog.register(StreamDeclaration(name, from_spark(frame.schema, name), "ts"))
     query = compile_query(CHAIN, catalog)
     partitioning = partitioning_of(alone(query), 2)
-    union = tagged_union(wire_layout(alone(query), partitioning), partitioning, frames)
+    cells = Cells(wire_layout(alone(query), partitioning), partitioning)
+    union = tagged_union(cells, frames)
     assert union._jdf.queryExecution().analyzed().toString().count("Generate explode") == 1
+    sent = routing(cells, partitioning).send(union)
+    assert sent._jdf.queryExecution().analyzed().toString().count("Generate explode") == 1
+
+
+@pytest.mark.parametrize("start", range(4))
+@pytest.mark.parametrize("moves", ["some", "all", "grid"])
+def test_rows_go_to_the_slots_that_need_them_by_any_table(spark: SparkSession, start: int, moves: str) -> None:
+    """Cells and copies are those of the table at the start; the table of a batch may be another one."""
+    rows = [(datetime(2026, 1, 1, tzinfo=UTC), x, 7 * x + 1, x) for x in range(40)]
+    frames = {f"s{i}": spark.createDataFrame(rows, "ts timestamp, x bigint, y bigint, p bigint") for i in range(3)}
+    catalog = Catalog()
+    for name, frame in frames.items():
+        catalog.register(StreamDeclaration(name, from_spark(frame.schema, name), "ts"))
+    queries = alone(compile_query(CHAIN, catalog))
+    random = Random(start)
+    first = partitioning_of(queries, 4 if start % 2 else 2)
+    if start > 1:
+        first = first.with_table(random.randrange(first.slots) for _ in range(first.groups))
+    table = first
+    match moves:
+        case "some":
+            table = first.moved(random.sample(range(first.groups), 3), 1)
+        case "grid":
+            shares = tuple(replace(dimension, share=3) for dimension in first.dimensions)
+            table = Partitioning(shares, first.slots, (0,) * 3 ** len(shares))
+    if moves != "some":
+        table = table.with_table(random.randrange(table.slots) for _ in range(table.groups))
+    layout = wire_layout(queries, first)
+    cells = Cells(layout, first)
+    sent = routing(cells, table).send(tagged_union(cells, frames))
+    found = sent.withColumn("partition", f.spark_partition_id()).toArrow()
+    for position, name in enumerate(queries.graph.names):
+        whole = layout.split(found.filter(pc.equal(found["_relation"], position)).select(layout.schema.names))[name]
+        assert len(whole)
+        for number, slot in enumerate(table.working):
+            here = pc.and_(pc.equal(found["_relation"], position), pc.equal(found["partition"], number))
+            mine = layout.split(found.filter(here).select(layout.schema.names))[name]
+            assert needed_in(table, name, mine.codes, len(mine))[:, slot].all()
+            expected = needed_in(table, name, whole.codes, len(whole))[:, slot]
+            distinct = {tuple(codes[i] for codes in whole.codes.values()) for i in np.flatnonzero(expected)}
+            assert sorted(distinct) == sorted(
+                tuple(codes[i] for codes in mine.codes.values()) for i in range(len(mine))
+            )
 
 
 def test_columns_of_every_type_travel_beside_a_relation_without_them(spark: SparkSession, tmp_path: Path) -> None:

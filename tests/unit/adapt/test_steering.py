@@ -137,7 +137,7 @@ def test_slots_may_run_different_plans() -> None:
     found = step(host, *(f"c 3 {key} z" for key in range(9)))
     assert found == ("x y z",) * 9
     assert [str(each.plan) for each in host.steering.plans[ALONE]] == ["(a (b c))", "((a b) c)", "((a b) c)"]
-    assert [str(engine.only.plan) for engine in host._engines] == ["(a (b c))", "((a b) c)", "((a b) c)"]
+    assert [str(engine.only.plan) for engine in host._engines.values()] == ["(a (b c))", "((a b) c)", "((a b) c)"]
 
 
 def test_a_schedule_changes_plans_at_its_batches() -> None:

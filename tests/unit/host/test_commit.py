@@ -62,15 +62,34 @@ def test_files_whose_rows_have_all_left_go(tmp_path: Path, keyed: bool) -> None:
     assert most <= 3 * 12
 
 
-def test_another_number_of_slots_is_compacted_at_once(tmp_path: Path) -> None:
-    of = query(100)
-    LocalHost(of, mjoin(("a", "b")), slots=4, checkpoint=str(tmp_path)).step(read_rows(CATALOG, ["a 1 1 1", "b 1 2 2"]))
+def test_tables_are_kept_as_long_as_files_from_before_them(tmp_path: Path) -> None:
+    def slots_of_tables() -> list[int]:
+        manifest = Store(str(tmp_path)).latest()
+        assert manifest is not None
+        assert all(0 <= file.partitioning < len(manifest.partitionings) for file in manifest.files)
+        return [partitioning.slots for partitioning in manifest.partitionings]
+
+    of = query(10)
+    rows = [f"a 1 {key} 1" for key in range(20)]
+    LocalHost(of, mjoin(("a", "b")), slots=4, checkpoint=str(tmp_path)).step(read_rows(CATALOG, rows))
     host = LocalHost(of, mjoin(("a", "b")), slots=3, checkpoint=str(tmp_path))
+    host.step(read_rows(CATALOG, ["b 5 0 0"]))
+    assert slots_of_tables() == [4, 3]
+    host.step(read_rows(CATALOG, ["a 12 0 0", "b 12 0 0"]))
+    host.step(read_rows(CATALOG, ["a 30 0 0", "b 30 0 0"]))
+    host.step({})
+    assert slots_of_tables() == [3]
+
+
+def test_a_slot_that_is_given_up_leaves_no_files(tmp_path: Path) -> None:
+    host = LocalHost(query(100), mjoin(("a", "b")), slots=2, checkpoint=str(tmp_path))
+    host.step(read_rows(CATALOG, [f"a 1 {key} 1" for key in range(20)]))
+    host.spread(host.partitioning.moved(range(host.partitioning.groups), 0))
     host.step({})
     manifest = Store(str(tmp_path)).latest()
     assert manifest is not None
-    assert [partitioning.slots for partitioning in manifest.partitionings] == [3]
-    assert sum(file.rows for file in manifest.files) == 2
+    assert {file.slot for file in manifest.files} == {0}
+    assert sum(file.rows for file in manifest.files) == 20
 
 
 def test_a_slot_is_compacted_when_its_younger_files_weigh_half_of_the_oldest(

@@ -116,12 +116,12 @@ def test_another_attempts_state_is_not_taken(tmp_path: Path) -> None:
     worker = Worker(tmp_path)
     worker.step("a 1 1 x")
     stamp = json.loads(worker.stamp.read_text())
-    stamp["of"][0] = "an attempt that lost"
+    stamp["after"] = "an attempt that lost"
     worker.stamp.write_text(json.dumps(stamp))
     assert worker.step("b 2 1 p") == (("x p",), False)
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"of": [', "[]", "{}", "3", '{"of": null}'])
+@pytest.mark.parametrize("content", ["", "{", '{"after": [', "[]", "{}", "3", '{"after": null}'])
 def test_a_damaged_stamp_is_no_stamp(tmp_path: Path, content: str) -> None:
     worker = Worker(tmp_path)
     worker.step("a 1 1 x")

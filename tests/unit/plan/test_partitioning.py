@@ -6,7 +6,6 @@ import itertools
 import math
 import tempfile
 from dataclasses import replace
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -159,9 +158,8 @@ WORKLOADS = {workload.name: workload for workload in workloads()}
 
 
 @st.composite
-def grids(draw: st.DrawFn, workload: Workload) -> Partitioning:
+def grids(draw: st.DrawFn, workload: Workload, slots: int) -> Partitioning:
     """Any grid over the query's dimensions, with any table: groups anywhere, slots left empty."""
-    slots = draw(st.integers(1, 4))
     dimensions = tuple(
         replace(dimension, share=draw(st.integers(1, 4)))
         for dimension in choose_partitioning(workload.query.graph, 1).dimensions
@@ -175,17 +173,20 @@ def grids(draw: st.DrawFn, workload: Workload) -> Partitioning:
 @pytest.mark.parametrize("name", WORKLOADS)
 @settings(max_examples=25)
 @given(data=st.data())
-def test_any_slot_map_gives_the_same_answer_and_may_be_exchanged(name: str, data: st.DataObject) -> None:
+def test_any_table_gives_the_same_answer_and_may_change_with_every_batch(name: str, data: st.DataObject) -> None:
     workload = WORKLOADS[name]
     results, late = [], 0
+    grids_of = st.deferred(lambda: grids(workload, slots))
+    slots = data.draw(st.integers(1, 4), "slots")
     with tempfile.TemporaryDirectory() as folder:
-        for number, batch in enumerate(workload.batches(6)):
-            if number % 2 == 0:
-                grid = data.draw(grids(workload))
-                with patch("anabranch.host.work.partitioning_of", return_value=grid):
-                    host = LocalHost(
-                        workload.query, mjoin(workload.query.graph.names), slots=grid.slots, checkpoint=folder
-                    )
+        checkpoint = data.draw(st.sampled_from([None, folder]), "checkpoint")
+        host: LocalHost | None = None
+        for batch in workload.batches(6):
+            restarts = checkpoint is not None and data.draw(st.booleans(), "restarts")
+            if host is None or restarts:
+                host = LocalHost(workload.query, mjoin(workload.query.graph.names), slots=slots, checkpoint=checkpoint)
+            if data.draw(st.booleans(), "moves"):
+                host.spread(data.draw(grids_of))
             results.append(host.step(batch))
             late += sum(host.late.values())
     assert not late

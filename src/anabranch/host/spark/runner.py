@@ -32,7 +32,7 @@ from anabranch.host.commit import late_by_stream, newest_by_stream, next_manifes
 from anabranch.host.memory import keep, recall
 from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots
 from anabranch.host.results import ResultLayout
-from anabranch.host.slot import SlotTask
+from anabranch.host.slot import SlotTask, idle_report
 from anabranch.host.spark.anchor import forget_at_slots, is_on_several_machines, make_anchor
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.expressions import require_ansi
@@ -41,13 +41,14 @@ from anabranch.host.spark.session import refuse_speculation
 from anabranch.host.spark.sinks.delivery import deliver
 from anabranch.host.spark.sinks.sink import Batch, Sink
 from anabranch.host.spark.sinks.workers import ArrowFunction
-from anabranch.host.spark.source import PASSES, has_observed_filters, tagged_union, to_slots
+from anabranch.host.spark.source import PASSES, Cells, Routing, has_observed_filters, routing, tagged_union
 from anabranch.host.spark.worker import finish_function, step_function, then
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, TIME, wire_layout
 from anabranch.host.work import Work
 from anabranch.plan.execution import rows_wait
 from anabranch.plan.mesh import Plan, parse_plan
+from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import Plans
 from anabranch.schema import Schema
 from anabranch.stats.report import SlotReports, merged_statistics
@@ -97,10 +98,11 @@ class SparkRunner:
         self.failure: BaseException | None = None
         self.store = Store(checkpoint)
         self.identity = self.store.open(work.queries, work.execution)
-        self.setup = work.setup
-        self.partitioning = self.setup.partitioning
-        self.layout = wire_layout(work.queries, self.partitioning)
         self.manifest = self.store.latest()
+        self.setup = work.setup_after(self.manifest.partitionings[-1] if self.manifest else None)
+        self.layout = wire_layout(work.queries, self.partitioning)
+        self.cells = Cells(self.layout, self.partitioning)
+        self._routing: tuple[Partitioning, Routing] | None = None
         if self.manifest is not None:
             work = work.resumed(self.manifest.plans)
         self.steering = work.steering(self.partitioning)
@@ -112,6 +114,11 @@ class SparkRunner:
         self._is_released = False
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
         self._note(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
+
+    @property
+    def partitioning(self) -> Partitioning:
+        """The grid and the table of the next batch."""
+        return self.setup.partitioning
 
     @property
     def plan(self) -> Plan | Plans:
@@ -202,7 +209,7 @@ class SparkRunner:
         deliver(self.sinks, Batch(batch_id, query_id(frame)), partial(self._results, frame, task))
         written = time.perf_counter()
         self.options.announce("written", batch_id)
-        reports = {slot: self.store.read_report(task.rows_name(slot)) for slot in range(self.partitioning.slots)}
+        reports = self._reports(task)
         if clocks is None:
             seen = self._observed(observation.get) if self._is_observed else newest_by_stream(self.queries, reports)
             clocks = self._clocks_after(seen, now)
@@ -240,8 +247,8 @@ class SparkRunner:
 
     def _results(self, frame: DataFrame, task: SlotTask, into_sink: ArrowFunction | None) -> DataFrame:
         if self._anchor is None and is_on_several_machines(frame.sparkSession):
-            self._anchor = make_anchor(frame.sparkSession, self.partitioning.slots)
-        rows = to_slots(frame, self.partitioning, self._anchor)
+            self._anchor = make_anchor(frame.sparkSession, len(task.partitioning.working))
+        rows = self._route(task.partitioning).send(frame, self._anchor)
         step = step_function(task, self.identity, self.store.location)
         results, grouped = ResultLayout(self.queries), self.queries.grouped
         if grouped is None or grouped.grouping is None:
@@ -249,8 +256,21 @@ class SparkRunner:
         parts = rows.mapInArrow(step, to_spark(Schema.from_arrow(results.parts)))
         # Numbered, because Spark takes a dot in a name for a path; the boundary and the keys of the group come first.
         numbered = parts.toDF(*(f"_part{i}" for i in range(len(parts.columns))))
-        together = numbered.repartition(self.partitioning.slots, *numbered.columns[: 1 + len(grouped.grouping.keys)])
+        keys = numbered.columns[: 1 + len(grouped.grouping.keys)]
+        together = numbered.repartition(len(task.partitioning.working), *keys)
         return together.mapInArrow(then(finish_function(grouped), into_sink), to_spark(results.schema))
+
+    def _reports(self, task: SlotTask) -> SlotReports:
+        working = frozenset(task.partitioning.working)
+        return {
+            slot: self.store.read_report(task.rows_name(slot)) if slot in working else idle_report(task, slot)
+            for slot in range(task.partitioning.slots)
+        }
+
+    def _route(self, table: Partitioning) -> Routing:
+        if self._routing is None or self._routing[0] != table:
+            self._routing = table, routing(self.cells, table)
+        return self._routing[1]
 
     # --- event time ---------------------------------------------------------------------------------------------------
 
@@ -342,7 +362,7 @@ def start_query(
     # Hot state is memory; a driver that ends without stop() gives it back too.
     atexit.register(runner.release)
     try:
-        union = tagged_union(runner.layout, runner.partitioning, frames)
+        union = tagged_union(runner.cells, frames)
         writer = union.writeStream.foreachBatch(runner.on_batch)
         writer = writer.option("checkpointLocation", f"{runner.store.location}/spark").trigger(**options.trigger)
         if options.name:

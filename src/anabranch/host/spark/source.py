@@ -1,7 +1,8 @@
 """The streams of a query as one streaming frame in the wire layout, computed by Spark SQL.
 
-Every relation becomes (relation, event time, codes, shared payload columns, slot). A micro-batch is a part of the union
-of all relations; the runner only has to send each row to its slot.
+Every relation becomes (relation, event time, codes, shared payload columns, cell). A micro-batch is a part of the union
+of all relations. The cell of a row is its place in the grid; the table of the batch maps cells to slots (`Routing`), so
+that partition groups can move while the query runs.
 
 A row that the relation's filter rejects still advances the clock of its stream. A filter that was written by the user
 travels as a boolean column until the largest event times have been observed. A filter that only keeps NULL keys out
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -27,18 +29,68 @@ from anabranch.host.wire import RELATION, TIME, WireLayout
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Partitioning, row_code
 
-PASSES = "_passes"
+PASSES, CELL = "_passes", "_cell"
 _MOST_RUNS = 8
 _NOT_HASHED = (ArrayType, MapType, StructType, VariantType)
 
 
-def tagged_union(layout: WireLayout, partitioning: Partitioning, frames: Mapping[str, DataFrame]) -> DataFrame:
-    """All relations in the wire layout, with the slot of each row, and whether it passes where that is to be observed.
+@dataclass(frozen=True)
+class Cells:
+    """The numbers that the streaming plan gives to rows: their place in the grid, and which copy of a row it is.
 
-    A row that several slots need occurs several times. Each relation is one projection, because Spark plans it anew for
-    every micro-batch. Expressions that the user did not write are built without SQL text: the first text of a session
-    takes Spark's parser a second.
+    The numbers run through all relations. A row that several slots need by the table of the start travels as that many
+    copies, as long as all rows of its relation need equally many; so only rows of such relations are copied.
     """
+
+    layout: WireLayout
+    start: Partitioning
+
+    def copies(self, relation: str) -> int:
+        """How many copies of each row travel."""
+        counts = {len(slots) for slots in self.start.slots_of(relation)}
+        return counts.pop() if len(counts) == 1 else 1
+
+    def first(self, relation: str) -> int:
+        """The number of the relation's first cell."""
+        before = itertools.takewhile(lambda name: name != relation, self.layout.queries.graph.names)
+        return sum(len(self.start.slots_of(name)) * self.copies(name) for name in before)
+
+    def column(self, relation: str, columns: Mapping[str, Column]) -> Column:
+        """The number of a row; a generator of them where the row is copied."""
+        copies = self.copies(relation)
+        number = _place(self.layout, self.start, relation, columns) * copies + self.first(relation)
+        if copies == 1:
+            return number.cast(IntegerType())
+        return f.explode(f.array(*((number + copy).cast(IntegerType()) for copy in range(copies))))
+
+    @property
+    def later_copies(self) -> list[int]:
+        """The numbers of copies beyond the first one of a row."""
+        found = []
+        for name in self.layout.queries.graph.names:
+            copies, first = self.copies(name), self.first(name)
+            count = len(self.start.slots_of(name)) * copies
+            found += [first + number for number in range(count) if number % copies]
+        return found
+
+    def slots(self, table: Partitioning) -> list[tuple[int, ...]]:
+        """The slots of each number by a table over the same grid; of several copies, the first goes to all of them."""
+        found: list[tuple[int, ...]] = []
+        for name in self.layout.queries.graph.names:
+            copies = self.copies(name)
+            for slots in table.slots_of(name):
+                is_as_copied = table == self.start and len(slots) == copies
+                found += [(slot,) for slot in slots] if is_as_copied else [slots, *[()] * (copies - 1)]
+        return found
+
+
+def tagged_union(cells: Cells, frames: Mapping[str, DataFrame]) -> DataFrame:
+    """All relations in the wire layout, with the cell of each row, and whether it passes where that is to be observed.
+
+    Each relation is one projection, because Spark plans it anew for every micro-batch. Expressions that the user did
+    not write are built without SQL text: the first text of a session takes Spark's parser a second.
+    """
+    layout = cells.layout
     relations = layout.queries.graph.relations
     is_observed = has_observed_filters(relations)
     parts = []
@@ -48,7 +100,7 @@ def tagged_union(layout: WireLayout, partitioning: Partitioning, frames: Mapping
         if relation.filter is not None and keeps_null_keys_out(relation.filter):
             columns[RELATION] = f.when(passes, position).otherwise(~position).cast(ByteType())
             passes = f.lit(True)
-        columns[SLOT] = _slot(layout, partitioning, relation.name, columns)
+        columns[CELL] = cells.column(relation.name, columns)
         if is_observed:
             columns[PASSES] = passes
         parts.append(_selected(relation, frames[relation.stream], columns))
@@ -111,23 +163,62 @@ def _named(column: str) -> Column:
     return f.col(quote(column))
 
 
-def to_slots(frame: DataFrame, partitioning: Partitioning, anchor: DataFrame | None = None) -> DataFrame:
-    """The rows of a micro-batch, each in the partition of its slot; with an anchor, where that is.
+@dataclass(frozen=True)
+class Routing:
+    """The slots to which rows go by one table, as an expression; made once for all batches of the table."""
 
-    The slot's own column travels along: taking it off would cost a plan node, reading past it costs nothing.
-    """
-    rows = frame.repartition(partitioning.slots, SLOT)
-    return rows if anchor is None else anchored(rows, anchor)
+    partitions: int
+    """One for each slot that has groups, in the order of the slots."""
+    slot: Column
+    """The key of a row's slot; a generator of several where rows are copied."""
+    copies: bool
+
+    def send(self, frame: DataFrame, anchor: DataFrame | None = None) -> DataFrame:
+        """The rows of a micro-batch, each in the partition of its slot; with an anchor, where that is.
+
+        The cell travels along: taking it off would cost a plan node, reading past it costs nothing.
+        """
+        if anchor is None and not self.copies:
+            # As an expression of the shuffle alone: a column of its own would copy every row.
+            return frame.repartition(self.partitions, self.slot)
+        rows = frame.withColumn(SLOT, self.slot).repartition(self.partitions, SLOT)
+        return rows if anchor is None else anchored(rows, anchor)
 
 
-def _slot(layout: WireLayout, partitioning: Partitioning, relation: str, columns: Mapping[str, Column]) -> Column:
-    """The key of a row's slot; a generator of them where a row goes to several."""
-    keys = slot_keys(partitioning.slots)
-    slots = [tuple(keys[slot] for slot in of_cell) for of_cell in partitioning.slots_of(relation)]
-    place = _place(layout, partitioning, relation, columns)
-    if all(len(of_cell) == 1 for of_cell in slots):
-        return _entry(slots, [f.lit(key) for (key,) in slots], place)
-    return f.explode(_entry(slots, [f.array(*map(f.lit, of_cell)) for of_cell in slots], place))
+def routing(cells: Cells, table: Partitioning) -> Routing:
+    """Where rows go by a table."""
+    layout = cells.layout
+    if cells.start.dimensions == table.dimensions:
+        cell, needed = f.col(CELL), cells.slots(table)
+    else:
+        # Another grid: cells follow from the codes that travel with the rows. Of several copies one is enough.
+        cell = _cell_of_codes(layout, table)
+        needed = [slots for name in layout.queries.graph.names for slots in table.slots_of(name)]
+        if later := cells.later_copies:
+            needed.append(())
+            cell = f.when(f.col(CELL).isin(later), len(needed) - 1).otherwise(cell)
+    # Slots without groups have no partition.
+    keys = dict(zip(table.working, slot_keys(len(table.working)), strict=True))
+    if all(len(slots) == 1 for slots in needed):
+        one = [f.lit(keys[slot]) for (slot,) in needed]
+        return Routing(len(keys), _entry(needed, one, cell), copies=False)
+    several = [f.array(*(f.lit(keys[slot]) for slot in slots)) for slots in needed]
+    return Routing(len(keys), f.explode(_entry(needed, several, cell)), copies=True)
+
+
+def _cell_of_codes(layout: WireLayout, table: Partitioning) -> Column:
+    """The cell of a row in another grid than that of the streaming plan, from the codes that travel with the row."""
+    cell: Column | None = None
+    first = 0
+    columns = {name: f.col(name) for name in layout.code_columns}
+    for position, name in enumerate(layout.queries.graph.names):
+        # A row that a filter rejected has the complement of its relation's number.
+        is_here = f.col(RELATION).isin(position, ~position)
+        place = _place(layout, table, name, columns) + first
+        cell = f.when(is_here, place) if cell is None else cell.when(is_here, place)
+        first += len(table.slots_of(name))
+    assert cell is not None
+    return cell
 
 
 def _place(layout: WireLayout, partitioning: Partitioning, relation: str, columns: Mapping[str, Column]) -> Column:

@@ -23,7 +23,7 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        slot = context.partitionId()
+        slot = task.partitioning.working[context.partitionId()]
         started = perf_counter()
         received = list(batches)
         layout = wire_layout(task.queries, task.partitioning)
@@ -35,7 +35,7 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
         store = Store(checkpoint)
         opened = open_engine(task, slot, identity, store)
         seconds = {"transfer": transfer, "open": perf_counter() - started}
-        opening = Opening(opened.changes, opened.was_hot, rejected, seconds)
+        opening = Opening(opened.changes, opened.was_hot, rejected, seconds, opened.taken)
         yield from advance(opened.engine, task, slot, rows, store, opening)
         keep_engine(opened, task, slot, identity)
 

@@ -1,0 +1,140 @@
+"""Brings the engine of a slot to the state before a step: from durable rows, or by following a change of the table.
+
+Rows come as *holdings*: the rows that one slot holds, and the tables since they were written. Usually a holding is a
+row file of the checkpoint; a host without a checkpoint reads its engines instead. Which rows of a holding count is the
+law of `holdings`.
+
+When the table changes, a slot that is found at work follows in place where it can. A receiver takes the rows over as
+already processed and fills the states of its own plan with them, whatever plan the sender has (moving state, Zhu 2006,
+Section 22.1). A sender leaves its rows to expire. It is rebuilt instead where rows left behind could still be part of a
+result: in grouped queries, whose pending groups hold them; where rows wait for the watermark; and where rows of some
+relation go to several slots, so that new ones would meet them. A slot to which a group comes back before its rows have
+expired is rebuilt as well. Slots that neither gain nor lose rows keep their state as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from anabranch.engine.batch import RelationBatch, joined
+from anabranch.engine.engine import Engine
+from anabranch.engine.expiry import expiry
+from anabranch.engine.kernels import BoolArray
+from anabranch.host.holdings import gains_and_losses, kept_rows, taken_rows
+from anabranch.host.slot import SlotTask, owners
+from anabranch.host.store import Store
+from anabranch.host.wire import WireLayout, wire_layout
+from anabranch.plan.partitioning import Partitioning
+
+Rows = Mapping[str, RelationBatch]
+"""Base rows by relation."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Rows that one slot holds, to be read when they are needed, and the tables in force since they were written."""
+
+    slot: int
+    tables: tuple[Partitioning, ...]
+    read: Callable[[], Rows]
+
+
+def durable_holdings(task: SlotTask, store: Store, slot: int) -> Iterator[Holding]:
+    """The row files that may hold rows of a slot; of other slots only where the table has changed."""
+    layout = wire_layout(task.queries, task.partitioning)
+    for file in task.files:
+        if file.slot == slot or task.is_moving:
+            yield Holding(file.slot, task.partitionings[file.partitioning :], partial(_read, layout, store, file.name))
+
+
+def _read(layout: WireLayout, store: Store, name: str) -> Rows:
+    return layout.split(store.read_rows(name))
+
+
+def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding]) -> Rows:
+    """Brings a fresh engine to the state before the task's batch; returns the rows that it took over from others."""
+    own: dict[str, list[RelationBatch]] = {}
+    taken: dict[str, list[RelationBatch]] = {}
+    for holding in holdings:
+        into = own if holding.slot == slot else taken
+        for name, batch in _chosen(task, slot, holding).items():
+            into.setdefault(name, []).append(batch)
+    layout = wire_layout(task.queries, task.partitioning)
+    engine.restore(
+        {
+            name: joined([layout.empty(name), *own.get(name, ()), *taken.get(name, ())])
+            for name in task.queries.graph.names
+        },
+        task.answered_before,
+    )
+    return {name: joined(batches) for name, batches in taken.items()}
+
+
+def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding]) -> Rows | None:
+    """Brings an engine at work under the last table to the task's; None where it has to be rebuilt.
+
+    Returns the rows that the slot took over. `holdings` are read only if the slot gains rows.
+    """
+    before, now = task.partitionings[-1], task.partitioning
+    gains, loses = gains_and_losses(before, now, slot)
+    if _ownership_flips(task, before) or (loses and not _may_leave_behind(engine, task, before)):
+        return None
+    if gains and (engine.has_leftovers or before.dimensions != now.dimensions):
+        return None
+    taken: dict[str, list[RelationBatch]] = {}
+    if gains:
+        for holding in holdings:
+            if holding.slot != slot:
+                for name, batch in _chosen(task, slot, holding).items():
+                    taken.setdefault(name, []).append(batch)
+    rows = {name: joined(batches) for name, batches in taken.items()}
+    engine.own(owners(task, slot))
+    if loses:
+        engine.leave_behind()
+    if rows:
+        engine.restore(rows, task.answered_before)
+    return rows
+
+
+def _may_leave_behind(engine: Engine, task: SlotTask, before: Partitioning) -> bool:
+    return (
+        task.queries.grouped is None
+        and engine.entrance is None
+        and before.is_partition
+        and task.partitioning.is_partition
+    )
+
+
+def _ownership_flips(task: SlotTask, before: Partitioning) -> bool:
+    """True when results of a query must be tested for their owner under one of the tables only: merged rows differ."""
+    return any(
+        before.finds_once(member.query.graph.names) != task.partitioning.finds_once(member.query.graph.names)
+        for member in task.queries.members
+    )
+
+
+def _chosen(task: SlotTask, slot: int, holding: Holding) -> dict[str, RelationBatch]:
+    """The live rows of a holding that a slot keeps, or takes over from another slot."""
+    chosen = {}
+    now = task.partitioning
+    for name, batch in holding.read().items():
+        if not len(batch):
+            continue
+        mine = _alive(task, name, batch)
+        if holding.slot == slot:
+            mine &= kept_rows((*holding.tables, now), slot, name, batch.codes, len(batch))
+        else:
+            mine &= taken_rows(holding.tables, now, holding.slot, slot, name, batch.codes, len(batch))
+        if mine.any():
+            chosen[name] = batch if mine.all() else batch.take(np.flatnonzero(mine))
+    return chosen
+
+
+def _alive(task: SlotTask, name: str, batch: RelationBatch) -> BoolArray:
+    deadline = batch.times + task.queries.graph.relation(name).window.reach
+    alive: BoolArray = deadline >= expiry(task.queries, task.floors, task.execution)[name]
+    return alive
