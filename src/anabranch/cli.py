@@ -1,8 +1,7 @@
-"""The command `anabranch`: run, explain and look after continuous queries from a shell.
+"""The command `anabranch`: run and explain continuous queries from a shell.
 
-Whatever a user can get wrong ends as `error: …` with what was found and what to do, and exit status 2; a traceback is
-shown only with --debug. Commands import what they need when they run, so that `explain` and `--help` need neither Spark
-nor Java.
+A mistake of the user ends as `error: …` with the cause and a hint, and exit status 2; `--debug` shows the traceback.
+Commands import their rooms when they run, so that `explain` and `--help` need neither Spark nor Java.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ ROOMS = {
     "lab": ("anabranch.lab.command", "reproduce an experiment of the papers"),
     "place": ("anabranch.place.command", "plan queries over a network of sites"),
 }
-"""Commands that live with their rooms; a room is imported only when its name is on the command line."""
+"""Commands of other rooms; a room is imported only if its command is on the command line."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command line and gives the exit status."""
+    """Runs the command line and returns the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
         parsed = _parser(words).parse_args(words)
@@ -58,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def prepare_machine(arguments: argparse.Namespace) -> int:
-    """Does once what every start would otherwise do again."""
+    """Compiles the kernels and archives Spark's classes, so that later starts need not."""
     # Here, because it needs pyspark and loads every kernel.
     from anabranch.prepare import compile_kernels, make_archive
 
@@ -71,11 +70,11 @@ def prepare_machine(arguments: argparse.Namespace) -> int:
 
 
 def calibrate(arguments: argparse.Namespace) -> int:
-    """Measures what the engine's operations cost on this machine and keeps it for later choices."""
+    """Measures the cost of the engine's operations on this machine and stores it for later choices."""
     # Here, because the engine and its kernels are loaded for it.
     from anabranch.calibrate.measure import calibrate as measure
 
-    print("measuring; this takes some ten seconds and wants an otherwise quiet machine", file=sys.stderr)
+    print("measuring for about ten seconds; the machine should be idle otherwise", file=sys.stderr)
     units = measure(arguments.seed)
     file = calibration_file()
     try:
@@ -86,12 +85,12 @@ def calibrate(arguments: argparse.Namespace) -> int:
         if isinstance(value, float) and not name.endswith("bytes"):
             usual = getattr(ENGINE, name)
             print(f"{name:16}{1e9 * value:10.1f} ns   ({1e9 * usual:.1f} on an ordinary machine)")
-    print(f"kept in {file}", file=sys.stderr)
+    print(f"stored in {file}", file=sys.stderr)
     return 0
 
 
 def demonstrate(arguments: argparse.Namespace) -> int:
-    """Runs the demo; fails when its result is not the batch answer."""
+    """Runs the demo; fails if its result differs from the batch answer."""
     from anabranch.demo import run_demo
 
     with writing(arguments.output):
@@ -100,7 +99,7 @@ def demonstrate(arguments: argparse.Namespace) -> int:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Hands over to the benchmarks of the repository."""
+    """Runs the benchmarks of the repository."""
     if not Path("benchmarks/__main__.py").is_file():
         raise HostError(
             "no benchmarks in this folder",
@@ -111,7 +110,7 @@ def bench(arguments: argparse.Namespace) -> int:
 
 
 def examine(arguments: argparse.Namespace) -> int:
-    """Prints what the machine offers."""
+    """Checks the machine and prints the findings."""
     findings = doctor.examine()
     for finding in findings:
         print(f"{'ok' if finding.is_good else '--':3}{finding.name:14} {finding.found}")
@@ -135,7 +134,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"anabranch {anabranch.__version__}")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error and what Spark logs")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error, and Spark's log")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     spec_commands.add_arguments(commands)
@@ -143,17 +142,17 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     command = add_command(
         commands,
         "demo",
-        "streams that drift and streams that are skewed, checked against the batch answers",
+        "run the demo: drifting and skewed streams, checked against the batch answer",
         """
         anabranch demo
         anabranch demo --seconds 20 --output /tmp/demo
         """,
     )
-    command.add_argument("--output", type=Path, default=Path("demo-output"), metavar="DIR", help="where to write")
+    command.add_argument("--output", type=Path, default=Path("demo-output"), metavar="DIR", help="the output folder")
     command.add_argument(
         "--seconds", type=int, default=35, metavar="N", help="how long the first streams flow (default: 35)"
     )
-    command.add_argument("--seed", type=int, default=1, metavar="N", help="which data to generate (default: 1)")
+    command.add_argument("--seed", type=int, default=1, metavar="N", help="the seed of the generated data (default: 1)")
     spec_commands.add_verbose(command)
     command.set_defaults(run=demonstrate)
 
@@ -166,24 +165,24 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
         anabranch bench -- spark-w3 --quick
         """,
     )
-    command.add_argument("rest", nargs="*", metavar="ARGUMENT", help="handed to the benchmarks; put -- before options")
+    command.add_argument("rest", nargs="*", metavar="ARGUMENT", help="for the benchmarks; write -- before options")
     command.set_defaults(run=bench)
 
     command = add_command(
         commands,
         "calibrate",
-        "measure what the engine's operations cost here, for choosing plans",
+        "measure the cost of the engine's operations on this machine, for choosing plans",
         """
         anabranch calibrate
         """,
     )
-    command.add_argument("--seed", type=int, default=1, metavar="N", help="which data to measure with (default: 1)")
+    command.add_argument("--seed", type=int, default=1, metavar="N", help="the seed of the generated data (default: 1)")
     command.set_defaults(run=calibrate)
 
     command = add_command(
         commands,
         "prepare",
-        "make later starts quicker: compile the kernels, archive Spark's classes",
+        "make later starts faster: compile the kernels, archive Spark's classes",
         """
         anabranch prepare
         """,
@@ -191,7 +190,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     command.set_defaults(run=prepare_machine)
 
     command = add_command(
-        commands, "doctor", "check Python, Java, Spark and memory of this machine", "anabranch doctor"
+        commands, "doctor", "check Python, Java, Spark and the memory of this machine", "anabranch doctor"
     )
     command.set_defaults(run=examine)
 

@@ -1,4 +1,4 @@
-"""Amounts of memory, as people write and read them; powers of ten, as storage is sold and reported."""
+"""Amounts of memory as texts, with units in powers of ten."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def size_text(size: float) -> str:
-    """Bytes as people read them.
+    """Formats bytes with a unit.
 
     >>> size_text(2_345_678)
     '2.3 MB'
@@ -21,7 +21,7 @@ def size_text(size: float) -> str:
 
 
 def parse_size(text: str) -> float:
-    """Bytes of a text such as `500 MB`, `1.5 GB` or a plain number; ValueError says what was expected."""
+    """Parses bytes from `500 MB`, `1.5 GB` or a plain number; a ValueError says what was expected."""
     found = _SIZE.fullmatch(text)
     unit = (found.group(2) or "B") if found else ""
     sizes = {name.lower(): amount for name, amount in UNITS.items()}
