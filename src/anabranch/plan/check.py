@@ -1,4 +1,4 @@
-"""Refuses a physical plan that does not compute its query; run after everything that makes or changes a plan."""
+"""Validates physical plans against their query; called wherever a plan is made or changed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _require_checkable(plan: PhysicalPlan, graph: JoinGraph) -> None:
 
 
 def require_no_guard(position: int, graph: JoinGraph, who: str) -> None:
-    """Refuses to put a predicate off that may keep another one from failing."""
+    """Raise PlanError if a deferred predicate may guard another one against failing."""
     name = selection_name(position)
     others = [theta.predicate for other, theta in enumerate(graph.thetas) if other != position]
     if (guarded := guarded_by(graph.thetas[position].predicate, others)) is not None:

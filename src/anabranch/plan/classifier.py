@@ -1,6 +1,6 @@
 """Classifiers: decision trees over the attributes of a row that assign the row its route, as immutable values.
 
-The `mesh` room learns a tree, the plan carries it, and `classify` walks it. Every row gets a route: each test names the
+`mesh` learns a tree, the plan carries it, and `classify` evaluates it. Every row gets a route: each test names the
 branch that a NULL takes (a NaN counts as NULL), and a category that no test lists takes the second branch. The route of
 a row changes the cost of its results, never the results.
 
@@ -13,8 +13,8 @@ The grammar of this text, which `parse_classifier` reads back:
     tree := route | '(' test ['or' 'null'] '?' tree ':' tree ')'
     test := name '<=' number | name 'in' '{' [string (',' string)*] '}'
 
-A name that is not a plain word stands in backquotes, doubled inside; a string in quotes, doubled inside. Booleans are 0
-and 1, dates days and timestamps microseconds since the epoch. (Nehme et al. 2012, section 4.4.)
+A name that is not a plain word is in backquotes, a string in quotes; both are doubled inside. Booleans are 0 and 1,
+dates days and timestamps microseconds since the epoch. (Nehme et al. 2012, section 4.4.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_ROUTES = 2**15 - 1
 
 @dataclass(frozen=True)
 class Assign:
-    """A leaf: rows that come here take the route of this number."""
+    """A leaf: its rows take the route with this number."""
 
     route: int
 
@@ -52,7 +52,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class NumberTest:
-    """Rows with attribute <= threshold go to `first`, others to `second`, NULL and NaN as `null_first` tells."""
+    """Rows with attribute <= threshold go to `first`, others to `second`, NULL and NaN by `null_first`."""
 
     attribute: str
     threshold: float
@@ -70,7 +70,7 @@ class NumberTest:
 
 @dataclass(frozen=True)
 class CategoryTest:
-    """Rows whose attribute is listed go to `first`, others to `second`, NULL as `null_first` tells.
+    """Rows whose attribute is listed go to `first`, others to `second`, NULL by `null_first`.
 
     An empty list is the test for NULL alone.
     """
@@ -96,7 +96,7 @@ ONE_ROUTE = Assign(0)
 
 
 def walk(classifier: Classifier) -> Iterator[Classifier]:
-    """The tree and all below it, tests before their branches."""
+    """Yield the tree and all its nodes, tests before their branches."""
     yield classifier
     if not isinstance(classifier, Assign):
         yield from walk(classifier.first)
@@ -104,24 +104,24 @@ def walk(classifier: Classifier) -> Iterator[Classifier]:
 
 
 def attributes(classifier: Classifier) -> tuple[str, ...]:
-    """The attributes that are tested, each once, in order of first appearance."""
+    """Return the tested attributes, each once, in order of first appearance."""
     return tuple(dict.fromkeys(node.attribute for node in walk(classifier) if not isinstance(node, Assign)))
 
 
 def routes(classifier: Classifier) -> tuple[int, ...]:
-    """The routes that some row can get, ascending."""
+    """Return the routes that a row can get, ascending."""
     return tuple(sorted({node.route for node in walk(classifier) if isinstance(node, Assign)}))
 
 
 def depth(classifier: Classifier) -> int:
-    """Tests on the longest way to a leaf."""
+    """Return the number of tests on the longest path to a leaf."""
     if isinstance(classifier, Assign):
         return 0
     return 1 + max(depth(classifier.first), depth(classifier.second))
 
 
 def leaves(classifier: Classifier) -> tuple[tuple[int, int], ...]:
-    """The leaves from first to last: the route of each, and the tests on the way to it."""
+    """Return the leaves in order: the route of each, and the number of tests on the path to it."""
     if isinstance(classifier, Assign):
         return ((classifier.route, 0),)
     below = (*leaves(classifier.first), *leaves(classifier.second))
@@ -129,20 +129,20 @@ def leaves(classifier: Classifier) -> tuple[tuple[int, int], ...]:
 
 
 def map_leaves(classifier: Classifier, change: Callable[[Assign], Classifier]) -> Classifier:
-    """The tree with every leaf changed, from first to last."""
+    """Apply a function to every leaf, in order."""
     if isinstance(classifier, Assign):
         return change(classifier)
     return replace(classifier, first=map_leaves(classifier.first, change), second=map_leaves(classifier.second, change))
 
 
 def by_leaf(classifier: Classifier) -> Classifier:
-    """The tree with its leaves numbered from 0: it assigns a row its leaf instead of its route."""
+    """Number the leaves from 0: the tree then assigns a row its leaf instead of its route."""
     numbers = count()
     return map_leaves(classifier, lambda _: Assign(next(numbers)))
 
 
 def check_attributes(classifier: Classifier, schema: Schema, relation: str) -> None:
-    """Refuses a tree that tests a column which the relation lacks, or of a type that its test cannot take."""
+    """Raise if a tree tests a column that the relation lacks or whose type does not fit the test."""
     types = {field.name: field.type for field in schema}
     for node in walk(classifier):
         if isinstance(node, Assign):
@@ -157,7 +157,7 @@ def check_attributes(classifier: Classifier, schema: Schema, relation: str) -> N
 
 
 def require_kind(test: Test, kind: pa.DataType) -> None:
-    """Refuses a number test on a type that is not a number, and a category test on a type that is not text."""
+    """Raise for a number test on a type that is not a number, or a category test on a type that is not text."""
     fits = is_classifiable(kind) and is_text(kind) == isinstance(test, CategoryTest)
     if not fits:
         wanted = "text" if isinstance(test, CategoryTest) else "a number, boolean, date or timestamp"
@@ -165,7 +165,7 @@ def require_kind(test: Test, kind: pa.DataType) -> None:
 
 
 def is_classifiable(kind: pa.DataType) -> bool:
-    """True for the types that a test can read: those that are exact as a double or nearly so, and text."""
+    """True for types that a test can read: text, and types that are (nearly) exact as a double."""
     return bool(
         is_integer(kind)
         or is_float(kind)
@@ -180,7 +180,7 @@ def is_classifiable(kind: pa.DataType) -> bool:
 
 
 def case_expression(classifier: Classifier, types: Mapping[str, pa.DataType]) -> str:
-    """The route number as a Spark SQL expression, so that rows can be classified before they are shuffled."""
+    """Return the route number as a Spark SQL expression, so that rows can be classified before the shuffle."""
     match classifier:
         case Assign(route=route):
             return str(route)
@@ -216,7 +216,7 @@ def _sql_double(value: float) -> str:
 
 
 def _sql_string(value: str) -> str:
-    """A string literal with one meaning, whether or not the session reads escapes: odd characters by their number."""
+    """Return a string literal with one meaning whether or not the session reads escapes."""
     parts = [part for part in re.split(r"(['\\])", value) if part]
     texts = [f"chr({ord(part)})" if part in "'\\" else f"'{part}'" for part in parts]
     return texts[0] if len(texts) == 1 else f"concat({', '.join(texts)})" if texts else "''"
@@ -229,7 +229,7 @@ _RESERVED = frozenset({"in", "or", "null", "inf"})
 
 
 def parse_classifier(text: str) -> Classifier:
-    """The tree a text describes, or a PlanError that names the position."""
+    """Parse a classifier; raise PlanError with the position of a mistake."""
     reader = _Reader(text)
     tree, at = reader.tree(0)
     reader.end(at)

@@ -1,4 +1,4 @@
-"""The content of a state: what tells the intermediate states of two plans apart.
+"""The content of a state: the identity of an intermediate state across plans.
 
 A state holds combinations of some relations that pass the predicates checked so far, whatever the shape of the joins
 below. So its identity is its relations, the input operators that were applied on the way, and the predicates over its

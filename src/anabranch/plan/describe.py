@@ -1,6 +1,6 @@
-"""What a join of a physical plan does, in words: the predicates it adds and the orders its inputs probe in.
+"""Descriptions of the joins of a physical plan: the predicates they check and the probe orders of their inputs.
 
-Text and pictures of plans are made from these, so that they cannot tell different stories.
+Texts and pictures of plans both use these functions, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from anabranch.plan.physical import JoinNode, PhysicalPlan, input_operators, kep
 from anabranch.plan.selections import checked_in, put_off
 
 LONGEST_MESH = 90
-"""Letters of a mesh that are still read in one line."""
+"""The most letters of a mesh text that is shown in one line."""
 
 
 def conditions(plan: PhysicalPlan, graph: JoinGraph) -> dict[str, tuple[str, ...]]:
-    """The predicates that each join of a plan checks, by its shape; none for a cross product."""
+    """Return the predicates that each join of a plan checks, by its shape; none for a cross product."""
     late = put_off(plan)
     found = {}
     for node in nodes(plan):
@@ -33,12 +33,12 @@ def conditions(plan: PhysicalPlan, graph: JoinGraph) -> dict[str, tuple[str, ...
 
 
 def probe_path(node: JoinNode, position: int, graph: JoinGraph) -> tuple[str, ...]:
-    """An input and the others in the order its rows probe them, as shapes."""
+    """Return an input and the other inputs in its probe order, as shapes."""
     return tuple(shape(node.inputs[step]) for step in (position, *probe_order(node, position, graph)))
 
 
 def describe(plan: PhysicalPlan, graph: JoinGraph) -> str:
-    """The plan text, then every join with its predicates and probe orders, then the relations."""
+    """Describe a plan: its text, every join with its predicates and probe orders, and the relations."""
     lines = [f"plan {plan}"]
     states, added = {inner.shape for inner in kept(plan)}, conditions(plan, graph)
     lines += [f"  {each.kind} {each.shape} kept as state" for each in input_operators(plan)]
@@ -50,7 +50,7 @@ def describe(plan: PhysicalPlan, graph: JoinGraph) -> str:
 
 
 def short_text(plan: Plan) -> str:
-    """The text of a plan where it has to share a line: of a mesh whose text is long, how many routes it has."""
+    """Return the text of a plan for one line; for a mesh with a long text, its number of routes."""
     text = str(plan)
     if not isinstance(plan, Mesh) or len(text) <= LONGEST_MESH:
         return text
@@ -58,13 +58,13 @@ def short_text(plan: Plan) -> str:
 
 
 def describe_mesh(mesh: Mesh, graph: JoinGraph) -> str:
-    """The mesh text, then for every relation its classifier and its routes by number, then the relations."""
+    """Describe a mesh: its text, each relation's classifier and routes, and the relations."""
     lines = [f"plan {mesh}", *(line for way in mesh.ways for line in describe_routes(way, graph))]
     return "\n".join([*lines, *_named(graph)])
 
 
 def describe_routes(way: RelationRoutes, graph: JoinGraph, notes: Sequence[str] = ()) -> list[str]:
-    """The classifier and the routes of one relation, with a note on each route where there are notes."""
+    """Describe the classifier and the routes of one relation, with optional notes on the routes."""
     tested = ", ".join(attributes(way.classifier))
     lines = [f"  rows of {way.relation}{f' by {tested}' if tested else ''}"]
     if tested:
@@ -77,7 +77,7 @@ def describe_routes(way: RelationRoutes, graph: JoinGraph, notes: Sequence[str] 
 
 
 def _named(graph: JoinGraph) -> list[str]:
-    """The relations, and the predicates by the names that put them off."""
+    """List the relations, and the predicates with the names that plans defer them by."""
     relations = [f"  {line}" for line in render(graph).split("\n") if line.startswith("relation ")]
     return relations + [f"  {selection_name(i)} is {theta}" for i, theta in enumerate(graph.thetas)]
 
@@ -87,6 +87,6 @@ def _operator_text(operator: str, graph: JoinGraph) -> str:
 
 
 def _key_text(key: KeyClass, sides: list[frozenset[str]]) -> str:
-    """The equality that a join adds: one member for each input."""
+    """Return the equality that a join adds: one member per input."""
     chosen = [next((str(member) for name, member in key.members if name in side), None) for side in sides]
     return " = ".join(member for member in chosen if member is not None)

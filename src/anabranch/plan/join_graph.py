@@ -1,11 +1,11 @@
 """The n-ary join of a query as a graph: relations, the key classes that connect them, and the other predicates.
 
 Equalities are closed transitively into *key classes*: all members of a class agree in every result, so any two of them
-may be joined directly, whatever the query text said. Every other predicate over two or more relations is a *theta*; a
-theta of the form low <= x - y <= high is also a *band* and can be looked up by bucket instead of compared pairwise.
+may be joined directly, whatever the query text compares. Every other predicate over two or more relations is a *theta*;
+a theta of the form low <= x - y <= high is also a *band* and can be looked up by bucket instead of compared pairwise.
 
-A filter of one relation is part of the relation and applied before any state, unless it is *late*: then it is a theta
-over that relation alone, which some join checks. Plans and meshes name a theta by its position: `#0` is the first.
+A filter of one relation is part of the relation and applied before any state, unless it is *deferred*: then it is a
+theta over that relation alone, which a join checks. Plans and meshes name a theta by its position: `#0` is the first.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Theta:
-    """A predicate that joins check and that is not an equality of keys: over several relations, or a late filter."""
+    """A predicate that joins check, other than an equality of keys: over several relations, or a deferred filter."""
 
     predicate: Expr
     relations: frozenset[str]
@@ -112,7 +112,7 @@ class JoinGraph:
 
     @cached_property
     def streams(self) -> tuple[str, ...]:
-        """The streams that the relations read, each once, in FROM order."""
+        """Return the streams of the relations, each once, in FROM order."""
         return tuple(dict.fromkeys(relation.stream for relation in self.relations))
 
     def relation(self, name: str) -> Relation:
@@ -122,7 +122,7 @@ class JoinGraph:
         raise PlanError(f"no relation '{name}' in the join graph", detail=f"it has {', '.join(self.names)}")
 
     def keys_of(self, relations: Iterable[str]) -> tuple[KeyClass, ...]:
-        """The classes with a member in any of the relations."""
+        """Return the classes with a member in any of the relations."""
         wanted = frozenset(relations)
         return tuple(key for key in self.keys if key.relations & wanted)
 
@@ -132,18 +132,18 @@ class JoinGraph:
         return {name: tuple(key.name for key in self.keys_of([name])) for name in self.names}
 
     def keys_between(self, left: Iterable[str], right: Iterable[str]) -> tuple[KeyClass, ...]:
-        """The classes that can be used to look up one side from the other."""
+        """Return the classes by which one side can probe the other."""
         one, other = frozenset(left), frozenset(right)
         return tuple(key for key in self.keys if key.relations & one and key.relations & other)
 
     def thetas_between(self, left: Iterable[str], right: Iterable[str]) -> tuple[Theta, ...]:
-        """The thetas that become checkable when the two sides meet."""
+        """Return the thetas that become checkable when two sides join."""
         return tuple(self.thetas[position] for position in self.checkable(left, right))
 
     def checkable(self, left: Iterable[str], right: Iterable[str]) -> tuple[int, ...]:
-        """The positions of the thetas that become checkable when two sides meet.
+        """Return the positions of the thetas that become checkable when two sides join.
 
-        A late filter does where its relation meets any other: nothing is checked before a first join.
+        A deferred filter becomes checkable at the first join of its relation.
         """
         one, other = frozenset(left), frozenset(right)
         both = one | other
@@ -159,7 +159,7 @@ class JoinGraph:
         )
 
     def are_connected(self, left: Iterable[str], right: Iterable[str]) -> bool:
-        """True when some predicate reaches from one side to the other; otherwise their join is a cross product."""
+        """True if some predicate connects the two sides; otherwise their join is a cross product."""
         one, other = frozenset(left), frozenset(right)
         if self.keys_between(one, other):
             return True
@@ -174,22 +174,22 @@ class JoinGraph:
 
 
 def selection_name(position: int) -> str:
-    """What the graph's theta at that position is called in plans and meshes."""
+    """Return the name of the theta at a position, as plans and meshes write it."""
     return f"#{position}"
 
 
 def position_of(name: str) -> int:
-    """The position of the theta of that name."""
+    """Return the position of the theta with that name."""
     return int(name[1:])
 
 
 def is_selection(name: str) -> bool:
-    """True of the name of a theta, and of no relation."""
+    """True if a name is that of a theta, not of a relation."""
     return name.startswith("#")
 
 
 def render(graph: JoinGraph) -> str:
-    """The graph as text: relations, then what connects them."""
+    """Return the graph as text: relations, then keys and thetas."""
     lines = []
     for relation in graph.relations:
         condition = f" WHERE {relation.filter}" if relation.filter is not None else ""

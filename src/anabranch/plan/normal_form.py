@@ -1,9 +1,9 @@
-"""Reads the normal form of a query off its rewritten logical plan.
+"""Derives the normal form of a query from its rewritten logical plan.
 
-What it expects is what the rules of `rewrite` leave: an output list over an optional grouping over one n-ary join, each
-input of which is a source with at most a filter and a pruning on top. Equalities become key classes, every other join
-predicate a theta, and each relation keeps as payload only the columns that something after its arrival still reads: the
-outputs, the grouping, the thetas, and key members whose matches have to be verified on values.
+It expects a plan that the rules of `rewrite` have finished: an output list over an optional grouping over one n-ary
+join, each input of which is a source with at most a filter and a pruning on top. Equalities become key classes, every
+other join predicate a theta, and each relation keeps as payload only the columns that something after its arrival still
+reads: the outputs, the grouping, the thetas, and key members whose matches have to be verified on values.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from anabranch.plan.selections import guarded_by
 
 
 def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) -> Query:
-    """The query of a rewritten plan; PlanError when the plan is not in the form that rewriting leaves.
+    """Return the query of a rewritten plan; raise PlanError if rewriting has not finished.
 
-    `late_filters` name filters of relations that joins are to check, as thetas behind all others: by the relation, for
-    all of its conjuncts, or by the text of one. Conditions that remove NULL keys cannot be deferred.
+    `late_filters` names the deferred filters: a relation for all its conjuncts, or the text of one conjunct. They
+    become thetas, numbered after all others. Conditions that remove NULL keys cannot be deferred.
     """
     if not isinstance(plan, Project):
         raise _unexpected(plan)
@@ -59,7 +59,7 @@ class _Arm:
 
 
 def _late(arms: Sequence[_Arm], named: Sequence[str]) -> tuple[Expr, ...]:
-    """The conditions that are to be late, each once."""
+    """Return the conditions to defer, each once."""
     can_be = {arm.source.relation: [each for each in arm.conditions if _can_be_late(each)] for arm in arms}
     found: dict[Expr, None] = {}
     for name in named:
@@ -72,7 +72,7 @@ def _late(arms: Sequence[_Arm], named: Sequence[str]) -> tuple[Expr, ...]:
 
 
 def _without(arm: _Arm, late: Sequence[Expr], keys: Iterable[Expr]) -> _Arm:
-    """The arm without its late conditions; where one of them kept NULL keys out, they are kept out by themselves."""
+    """Remove the deferred conditions from an arm; if one of them removed NULL keys, add a condition that does."""
     early = [each for each in arm.conditions if each not in late]
     tested = {column for each in arm.conditions if each in late for column in columns(each)}
     for key in keys:
@@ -84,12 +84,12 @@ def _without(arm: _Arm, late: Sequence[Expr], keys: Iterable[Expr]) -> _Arm:
 
 
 def _can_be_late(condition: Expr) -> bool:
-    """True of a condition that reads a row and may reject one whose keys are there."""
+    """True if a condition reads a row and may reject one whose keys are not NULL."""
     return bool(relations(condition)) and not (isinstance(condition, Call) and condition.function == "is_not_null")
 
 
 def _refuse_guards(late: Iterable[Expr], ahead: Sequence[Expr]) -> None:
-    """Refuses to make late what may keep something ahead of it from failing."""
+    """Raise SpecError if a deferred condition may guard an expression that is evaluated before it."""
     for condition in late:
         if (guarded := guarded_by(condition, ahead)) is not None:
             raise SpecError(
@@ -138,7 +138,7 @@ def _arm(plan: LogicalPlan) -> _Arm:
 
 
 def _keys(predicates: Iterable[Expr]) -> tuple[tuple[KeyClass, ...], dict[str, list[Expr]]]:
-    """The key classes, and the filters that second members of one relation become."""
+    """Return the key classes, and a filter for each second member of one relation."""
     keys: list[KeyClass] = []
     filters: dict[str, list[Expr]] = {}
     for position, known in enumerate(equal_expressions(predicates)):

@@ -1,4 +1,4 @@
-"""How the work of one query is spread over slots: a grid of partition groups and a table from groups to slots.
+"""The partitioning of a query over slots: a grid of partition groups and a table from groups to slots.
 
 Every key class is a possible dimension of the grid; a relation that is in no class gets a dimension of its own, along
 which its rows are spread by a hash of the row. A row has a coordinate in each dimension it is a member of and is
@@ -21,12 +21,12 @@ from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph
 
 GROUPS = 64
-"""Partition groups of a query, at least; the unit that is balanced."""
+"""The minimum number of partition groups of a query; a group is the unit of balancing."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """An axis of the grid: the code that gives the coordinate, the relations that have it, and its length."""
+    """An axis of the grid: the code that gives the coordinate, the relations with that code, and its length."""
 
     code: str
     relations: frozenset[str]
@@ -71,16 +71,16 @@ class Partitioning:
         return self.with_table(to if group in chosen else slot for group, slot in enumerate(self.table))
 
     def members(self, relation: str) -> tuple[Dimension, ...]:
-        """The dimensions in which a relation's rows have a coordinate."""
+        """Return the dimensions in which a relation's rows have a coordinate."""
         return tuple(dimension for dimension in self.dimensions if relation in dimension.relations)
 
     @cached_property
     def is_partition(self) -> bool:
-        """True when no row is needed in two slots."""
+        """True if no row is needed in two slots."""
         return self.slots == 1 or all(self._has_one_home(name) for name in self.relations)
 
     def finds_once(self, relations: Iterable[str]) -> bool:
-        """True when rows of some of the relations are needed in one slot each: no other can find what all make."""
+        """True if only one slot can find each combination: rows of some relation are needed in one slot each."""
         return self.slots == 1 or any(self._has_one_home(name) for name in relations)
 
     @property
@@ -91,17 +91,17 @@ class Partitioning:
         return all(len(slots) == 1 for slots in self.slots_of(relation))
 
     def copies(self, relations: Iterable[str]) -> float:
-        """In how many slots a row of the relation, or a combination of the relations, is found on average."""
+        """Return the mean number of slots that hold a row of the relation, or a combination of the relations."""
         needed = self._slots_by_place(frozenset(relations))
         return sum(len(slots) for slots in needed.values()) / len(needed)
 
     def slots_of(self, relation: str) -> tuple[tuple[int, ...], ...]:
-        """The slots a row needs, for every coordinate it can have, in mixed radix over its own dimensions."""
+        """Return the slots of a row for every coordinate, in mixed radix over its dimensions."""
         needed = self._slots_by_place(frozenset([relation]))
         return tuple(tuple(sorted(needed[key])) for key in sorted(needed))
 
     def _slots_by_place(self, relations: frozenset[str]) -> dict[tuple[int, ...], set[int]]:
-        """The slots of the groups that agree with each combination of coordinates in the relations' dimensions."""
+        """Return the slots of the groups with each combination of coordinates in the relations' dimensions."""
         ranges = [range(dimension.share) for dimension in self.dimensions]
         own = [position for position, d in enumerate(self.dimensions) if d.relations & relations]
         needed: dict[tuple[int, ...], set[int]] = {}
@@ -111,12 +111,12 @@ class Partitioning:
 
 
 def row_code(relation: str) -> str:
-    """The name of the code that spreads the rows of a relation without a key."""
+    """Return the name of the code that partitions the rows of a relation without a key."""
     return f"row.{relation}"
 
 
 def choose_partitioning(graph: JoinGraph, slots: int, groups: int = GROUPS) -> Partitioning:
-    """The grid that sends the fewest rows, all relations taken as equally fast, and an even table over it.
+    """Choose the grid that sends the fewest rows at equal rates, and an even table over it.
 
     First the slots are factored over the dimensions so that the sum over relations of (slots a row is sent to) is
     least; then every dimension is cut finer until there are enough groups to balance with.
@@ -135,7 +135,7 @@ def choose_partitioning(graph: JoinGraph, slots: int, groups: int = GROUPS) -> P
         return sum(copies), max(factors), tuple(-factor for factor in factors)
 
     factors = min(_factorings(slots, len(axes)), key=sent)
-    # Only dimensions that are cut anyway are cut finer: a longer axis elsewhere would spread rows for nothing.
+    # Only dimensions that are cut anyway are cut finer: a longer axis elsewhere would replicate rows needlessly.
     cut = [i for i, factor in enumerate(factors) if factor > 1] or [0]
     finer = math.ceil((max(groups, slots) / math.prod(factors)) ** (1 / len(cut)))
     shares = tuple(factor * finer if i in cut else 1 for i, factor in enumerate(factors))
@@ -155,7 +155,7 @@ def _require_slots(slots: int) -> None:
 
 
 def _factorings(number: int, parts: int) -> list[tuple[int, ...]]:
-    """All ways to write a number as an ordered product.
+    """Return all ways to write a number as an ordered product.
 
     >>> _factorings(4, 2)
     [(1, 4), (2, 2), (4, 1)]

@@ -1,4 +1,4 @@
-"""Physical plans: how the join graph of a query is run, as a small immutable value.
+"""Physical plans: small immutable values that say how the join graph of a query runs.
 
 A plan is a tree of n-way window joins over relations. A join of all relations is an *mjoin* (no intermediate state), a
 tree of two-way joins keeps every intermediate result, and anything between is a *jtree*. Each input of a join has a
@@ -8,11 +8,11 @@ probe order over the other inputs; an empty order leaves the choice to `probe_or
     ((a b) c)            a tree
     ((a b) c d)          a mixture
     (a b c | a>c>b)      rows of a probe c first, then b; the others take the default order
-    ([a] b)              rows of a that agree in all that matters above are merged into one before they join
-    ((a b) c #0)         the first theta of the join graph is put off: checked on what the upper join makes
+    ([a] b)              rows of a that no operator above can distinguish are merged before they join
+    ((a b) c #0)         the first theta of the join graph is deferred to the upper join
 
-Merging is for grouped queries: a `PreGroup` is the lower stage of a group-by in two stages, and what a merged row
-carries is said in `plan.pregrouping`.
+Merging is for grouped queries: a `PreGroup` is the lower stage of a group-by in two stages; `plan.pregrouping` defines
+the contents of a merged row.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Leaf:
 class JoinNode:
     """An n-way window join; `orders[i]` lists the input positions that input i probes, or is empty for the default.
 
-    `checks` are the positions of thetas that are put off to this join; see `plan.selections`.
+    `checks` are the positions of thetas deferred to this join; see `plan.selections`.
     """
 
     inputs: tuple[PhysicalPlan, ...]
@@ -73,7 +73,7 @@ class JoinNode:
         if len(set(self.relations)) != len(self.relations):
             twice = sorted({name for name in self.relations if self.relations.count(name) > 1})
             raise PlanError(f"relation '{twice[0]}' occurs twice in plan '{self.shape}'")
-        # The order of checks means nothing, so it is not part of the value.
+        # The order of checks has no meaning, so it is not part of the value.
         object.__setattr__(self, "checks", tuple(sorted(self.checks)))
         if not self.orders:
             object.__setattr__(self, "orders", ((),) * len(self.inputs))
@@ -98,7 +98,7 @@ class JoinNode:
 
     @property
     def content(self) -> Content:
-        """What the combinations of the join are, apart from deferred predicates.
+        """The content of the join's combinations, apart from deferred predicates.
 
         >>> JoinNode((PreGroup(Leaf("b")), Leaf("c"))).content.applied
         frozenset({Applied(kind='merge', relations=frozenset({'b'}))})
@@ -107,7 +107,7 @@ class JoinNode:
         return Content(frozenset(self.relations), applied)
 
     def with_inputs(self, inputs: tuple[PhysicalPlan, ...]) -> JoinNode:
-        """The join over other inputs."""
+        """Return the join over other inputs."""
         return replace(self, inputs=inputs)
 
     @property
@@ -135,7 +135,7 @@ class InputOperator:
     input: PhysicalPlan
 
     kind: ClassVar[str]
-    """What the operator does to its rows, as a verb; part of the content of a state."""
+    """The operation on its rows, as a verb; part of the content of a state."""
 
     @property
     def inputs(self) -> tuple[PhysicalPlan, ...]:
@@ -152,19 +152,19 @@ class InputOperator:
 
     @property
     def content(self) -> Content:
-        """What the combinations are, apart from deferred predicates."""
+        """The content of the combinations, apart from deferred predicates."""
         below = self.input.content
         return replace(below, applied=below.applied | {Applied(self.kind, below.relations)})
 
     def with_inputs(self, inputs: tuple[PhysicalPlan, ...]) -> Self:
-        """The operator over another input."""
+        """Return the operator over another input."""
         (below,) = inputs
         return replace(self, input=below)
 
 
 @dataclass(frozen=True)
 class PreGroup(InputOperator):
-    """The input's rows, merged where they cannot be told apart above; an input of a join of a grouped query."""
+    """Merges rows that no operator above can distinguish; an input of a join of a grouped query."""
 
     kind: ClassVar[str] = "merge"
 
@@ -195,52 +195,52 @@ def shape(plan: PhysicalPlan) -> str:
 
 
 def subplans(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
-    """A plan and all plans below it, inputs before what reads them."""
+    """Yield a plan and all plans below it, inputs first."""
     for child in plan.inputs:
         yield from subplans(child)
     yield plan
 
 
 def kept(plan: PhysicalPlan) -> Iterator[JoinNode | InputOperator]:
-    """The plans below whose rows are kept as intermediate state, that is, all inputs of joins but relations."""
+    """Return the plans whose rows are kept as intermediate state: all inputs of joins that are not relations."""
     return (child for node in nodes(plan) for child in node.inputs if not isinstance(child, Leaf))
 
 
 def nodes(plan: PhysicalPlan) -> Iterator[JoinNode]:
-    """The joins of a plan, inputs before the joins that read them."""
+    """Yield the joins of a plan, inputs first."""
     return (below for below in subplans(plan) if isinstance(below, JoinNode))
 
 
 def input_operators(plan: PhysicalPlan) -> Iterator[InputOperator]:
-    """The operators of a plan between inputs and joins, inner ones first."""
+    """Yield the operators between inputs and joins, inner ones first."""
     return (below for below in subplans(plan) if isinstance(below, InputOperator))
 
 
 def pre_groups(plan: PhysicalPlan) -> Iterator[PreGroup]:
-    """The merged inputs of a plan, inner ones first."""
+    """Yield the merged inputs of a plan, inner ones first."""
     return (below for below in subplans(plan) if isinstance(below, PreGroup))
 
 
 def ungrouped(plan: PhysicalPlan) -> PhysicalPlan:
-    """The joins of a plan without any merging."""
+    """Return the plan without its merging."""
     if isinstance(plan, PreGroup):
         return ungrouped(plan.input)
     return plan.with_inputs(tuple(ungrouped(child) for child in plan.inputs))
 
 
 def height(plan: PhysicalPlan) -> int:
-    """Joins on the longest way from a relation to the root."""
+    """Return the number of joins on the longest path from a relation to the root."""
     return int(isinstance(plan, JoinNode)) + max((height(child) for child in plan.inputs), default=0)
 
 
 def mjoin(relations: tuple[str, ...]) -> PhysicalPlan:
-    """One join of all relations; a single relation is its own plan."""
+    """Return one join of all relations; a single relation is its own plan."""
     leaves = tuple(Leaf(name) for name in relations)
     return leaves[0] if len(leaves) == 1 else JoinNode(leaves)
 
 
 def linear_tree(relations: tuple[str, ...]) -> PhysicalPlan:
-    """A left-deep tree of two-way joins, in that order."""
+    """Return a left-deep tree of two-way joins, in that order."""
     plan: PhysicalPlan = Leaf(relations[0])
     for name in relations[1:]:
         plan = JoinNode((plan, Leaf(name)))
@@ -248,11 +248,11 @@ def linear_tree(relations: tuple[str, ...]) -> PhysicalPlan:
 
 
 def probe_order(node: JoinNode, position: int, graph: JoinGraph) -> tuple[int, ...]:
-    """The order in which rows of one input probe the others: the given one, or connected inputs first.
+    """Return the order in which rows of one input probe the others: the given one, or connected inputs first.
 
-    The default takes, again and again, the first input that shares a key class with what is bound, else one that shares
-    any predicate, else the first left over, so that no cross product is formed while a lookup is possible. It goes
-    round from the input itself: those behind it do not hold the new rows of a step yet, so less is found in them.
+    The default repeatedly takes the first input that shares a key class with the inputs so far, else one that shares
+    any predicate, else the first remaining, so that no cross product is formed while an index can be used. It starts
+    after the input itself: later inputs do not hold the new rows of a step yet, so fewer rows are found in them.
     """
     if node.orders[position]:
         return node.orders[position]

@@ -1,22 +1,22 @@
-"""What rows must agree on to be merged below a join of a grouped query, and what a merged row stands for.
+"""Pre-grouping: which rows may be merged below a join of a grouped query, and the contents of a merged row.
 
-A grouped query asks of a combination at which boundaries it counts, in which group, and with which arguments. A row
-counts at the boundaries from its event time to its deadline, a combination at those that all its rows share. So rows
-of one input, or combinations of a sub-join, are interchangeable above it when they agree in
+A grouped query needs the boundaries at which a combination counts, its group, and the arguments of the aggregates. A
+row counts at the boundaries from its event time to its deadline, a combination at those that all its rows share. So
+rows of one input, or combinations of a sub-join, are interchangeable above it when they agree in
 
 - the first and the last boundary at which they count,
 - their codes in the key classes that reach outside the input (and the keys themselves, where codes are hashes),
-- what the group keys, the thetas and the aggregates that reach outside read of them.
+- the columns that group keys, thetas and aggregates read, if these reach outside the input.
 
-Nothing is computed here that might fail for a row which later meets none: such an expression is left to those above,
-and what it reads becomes part of the agreement.
+No expression is computed here that might fail for a row without matches: it is left to the operators above, and the
+columns it reads become part of the agreement.
 
-Interchangeable rows become one row with a *weight*, how many they are, and with the *parts* of the aggregates over the
+Interchangeable rows become one row with a *weight*, their number, and with the *parts* of the aggregates over the
 input alone. A join multiplies weights; COUNT and SUM of one input are multiplied by the weights of the others, MIN and
 MAX stay as they are, AVG is a sum and a count. This is the two-stage group-by of Part II of the migration paper
 (Section 14.1), for many-to-many joins, without restriction to distributive aggregates.
 
-An aggregate whose parts have no fixed width (the least of some texts) is not carried: what it reads is part of the
+An aggregate whose parts have no fixed width (the minimum of texts) is not carried: the columns it reads are part of the
 agreement instead, so such rows merge less.
 """
 
@@ -33,9 +33,9 @@ from anabranch.plan.query import Grouping
 from anabranch.schema import is_decimal, is_fixed_width, is_float, is_integer
 
 WHOLE_SUM = pa.decimal128(38, 0)
-"""Sums of integers travel as decimals: Arrow's sums of integers wrap silently."""
+"""The type of sums of integers: a decimal, because Arrow's sums of integers wrap silently."""
 _LONGEST = 38
-"""Sums of decimals wrap likewise where they may need more digits than there are."""
+"""The largest precision of a decimal whose sums cannot wrap."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Part:
     function: str
     type: pa.DataType
     word: int | None = None
-    """Of a sum of long decimals: whether this is the sum of the lower (0) or of the upper (1) 64 bits."""
+    """For a sum of long decimals: 0 for the sum of the lower 64 bits, 1 for the upper."""
 
 
 def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
-    """The parts of the aggregate at that position of a grouping: AVG is a sum and a count, others are themselves."""
+    """Return the parts of an aggregate of a grouping, by position: AVG is a sum and a count, others have one part."""
     name = f"part{position}"
     match aggregate.function:
         case "avg":
@@ -64,7 +64,7 @@ def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
         case "sum" if is_decimal(aggregate.type) and aggregate.type.precision == _LONGEST:
             return tuple(Part(f"{name}.word{word}", position, "sum", WHOLE_SUM, word) for word in (0, 1))
         case ("min" | "max") as least if is_float(aggregate.type) or pa.types.is_duration(aggregate.type):
-            # Arrow has no least or greatest interval, and passes over NaN.
+            # Arrow has no minimum or maximum of intervals, and skips NaN.
             return (Part(f"{name}.{least}", position, least, pa.int64()),)
         case other:
             return (Part(f"{name}.{other}", position, other, aggregate.type),)
@@ -72,7 +72,7 @@ def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the rows of an input that are merged into one have in common, and which aggregates they carry."""
+    """The values that rows must share to be merged, and the aggregates that a merged row carries."""
 
     relations: frozenset[str]
     codes: tuple[str, ...]
@@ -84,7 +84,7 @@ class Agreement:
 
 
 def agreement(graph: JoinGraph, grouping: Grouping, merged: Iterable[str]) -> Agreement:
-    """How the rows of these relations, one input of a join of a grouped query, may be merged."""
+    """Return how the rows of these relations, one input of a join of a grouped query, may be merged."""
     inside = frozenset(merged)
     reaching = [key for key in graph.keys_of(inside) if not key.relations <= inside]
     values: dict[Expr, None] = {}
@@ -94,7 +94,7 @@ def agreement(graph: JoinGraph, grouping: Grouping, merged: Iterable[str]) -> Ag
     for expression in grouping.keys:
         values |= dict.fromkeys([expression] if _is_safe(expression, inside) else _columns_in(expression, inside))
     for theta in graph.thetas:
-        # A late filter of a relation that is merged as it stands is checked above, like what reaches outside.
+        # A deferred filter of a merged relation is checked above, like a theta that reaches outside.
         if not theta.relations <= inside or len(inside) == 1:
             values |= dict.fromkeys(_columns_in(theta.predicate, inside))
     carried: list[Part] = []
@@ -108,7 +108,7 @@ def agreement(graph: JoinGraph, grouping: Grouping, merged: Iterable[str]) -> Ag
             values |= dict.fromkeys(_columns_in(aggregate.argument, inside))
     for key in reaching:
         if key.is_exact:
-            # Where a code is the key itself, rows that agree in one agree in the other.
+            # If the code is the key itself, rows with equal codes have equal keys.
             for relation, member in key.members:
                 if relation in inside:
                     values.pop(member, None)
@@ -116,7 +116,7 @@ def agreement(graph: JoinGraph, grouping: Grouping, merged: Iterable[str]) -> Ag
 
 
 def _is_safe(expression: Expr, inside: frozenset[str]) -> bool:
-    """True when the expression reads these relations and no other, and has a value for every row."""
+    """True if the expression reads only these relations and cannot fail."""
     read = relations(expression)
     return bool(read) and read <= inside and not can_fail(expression)
 

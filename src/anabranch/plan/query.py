@@ -1,8 +1,8 @@
 """The normal form of a query: a join graph, optionally a grouping, and the output list.
 
-It is read off a rewritten logical plan and is what optimizers, engine and hosts share. The fingerprint identifies the
-query's meaning (not its plan, its slots or its place); a checkpoint carries it, so that state is never attached to
-another query.
+It is derived from a rewritten logical plan and shared by optimizers, engine and hosts. The fingerprint identifies the
+meaning of the query (not its plan, slots or machine); a checkpoint stores it, so that state is never used for another
+query.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Query:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short digest of everything that decides the answer."""
+        """A short digest of everything that decides the results."""
         parts = [render(self.graph)]
         for relation in self.graph.relations:
             types = ", ".join(f"{field.name} {field.type}" for field in relation.schema)
@@ -55,7 +55,7 @@ class Query:
 
     @property
     def late_filters(self) -> tuple[str, ...]:
-        """The filters of one relation that joins check, as texts; part of the fingerprint."""
+        """The deferred filters, as texts; part of the fingerprint."""
         return late_filters(self.graph)
 
     @property
@@ -64,7 +64,7 @@ class Query:
         return self.grouping.slide / 1e6 if self.grouping is not None else 0.0
 
     def result_columns(self, relation: str) -> tuple[str, ...]:
-        """The relation's columns that a finished combination still has to provide, in schema order."""
+        """Return the relation's columns that a result needs, in schema order."""
         if self.grouping is None:
             expressions = [output.expression for output in self.outputs]
         else:
@@ -80,5 +80,5 @@ class Query:
 
 
 def late_filters(graph: JoinGraph) -> tuple[str, ...]:
-    """The filters of one relation that the joins of a graph check, as texts."""
+    """Return the deferred filters of a graph, as texts."""
     return tuple(str(theta) for theta in graph.thetas if len(theta.relations) == 1)

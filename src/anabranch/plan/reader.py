@@ -1,6 +1,6 @@
-"""Reading the texts of plans, meshes and classifiers: their tokens, and what is said of a wrong one.
+"""Reads the texts of plans, meshes and classifiers: tokens, and errors with their position.
 
-A reader is a recursive descent over the tokens: every method takes a position and returns the one after what it read.
+A reader is a recursive descent over the tokens: every method takes a position and returns the position after it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from anabranch.errors import PlanError
 
 @dataclass(frozen=True)
 class TextReader:
-    """A text and its tokens, each with its place."""
+    """A text and its tokens, each with its position."""
 
     text: str
 
@@ -29,7 +29,7 @@ class TextReader:
         return [(match.group(1), match.start(1)) for match in self.token.finditer(self.text)]
 
     def place(self, at: int) -> int:
-        """Where a token begins in the text; behind the last one it is the end."""
+        """Return the position of a token in the text; after the last token, the end of the text."""
         return self.tokens[at][1] if at < len(self.tokens) else len(self.text)
 
     def peek(self, at: int) -> str:
@@ -41,7 +41,7 @@ class TextReader:
         return at + 1
 
     def end(self, at: int) -> None:
-        """Refuses whatever is left."""
+        """Raise PlanError if anything is left."""
         if at < len(self.tokens):
             raise self.unexpected(at, f"the end of the {self.kind}")
 

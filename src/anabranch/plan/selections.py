@@ -1,14 +1,13 @@
-"""Where the thetas of a query are checked in a physical plan: as early as they can be, or put off to a join above.
+"""Where a physical plan checks the thetas of a query: as early as possible, or deferred to a join above.
 
-A theta that the plan does not name is checked by the first probe that binds all its relations; a late filter, by the
-first probe that its relation takes part in. A join that names it (`#0`) checks it on what the join makes, after the
-last of its probes. What lies below, back to where it could have been checked, holds combinations that it will reject.
+A theta that the plan does not name is checked by the first probe that binds all its relations; a deferred filter by the
+first probe of its relation. A join that names a theta (`#0`) checks it on its results, after the last of its probes.
+The states below, down to the first possible join, hold combinations that the theta will reject.
 
 Law: a state of relations S in which the thetas A were checked holds every valid combination of S that passes all
-thetas, and none that fails one of A. Both halves are all that joins above rely on: they find whatever can become a
-result, and what they do not check again has been checked. Nothing else is promised: of the combinations that pass A
-and fail a theta checked above, a state may hold all, some or none. (A band, for one, is looked up by bucket even where
-its check is put off.)
+thetas, and none that fails one of A. Joins above rely on both halves and on nothing else: they find every combination
+that can become a result, and need not check A again. Of the combinations that pass A and fail a theta checked above, a
+state may hold all, some or none. (A band, for example, is probed by bucket even if its check is deferred.)
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes
 
 
 def put_off(plan: PhysicalPlan) -> dict[int, frozenset[str]]:
-    """The thetas that a plan names, by position, with the relations of the join that checks them."""
+    """Return the deferred thetas of a plan, by position, with the relations of the join that checks each."""
     return {position: frozenset(node.relations) for node in nodes(plan) for position in node.checks}
 
 
@@ -34,7 +33,7 @@ def still_unchecked(plan: PhysicalPlan, thetas: Sequence[Theta], late: Mapping[i
 
 
 def guarded_by(condition: Expr, others: Iterable[Expr]) -> Expr | None:
-    """The first of other expressions that the condition may keep from failing: it can fail, and reads the same."""
+    """Return the first expression that the condition may guard: it can fail and reads a column of the condition."""
     read = set(columns(condition))
     return next((other for other in others if can_fail(other) and read & set(columns(other))), None)
 
@@ -46,13 +45,13 @@ def checked_by_probe(
     graph: JoinGraph,
     late: Mapping[int, frozenset[str]],
 ) -> tuple[int, ...]:
-    """The thetas that a probe of a join checks, by position: those that become checkable, last those put off to it."""
+    """Return the thetas that a probe checks, by position: those that become checkable, then those deferred to it."""
     early = tuple(position for position in graph.checkable(bound, target) if position not in late)
     return (*early, *node.checks) if bound | target == frozenset(node.relations) else early
 
 
 def checked_in(node: JoinNode, graph: JoinGraph, late: Mapping[int, frozenset[str]]) -> tuple[int, ...]:
-    """The thetas that a join checks in all, by position."""
+    """Return all thetas that a join checks, by position."""
     sides = [frozenset(child.relations) for child in node.inputs]
     here = frozenset(node.relations)
 

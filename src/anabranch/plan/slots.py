@@ -1,4 +1,4 @@
-"""The plans that the driver sends to slots: values below every room that decides on plans or runs them."""
+"""The plans that the driver sends to slots; shared by the packages that decide on plans and those that run them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from anabranch.plan.mesh import Plan
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """The plan that a slot is to run, and how the slot migrates to it where it still runs another."""
+    """The plan of a slot, and the migration strategy if the slot still runs another plan."""
 
     plan: Plan
     strategy: str = "moving-state"
     learns: bool = False
-    """After the step the slot reports what its operators do to its youngest rows, for the search of a mesh."""
+    """True if the slot profiles its operators on its youngest rows after the step, for a mesh search."""
 
 
 SlotPlans: TypeAlias = Mapping[str, tuple[SlotPlan, ...]]
@@ -24,6 +24,6 @@ SlotPlans: TypeAlias = Mapping[str, tuple[SlotPlan, ...]]
 
 
 def most_frequent(plans: Sequence[SlotPlan]) -> Plan:
-    """The plan that most of the slots have."""
+    """Return the plan that most slots run."""
     several = [each.plan for each in plans]
     return max(several, key=several.count)

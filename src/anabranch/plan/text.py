@@ -20,7 +20,7 @@ from anabranch.plan.reader import TextReader
 
 
 def parse(text: str) -> PhysicalPlan:
-    """The plan a text describes, or a PlanError that names the position."""
+    """Parse a plan; raise PlanError with the position of a mistake."""
     reader = _Reader(text)
     plan, at = reader.plan(0)
     reader.end(at)
