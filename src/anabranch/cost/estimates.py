@@ -144,7 +144,15 @@ def from_statistics(
         if (count := seen.number_of_groups(names)) is not None:
             groups.append((mask, use(f"groups of {' '.join(names)}", count, count.value)))
     return Estimates(
-        graph.names, tuple(rates), tuple(windows), tuple(row_bytes), keys, thetas, tuple(used), slide, tuple(groups)
+        names=graph.names,
+        rates=tuple(rates),
+        windows=tuple(windows),
+        row_bytes=tuple(row_bytes),
+        keys=keys,
+        thetas=thetas,
+        used=tuple(used),
+        slide=slide,
+        groups=tuple(groups),
     )
 
 

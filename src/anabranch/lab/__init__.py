@@ -1,1 +1,4 @@
-"""Reproductions of the papers' experiments, one file each; `registry` is the frame they share."""
+"""Reproductions of the papers' experiments, one file each.
+
+`registry` is the frame that they share; `papers` holds algorithms and models that only experiments use.
+"""

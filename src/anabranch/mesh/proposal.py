@@ -103,15 +103,15 @@ def find_mesh(
     found = f"{len(routes)} routes by {tests} test{'s' if tests > 1 else ''}"
     reason = f"{found} gain {single_cost / priced.cost - 1:+.1%} over the best single route, {held_out}"
     return MeshProposal(
-        RelationRoutes(sample.relation, routes, priced.tree),
-        tuple(priced.shares.tolist()),
-        tuple(priced.paid.tolist()),
-        priced.cost,
-        single,
-        single_cost,
-        reason,
-        considered,
-        held_out,
+        ways=RelationRoutes(sample.relation, routes, priced.tree),
+        shares=tuple(priced.shares.tolist()),
+        route_costs=tuple(priced.paid.tolist()),
+        cost=priced.cost,
+        single=single,
+        single_cost=single_cost,
+        reason=reason,
+        considered=considered,
+        held_out=held_out,
     )
 
 
@@ -136,7 +136,17 @@ def _single(
     route, cost = _best_single(learner)
     paid = cost - learner.setting.costs.route
     ways = RelationRoutes(learner.condensed.sample.relation, (route,))
-    return MeshProposal(ways, (1.0,), (paid,), cost, route, cost, f"one route: {reason}", considered, held_out)
+    return MeshProposal(
+        ways=ways,
+        shares=(1.0,),
+        route_costs=(paid,),
+        cost=cost,
+        single=route,
+        single_cost=cost,
+        reason=f"one route: {reason}",
+        considered=considered,
+        held_out=held_out,
+    )
 
 
 # --- the check on rows held out --------------------------------------------------------------------------------------

@@ -119,13 +119,13 @@ class Space:
         # A plan that joins a needed set joins nothing that takes only part of it together with something else.
         allowed = [mask not in forbidden and all(mask & want in (0, mask, want) for want in needed) for mask in masks]
         limits = jtrees.Limits(
-            budget.total_cpu - base.cpu,
-            budget.total_memory - base.memory,
-            self._as_floats([candidate.cost.cpu - base.cpu for candidate in known]),
-            self._as_floats([candidate.cost.memory - base.memory for candidate in known]),
-            self._as_booleans(allowed),
-            self._as_integers(sorted(needed)),
-            widest,
+            cpu=budget.total_cpu - base.cpu,
+            memory=budget.total_memory - base.memory,
+            seed_cpu=self._as_floats([candidate.cost.cpu - base.cpu for candidate in known]),
+            seed_memory=self._as_floats([candidate.cost.memory - base.memory for candidate in known]),
+            allowed=self._as_booleans(allowed),
+            needed=self._as_integers(sorted(needed)),
+            widest=widest,
         )
         joined = (mask for mask in masks if mask.bit_count() > 1)
         order = self._as_integers(sorted(joined, key=lambda mask: (mask.bit_count(), mask)))
@@ -187,18 +187,18 @@ class Space:
             born * (units.match + units.match_relation * count) for born, count in zip(births, counts, strict=True)
         ]
         return jtrees.Sets(
-            self._as_integers([0, *counts]),
-            self._as_integers([0, *(int(f"{mask:b}", 3) for mask in masks)]),
-            self._as_floats([1.0, *rows]),
-            self._as_floats([0.0, *held]),
-            self._as_integers([0, *(_classes(model, mask) for mask in masks)]),
-            self._as_floats([1.0, *_agreeing(model)]),
-            self._as_floats([0.0, *turnover]),
-            self._as_floats([0.0, *(model.upkeep(mask) for mask in masks)]),
-            self._as_floats([0.0, *(model.state_bytes(mask) for mask in masks)]),
-            self._as_floats([0.0, *(born * units.link for born in births)]),
-            self._as_floats([0.0, *(kept * units.index_bytes for kept in held)]),
-            self._as_floats([0.0, *results]),
+            relations=self._as_integers([0, *counts]),
+            ternary=self._as_integers([0, *(int(f"{mask:b}", 3) for mask in masks)]),
+            rows=self._as_floats([1.0, *rows]),
+            held=self._as_floats([0.0, *held]),
+            classes=self._as_integers([0, *(_classes(model, mask) for mask in masks)]),
+            agreeing=self._as_floats([1.0, *_agreeing(model)]),
+            turnover=self._as_floats([0.0, *turnover]),
+            upkeep=self._as_floats([0.0, *(model.upkeep(mask) for mask in masks)]),
+            state_bytes=self._as_floats([0.0, *(model.state_bytes(mask) for mask in masks)]),
+            link=self._as_floats([0.0, *(born * units.link for born in births)]),
+            index_bytes=self._as_floats([0.0, *(kept * units.index_bytes for kept in held)]),
+            results=self._as_floats([0.0, *results]),
         )
 
     @cached_property

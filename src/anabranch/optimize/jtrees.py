@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from anabranch.optimize.lookups import Thetas, Units, looked_up, meeting
 
-# Built on optimize/lookups.py 2ed90d5eee55
+# Built on optimize/lookups.py 732e0008e279
 
 SLACK = 1 - 1e-9
 """Bounds are lowered by this, so that rounding never prunes a plan that no other dominates."""

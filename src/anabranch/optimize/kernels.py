@@ -17,7 +17,7 @@ from anabranch.cost.resources import ResourceModel
 from anabranch.optimize.compiled import looked_up, meeting
 from anabranch.optimize.lookups import Floats, Integers, Thetas, Units, thetas_of, units_of
 
-# Built on optimize/lookups.py 2ed90d5eee55
+# Built on optimize/lookups.py 732e0008e279
 
 
 class Numbers(NamedTuple):
@@ -37,13 +37,13 @@ def numbers(model: ResourceModel) -> Numbers:
     """The arrays of a model."""
     estimates, size = model.estimates, len(model.estimates.names)
     return Numbers(
-        np.array([model.rows(1 << i) for i in range(size)], dtype=np.float64),
-        np.array(estimates.windows, dtype=np.float64),
-        np.array(estimates.keys, dtype=np.float64).reshape(len(estimates.keys), size),
-        thetas_of(model),
-        units_of(model),
-        float(model.batch),
-        model.units.lingers,
+        rows=np.array([model.rows(1 << i) for i in range(size)], dtype=np.float64),
+        windows=np.array(estimates.windows, dtype=np.float64),
+        distinct=np.array(estimates.keys, dtype=np.float64).reshape(len(estimates.keys), size),
+        thetas=thetas_of(model),
+        units=units_of(model),
+        batch=float(model.batch),
+        lingers=model.units.lingers,
     )
 
 
@@ -97,7 +97,16 @@ def _describe(given: Numbers, masks: Integers) -> Parts:
             held[block] *= turnover[block] * (shortest + given.batch)
         elif given.lingers:
             held[block] *= turnover[block] * (shortest + given.batch / 2)
-    return Parts(masks, relations, rows, held, turnover, least, listed, listed_count)
+    return Parts(
+        masks=masks,
+        size=relations,
+        rows=rows,
+        held=held,
+        turnover=turnover,
+        least=least,
+        classes=listed,
+        class_count=listed_count,
+    )
 
 
 @njit(cache=True)

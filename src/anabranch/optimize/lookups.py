@@ -52,15 +52,15 @@ def thetas_of(model: ResourceModel) -> Thetas:
 def units_of(model: ResourceModel) -> Units:
     units = model.units
     return Units(
-        float(units.probe),
-        float(units.compare),
-        float(units.match),
-        float(units.match_relation),
-        float(units.check),
-        float(model.call),
-        float(units.link),
-        float(units.index_bytes),
-        model.keyed,
+        probe=float(units.probe),
+        compare=float(units.compare),
+        match=float(units.match),
+        match_relation=float(units.match_relation),
+        check=float(units.check),
+        call=float(model.call),
+        link=float(units.link),
+        index_bytes=float(units.index_bytes),
+        keyed=model.keyed,
     )
 
 
