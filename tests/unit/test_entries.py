@@ -106,7 +106,7 @@ def test_an_absent_entry_has_its_default() -> None:
 
 
 def test_unknown_names_get_the_nearest_known_one_or_all() -> None:
-    assert suggestion("polcy", ["policy", "gate"]) == "did you mean 'policy'?"
+    assert suggestion("policyy", ["policy", "gate"]) == "did you mean 'policy'?"
     assert suggestion("xyz", ["policy", "gate"]) == "known here are policy, gate"
 
 
