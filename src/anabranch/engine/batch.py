@@ -1,4 +1,4 @@
-"""What flows through the engine: new rows of a relation, and combinations of rows under way to a result."""
+"""The batches of the engine: new rows of a relation, and combinations of rows on their way to a result."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Combinations:
     newest: Int64Array
     deadline: Int64Array
     carried: Mapping[CarriedColumn, Array] = field(default_factory=dict)
-    """What merged rows stand for, as `operators.pregroup` lays it out; empty where nothing was merged."""
+    """Weights and aggregate parts of merged rows, laid out by `operators.pregroup`; empty if nothing was merged."""
 
     def __len__(self) -> int:
         return len(self.newest)

@@ -39,7 +39,7 @@ class Probe:
     sources: tuple[str, ...]
     """For each code name, the bound relation whose code is looked up."""
     offsets: tuple[int, ...]
-    """What is added to the code: (0,) for keys, two neighbouring buckets for a band."""
+    """The offsets added to the code: (0,) for keys, two neighbouring buckets for a band."""
     checks: tuple[KeyCheck, ...]
     thetas: tuple[Theta, ...]
 

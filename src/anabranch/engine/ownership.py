@@ -57,7 +57,7 @@ def _flags(partitioning: Partitioning, relation: str) -> BoolArray:
 
 
 class Ownership:
-    """What belongs to one slot, where several find the same combinations."""
+    """Selects the combinations that one slot owns, if several slots find them."""
 
     def __init__(self, partitioning: Partitioning, slot: int) -> None:
         self.partitioning = partitioning

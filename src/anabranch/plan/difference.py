@@ -1,21 +1,20 @@
 """The difference between two plans of a query: which states they share, and the boxes in which they differ.
 
-Every inner join of a plan keeps its results as a state, and a state is known by its *content* (`plan.content`). Two
-plans have the same state exactly where contents are equal, and such a state can be handed over as it is.
+Every inner join of a plan keeps its results as a state, identified by its *content* (`plan.content`). Two plans share a
+state exactly if the contents are equal; such a state is handed over unchanged.
 
 States that differ in nothing but their deferred predicates can be moved as well, by the law in `plan.selections`: a
 state must hold every combination that passes all predicates, and none that fails one checked at or below it. Where the
-new plan has checked more, the old state is *filtered* by what it lacks; that drops only what fails a predicate. Where
-it has checked less, the old state is moved as it is: what the new plan's joins would have put in addition fails a
-predicate that is checked above, so no result lacks it. Selections never have to be undone. Columns need no care at all:
-a state holds row numbers, so a projection neither takes a column out of it nor could one be missing. (Zhu 2006, Section
-13.2, filters, projects and stuffs states of rows; of these only the first is left.)
+new plan has checked more, the old state is *filtered* by the missing predicates. Where it has checked less, the old
+state is moved unchanged: the combinations that it lacks fail a predicate that is checked above, so no result needs
+them. Selections never have to be undone. Columns need no care: a state holds row numbers, so no column can be missing.
+(Zhu 2006, Section 13.2, filters, projects and stuffs states of rows; of these only the first is left.)
 
-A *box* is a stretch of the plan that really differs: a content that both plans make (its output), made from contents
-that both plans have (its inputs), by joins that only one of them has. Outside the boxes nothing changes. Boxes never
-overlap: where one ends another may begin, at a state that both plans share. The roots of both plans make the same,
-merged or not: results, or what the group-by of the query takes either way. (Zhu 2006, Sections 12.1.1 and 26.2, draws
-boxes by hand; here they follow from the plans. The group-by above both plans is its SGB operator, Section 14.1.2.)
+A *box* is a region in which the plans differ: both compute its output, from inputs that both have, by joins that only
+one of them has. Outside the boxes nothing changes. Boxes never overlap; where one ends another may begin, at a shared
+state. The roots of both plans have equal content, merged or not: results, or input of the query's group-by. (Zhu 2006,
+Sections 12.1.1 and 26.2, draws boxes by hand; here they follow from the plans. The group-by above both plans is its SGB
+operator, Section 14.1.2.)
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from anabranch.plan.selections import put_off, still_unchecked
 
 @dataclass(frozen=True)
 class Box:
-    """A content that two plans make differently from the same inputs; joins stand inputs first."""
+    """A content that two plans compute differently from the same inputs; joins are listed inputs first."""
 
     output: Content
     inputs: tuple[Content, ...]
@@ -62,17 +61,17 @@ class StateMatching:
     """The intermediate states of two plans, by shape: those that both have, and those of one alone."""
 
     moved: tuple[tuple[str, str], ...]
-    """Old and new shape of a state that is handed over as it is."""
+    """Old and new shapes of states that are handed over unchanged."""
     recomputed: tuple[str, ...]
     """States that only the new plan keeps, inputs first."""
     discarded: tuple[str, ...]
-    """States of the old plan that the new one has no use for, once others were filtered from them."""
+    """States of the old plan that the new one does not need, after filtering."""
     filtered: tuple[FilteredState, ...] = ()
-    """States that are copied without what the new plan has rejected by then."""
+    """States that are copied without the combinations that the new plan has already rejected."""
 
     @property
     def is_trivial(self) -> bool:
-        """True when pointers are all that has to be changed."""
+        """True if no state has to be filtered or computed."""
         return not self.recomputed and not self.filtered
 
 
@@ -100,7 +99,7 @@ def match_states(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] =
 
 
 def boxes(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) -> tuple[Box, ...]:
-    """The stretches in which two plans over the same relations differ, inner ones first.
+    """Return the boxes of two plans over the same relations, inner ones first.
 
     >>> from anabranch.plan.text import parse
     >>> [(sorted(box.output.relations), [sorted(part.relations) for part in box.inputs]) for box in boxes(
@@ -123,7 +122,7 @@ def boxes(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) ->
 
 
 def contents(plan: PhysicalPlan, thetas: Sequence[Theta] = ()) -> dict[str, Content]:
-    """What every part of a plan makes, by its shape; the root makes combinations of all relations, merged or not."""
+    """Return the content of every part of a plan, by its shape; the root has all relations, merged or not."""
     late = put_off(plan)
     made = {
         shape(part): replace(part.content, unchecked=still_unchecked(part, thetas, late))
@@ -139,7 +138,7 @@ def _all(plan: PhysicalPlan, made: Mapping[str, Content]) -> dict[Content, JoinN
 
 
 def _highest(plan: PhysicalPlan, made: Mapping[str, Content], common: Set[Content]) -> Iterator[Content]:
-    """The contents that two plans have in common, at a plan or as far up below it as there are some."""
+    """Return the highest contents at or below a plan that two plans share."""
     if isinstance(plan, Leaf) or made[shape(plan)] in common:
         yield made[shape(plan)]
     else:
@@ -148,7 +147,7 @@ def _highest(plan: PhysicalPlan, made: Mapping[str, Content], common: Set[Conten
 
 
 def _between(plan: JoinNode | InputOperator, inputs: Iterable[Content]) -> tuple[JoinNode, ...]:
-    """The joins from the inputs up to the plan, of which the topmost is the last."""
+    """Return the joins from the inputs up to the plan, the topmost last."""
     parts = list(inputs)
     return tuple(
         inner for inner in nodes(plan) if not any(frozenset(inner.relations) <= part.relations for part in parts)

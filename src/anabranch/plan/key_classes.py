@@ -1,4 +1,4 @@
-"""Equalities between relations, closed transitively into classes of expressions that agree in every result.
+"""Key classes: equalities between relations, closed transitively into classes of equal expressions.
 
 Law: two members of one class are compared by every conjunction of the equalities that built it. Equality in one family
 of types does not carry over to another (two bigints that are equal as doubles may differ), so a class never mixes
@@ -26,7 +26,7 @@ class EqualExpressions:
 
 
 def key_sides(predicate: Expr) -> tuple[Expr, Expr] | None:
-    """The sides of an equality between two relations, or None for any other predicate."""
+    """Return the sides of an equality between two relations, or None for any other predicate."""
     match predicate:
         case Call(function="equal", arguments=(left, right)):
             one, other = relations(left), relations(right)
@@ -36,7 +36,7 @@ def key_sides(predicate: Expr) -> tuple[Expr, Expr] | None:
 
 
 def equal_expressions(predicates: Iterable[Expr]) -> tuple[EqualExpressions, ...]:
-    """The classes that the equalities among the predicates form; other predicates are passed over."""
+    """Return the classes that the equalities form; other predicates are ignored."""
     classes: list[EqualExpressions] = []
     for predicate in predicates:
         sides = key_sides(predicate)

@@ -1,9 +1,9 @@
-"""Logical plans: what a query means, before anyone decides how to run it.
+"""Logical plans: the meaning of a query, independent of how it runs.
 
-Nodes are frozen and refuse nonsense at birth, so later passes may trust what they receive. A join stays n-ary. The
+Nodes are frozen and validate themselves on construction, so later passes may trust them. A join stays n-ary. The
 binder builds `Project(Filter(Join(Source…)))`, with an `Aggregate` and a second `Filter` (HAVING) between for grouped
-queries; the rules in `rewrite/` push filters and projections down to the sources; `plan.query` reads the normal form
-off the result.
+queries; the rules in `rewrite/` push filters and projections down to the sources; `plan.normal_form` derives the
+normal form from the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anabranch.schema import TIMESTAMP, Field, Schema
 from anabranch.window import Window
 
 BOUNDARY = Column(GROUPED, "boundary", TIMESTAMP, nullable=False)
-"""The instant a grouped answer holds at; CQL spells it WINDOW_END()."""
+"""The boundary of a grouped result; WINDOW_END() in CQL."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Project:
-    """The query's answer: named expressions, in order."""
+    """The results of the query: named expressions, in order."""
 
     input: LogicalPlan
     outputs: tuple[Output, ...]
@@ -85,7 +85,7 @@ class Project:
 
 @dataclass(frozen=True)
 class Prune:
-    """Only the columns that something above still reads."""
+    """Keeps only the columns that operators above read."""
 
     input: LogicalPlan
     kept: tuple[Column, ...]
@@ -118,10 +118,10 @@ class Aggregate:
 
     input: LogicalPlan
     keys: tuple[Column, ...]
-    """The columns of GROUPED that the key expressions become."""
+    """The columns of GROUPED for the key expressions."""
     key_expressions: tuple[Expr, ...]
     results: tuple[Column, ...]
-    """The columns of GROUPED that the aggregates become."""
+    """The columns of GROUPED for the aggregates."""
     aggregates: tuple[AggregateCall, ...]
     slide: int
 
@@ -144,14 +144,14 @@ def inputs(plan: LogicalPlan) -> tuple[LogicalPlan, ...]:
 
 
 def relation_names(plan: LogicalPlan) -> tuple[str, ...]:
-    """The aliases below a plan, left to right."""
+    """Return the aliases below a plan, left to right."""
     if isinstance(plan, Source):
         return (plan.relation,)
     return tuple(name for child in inputs(plan) for name in relation_names(child))
 
 
 def render(plan: LogicalPlan, indent: str = "") -> str:
-    """The plan as indented text, one node a line."""
+    """Return the plan as indented text, one node per line."""
     deeper = indent + "  "
     below = "".join("\n" + render(child, deeper) for child in inputs(plan))
     match plan:

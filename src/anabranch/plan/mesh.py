@@ -1,13 +1,13 @@
-"""Meshes: several routes over shared base states, and classifiers that say which rows take which, as immutable values.
+"""Meshes: several routes over shared base states, and classifiers that assign rows to routes, as immutable values.
 
-For each relation a mesh has the routes that its new rows may take and, when there are several, a classifier. A route is
-a sequence of steps over operators: the probe of another relation (its name), and a predicate of the query that is put
-off (`#0` is the first theta of the join graph; one that no route names is checked as early as it can be). A step of
-several operators is uncertain: all of them are taken, in an order that is found while running.
+For each relation a mesh has the routes of its new rows and, if there are several, a classifier. A route is a sequence
+of steps over operators: a probe of another relation (its name), or a deferred predicate (`#0` is the first theta of the
+join graph; a theta that no route names is checked as early as possible). A step of several operators is open: all of
+them are taken, in an order decided at run time.
 
     mesh(a: b>c; b: a>c; c: b>a)                           one route each: the mjoin with those probe orders
     mesh(a: b>c, c>b by (k <= 3.5 ? 0 : 1); b: a>c; c: b>a)  two routes for rows of a
-    mesh(a: b|c; b: a>c>#0; c: b>a)                        an uncertain route, and a predicate put off to the end
+    mesh(a: b|c; b: a>c>#0; c: b>a)                        an open step, and a predicate deferred to the end
 
 The grammar of this text, which `parse_mesh` reads back; classifiers have a text of their own (`plan.classifier`):
 
@@ -17,8 +17,8 @@ The grammar of this text, which `parse_mesh` reads back; classifiers have a text
     step      := operator ('|' operator)*
     operator  := name | '#' number
 
-Law: a mesh keeps no state but the base states, so replacing one by another moves nothing. Which route a row takes
-decides what its results cost, never what they are. (Nehme et al. 2012, sections 3 and 5.)
+Law: a mesh has only base states, so replacing one by another moves no state. The route of a row affects the cost of its
+results, never the results. (Nehme et al. 2012, sections 3 and 5.)
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from anabranch.plan.reader import TextReader
 from anabranch.plan.text import parse
 from anabranch.schema import Field, Schema
 
-Step: TypeAlias = tuple[str, ...]
-"""Operators that are taken next, in any order when there are several."""
+RouteStep: TypeAlias = tuple[str, ...]
+"""One or more operators; several are taken in any order (an open step)."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """The steps that one subset of a relation's rows goes through."""
+    """The steps of one subset of a relation's rows."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[RouteStep, ...]
 
     def __post_init__(self) -> None:
         taken = self.operators
@@ -57,7 +57,7 @@ class Route:
             raise PlanError(f"route '{self}' has a step without operators")
         if twice := sorted({operator for operator in taken if taken.count(operator) > 1}):
             raise PlanError(f"route '{self}' takes '{twice[0]}' twice")
-        # The order inside an uncertain step means nothing, so it is not part of the value.
+        # The order inside an open step has no meaning, so it is not part of the value.
         object.__setattr__(self, "steps", tuple(tuple(sorted(step)) for step in self.steps))
 
     @property
@@ -74,7 +74,7 @@ class Route:
 
 @dataclass(frozen=True)
 class RelationRoutes:
-    """What new rows of one relation do: the routes, by number, and who takes which."""
+    """The routes of one relation's new rows, by number, and the classifier that assigns them."""
 
     relation: str
     routes: tuple[Route, ...]
@@ -120,29 +120,29 @@ class Mesh:
 
 
 Plan: TypeAlias = PhysicalPlan | Mesh
-"""Anything that can run a query."""
+"""A plan of a query: a physical plan or a mesh."""
 
 
 def operators(graph: JoinGraph) -> tuple[str, ...]:
-    """Every operator of a query: a probe for each relation, then a selection for each theta."""
+    """Return the operators of a query: a probe for each relation, then a selection for each theta."""
     return (*graph.names, *(selection_name(position) for position in range(len(graph.thetas))))
 
 
 def selected(operator: str, graph: JoinGraph) -> Theta:
-    """The predicate that a selection checks."""
+    """Return the predicate that a selection checks."""
     return graph.thetas[position_of(operator)]
 
 
 def needs(operator: str, graph: JoinGraph) -> frozenset[str]:
-    """The relations that must be bound before the operator can be taken; none for a probe."""
+    """Return the relations that must be joined before the operator; none for a probe."""
     return selected(operator, graph).relations if is_selection(operator) else frozenset()
 
 
 def attributes_of(graph: JoinGraph, relation: str) -> Schema:
-    """The columns that a classifier of the relation may test.
+    """Return the columns that a classifier of the relation may test.
 
-    They are those that the engine has at hand: what the query still needs behind its joins, and key columns whose code
-    is the value itself.
+    These are the columns that the engine has: those that the query needs after its joins, and key columns whose code is
+    the value itself.
     """
     carried = graph.relation(relation).schema
     keys = {name: key.type for name, key in key_columns(graph, relation).items() if carried.find(name) is None}
@@ -150,7 +150,7 @@ def attributes_of(graph: JoinGraph, relation: str) -> Schema:
 
 
 def key_columns(graph: JoinGraph, relation: str) -> dict[str, KeyClass]:
-    """The relation's columns that are keys as they stand, with the class of each, where the code is the value."""
+    """Return the relation's columns that are keys and whose code is the value, with the class of each."""
     return {
         member.name: key
         for key in graph.keys_of([relation])
@@ -159,7 +159,7 @@ def key_columns(graph: JoinGraph, relation: str) -> dict[str, KeyClass]:
 
 
 def one_route(graph: JoinGraph, orders: Mapping[str, tuple[str, ...]] | None = None) -> Mesh:
-    """The mesh in which all rows of a relation take one route: the given order of probes, or the default one."""
+    """Return the mesh with one route per relation: the given probe order, or the default one."""
     every = mjoin(graph.names)
     chosen: dict[str, tuple[str, ...]] = dict.fromkeys(graph.names, ())
     if isinstance(every, JoinNode):
@@ -172,12 +172,12 @@ def one_route(graph: JoinGraph, orders: Mapping[str, tuple[str, ...]] | None = N
 
 
 def certain(order: tuple[str, ...]) -> Route:
-    """The route that takes these operators one after another."""
+    """Return the route that takes these operators one after another."""
     return Route(tuple((operator,) for operator in order))
 
 
 def check_mesh(mesh: Mesh, graph: JoinGraph) -> Mesh:
-    """The mesh itself when every row of every relation gets all it needs to become the query's results."""
+    """Return the mesh if every route computes the query; raise PlanError otherwise."""
     known = set(operators(graph))
     if unknown := sorted(set(mesh.relations) - set(graph.names)):
         raise PlanError(
@@ -199,7 +199,7 @@ def check_mesh(mesh: Mesh, graph: JoinGraph) -> Mesh:
 
 
 def check_plan(plan: Plan, graph: JoinGraph, grouping: Grouping | None = None) -> Plan:
-    """The plan itself when it computes the query of the graph, whose grouping is given if it has one."""
+    """Return the plan if it computes the query of the graph; raise PlanError otherwise."""
     return check_mesh(plan, graph) if isinstance(plan, Mesh) else validate(plan, graph, grouping)
 
 
@@ -230,17 +230,17 @@ _OPERATOR = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|#[0-9]+")
 
 
 def parse_plan(text: str) -> Plan:
-    """The plan or mesh that a text describes, or a PlanError that names the position."""
+    """Parse a plan or mesh; raise PlanError with the position of a mistake."""
     return parse_mesh(text) if is_mesh_text(text) else parse(text)
 
 
 def is_mesh_text(text: str) -> bool:
-    """Whether a text describes a mesh, and no plan or family of plans."""
+    """True if a text describes a mesh, not a plan or a family of plans."""
     return re.match(r"\s*mesh\s*\(", text) is not None
 
 
 def parse_mesh(text: str) -> Mesh:
-    """The mesh that a text describes, or a PlanError that names the position."""
+    """Parse a mesh; raise PlanError with the position of a mistake."""
     reader = _Reader(text)
     mesh, at = reader.mesh()
     reader.end(at)
@@ -287,7 +287,7 @@ class _Reader(TextReader):
             steps.append(step)
         return Route(tuple(steps)), at
 
-    def step(self, at: int) -> tuple[Step, int]:
+    def step(self, at: int) -> tuple[RouteStep, int]:
         step: list[str] = []
         while not step or self.peek(at) == "|":
             at += 1 if step else 0
@@ -298,7 +298,7 @@ class _Reader(TextReader):
         return tuple(step), at
 
     def classifier(self, at: int) -> tuple[Classifier, int]:
-        """What stands between two places where no parenthesis is open is a text of its own."""
+        """Parse the classifier from the text up to the next token outside parentheses."""
         end, depth = at, 0
         while end < len(self.tokens) and (depth or end == at):
             depth += {"(": 1, ")": -1}.get(self.peek(end), 0)

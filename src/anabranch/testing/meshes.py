@@ -1,4 +1,4 @@
-"""Hypothesis strategies for meshes: any routes, any classifier, uncertain steps, predicates put off."""
+"""Hypothesis strategies for meshes: any routes, any classifier, open steps, deferred predicates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, is_classifiable
 from anabranch.plan.join_graph import JoinGraph, Relation, selection_name
-from anabranch.plan.mesh import Mesh, RelationRoutes, Route, Step, attributes_of, needs
+from anabranch.plan.mesh import Mesh, RelationRoutes, Route, RouteStep, attributes_of, needs
 from anabranch.plan.selections import guarded_by
 from anabranch.schema import is_text
 
@@ -34,7 +34,7 @@ def _route(draw: st.DrawFn, graph: JoinGraph, relation: str) -> Route:
             selection = selection_name(position)
             missing = [order.index(name) for name in needs(selection, graph) if name != relation]
             order.insert(draw(st.integers(max(missing, default=-1) + 1, len(order))), selection)
-    steps: list[Step] = []
+    steps: list[RouteStep] = []
     for operator in order:
         bound = {relation, *itertools.chain.from_iterable(steps[:-1])}
         joins_last = bool(steps) and needs(operator, graph) <= bound and draw(st.booleans())

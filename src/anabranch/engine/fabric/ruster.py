@@ -37,7 +37,7 @@ class CompiledRoute:
         return self._probes[target, bound]
 
     def indexes(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Every index that the route can look into, with its relation, whatever is chosen in uncertain steps."""
+        """Yield every index that the route can probe, with its relation, for any choice in open steps."""
         bound = frozenset([self.relation])
         for step in self.route.steps:
             probed = [name for name in step if not is_selection(name)]

@@ -20,7 +20,7 @@ from anabranch.plan.query import Query
 
 
 class InputWork(Protocol):
-    """What the rows of one input pass through before they enter their state."""
+    """The work on the rows of one input before they enter their state."""
 
     def work(self, found: Combinations) -> Combinations:
         """The combinations that enter the state for those that arrive."""

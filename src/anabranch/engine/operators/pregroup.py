@@ -129,7 +129,7 @@ def merged_columns(plan: PreGroup, query: Query) -> dict[CarriedColumn, tuple[st
 
 
 def carried_by(grouping: Grouping, found: Combinations) -> list[Carried]:
-    """What each merged input of some combinations stands for, as the group-by above takes it."""
+    """Return the weights and parts of each merged input of some combinations, for the group-by above."""
     types = {part.name: part.type for i, call in enumerate(grouping.aggregates) for part in parts_of(i, call)}
     merged: dict[frozenset[str], dict[CarriedColumn, Array]] = defaultdict(dict)
     for column, values in found.carried.items():
@@ -140,7 +140,7 @@ def carried_by(grouping: Grouping, found: Combinations) -> list[Carried]:
 def _carried(
     relations: frozenset[str], columns: Mapping[CarriedColumn, Array], types: Mapping[str, pa.DataType]
 ) -> Carried:
-    """What the merged rows of one input stand for."""
+    """Return the weights and parts of the merged rows of one input."""
     parts = {
         column.part: to_arrow(values, columns.get(column._replace(is_validity=True)), types[column.part])
         for column, values in columns.items()

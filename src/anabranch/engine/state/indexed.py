@@ -1,4 +1,4 @@
-"""What base and intermediate states have in common: numbered rows in a ring, found through the indexes over it."""
+"""The common part of base and intermediate states: numbered rows in a ring, found through indexes over it."""
 
 from __future__ import annotations
 

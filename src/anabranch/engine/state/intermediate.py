@@ -85,7 +85,7 @@ class IntermediateState(Indexed):
         return self.ring.get(f"row.{relation}", numbers)
 
     def carried(self, numbers: Int64Array) -> dict[CarriedColumn, Array]:
-        """What the merged rows in the combinations of those numbers stand for."""
+        """Return the weights and parts of the merged rows in the combinations with those numbers."""
         return {name: self.ring.get(_carried(name), numbers) for name in self._carried}
 
 

@@ -28,7 +28,7 @@ MOST_ROWS = 1 << 31
 """Links are 32 bits wide; a ring of so many rows would take 100 GB."""
 _NOTHING = np.empty(0, dtype=np.int64)
 INDEX_BYTES = 2 * 8 + 4 + 2 * 4
-"""What an index takes per row: code and newest time, the link to the row before, two heads."""
+"""The bytes of an index per row: code and newest time, the link to the previous row, two heads."""
 DEADLINE = "deadline"
 BLOCK = 1 << 15
 """How many matches a probe hands over at once; bounds the memory of a join whatever its fan-out, and fits a cache."""
@@ -129,7 +129,7 @@ class Ring:
         return start
 
     def fill(self, column: str, value: int) -> None:
-        """Gives all rows there are the same value in a column that was not written so far."""
+        """Fill a column that was not written so far with one value for all rows."""
         if self.capacity:
             self._arrays[column][:] = value
 

@@ -40,7 +40,7 @@ class Joining:
     makes: Content
 
     def blocks(self, found: Combinations) -> Iterator[Combinations]:
-        """What combinations become here, in blocks."""
+        """Yield the results of this stage for some combinations, in blocks."""
         return self.join.probe(self.position, found)
 
     def enter(self, found: Combinations) -> None:
@@ -63,7 +63,7 @@ class Working:
 
 
 Way = tuple[Joining | Working, ...]
-"""What the rows of a relation pass through until they are part of results."""
+"""The path of a relation's rows to the results."""
 
 
 class PlanTrack:
@@ -152,7 +152,7 @@ class PlanTrack:
         return {self.contents[inner.shape]: self.intermediates[inner.shape] for inner in kept(self.plan)}
 
     def way_to_root(self, relation: str, joins: Mapping[str, WindowJoin]) -> Way:
-        """What the rows of a relation pass through, with these joins in place of the track's own."""
+        """Return the path of a relation's rows to the root, with these joins instead of the track's own."""
         return tuple(self._way(self.plan, relation, joins))
 
     def _way(self, plan: PhysicalPlan, relation: str, joins: Mapping[str, WindowJoin]) -> Iterator[Joining | Working]:
@@ -213,7 +213,7 @@ def least_outside(floors: Mapping[str, int], relations: Iterable[str]) -> int:
 
 
 def rise(way: Way, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
-    """What combinations become at the end of a way, after they have entered every state on it."""
+    """Yield the results of combinations at the end of a path, after they have entered every state on it."""
     if not way:
         if wanted:
             yield found

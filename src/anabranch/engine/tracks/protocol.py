@@ -1,4 +1,4 @@
-"""What the engine of a query asks of a track, and what a track gets to build itself with."""
+"""The track protocol: the calls of a query's engine, and the parts from which a track is built."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Ground:
-    """What the tracks of one query stand on: its base states, the arena of their own states, its meter."""
+    """The parts shared by the tracks of one query: base states, the arena of their own states, the meter."""
 
     query: Query
     bases: Mapping[str, BaseState]

@@ -1,4 +1,4 @@
-"""What tracks without intermediate states have in common: there is nothing to drop, to keep or to wait for."""
+"""The common part of tracks without intermediate states: nothing to drop, to keep or to wait for."""
 
 from __future__ import annotations
 
