@@ -103,10 +103,7 @@ CASES: dict[str, Callable[[SparkSession, Path], Case]] = {
     "toy": toy,
     "memory": memory,
     "parquet": parquet,
-    "parquet by Spark": files("parquet"),
     "csv": files("csv", header="true"),
-    "json": files("json"),
-    "orc": files("orc"),
     "xml": files("xml", rowTag="ROW"),
     "table": table,
 }

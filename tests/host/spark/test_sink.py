@@ -100,13 +100,6 @@ def test_text_files_hold_lines(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(row[0] for row in spark.read.text(str(tmp_path)).collect()) == ["x", "y"]
 
 
-def test_a_replayed_batch_replaces_its_files_only(spark: SparkSession, tmp_path: Path) -> None:
-    write(FileSink("parquet", str(tmp_path)), rows(spark, (1, "a")), 0)
-    write(FileSink("parquet", str(tmp_path)), rows(spark, (2, "half")), 1)
-    write(FileSink("parquet", str(tmp_path)), rows(spark, (2, "b"), (3, "c")), 1)
-    assert content(spark, tmp_path) == [(1, "a"), (2, "b"), (3, "c")]
-
-
 def test_one_sink_may_replay_a_batch_too(spark: SparkSession, tmp_path: Path) -> None:
     sink = FileSink("parquet", str(tmp_path))
     for value in ("first", "second"):
@@ -236,19 +229,16 @@ def test_memory_has_the_types_of_the_query(spark: SparkSession) -> None:
     assert sink.table()["at"].to_pylist() == [noon]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "memory", "console", "noop", "foreach", "idle foreach", "table"])
-def test_every_sink_evaluates_each_partition_once(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["console", "noop", "foreach", "idle foreach"])
+def test_every_sink_evaluates_each_partition_once(spark: SparkSession, kind: str) -> None:
     def several(frame: DataFrame, batch: int) -> None:
         assert (frame.count(), frame.limit(3).count(), batch) == (10, 3, 0)
 
     sinks: dict[str, Sink] = {
-        "parquet": FileSink("parquet", str(tmp_path)),
-        "memory": MemorySink("once", spark, SCHEMA),
         "console": ConsoleSink(),
         "noop": WriterSink("noop"),
         "foreach": ForeachBatchSink(several),
         "idle foreach": ForeachBatchSink(lambda frame, batch: None),
-        "table": TableSink("evaluated_once", spark, SCHEMA),
     }
     counter = spark.sparkContext.accumulator(0)
 
