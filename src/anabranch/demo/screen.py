@@ -1,4 +1,4 @@
-"""What the closing screens of the acts have in common."""
+"""The common parts of the closing screens."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ from anabranch.stats.step import StepStatistics, merge
 NAMES = ("logins", "mails", "downloads", "uploads", "prints", "calls")
 OFFICES = ("bank", "lab", "hotline", "shop", "plant", "kiosk")
 LACKING = ("uploads", "mails", "downloads", "prints", "calls", "logins")
-"""What hardly ever happens in each office."""
+"""The stream that has next to no rows in each office."""
 OFFICE = 1_000_000_000
 """Sessions of the first office are numbered from here, those of the next from twice that."""
 USUAL = 6.0
@@ -355,7 +355,7 @@ def _one_relation(mesh: Mesh, run: Run) -> list[Table | str]:
             for step, left in zip(steps, each.left_behind(steps), strict=True)
         ]
         table.add_row(f"{each.rows / rows:.0%}", " > ".join(stops))
-    return [f"Routes of {ALIASES[way.relation]}, and what is left of 100 rows behind each lookup:", table]
+    return [f"Routes of {ALIASES[way.relation]}, with the rows left of 100 after each lookup:", table]
 
 
 def _count(rows: float) -> str:

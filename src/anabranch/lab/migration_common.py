@@ -68,7 +68,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Changed:
-    """What moving state had to do: pairs that a nested loop compares, rows that new states got, seconds of a core."""
+    """The work of moving state: pairs that a nested loop compares, rows that new states got, seconds of a core."""
 
     pairs: int
     rows: int

@@ -44,7 +44,7 @@ class Moment:
     arrived: float
     done: float
     results: int
-    """Of this slice."""
+    """Results of this slice."""
     intermediate: int
     is_migrating: bool
 

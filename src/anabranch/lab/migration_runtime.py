@@ -74,7 +74,7 @@ class Scenario:
         return 20 * self.scale
 
     def selectivities(self, second: int) -> tuple[float, float]:
-        """Of a and b, and of b and c."""
+        """The selectivities of a and b, and of b and c."""
         is_exchanged = sum(second >= at for at in self.exchanged_at) % 2
         pair = (self.high, self.low) if is_exchanged else (self.low, self.high)
         return pair[0] / self.scale, pair[1] / self.scale

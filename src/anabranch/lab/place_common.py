@@ -1,4 +1,4 @@
-"""What the placement experiments share: the paper's network, workloads through several planners, and lines to draw."""
+"""The common parts of the placement experiments: the network, workloads through several planners, and lines to draw."""
 
 from __future__ import annotations
 
