@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.host.local import LocalHost
-from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel, rows_wait
+from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
 from anabranch.plan.query import Query
 from anabranch.testing.interpreter import column_values
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
@@ -58,7 +58,7 @@ class Reckoning:
 
     def answer(self, query: Query, execution: ExecutionModel) -> Answer:
         rows = self.on_time
-        if rows_wait(execution):
+        if execution.rows_wait:
             passed = pa.scalar(self.watermark, pa.int64())
             times = {name: table["ts"].cast(pa.int64()) for name, table in rows.items()}
             rows = {name: table.filter(pc.less(times[name], passed)) for name, table in rows.items()}

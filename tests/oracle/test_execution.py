@@ -23,7 +23,7 @@ from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import ForeignCheckpoint, SpecError
 from anabranch.host.local import LocalHost
 from anabranch.migrate.strategies.registry import strategy_named
-from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel, execution_model, rows_wait
+from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel, execution_model
 from anabranch.plan.physical import Leaf
 from anabranch.plan.query import Query
 from anabranch.testing.hosts import engines_of
@@ -43,12 +43,12 @@ def test_a_join_is_exact_and_in_the_order_its_model_promises(
     times = ", ".join(f"{name}.ts AS t{i}" for i, name in enumerate(drawn.relations))
     query = compile_query(drawn.cql.replace("SELECT ", f"SELECT {times}, ", 1), rows.catalog)
     results, watermark = _run(data, query, drawn.relations, rows, execution)
-    expected = _answer(query, rows, watermark if rows_wait(execution) else None)
+    expected = _answer(query, rows, watermark if execution.rows_wait else None)
     assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(results)))
     event(f"{execution}, results: {'some' if expected else 'none'}")
-    if execution == "un-synchronised":
+    if not execution.orders_results:
         return
-    for several in [pa.concat_tables(results)] if rows_wait(execution) else results:
+    for several in [pa.concat_tables(results)] if execution.rows_wait else results:
         newest = [max(row) for row in zip(*(several[f"t{i}"].to_pylist() for i in range(relations)), strict=True)]
         assert newest == sorted(newest)
 
@@ -70,15 +70,15 @@ def test_a_grouped_query_is_exact_in_every_model(
 def test_a_checkpoint_in_which_rows_wait_is_not_continued_where_they_do_not(tmp_path: Path) -> None:
     catalog = Arrivals({}, {"s0": 0}).catalog
     query = compile_query("SELECT a.x AS x FROM s0 [RANGE 5 SECONDS] AS a", catalog)
-    LocalHost(query, Leaf("a"), checkpoint=str(tmp_path / "waits"), execution="totally-synchronised")
+    LocalHost(query, Leaf("a"), checkpoint=str(tmp_path / "waits"), execution=execution_model("totally-synchronised"))
     with pytest.raises(ForeignCheckpoint, match="was written with execution 'totally-synchronised'"):
-        LocalHost(query, Leaf("a"), checkpoint=str(tmp_path / "waits"), execution="semi-synchronised")
+        LocalHost(query, Leaf("a"), checkpoint=str(tmp_path / "waits"), execution=execution_model("semi-synchronised"))
     LocalHost(query, Leaf("a"), checkpoint=str(tmp_path / "free"))
-    LocalHost(query, Leaf("a"), checkpoint=str(tmp_path / "free"), execution="semi-synchronised")
+    LocalHost(query, Leaf("a"), checkpoint=str(tmp_path / "free"), execution=execution_model("semi-synchronised"))
 
 
 def test_models_are_known_by_name() -> None:
-    assert [execution_model(name) for name in EXECUTION_MODELS] == list(EXECUTION_MODELS)
+    assert [execution_model(model.name) for model in EXECUTION_MODELS] == list(EXECUTION_MODELS)
     with pytest.raises(SpecError, match="unknown execution model 'sometimes'"):
         execution_model("sometimes")
 

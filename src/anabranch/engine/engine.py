@@ -33,7 +33,7 @@ from anabranch.engine.slices import floors_after, in_time_order, slices
 from anabranch.engine.state.arena import Arena, PartOfArena, ProcessArena
 from anabranch.engine.state.base import BaseState
 from anabranch.errors import InvariantBroken
-from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, rows_wait
+from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, alone
@@ -86,7 +86,7 @@ class Engine:
             )
             for member in queries.members
         }
-        self.entrance = Entrance(arena) if rows_wait(execution) else None
+        self.entrance = Entrance(arena) if execution.rows_wait else None
         self._readers = {
             name: tuple((query, each) for query, each in self.engines.items() if name in each.bases)
             for name in self.bases
@@ -208,10 +208,10 @@ class Engine:
             floors = dict.fromkeys(floors, min(floors.values()))
             batches = self.entrance.pass_through(batches, watermark)
         results = self._results(batches, floors)
-        if self.execution == "un-synchronised":
-            yield from ((name, batch) for name, _, batch in results)
-        else:
+        if self.execution.orders_results:
             yield from in_order(results)
+        else:
+            yield from ((name, batch) for name, _, batch in results)
         if watermark is not None:
             for name, each in self.engines.items():
                 yield from ((name, part) for part in each.answer(watermark))

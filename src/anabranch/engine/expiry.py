@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, rows_wait
+from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet
 from anabranch.window import FOREVER
@@ -26,6 +26,6 @@ def expiry(
 
 def _expiry(query: Query, floors: Mapping[str, int], execution: ExecutionModel) -> dict[str, int]:
     names = query.graph.names
-    if query.grouping is not None or rows_wait(execution):
+    if query.grouping is not None or execution.rows_wait:
         return dict.fromkeys(names, min(floors[name] for name in names))
     return {name: min((floors[other] for other in names if other != name), default=2 * FOREVER - 1) for name in names}

@@ -32,7 +32,7 @@ import pyarrow.fs as pafs
 from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, PlanError, StorageFull
 from anabranch.host.clock import Clocks
 from anabranch.host.locations import UNKNOWN, locate
-from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, execution_model, rows_wait
+from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, execution_model
 from anabranch.plan.partitioning import Dimension, Partitioning
 from anabranch.plan.query_set import ALONE, QuerySet
 from anabranch.stats.report import SlotReport
@@ -110,7 +110,7 @@ class Store:
                 "fingerprint": queries.fingerprint,
                 "query": queries.text,
                 "late_filters": list(queries.late_filters),
-                "execution": execution,
+                "execution": str(execution),
             }
             for folder in ("rows", "manifests"):
                 self.files.create_dir(f"{self.root}/{folder}", recursive=True)
@@ -142,7 +142,7 @@ class Store:
                 hint="use that query, or give this one a checkpoint folder of its own",
             )
         written = execution_model(found.get("execution", "un-synchronised"))
-        if rows_wait(written) != rows_wait(execution):
+        if written.rows_wait != execution.rows_wait:
             raise ForeignCheckpoint(
                 f"checkpoint '{self.location}' was written with execution '{written}', not '{execution}'",
                 detail="in one of them rows wait for the watermark, so the other would repeat or miss their results",

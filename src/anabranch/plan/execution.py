@@ -1,24 +1,41 @@
-"""The execution models that a query may be run in, by name; what they mean stands in `engine.execution`."""
+"""The execution models that a query may run in: what waits for what, and which order results come in.
+
+`engine.execution` explains the models and does the waiting and ordering. To add a model, add its value here; a model
+that needs more than these two properties needs a property of its own.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from dataclasses import dataclass
 
 from anabranch.errors import SpecError
 
-ExecutionModel: TypeAlias = Literal["un-synchronised", "semi-synchronised", "totally-synchronised"]
-EXECUTION_MODELS: tuple[ExecutionModel, ...] = get_args(ExecutionModel)
-DEFAULT_EXECUTION: ExecutionModel = "un-synchronised"
+
+@dataclass(frozen=True)
+class ExecutionModel:
+    """One model, known to users by its name."""
+
+    name: str
+    rows_wait: bool = False
+    """Rows wait for the watermark before the plan sees them."""
+    orders_results: bool = False
+    """The results of a step wait for its end, and come in the order of their newest times."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+DEFAULT_EXECUTION = ExecutionModel("un-synchronised")
+EXECUTION_MODELS = (
+    DEFAULT_EXECUTION,
+    ExecutionModel("semi-synchronised", orders_results=True),
+    ExecutionModel("totally-synchronised", rows_wait=True, orders_results=True),
+)
 
 
 def execution_model(name: str) -> ExecutionModel:
     """The model of that name."""
     for model in EXECUTION_MODELS:
-        if model == name:
+        if model.name == name:
             return model
-    raise SpecError(f"unknown execution model '{name}'", hint=f"one of {', '.join(EXECUTION_MODELS)}")
-
-
-def rows_wait(model: ExecutionModel) -> bool:
-    """True when rows wait for the watermark before the plan sees them."""
-    return model == "totally-synchronised"
+    raise SpecError(f"unknown execution model '{name}'", hint=f"one of {', '.join(map(str, EXECUTION_MODELS))}")

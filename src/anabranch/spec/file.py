@@ -131,7 +131,7 @@ def _spec(entries: Mapping[str, Entry], queries: Mapping[str, QuerySpec], folder
 
 
 def _execution(entry: Entry) -> ExecutionModel:
-    return execution_model(entry.choice(EXECUTION_MODELS))
+    return execution_model(entry.choice(tuple(map(str, EXECUTION_MODELS))))
 
 
 def _timeout(entry: Entry) -> str:

@@ -21,6 +21,7 @@ from anabranch.engine.engine import Engine
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import ExpressionError
 from anabranch.host.local import LocalHost
+from anabranch.plan.execution import DEFAULT_EXECUTION, execution_model
 from anabranch.plan.physical import linear_tree, mjoin
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
@@ -140,8 +141,8 @@ def test_relations_may_have_the_names_of_other_states(execution: str | None) -> 
     )
     asked = "groups.k AS k" if execution else "WINDOW_END() AS at, COUNT(*) AS n"
     query = compile_query(f"SELECT {asked} FROM {windows} WHERE groups.k = waiting.k", catalog_of())
-    kind = {} if execution is None else {"execution": execution}
-    host = LocalHost(query, mjoin(aliases), **kind)  # type: ignore[arg-type]
+    model = DEFAULT_EXECUTION if execution is None else execution_model(execution)
+    host = LocalHost(query, mjoin(aliases), execution=model)
     host.step({name: rows_of(range(20), range(20)) for name in "ab"})
     states = {state.state: state for state in host.statistics.states}
     assert all(states[name].inserted > 1 for name in aliases)

@@ -11,7 +11,7 @@ from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
 from anabranch.migrate.strategies.registry import strategy_named
-from anabranch.plan.execution import ExecutionModel
+from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
 from anabranch.plan.mesh import one_route
 from anabranch.plan.query_set import Plans, QuerySet, together
 from anabranch.plan.text import parse
@@ -102,7 +102,7 @@ def test_an_index_goes_when_the_last_query_gives_it_up() -> None:
     assert shared.bases["b"].indexes == Engine(several, Plans({"p": after, "q": after})).bases["b"].indexes
 
 
-@pytest.mark.parametrize("execution", ["semi-synchronised", "totally-synchronised"])
+@pytest.mark.parametrize("execution", EXECUTION_MODELS[1:], ids=str)
 def test_ordered_results_are_in_order_for_each_query(execution: ExecutionModel) -> None:
     several = queries()
     shared = Engine(several, Plans({"long": parse("(a b)"), "short": parse("(b a)")}), execution=execution)

@@ -46,7 +46,6 @@ from anabranch.host.spark.worker import finish_function, step_function, then
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, TIME, wire_layout
 from anabranch.host.work import Work
-from anabranch.plan.execution import rows_wait
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import Plans
@@ -194,7 +193,7 @@ class SparkRunner:
         # Once per batch: whether a stream is idle depends on the time of day, and what a grouped query answers, or
         # which rows have waited long enough, on that.
         clocks = None
-        if self.queries.grouped is not None or rows_wait(self.setup.execution):
+        if self.queries.grouped is not None or self.setup.execution.rows_wait:
             with evaluating(batch_id):
                 newest = frame.groupBy(RELATION).agg(f.max(TIME).alias("newest")).collect()
             clocks = self._clocks_after(self._newest(newest), now)
