@@ -3,12 +3,17 @@
 With `[RANGE r]` a row joins while the newest row of the combination is at most r newer, both ends included. `[NOW]` is
 a range of 0; `[UNBOUNDED]` has no range. With a slide, a grouped query emits results at every multiple of the slide
 since the Unix epoch.
+
+The engine knows a window by the deadlines that it gives to rows: a combination is valid while its newest row is not
+after the deadline of any of its rows. A kind of window is a subclass of `Window` with `deadline`, `span` and `__str__`
+of its own; `range` is then an upper bound on the distance from a row to its deadline, by which costs are estimated.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from typing import Any
 
 MICROSECOND = 1
 UNITS: dict[str, int] = {
@@ -37,8 +42,17 @@ class Window:
 
     @property
     def reach(self) -> int:
-        """Microseconds from the event time of a row to its deadline; `FOREVER` for an unbounded window."""
+        """Microseconds from the event time of a row to its deadline, at most; `FOREVER` for an unbounded window."""
         return FOREVER if self.range is None else self.range
+
+    @property
+    def span(self) -> int | None:
+        """Microseconds from the event time of every row to its deadline; None for a kind whose rows differ."""
+        return self.reach
+
+    def deadline(self, time: Any) -> Any:
+        """The deadline of a row by its event time, or of an array of rows; not later than `reach` after the time."""
+        return time + self.reach
 
     def __str__(self) -> str:
         if self.range is None:

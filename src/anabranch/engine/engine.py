@@ -71,7 +71,7 @@ class Engine:
         self.arena = arena = arena or ProcessArena()
         names = codes or queries.graph.code_names
         self.bases = {name: BaseState(arena, queries.graph, name, names[name]) for name in queries.graph.names}
-        self._longest_range = max(state.range for state in self.bases.values())
+        self._longest_range = max(state.window.reach for state in self.bases.values())
         self._is_stepping = False
         self._left: dict[str, int] = {}
         """The number of the next row of each relation when the slot last lost partition groups."""

@@ -123,7 +123,7 @@ class QueryEngine:
         """Passes new rows of a base state, not linked yet, through the plan; yields the combinations they finish."""
         terms = self._terms.get(relation)
         if terms is not None:
-            news = self._passing(terms, replace(news, deadline=news.newest + terms.range))
+            news = self._passing(terms, replace(news, deadline=terms.window.deadline(news.newest)))
             if not len(news):
                 return
         self.turns[relation] = int(news.rows[relation][0])
@@ -228,7 +228,7 @@ class QueryEngine:
         if not terms.is_shorter or not len(found):
             return found
         times, _ = self.bases[terms.relation].ring.times(found.rows[terms.relation])
-        deadline = np.minimum(found.deadline, times + terms.range)
+        deadline = np.minimum(found.deadline, terms.window.deadline(times))
         return keep(replace(found, deadline=deadline), found.newest <= deadline)
 
     def _passing(self, terms: Terms, found: Combinations) -> Combinations:

@@ -118,7 +118,7 @@ def next_manifest(task: SlotTask, reports: SlotReports, clocks: Clocks) -> Manif
 def is_alive(queries: QuerySet, file: RowFile, lows: Mapping[str, int]) -> bool:
     """True when some row of the file may still be part of a result."""
     windows = {relation.name: relation.window for relation in queries.graph.relations}
-    return any(newest + windows[name].reach >= lows[name] for name, newest in file.newest.items())
+    return any(windows[name].deadline(newest) >= lows[name] for name, newest in file.newest.items())
 
 
 def slots_to_compact(manifest: Manifest | None, partitioning: Partitioning) -> frozenset[int]:

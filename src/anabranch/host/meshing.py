@@ -49,8 +49,8 @@ def _alive(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, Relatio
     alive = {}
     for relation in query.graph.relations:
         batch = rows[relation.name]
-        start = end - relation.window.reach
-        alive[relation.name] = batch.take(np.flatnonzero((batch.times <= end) & (batch.times >= start)))
+        is_alive = (batch.times <= end) & (relation.window.deadline(batch.times) >= end)
+        alive[relation.name] = batch.take(np.flatnonzero(is_alive))
     return alive
 
 

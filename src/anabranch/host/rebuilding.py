@@ -135,6 +135,6 @@ def _chosen(task: SlotTask, slot: int, holding: Holding) -> dict[str, RelationBa
 
 
 def _alive(task: SlotTask, name: str, batch: RelationBatch) -> BoolArray:
-    deadline = batch.times + task.queries.graph.relation(name).window.reach
+    deadline = task.queries.graph.relation(name).window.deadline(batch.times)
     alive: BoolArray = deadline >= expiry(task.queries, task.floors, task.execution)[name]
     return alive

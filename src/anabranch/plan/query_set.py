@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from anabranch.errors import BundleError
 from anabranch.expr import Call, Expr, can_fail, columns, conjunction, conjuncts
@@ -42,6 +42,8 @@ class Terms:
     is_shorter: bool
     """Whether the shared relation keeps rows for longer."""
     filter: Expr | None
+    window: Window = field(repr=False)
+    """The query's own; the fingerprint of a set has the fields above."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def describe(queries: QuerySet) -> str:
         lines[number] += f"  read by {', '.join(readers)}"
     for member in queries.members:
         for terms in member.terms:
-            window = [str(Window(terms.range))] if terms.is_shorter else []
+            window = [str(replace(terms.window, slide=None))] if terms.is_shorter else []
             asked = [*window, *([str(terms.filter)] if terms.filter is not None else [])]
             lines.append(f"{member.name} asks of {terms.relation}: {', '.join(asked)}")
     return "\n".join(lines)
@@ -212,9 +214,9 @@ def _member(name: str, query: Query, graph: JoinGraph, relations: Mapping[str, R
         shared = relations[own.name]
         common = () if shared.filter is None else conjuncts(shared.filter)
         rest = tuple(part for part in _parts(own) if part not in common)
-        is_shorter = own.window.reach < shared.window.reach
+        is_shorter = replace(own.window, slide=None) != shared.window
         if rest or is_shorter:
-            terms.append(Terms(own.name, own.window.reach, is_shorter, conjunction(rest)))
+            terms.append(Terms(own.name, own.window.reach, is_shorter, conjunction(rest), own.window))
         if not all(isinstance(part, Call) and part.function == "is_not_null" for part in rest):
             _refuse_what_may_fail(name, graph, own.name)
     over = replace(graph, relations=tuple(relations[relation.name] for relation in graph.relations))
@@ -258,9 +260,15 @@ def _shared_relation(name: str, several: Sequence[tuple[str, Relation]]) -> Rela
     for part in (part for parts in filters for part in parts if part not in common):
         # What a query still has to test on rows must be carried with them.
         fields |= {c.name: Field(c.name, c.type, c.nullable) for c in columns(part) if c.name not in fields}
-    window = max((relation.window for _, relation in several), key=lambda window: window.reach)
+    window = _shared_window([relation.window for _, relation in several])
     schema, condition = Schema(tuple(fields.values())), conjunction(common)
-    return replace(first, schema=schema, window=Window(window.range), filter=condition)
+    return replace(first, schema=schema, window=window, filter=condition)
+
+
+def _shared_window(several: Sequence[Window]) -> Window:
+    """A window that keeps rows as long as any of these; slides are the queries' own."""
+    kinds = {replace(window, slide=None) for window in several}
+    return kinds.pop() if len(kinds) == 1 else Window(max(kinds, key=lambda window: window.reach).range)
 
 
 def _common(filters: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:

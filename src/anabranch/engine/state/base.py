@@ -23,7 +23,7 @@ from anabranch.engine.state.arena import Arena, Array
 from anabranch.engine.state.chunks import ChunkStore
 from anabranch.engine.state.columns import numpy_form, to_arrow, to_numpy, validity
 from anabranch.engine.state.indexed import Indexed
-from anabranch.engine.state.ring import Index, Ring
+from anabranch.engine.state.ring import DEADLINE, Index, Ring
 from anabranch.plan.join_graph import Band, JoinGraph
 from anabranch.schema import is_fixed_width
 
@@ -41,7 +41,7 @@ class BaseState(Indexed):
         declared = graph.relation(relation)
         self.relation = relation
         self.schema = declared.schema
-        self.range = declared.window.reach
+        self.window = declared.window
         self.codes = codes
         self.bands = bands_of(graph, relation)
         self._fixed = {field.name: field for field in declared.schema if is_fixed_width(field.type)}
@@ -53,7 +53,7 @@ class BaseState(Indexed):
                 columns[f"valid.{field.name}"] = ("|u1", 1)
         self._with_null: set[str] = set()
         """Columns that have had a NULL; of the others, whether a value is there is neither written nor read."""
-        super().__init__(Ring(arena, relation, columns, span=self.range))
+        super().__init__(Ring(arena, relation, columns, span=self.window.span))
         variable = [pa.field(f.name, f.type) for f in declared.schema if not is_fixed_width(f.type)]
         self.chunks = ChunkStore(arena, relation, pa.schema(variable)) if variable else None
 
@@ -87,13 +87,16 @@ class BaseState(Indexed):
                 self._with_null.add(field.name)
             if field.name in self._with_null:
                 columns[f"valid.{field.name}"] = validity(array)
+        # Times may stand in Arrow's memory, which is read-only, or be one column of several; the kernels take neither.
+        times = np.require(batch.times, requirements=["C", "W"])
+        deadline = self.window.deadline(times)
+        if self.window.span is None:
+            columns[DEADLINE] = deadline
         first = self.ring.append(columns, len(batch))
         if self.chunks is not None:
             self.chunks.append(first, batch.payload.select(self.chunks.schema.names))
-        # Times may stand in Arrow's memory, which is read-only, or be one column of several; the kernels take neither.
-        times = np.require(batch.times, requirements=["C", "W"])
         rows = np.arange(first, first + len(batch), dtype=np.int64)
-        return Combinations({self.relation: rows}, times, times + self.range)
+        return Combinations({self.relation: rows}, times, deadline)
 
     def link(self, news: Combinations) -> None:
         """Makes appended rows findable through every index."""
