@@ -15,11 +15,11 @@ from anabranch.functions.table import (
     AGGREGATES,
     FUNCTIONS,
     SPELLINGS,
+    below_casts,
     bind_aggregate,
     bind_call,
     bind_cast,
     is_nullable,
-    makes_null,
 )
 from anabranch.functions.types import coerce, common_type, kind_of, type_named, without_widening
 
@@ -27,6 +27,7 @@ __all__ = [
     "AGGREGATES",
     "FUNCTIONS",
     "SPELLINGS",
+    "below_casts",
     "bind_aggregate",
     "bind_call",
     "bind_cast",
@@ -34,7 +35,6 @@ __all__ = [
     "common_type",
     "is_nullable",
     "kind_of",
-    "makes_null",
     "type_named",
     "without_widening",
 ]

@@ -86,6 +86,14 @@ def makes_null(cast: Cast) -> bool:
     return is_float(cast.argument.type) and is_decimal(cast.type)
 
 
+def below_casts(expr: Expr) -> Expr:
+    """The expression below the casts of an expression that is NULL on exactly the same rows.
+
+    Most casts fail or give a value; one that makes NULL of a value stays.
+    """
+    return below_casts(expr.argument) if isinstance(expr, Cast) and not makes_null(expr) else expr
+
+
 def is_nullable(expr: Expr) -> bool:
     """False only if the expression cannot be NULL on any row."""
     match expr:

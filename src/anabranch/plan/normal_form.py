@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.errors import PlanError, SpecError
-from anabranch.expr import Call, Cast, Expr, columns, conjunction, conjuncts, relations
-from anabranch.functions import bind_call, coerce, is_nullable
+from anabranch.expr import Call, Expr, columns, conjunction, conjuncts, relations
+from anabranch.functions import below_casts, bind_call, coerce, is_nullable
 from anabranch.plan.bands import thetas_with_bands
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.key_classes import equal_expressions, key_sides
@@ -76,8 +76,7 @@ def _without(arm: _Arm, late: Sequence[Expr], keys: Iterable[Expr]) -> _Arm:
     early = [each for each in arm.conditions if each not in late]
     tested = {column for each in arm.conditions if each in late for column in columns(each)}
     for key in keys:
-        while isinstance(key, Cast):  # a cast is NULL exactly when its argument is
-            key = key.argument
+        key = below_casts(key)
         if is_nullable(key) and not tested.isdisjoint(columns(key)):
             early.append(bind_call("is_not_null", (key,)))
     return replace(arm, conditions=tuple(dict.fromkeys(early)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.expr import Call, Cast, Expr, children, conjunction, relations
-from anabranch.functions import bind_call, is_nullable, makes_null
+from anabranch.expr import Call, Expr, children, conjunction, relations
+from anabranch.functions import below_casts, bind_call, is_nullable
 from anabranch.plan.key_classes import key_sides
 from anabranch.plan.logical import Filter, Join, LogicalPlan, relation_names
 from anabranch.rewrite.arms import conditions, passes_nothing
@@ -23,7 +23,7 @@ def require_keys_not_null(plan: LogicalPlan) -> LogicalPlan | None:
 
 def _not_null(child: LogicalPlan, sides: list[Expr]) -> LogicalPlan:
     here = frozenset(relation_names(child))
-    nullable = (_below_casts(side) for side in sides if relations(side) <= here and is_nullable(side))
+    nullable = (below_casts(side) for side in sides if relations(side) <= here and is_nullable(side))
     known = conditions(child)
     wanted = [side for side in dict.fromkeys(nullable) if not any(_rejects_null(part, side) for part in known)]
     condition = conjunction(tuple(bind_call("is_not_null", (side,)) for side in wanted))
@@ -32,9 +32,4 @@ def _not_null(child: LogicalPlan, sides: list[Expr]) -> LogicalPlan:
 
 def _rejects_null(condition: Expr, expr: Expr) -> bool:
     strict = isinstance(condition, Call) and condition.function in _STRICT
-    return strict and any(_below_casts(argument) == expr for argument in children(condition))
-
-
-def _below_casts(expr: Expr) -> Expr:
-    # Most casts fail or give a value, so they are NULL exactly when their argument is.
-    return _below_casts(expr.argument) if isinstance(expr, Cast) and not makes_null(expr) else expr
+    return strict and any(below_casts(argument) == expr for argument in children(condition))
