@@ -31,20 +31,20 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m pip install -qq --editable '.[dev]'
 	@$(BIN)/anabranch doctor
 	@echo "== compiling the kernels and archiving Spark's classes (about a minute, once)"
-	@$(BIN)/anabranch prepare || echo "hint: everything works without; only every start of Spark takes longer"
+	@$(BIN)/anabranch prepare || echo "hint: everything works without it; only each start of Spark takes longer"
 	@touch $@
 
 doctor: setup ## Python, Java, Spark and memory of this machine
 	@$(BIN)/anabranch doctor
 
-check: setup ## style, types, walls between rooms, spelling
+check: setup ## style, types, import rules between packages, spelling
 	@echo "== ruff";        $(BIN)/ruff check --quiet $(SOURCES)
 	@echo "== ruff format"; $(BIN)/ruff format --check --quiet $(SOURCES)
 	@echo "== mypy";        $(BIN)/mypy
 	@echo "== lint-imports"; $(BIN)/lint-imports > $(VENV)/.lint-imports 2>&1 || { cat $(VENV)/.lint-imports; exit 1; }
 	@echo "== codespell";   $(BIN)/codespell src tests docs examples benchmarks README.md CONTRIBUTING.md CHANGELOG.md Makefile
 
-format: setup ## rewrite the sources in the house style
+format: setup ## reformat the sources
 	@$(BIN)/ruff check --quiet --fix $(SOURCES); $(BIN)/ruff format --quiet $(SOURCES)
 
 test: setup check ## the checks, then every test that is not slow
@@ -61,13 +61,13 @@ golden: setup ## rewrite the golden files; review the difference before committi
 demo: setup ## streams that drift, streams that are skewed; two queries, about three minutes
 	@$(BIN)/anabranch demo
 
-bench: setup ## every benchmark, side by side with its rival (BENCH="names --quick" to choose)
+bench: setup ## every benchmark, side by side with the system compared (BENCH="names --quick" to choose)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 wheel: setup ## the wheel and the source archive, into dist/
 	@$(BIN)/python -m build --outdir dist .
 
-clean: ## everything that can be made again
+clean: ## remove everything that can be rebuilt
 	rm -rf $(VENV) build dist demo-output lab-output spark-warehouse metastore_db derby.log
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

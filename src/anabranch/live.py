@@ -89,8 +89,8 @@ def late_notice(view: View) -> str | None:
     """Return the message about late rows of a run, or nothing."""
     if not view.late_rows:
         return None
-    rows = "1 row" if view.late_rows == 1 else f"{view.late_rows:,} rows"
-    return f"{rows} came later than the streams' watermarks allow and were dropped; a longer watermark admits more"
+    rows = "1 late row" if view.late_rows == 1 else f"{view.late_rows:,} late rows"
+    return f"dropped {rows}: older than the 'watermark' of their stream allows; a larger one keeps more rows"
 
 
 def shown(view: View) -> Group | Text:

@@ -123,8 +123,8 @@ def test_nothing_is_written_where_there_is_no_terminal() -> None:
 
 def test_rows_that_were_dropped_are_told_at_the_end() -> None:
     assert late_notice(View()) is None
-    assert str(late_notice(View(late_rows=1))).startswith("1 row came later")
-    assert str(late_notice(View(late_rows=1_000))).startswith("1,000 rows came later")
+    assert str(late_notice(View(late_rows=1))).startswith("dropped 1 late row:")
+    assert str(late_notice(View(late_rows=1_000))).startswith("dropped 1,000 late rows:")
 
 
 def test_a_terminal_sees_the_last_batch() -> None:

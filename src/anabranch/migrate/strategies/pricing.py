@@ -1,4 +1,4 @@
-"""What lies between two plans of a query, in this engine's own unit costs: the quantities that strategies price with.
+"""Quantities that migration strategies price with: the work between two plans, in the engine's unit costs.
 
 *Moving state* computes the states that only the new plan has: all live parts of the smallest input look up the others
 once, and what they find enters the state; the rows of an input that is merged find their groups; a state that differs

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from anabranch.migrate.strategies.pricing import Difference
 
 Track = TypeVar("Track")
-"""Whatever the engine runs a plan on."""
+"""The engine's track of a plan."""
 TrackOfEngine = TypeVar("TrackOfEngine", covariant=True)
 
 
