@@ -82,7 +82,7 @@ plan: tree              # the best of two-way joins, as Spark has them: a change
 adapt:
   policy: data-driven
   every: 12 seconds     # of event time, which runs four times as fast as the clock here
-  gate: {cool_down: 12 seconds, cores: 0.0001}    # the demo is small, so a small gain is worth it
+  gate: {cool_down: 12 seconds, cores: 0.00002}    # the demo is small, so a small gain is worth it
   remember: 3
 name: demo
 """
@@ -274,7 +274,9 @@ def _picture(spec: Spec, ran: Sequence[Stretch]) -> str:
     for place, stretch in enumerate(reversed(ran)):
         plan = parse(stretch.plan)
         batches = f"batches {stretch.first} to {stretch.last}"
-        heading = f"ran last, {batches}" if not place else f"replaced before batch {stretch.last + 1}, {batches}"
+        heading = f"replaced before batch {stretch.last + 1}, {batches}" if place else f"ran last, {batches}"
+        if len(ran) == 1:
+            heading = f"ran throughout, {batches}"
         notes = {OUTPUT: f"{stretch.rows_out:,} results in these batches"}
         for part in subplans(plan):
             if part == plan:
@@ -327,7 +329,7 @@ def _closing_screen(
         way = f"{change['from']} to {change['to']} at batch {change['batch']}, by {change['strategy']}"
         table.add_row("plan changed", f"{way}: {change['recomputedRows']:,} rows computed, nothing lost")
     table.add_row("decisions", f"{decisions}, each with its reasons in [bold]{folder / HISTORY}[/bold]")
-    table.add_row("plan", f"{report['plan']}; drawn in [bold]{folder / 'plan.svg'}[/bold] with the plans before it")
+    table.add_row("plan", f"{report['plan']}; drawn in [bold]{folder / 'plan.svg'}[/bold] with those before it")
     table.add_row("", "")
     table.add_row("next", f"{command()} explain {folder / 'spec.yaml'} --sample")
     table.add_row("", f"{command()} run {folder / 'spec.yaml'} --plan {other_plan}")

@@ -194,7 +194,9 @@ def _fastest(folder: Path, choice: Choice, spark: SparkSession, console: Console
     """The candidate that needs the engine least for the first files; the first run only warms up."""
     few = load(folder / WARM_UP)
     plans = candidates(choice)
-    console.print(f"warming up, and timing {len(plans)} plans on the first files …", style="dim")
+    left_out = {kind(each.plan) for each in proposal(choice).considered} - {kind(plan) for plan in plans}
+    missing = f" (no {' or '.join(sorted(left_out))}: its states need too much memory)" if left_out else ""
+    console.print(f"warming up, and timing {len(plans)} plans on the first files{missing} …", style="dim")
     quiet, seconds = Console(quiet=True), {}
     for number, plan in enumerate((plans[0], *plans)):
         place = folder / "skewed" / f"warm-up-{number}"
