@@ -1,8 +1,10 @@
-"""The public face: register streams, submit CQL, look at plans, start, watch and stop queries.
+"""The Python API: register streams, compile CQL, explain plans, start, watch and stop queries.
 
-It follows PySpark's manner wherever PySpark has one, so that `session.sql(…).writeStream.format(…).start()` reads as
-any Spark user expects. A query is compiled when it is submitted: what is wrong with its text, its plan or its sink is
-said before anything runs, and a stream registered anew does not change a query that was compiled before.
+It follows PySpark, so that `session.sql(…).writeStream.format(…).start()` reads as a Spark user expects. `sql` compiles
+the query and reports errors in its text; `start` reports errors in its plan or its sink before anything runs. A stream
+that is registered anew does not change queries that were compiled before.
+
+Law: settings are frozen values (`settings`); writers build them, and a `run` uses them for one query or several.
 """
 
 from anabranch.api.query import ContinuousQuery

@@ -1,4 +1,4 @@
-"""Streams by name inside one Spark session; queries over them are compiled from what is registered at that moment."""
+"""A session: streams by name inside one Spark session, and the queries over them."""
 
 from __future__ import annotations
 
@@ -59,25 +59,25 @@ class Session:
         idle_timeout: str | None = None,
         sample: spark_host.DataFrame | Callable[[], StreamSample | None] | None = None,
     ) -> None:
-        """Makes a streaming DataFrame known under a name, in place of what had that name.
+        """Registers a streaming DataFrame under a name, or replaces the stream of that name.
 
         Parameters
         ----------
         name
-            What queries call the stream; letters, digits and `_`, in any case.
+            The name of the stream in queries: letters, digits and `_`; case does not matter.
         frame
             A streaming DataFrame, from `spark.readStream`.
         event_time
             The timestamp column that says when a row happened.
         watermark
-            How far a row may lag behind the newest one of its stream; later ones are dropped and counted.
+            How far a row may lag behind the newest row of its stream; later rows are dropped and counted.
         idle_timeout
-            After how long without rows the stream no longer holds the others back; `none` to wait for ever. When not
-            given, the writer's `idleTimeout` holds, else 10 minutes.
+            A stream without rows for this long no longer holds the others back; `none` to wait for ever. The default is
+            the writer's `idleTimeout`, else 10 minutes.
         sample
             Some rows of the stream as a batch DataFrame of the same columns, such as its first files read with
-            `spark.read`, or a function that gives them when they are needed. Plans are then chosen by what is seen in
-            them; all of it is read, and asked for once by queries that run together.
+            `spark.read`, or a function that returns them when they are needed. Plans are then chosen by statistics of
+            these rows. The whole sample is read, once for all queries of a run.
 
         Raises
         ------
@@ -121,22 +121,22 @@ class Session:
         return self._streams[name.lower()]
 
     def sql(self, text: str, allow_unbounded: bool = False, late_filters: Sequence[str] = ()) -> ContinuousQuery:
-        """The continuous query of a CQL text, compiled.
+        """Compiles a CQL query over the streams that are registered now.
 
         Parameters
         ----------
         text
             A CQL query over registered streams.
         allow_unbounded
-            Consent to a join over `[UNBOUNDED]` windows, whose state grows for ever.
+            Allows a join over `[UNBOUNDED]` windows, whose state grows for ever.
         late_filters
             Filters that joins check instead of the source: relations, or texts of single conditions. A checkpoint
-            keeps to the filters it was written with.
+            fits only the filters that it was written with.
 
         Raises
         ------
         CqlError
-            With the place in the text and what was expected there, or which names exist.
+            When the text is wrong; it names the place, and what was expected there or which names exist.
         """
         # A copy of the catalog: a stream that is registered later does not reach into a compiled query.
         catalog = Catalog(dict(self.catalog.streams))
@@ -144,17 +144,17 @@ class Session:
         return ContinuousQuery(self, CompiledQuery(stages, self.registered))
 
     def together(self, **queries: ContinuousQueryWriter) -> Together:
-        """Several queries to be started as one: their streams are read, spread and kept once.
+        """Prepares several queries to be started as one: their streams are read, partitioned and kept once.
 
         Parameters
         ----------
         queries
-            Where the results of each query go and how it is planned, under the name that tells it apart. A relation
-            of the same alias in several queries is shared; its windows and filters may differ.
+            The writer of each query, by a name for the query. Queries share a relation if they use the same alias for
+            it; windows and filters may differ.
 
         Raises
         ------
         BundleError
-            When queries cannot share their rows, with the reason and what to do.
+            When queries cannot share their rows; it names the reason and what to do.
         """
         return Together(self, queries)
