@@ -103,7 +103,7 @@ def test_a_mesh_is_learnt_from_a_sample_and_explained(spark: SparkSession, tmp_p
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(document))
     writer = prepare(load(tmp_path / "spec.yaml"), spark)
     text = writer.explanation()
-    assert "mesh taken: asked for" in text
+    assert "mesh taken: requested" in text
     assert "over the best single routes, by the sample" in text
     assert "rows of orders by k" in text
     handle = writer.start()
