@@ -180,6 +180,7 @@ def _edge_of_a_bucket(low: float, high: float, start: float, is_left: bool) -> t
     step, below = max(math.ulp(start), 1e-160), start
     while code(start + step) == code(start):
         step *= 2
+        assert step < 1e300, "all in one bucket"
     above = start + step
     while math.nextafter(below, math.inf) < above:
         middle = below + (above - below) / 2

@@ -37,8 +37,9 @@ _LEAST_ERROR = 2.0**-500
 """The least error, far above denormal doubles; smaller values share one bucket."""
 _SPARE = 1 + 2.0**-7
 """Spare room in every bucket, for the relative shift of the right side."""
-_EVEN_BUCKETS = 2.0**36
-_CUT = np.int64(52 - 36)
+_EVEN_BITS = 36
+_EVEN_BUCKETS = 2.0**_EVEN_BITS
+"""Buckets on each side of zero that have one size; beyond them the size doubles with each power of two."""
 _FARTHEST = 2.0**1020
 """Larger values share the outermost buckets: their sums may be infinite. Bounds are below 2**960, negligible here."""
 
@@ -132,24 +133,25 @@ def _float_buckets(values: NDArray[np.float64], low: float, high: float, is_left
     error = max(-low, high, _LEAST_ERROR / _OFF) * _OFF
     bucket = (high - low + 4 * error) * _SPARE
     farthest = _FARTHEST * min(1.0, bucket)
-    # NaN becomes the least value, on both sides alike.
-    places = np.fmin(np.fmax(values, -farthest), farthest)
-    if not is_left:
-        places = places + (low - error)
-    places = places / bucket
-    if not is_left:
-        places = places - np.abs(places) * _OFF
-    distances = np.abs(places)
-    numbers = distances.astype(np.int64) if not len(distances) or distances.max() < _EVEN_BUCKETS else _far(distances)
-    return np.where(places < 0, ~numbers, numbers)
+    shift, share = (0.0, 0.0) if is_left else (low - error, _OFF)
+    return _number_buckets(values, farthest, shift, 1 / bucket, share)  # type: ignore[no-any-return]
 
 
-def _far(distances: NDArray[np.float64]) -> Codes:
-    """Bucket numbers by distance from zero; beyond _EVEN_BUCKETS the size of buckets doubles with each power of two."""
-    near = np.minimum(distances, _EVEN_BUCKETS).astype(np.int64)
-    # The leading bits of a double, read as an integer, count such buckets.
-    steps = np.maximum(distances, _EVEN_BUCKETS).view(np.int64) >> _CUT
-    return near + (steps - (np.float64(_EVEN_BUCKETS).view(np.int64) >> _CUT))
+@njit(cache=True, nogil=True)
+def _number_buckets(values: Any, farthest: float, shift: float, per_unit: float, share: float) -> Any:
+    numbers = np.empty(len(values), dtype=np.int64)
+    for index in range(len(values)):
+        # NaN becomes the least value, on both sides alike.
+        value = min(values[index], farthest) if values[index] >= -farthest else -farthest
+        place = (value + shift) * per_unit
+        place -= abs(place) * share
+        distance = abs(place)
+        number = np.int64(min(distance, _EVEN_BUCKETS))
+        if distance >= _EVEN_BUCKETS:
+            fraction, exponent = math.frexp(distance)  # of which the fraction is at least a half
+            number += np.int64((2 * fraction - 1) * _EVEN_BUCKETS) + ((exponent - 1 - _EVEN_BITS) << _EVEN_BITS)
+        numbers[index] = ~number if place < 0 else number
+    return numbers
 
 
 def _integers(values: pa.Array, kind: pa.DataType) -> Codes:
