@@ -30,7 +30,7 @@ from anabranch.cost.units import UnitCosts
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, pre_groups, probe_order
-from anabranch.plan.selections import put_off
+from anabranch.plan.selections import deferred_thetas
 from anabranch.stats.groups import share_left
 
 MERGING_CALLS = 15
@@ -166,7 +166,9 @@ class ResourceModel:
 
     def of_plan(self, plan: PhysicalPlan) -> ResourceModel:
         """The model for a plan with deferred predicates or merged inputs."""
-        deferred = tuple((position, self.estimates.mask(tuple(above))) for position, above in put_off(plan).items())
+        deferred = tuple(
+            (position, self.estimates.mask(tuple(above))) for position, above in deferred_thetas(plan).items()
+        )
         model = replace(self, deferred=deferred) if deferred else self
         return model.merging(plan) if any(pre_groups(plan)) else model
 
@@ -335,7 +337,7 @@ class ResourceModel:
 
     def price(self, plan: PhysicalPlan) -> Resources:
         """CPU, memory and output rate of a plan whose probe orders are explicit."""
-        if (any(pre_groups(plan)) and not self.shares) or (put_off(plan) and not self.deferred):
+        if (any(pre_groups(plan)) and not self.shares) or (deferred_thetas(plan) and not self.deferred):
             return self.of_plan(plan).price(plan)
         cpu = self.base.cpu
         for share in self.shares:

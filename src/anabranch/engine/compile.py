@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.plan.join_graph import Band, JoinGraph, KeyClass, Theta
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, probe_order, shape
-from anabranch.plan.selections import checked_by_probe, put_off
+from anabranch.plan.selections import checked_by_probe, deferred_thetas
 
 ALL = "all"
 """The index that links every row under one code."""
@@ -62,8 +62,8 @@ class Program:
 
 
 def compile_plan(plan: PhysicalPlan, graph: JoinGraph) -> Program:
-    late = put_off(plan)
-    joins = tuple(JoinProgram(node, _probes(node, graph, late)) for node in nodes(plan))
+    deferred = deferred_thetas(plan)
+    joins = tuple(JoinProgram(node, _probes(node, graph, deferred)) for node in nodes(plan))
     indexes: dict[str, dict[tuple[str, ...], None]] = {}
     for join in joins:
         for probes in join.probes:
@@ -104,14 +104,14 @@ def compared_by(graph: JoinGraph) -> dict[str, frozenset[str]]:
     return bands | {key.name: key.relations for key in graph.keys}
 
 
-def _probes(node: JoinNode, graph: JoinGraph, late: Mapping[int, frozenset[str]]) -> tuple[tuple[Probe, ...], ...]:
+def _probes(node: JoinNode, graph: JoinGraph, deferred: Mapping[int, frozenset[str]]) -> tuple[tuple[Probe, ...], ...]:
     programs = []
     for position, child in enumerate(node.inputs):
         bound = frozenset(child.relations)
         probes = []
         for target in probe_order(node, position, graph):
             others = frozenset(node.inputs[target].relations)
-            checked = tuple(graph.thetas[i] for i in checked_by_probe(node, bound, others, graph, late))
+            checked = tuple(graph.thetas[i] for i in checked_by_probe(node, bound, others, graph, deferred))
             probes.append(replace(compile_probe(target, bound, others, graph), thetas=checked))
             bound |= others
         programs.append(tuple(probes))

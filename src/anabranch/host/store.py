@@ -337,7 +337,7 @@ def new_attempt() -> str:
 
 
 def _late_text(filters: list[str]) -> str:
-    return f"the late filters {', '.join(repr(name) for name in filters)}" if filters else "no late filters"
+    return f"the deferred filters {', '.join(repr(name) for name in filters)}" if filters else "no deferred filters"
 
 
 def _file_system(location: str) -> tuple[pafs.FileSystem, str]:

@@ -7,7 +7,7 @@ from anabranch.plan.join_graph import JoinGraph, selection_name
 from anabranch.plan.physical import Leaf, PhysicalPlan, PreGroup, nodes, pre_groups
 from anabranch.plan.pregrouping import agreement
 from anabranch.plan.query import Grouping
-from anabranch.plan.selections import guarded_by, put_off, still_unchecked
+from anabranch.plan.selections import deferred_thetas, guarded_by, still_unchecked
 from anabranch.schema import is_nested
 
 
@@ -40,7 +40,7 @@ def _require_checkable(plan: PhysicalPlan, graph: JoinGraph) -> None:
                 known = ", ".join(f"{selection_name(i)} is {theta}" for i, theta in enumerate(graph.thetas))
                 raise PlanError(
                     f"plan '{plan}' checks '{name}', which the query does not have",
-                    hint=f"its predicates are: {known}" if known else "no predicate of the query can be put off",
+                    hint=f"its predicates are: {known}" if known else "no predicate of the query can be deferred",
                 )
             if position in seen:
                 raise PlanError(f"plan '{plan}' checks '{name}' twice", detail=f"'{name}' is {graph.thetas[position]}")
@@ -80,7 +80,7 @@ def _require_mergeable(merged: PreGroup, plan: PhysicalPlan, graph: JoinGraph, g
     if isinstance(merged.input, Leaf):
         unchecked = frozenset[int]()  # what is checked above counts where rows are told apart
     else:
-        unchecked = still_unchecked(merged.input, graph.thetas, put_off(plan))
+        unchecked = still_unchecked(merged.input, graph.thetas, deferred_thetas(plan))
     for position in sorted(unchecked):
         name = selection_name(position)
         raise PlanError(

@@ -11,7 +11,7 @@ from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph, KeyClass, is_selection, render, selection_name
 from anabranch.plan.mesh import Mesh, Plan, RelationRoutes, selected
 from anabranch.plan.physical import JoinNode, PhysicalPlan, input_operators, kept, nodes, probe_order, shape
-from anabranch.plan.selections import checked_in, put_off
+from anabranch.plan.selections import checked_in, deferred_thetas
 
 LONGEST_MESH = 90
 """The most letters of a mesh text that is shown in one line."""
@@ -19,14 +19,14 @@ LONGEST_MESH = 90
 
 def conditions(plan: PhysicalPlan, graph: JoinGraph) -> dict[str, tuple[str, ...]]:
     """Return the predicates that each join of a plan checks, by its shape; none for a cross product."""
-    late = put_off(plan)
+    deferred = deferred_thetas(plan)
     found = {}
     for node in nodes(plan):
         sides = [frozenset(child.relations) for child in node.inputs]
         keys = [_key_text(key, sides) for key in graph.keys if sum(bool(key.relations & side) for side in sides) > 1]
         thetas = [
-            f"{graph.thetas[position]}{f' ({selection_name(position)}, put off)' if position in late else ''}"
-            for position in checked_in(node, graph, late)
+            f"{graph.thetas[position]}{f' ({selection_name(position)}, deferred)' if position in deferred else ''}"
+            for position in checked_in(node, graph, deferred)
         ]
         found[node.shape] = (*keys, *thetas)
     return found

@@ -34,7 +34,7 @@ from anabranch.plan.physical import (
     shape,
     subplans,
 )
-from anabranch.plan.selections import put_off, still_unchecked
+from anabranch.plan.selections import deferred_thetas, still_unchecked
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ def boxes(old: PhysicalPlan, new: PhysicalPlan, thetas: Sequence[Theta] = ()) ->
 
 def contents(plan: PhysicalPlan, thetas: Sequence[Theta] = ()) -> dict[str, Content]:
     """Return the content of every part of a plan, by its shape; the root has all relations, merged or not."""
-    late = put_off(plan)
+    deferred = deferred_thetas(plan)
     made = {
-        shape(part): replace(part.content, unchecked=still_unchecked(part, thetas, late))
+        shape(part): replace(part.content, unchecked=still_unchecked(part, thetas, deferred))
         for part in subplans(plan)
         if not isinstance(part, Leaf)
     }

@@ -201,5 +201,6 @@ def render(graph: JoinGraph) -> str:
 
 def _kind(theta: Theta) -> str:
     if len(theta.relations) == 1:
+        # A deferred filter. The word is part of the fingerprint: another one would orphan existing checkpoints.
         return "late filter"
     return "theta" if theta.band is None else "band"

@@ -34,12 +34,12 @@ def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) 
     arms = [_arm(child) for child in body.inputs] if isinstance(body, Join) else [_arm(body)]
     predicates = body.predicates if isinstance(body, Join) else ()
     keys, filters = _keys(predicates)
-    late = _late(arms, late_filters)
+    deferred = _deferred(arms, late_filters)
     thetas = thetas_with_bands([predicate for predicate in predicates if key_sides(predicate) is None])
     ahead = [theta.predicate for theta in thetas] + [member for key in keys for _, member in key.members]
-    ahead += [each for arm in arms for each in arm.conditions if each not in late]
-    _refuse_guards(late, [*ahead, *(each for several in filters.values() for each in several)])
-    thetas += tuple(Theta(condition, relations(condition)) for condition in late)
+    ahead += [each for arm in arms for each in arm.conditions if each not in deferred]
+    _refuse_guards(deferred, [*ahead, *(each for several in filters.values() for each in several)])
+    thetas += tuple(Theta(condition, relations(condition)) for condition in deferred)
     if grouping is None:
         readers = [output.expression for output in plan.outputs]
     else:
@@ -47,7 +47,9 @@ def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) 
     readers += [theta.predicate for theta in thetas]
     readers += [expression for key in keys if not key.is_exact for _, expression in key.members]
     members = [member for key in keys for _, member in key.members]
-    arms = [_without(arm, late, [each for each in members if relations(each) == {arm.source.relation}]) for arm in arms]
+    arms = [
+        _without(arm, deferred, [each for each in members if relations(each) == {arm.source.relation}]) for arm in arms
+    ]
     joined = tuple(_relation(arm, filters.get(arm.source.relation, []), readers) for arm in arms)
     return Query(text, JoinGraph(joined, keys, thetas), plan.outputs, grouping)
 
@@ -58,23 +60,23 @@ class _Arm:
     conditions: tuple[Expr, ...]
 
 
-def _late(arms: Sequence[_Arm], named: Sequence[str]) -> tuple[Expr, ...]:
+def _deferred(arms: Sequence[_Arm], named: Sequence[str]) -> tuple[Expr, ...]:
     """Return the conditions to defer, each once."""
-    can_be = {arm.source.relation: [each for each in arm.conditions if _can_be_late(each)] for arm in arms}
+    can_be = {arm.source.relation: [each for each in arm.conditions if _can_be_deferred(each)] for arm in arms}
     found: dict[Expr, None] = {}
     for name in named:
         by_text = [each for several in can_be.values() for each in several if str(each) == name.strip()]
         chosen = can_be.get(name.strip(), []) or by_text
         if not chosen or len(arms) == 1:
-            raise _not_late(name, can_be)
+            raise _not_deferrable(name, can_be)
         found |= dict.fromkeys(chosen)
     return tuple(found)
 
 
-def _without(arm: _Arm, late: Sequence[Expr], keys: Iterable[Expr]) -> _Arm:
+def _without(arm: _Arm, deferred: Sequence[Expr], keys: Iterable[Expr]) -> _Arm:
     """Remove the deferred conditions from an arm; if one of them removed NULL keys, add a condition that does."""
-    early = [each for each in arm.conditions if each not in late]
-    tested = {column for each in arm.conditions if each in late for column in columns(each)}
+    early = [each for each in arm.conditions if each not in deferred]
+    tested = {column for each in arm.conditions if each in deferred for column in columns(each)}
     for key in keys:
         key = below_casts(key)
         if is_nullable(key) and not tested.isdisjoint(columns(key)):
@@ -82,14 +84,14 @@ def _without(arm: _Arm, late: Sequence[Expr], keys: Iterable[Expr]) -> _Arm:
     return replace(arm, conditions=tuple(dict.fromkeys(early)))
 
 
-def _can_be_late(condition: Expr) -> bool:
+def _can_be_deferred(condition: Expr) -> bool:
     """True if a condition reads a row and may reject one whose keys are not NULL."""
     return bool(relations(condition)) and not (isinstance(condition, Call) and condition.function == "is_not_null")
 
 
-def _refuse_guards(late: Iterable[Expr], ahead: Sequence[Expr]) -> None:
+def _refuse_guards(deferred: Iterable[Expr], ahead: Sequence[Expr]) -> None:
     """Raise SpecError if a deferred condition may guard an expression that is evaluated before it."""
-    for condition in late:
+    for condition in deferred:
         if (guarded := guarded_by(condition, ahead)) is not None:
             raise SpecError(
                 f"filter '{condition}' cannot be deferred",
@@ -98,7 +100,7 @@ def _refuse_guards(late: Iterable[Expr], ahead: Sequence[Expr]) -> None:
             )
 
 
-def _not_late(name: str, can_be: Mapping[str, Sequence[Expr]]) -> SpecError:
+def _not_deferrable(name: str, can_be: Mapping[str, Sequence[Expr]]) -> SpecError:
     if len(can_be) == 1:
         return SpecError(
             f"filter '{name}' cannot be deferred",
@@ -109,7 +111,7 @@ def _not_late(name: str, can_be: Mapping[str, Sequence[Expr]]) -> SpecError:
     return SpecError(
         f"'late_filters' names '{name}', which is not a filter of the query",
         detail="a filter is named by its relation, or by the text of one of its conditions",
-        hint=f"filters that can be late: {', '.join(known)}" if known else "no filter of the query can be late",
+        hint=f"filters that can be deferred: {', '.join(known)}" if known else "no filter of the query can be deferred",
     )
 
 

@@ -19,17 +19,21 @@ from anabranch.plan.join_graph import JoinGraph, Theta
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, nodes
 
 
-def put_off(plan: PhysicalPlan) -> dict[int, frozenset[str]]:
+def deferred_thetas(plan: PhysicalPlan) -> dict[int, frozenset[str]]:
     """Return the deferred thetas of a plan, by position, with the relations of the join that checks each."""
     return {position: frozenset(node.relations) for node in nodes(plan) for position in node.checks}
 
 
-def still_unchecked(plan: PhysicalPlan, thetas: Sequence[Theta], late: Mapping[int, frozenset[str]]) -> frozenset[int]:
-    """The thetas over relations of a part of a plan that its combinations have not passed yet; `late` is `put_off`."""
+def still_unchecked(
+    plan: PhysicalPlan, thetas: Sequence[Theta], deferred: Mapping[int, frozenset[str]]
+) -> frozenset[int]:
+    """Return the thetas over relations of a part of a plan that its combinations have not passed yet."""
     relations = frozenset(plan.relations)
     if isinstance(plan, Leaf):
         return frozenset(position for position, theta in enumerate(thetas) if theta.relations == relations)
-    return frozenset(position for position, above in late.items() if thetas[position].relations <= relations < above)
+    return frozenset(
+        position for position, above in deferred.items() if thetas[position].relations <= relations < above
+    )
 
 
 def guarded_by(condition: Expr, others: Iterable[Expr]) -> Expr | None:
@@ -43,14 +47,14 @@ def checked_by_probe(
     bound: frozenset[str],
     target: frozenset[str],
     graph: JoinGraph,
-    late: Mapping[int, frozenset[str]],
+    deferred: Mapping[int, frozenset[str]],
 ) -> tuple[int, ...]:
     """Return the thetas that a probe checks, by position: those that become checkable, then those deferred to it."""
-    early = tuple(position for position in graph.checkable(bound, target) if position not in late)
+    early = tuple(position for position in graph.checkable(bound, target) if position not in deferred)
     return (*early, *node.checks) if bound | target == frozenset(node.relations) else early
 
 
-def checked_in(node: JoinNode, graph: JoinGraph, late: Mapping[int, frozenset[str]]) -> tuple[int, ...]:
+def checked_in(node: JoinNode, graph: JoinGraph, deferred: Mapping[int, frozenset[str]]) -> tuple[int, ...]:
     """Return all thetas that a join checks, by position."""
     sides = [frozenset(child.relations) for child in node.inputs]
     here = frozenset(node.relations)
@@ -63,5 +67,5 @@ def checked_in(node: JoinNode, graph: JoinGraph, late: Mapping[int, frozenset[st
     return tuple(
         position
         for position, theta in enumerate(graph.thetas)
-        if (position in node.checks if position in late else is_first(theta))
+        if (position in node.checks if position in deferred else is_first(theta))
     )

@@ -15,7 +15,7 @@ from anabranch.plan.join_graph import JoinGraph, KeyClass
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, pre_groups, probe_order, shape
 from anabranch.plan.query import Query
-from anabranch.plan.selections import checked_by_probe, put_off
+from anabranch.plan.selections import checked_by_probe, deferred_thetas
 from anabranch.plan.text import parse
 from anabranch.stats.groups import groups_behind
 from anabranch.stats.step import StepStatistics, merge
@@ -59,7 +59,7 @@ def measured(
 
     alive = _alive(step, batches, seconds, graph)
     found: dict[str, list[tuple[float, float]]] = {}
-    joins, deferred = {node.shape: node for node in nodes(plan)}, put_off(plan)
+    joins, deferred = {node.shape: node for node in nodes(plan)}, deferred_thetas(plan)
     for probe in step.probes:
         bound, target, is_ahead = _looked_up(joins[probe.join], probe.origin, probe.target, graph)
         living = alive(probe.target, target, seconds / batches / (2 if is_ahead else -2))

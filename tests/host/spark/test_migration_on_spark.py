@@ -119,7 +119,7 @@ def test_predicates_are_checked_at_any_join_and_plans_switch_between_places(
     begun = [record["to"] for record in handle.history if record.get("phase") == "began"]
     assert begun == [plan for _, plan, _ in ways]
     feed(tmp_path, last)
-    with pytest.raises(ForeignCheckpoint, match="not with no late filters"):
+    with pytest.raises(ForeignCheckpoint, match="not with no deferred filters"):
         writer([]).start(str(tmp_path / "out"))
     writer(["a.s LIKE 'a%'"]).plan("(a (b c) #1)").start(str(tmp_path / "out")).awaitTermination()
     assert not describe_difference(story.expected(tables), written(tmp_path))

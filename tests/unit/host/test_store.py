@@ -238,7 +238,7 @@ def test_a_checkpoint_keeps_to_its_late_filters(tmp_path: Path) -> None:
     late = compile_query(text, CATALOG, late_filters=["a"])
     host(tmp_path, late).step(read_rows(CATALOG, ["a 1 1 x"]))
     before = files_in(tmp_path)
-    with pytest.raises(ForeignCheckpoint, match=r"the late filters .*, not with no late filters") as caught:
+    with pytest.raises(ForeignCheckpoint, match=r"the deferred filters .*, not with no deferred filters") as caught:
         host(tmp_path, compile_query(text, CATALOG))
     assert "late_filters: ['a.k < 7']" in caught.value.hint
     assert files_in(tmp_path) == before

@@ -30,7 +30,7 @@ def test_each_predicate_is_added_by_exactly_one_join_of_a_tree() -> None:
 def test_a_predicate_that_is_put_off_is_told_where_it_is_checked() -> None:
     assert conditions(parse("((a c) b #0)"), GRAPH) == {
         "(a c)": ("a.k = c.k",),
-        "((a c) b #0)": ("a.k = b.k", "a.p < c.p (#0, put off)"),
+        "((a c) b #0)": ("a.k = b.k", "a.p < c.p (#0, deferred)"),
     }
 
 

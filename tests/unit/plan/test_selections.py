@@ -22,7 +22,7 @@ from anabranch.plan.difference import FilteredState, boxes, match_states
 from anabranch.plan.join_graph import render
 from anabranch.plan.physical import nodes
 from anabranch.plan.query import Query
-from anabranch.plan.selections import checked_in, put_off
+from anabranch.plan.selections import checked_in, deferred_thetas
 from anabranch.plan.text import parse
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.scripted import read_rows, read_script
@@ -138,7 +138,7 @@ def test_every_predicate_is_checked_by_one_join_and_once_on_each_way(plan: objec
     read = parse(str(plan))
     assert read == plan
     validate(read, GRAPH)
-    late = put_off(read)
+    late = deferred_thetas(read)
     checked = sorted(position for node in nodes(read) for position in checked_in(node, GRAPH, late))
     assert checked == list(range(len(GRAPH.thetas)))
     for join in compile_plan(read, GRAPH).joins:

@@ -54,18 +54,18 @@ def profile(
     bases: Mapping[str, BaseState],
     *,
     rows: int = PROFILED_ROWS,
-    put_off: tuple[str, ...] = (),
+    deferred: tuple[str, ...] = (),
     turns: Mapping[str, int] | None = None,
 ) -> OperatorProfile:
     """Every operator that rows of the relation go through, run on its youngest rows.
 
     `turns` are the numbers of the first rows that relations took in last, if that is known.
 
-    `put_off` are selections (`#0`, …) that are to be operators of their own; other predicates count with the probe that
-    makes them checkable. Rows must be linked: between two steps.
+    `deferred` are selections (`#0`, …) that are to be operators of their own; other predicates count with the probe
+    that makes them checkable. Rows must be linked: between two steps.
     """
     others = tuple(name for name in graph.names if name != relation)
-    operators = (*others, *put_off)
+    operators = (*others, *deferred)
     attributes = attributes_of(graph, relation)
     if not bases[relation].ring.live:
         nothing = np.empty((0, len(operators)))

@@ -31,8 +31,8 @@ class CompiledRoute:
         """The lookup in a relation, given the relations that are bound already."""
         if (target, bound) not in self._probes:
             probe = compile_probe(0, bound, frozenset([target]), self.graph)
-            put_off = [selected(name, self.graph) for name in self.route.operators if is_selection(name)]
-            kept = tuple(theta for theta in probe.thetas if theta not in put_off)
+            deferred = [selected(name, self.graph) for name in self.route.operators if is_selection(name)]
+            kept = tuple(theta for theta in probe.thetas if theta not in deferred)
             self._probes[target, bound] = replace(probe, thetas=kept)
         return self._probes[target, bound]
 

@@ -19,7 +19,7 @@ from typing import TypeAlias
 from anabranch.plan.difference import FilteredState, StateMatching
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, kept, nodes, shape
-from anabranch.plan.selections import checked_in, guarded_by, put_off
+from anabranch.plan.selections import checked_in, deferred_thetas, guarded_by
 
 Relations: TypeAlias = frozenset[str]
 
@@ -130,7 +130,7 @@ class Recording:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _checking(self, predicate: int) -> JoinNode:
-        deferred = put_off(self.plan)
+        deferred = deferred_thetas(self.plan)
         return next(node for node in nodes(self.plan) if predicate in checked_in(node, self.graph, deferred))
 
     def _join(self, relations: Relations) -> JoinNode | None:

@@ -172,9 +172,9 @@ def test_predicates_can_be_profiled_as_operators() -> None:
     bases = engine_of(started).bases
     eager = profile(with_theta.graph, "a", bases)
     assert eager.matrix.selectivity.tolist() == [[1.0, 1.0]]
-    put_off = profile(with_theta.graph, "a", bases, put_off=("#0",))
-    assert put_off.matrix.operators == ("b", "c", "#0")
-    assert put_off.matrix.selectivity.tolist() == [[2.0, 1.0, 0.5]]
+    deferred = profile(with_theta.graph, "a", bases, deferred=("#0",))
+    assert deferred.matrix.operators == ("b", "c", "#0")
+    assert deferred.matrix.selectivity.tolist() == [[2.0, 1.0, 0.5]]
 
 
 def test_in_a_long_batch_rows_find_only_what_was_taken_before_them() -> None:
