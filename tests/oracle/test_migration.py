@@ -111,7 +111,7 @@ def _change(data: st.DataObject, engine: Engine, drawn: DrawnQuery) -> None:
     else:
         assert engine.only.plan == plan
         if "#" in f"{before} {plan}":
-            event("predicates are put off")
+            event("predicates are deferred")
         event(f"{strategy}, {'under way' if engine.is_migrating else 'done'}")
 
 

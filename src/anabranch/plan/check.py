@@ -78,7 +78,7 @@ def _require_mergeable(merged: PreGroup, plan: PhysicalPlan, graph: JoinGraph, g
             hint="leave the square brackets out; only a query with GROUP BY or aggregates can merge rows",
         )
     if isinstance(merged.input, Leaf):
-        unchecked = frozenset[int]()  # what is checked above counts where rows are told apart
+        unchecked = frozenset[int]()  # rows that differ in what is checked above are not merged
     else:
         unchecked = still_unchecked(merged.input, graph.thetas, deferred_thetas(plan))
     for position in sorted(unchecked):

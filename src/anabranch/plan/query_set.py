@@ -272,7 +272,7 @@ def _shared_window(several: Sequence[Window]) -> Window:
 
 
 def _common(filters: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
-    """What all filters test; not a test that can fail where one of them tests something of its own before it."""
+    """The conjuncts that all filters have; one that can fail only if nothing else stands before it in any of them."""
     common: list[Expr] = []
     for part in filters[0]:
         if all(part in parts for parts in filters):

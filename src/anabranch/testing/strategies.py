@@ -293,8 +293,8 @@ def plans(
 ) -> PhysicalPlan:
     """Any plan over the relations: mjoin, tree, or between; with default or drawn probe orders.
 
-    Thetas are put off to any join that has their relations. With `merging`, which grouped queries allow, inputs of
-    joins may be merged before they join, and no theta is put off.
+    Thetas are deferred to any join that has their relations. With `merging`, which grouped queries allow, inputs of
+    joins may be merged before they join, and no theta is deferred.
     """
     names = draw(st.permutations(relations))
     pieces: list[PhysicalPlan] = [Leaf(name) for name in names]

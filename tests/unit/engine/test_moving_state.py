@@ -228,7 +228,7 @@ def test_where_no_state_is_lacking_nothing_runs_twice() -> None:
     assert (done.moved, dict(done.recomputed)) == (("(c b a)",), {})
 
 
-# --- predicates that are put off -------------------------------------------------------------------------------------
+# --- deferred predicates -------------------------------------------------------------------------------------------
 
 
 def late_query(select: str = "a.v AS va, d.k AS kd") -> Query:

@@ -101,7 +101,7 @@ THREE = "FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS], c [RANGE 10 SECONDS] W
         pytest.param(
             f"SELECT a.w AS w {THREE} a.k = b.k AND a.k = c.k AND a.c < c.c",
             "mesh(a: b>c>#0; b: a>c; c: a>b)",
-            id="a predicate put off",
+            id="a deferred predicate",
         ),
         pytest.param(
             f"SELECT a.w AS w {THREE} a.k = b.k AND a.k = c.k",

@@ -136,7 +136,7 @@ class BaseState(Indexed):
         return to_arrow(self.ring.get(f"value.{name}", rows), valid, field.type)
 
     def plain(self, name: str, rows: Int64Array | range) -> Array | None:
-        """The same where these are numbers of eight bytes and none is NULL, as they stand in the ring."""
+        """Like `column` without a copy, for numbers of eight bytes without a NULL; None for any other column."""
         field = self._fixed.get(name)
         if field is None or field.type not in (pa.int64(), pa.float64()) or name in self._with_null:
             return None

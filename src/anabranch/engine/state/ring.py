@@ -294,7 +294,7 @@ class Ring:
             kernels.relink(*self._of(index), self._shift, self.first, self.next)
 
     def _lengthen(self, capacity: int) -> None:
-        """The same arrays with more room; rows that stand elsewhere in the longer ring are copied into the new part."""
+        """Lengthens the arrays; rows whose place differs in the longer ring are copied into the new part."""
         old, self.capacity = self.capacity, capacity
         moved = [run for run in _runs(self.first, self.next, old) if run[0] & (capacity - 1) >= old]
         for part, shape, kind in self._parts(capacity):
