@@ -68,7 +68,7 @@ def test_rounding_hides_no_partner(condition: str) -> None:
         "b.x - {by} >= a.x AND a.x >= b.x - {by}",
     ],
 )
-@pytest.mark.parametrize("offset", ["1000000", "10000000", "1000000000", "100000000000", "1000000000000000"])
+@pytest.mark.parametrize("offset", ["10000000", "1000000000", "1000000000000000"])
 @pytest.mark.parametrize("kind", ["double", "float", "decimal(18, 2)", "decimal(30, 4)", "bigint"])
 def test_an_offset_hides_no_partner_of_a_band_without_width(kind: str, offset: str, condition: str) -> None:
     catalog = read_script(f"stream a (x {kind})\nstream b (x {kind})").catalog
@@ -102,7 +102,7 @@ def test_a_band_of_whole_numbers_may_be_as_wide_as_they_are(condition: str, pair
         assert _check(query, read_rows(catalog, [f"a 0 {left}", f"b 0 {right}"])), (left, right)
 
 
-@settings(max_examples=6 * settings().max_examples)
+@settings(max_examples=3 * settings().max_examples)
 @given(bands())
 def test_rows_that_pass_the_predicates_are_neighbours(drawn: Comparison) -> None:
     try:

@@ -139,7 +139,7 @@ def test_floats_in_a_band_are_in_the_same_or_the_next_bucket(
 
 
 @pytest.mark.parametrize("is_left", [True, False])
-@pytest.mark.parametrize("start", [0.0, 1.0, -1.0, 1e9, 1e15, -1e15, 1.5e11, -1.5e11, 1e40, -1e40])
+@pytest.mark.parametrize("start", [0.0, -1.0, 1e9, -1e15, 1.5e11, 1e40])
 @pytest.mark.parametrize(
     ("low", "width"),
     [
