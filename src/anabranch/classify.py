@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from anabranch.arrays import Doubles, Integers
 from anabranch.errors import UnknownAttribute
 from anabranch.plan.classifier import (
     Assign,
@@ -35,8 +36,6 @@ from anabranch.plan.classifier import (
 )
 from anabranch.schema import is_integer
 
-Doubles: TypeAlias = NDArray[np.float64]
-Integers: TypeAlias = NDArray[np.int64]
 Booleans: TypeAlias = NDArray[np.bool_]
 Routes: TypeAlias = NDArray[np.uint16]
 AttributeColumn: TypeAlias = pa.Array | pa.ChunkedArray | Doubles | Integers

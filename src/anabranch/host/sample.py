@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from anabranch.arrays import Integers
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.evaluate.codes import combine_codes
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
@@ -35,8 +35,6 @@ FEWEST_ROWS = 100
 """With fewer rows, the number of their groups stays unknown."""
 TRIED_PAIRS = 5_000
 """Pairs on which a predicate is tried."""
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
+from anabranch.arrays import Doubles, Integers
 from anabranch.classify import assign_routes
 from anabranch.lab.registry import Experiment, Outcome, Setting, Verdict
 from anabranch.mesh.learn import Learner, Priced, SearchSetting
@@ -41,8 +41,6 @@ from anabranch.mesh.training import condense, training_set
 from anabranch.plan.classifier import by_leaf, leaves
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 
-Doubles: TypeAlias = NDArray[np.float64]
-Integers: TypeAlias = NDArray[np.int64]
 Search: TypeAlias = Callable[[Space, Solution, np.random.Generator, Stop], Solution]
 
 PROBES, ATTRIBUTES, SAMPLE, PARTITIONS, FRESH = 9, 6, 1_000, 3, 20_000

@@ -19,9 +19,9 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from anabranch import cql
+from anabranch.arrays import Integers
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
@@ -35,7 +35,6 @@ from anabranch.plan.query import Query
 from anabranch.schema import TIMESTAMP, Field, Schema
 from anabranch.stats.step import StepStatistics, merge
 
-Integers: TypeAlias = NDArray[np.int64]
 Batch: TypeAlias = dict[str, RelationBatch]
 
 STREAMS = tuple(f"s{number}" for number in range(10))

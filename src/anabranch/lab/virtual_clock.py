@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anabranch import cql
+from anabranch.arrays import Integers
 from anabranch.calibrate.measure import stream
 from anabranch.catalog import Catalog
 from anabranch.errors import PlanError
@@ -27,7 +28,6 @@ from anabranch.schema import TIMESTAMP
 from anabranch.stats.step import StepStatistics
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Pair = frozenset[str]
 
 

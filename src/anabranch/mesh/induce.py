@@ -10,18 +10,15 @@ its lighter branch, so that an unseen category goes with the heavier. (Nehme et 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from anabranch.arrays import Doubles, Integers
 from anabranch.classify import assign_routes
 from anabranch.mesh.kernels import order_categories
 from anabranch.mesh.training import Attribute, TrainingSet
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest
-
-Doubles: TypeAlias = NDArray[np.float64]
-Integers: TypeAlias = NDArray[np.int64]
 
 
 def induce(training: TrainingSet, labels: Integers) -> Classifier:

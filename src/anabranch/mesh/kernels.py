@@ -12,8 +12,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-Doubles: TypeAlias = NDArray[np.float64]
-Integers: TypeAlias = NDArray[np.int64]
+from anabranch.arrays import Doubles, Integers
+
 Booleans: TypeAlias = NDArray[np.bool_]
 
 _LEAST_GAIN = 1e-12

@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from anabranch.arrays import Doubles, Integers
 from anabranch.classify import assign_routes
 from anabranch.errors import PlanError
 from anabranch.mesh.induce import cut_back, induce
@@ -30,8 +30,6 @@ from anabranch.plan.classifier import Assign, Classifier, by_leaf, leaves, map_l
 from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.operators import Needs
 
-Doubles: TypeAlias = NDArray[np.float64]
-Integers: TypeAlias = NDArray[np.int64]
 SearchMethod: TypeAlias = Literal["exhaustive", "improve", "anneal"]
 
 CURRENT = "current mesh"

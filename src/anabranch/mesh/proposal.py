@@ -9,11 +9,10 @@ the same rows. All chance comes from the given generator.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from anabranch.arrays import Doubles, Integers
 from anabranch.classify import assign_routes
 from anabranch.errors import StatisticsError
 from anabranch.mesh.learn import Learner, MeshCandidate, SearchSetting
@@ -22,9 +21,6 @@ from anabranch.mesh.training import TrainingSet, condense, folds
 from anabranch.plan.classifier import ONE_ROUTE, by_leaf, leaves
 from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
-
-Doubles: TypeAlias = NDArray[np.float64]
-Integers: TypeAlias = NDArray[np.int64]
 
 LEAST_ROWS = 8
 """With fewer sampled rows, a gain cannot be checked on rows held out."""

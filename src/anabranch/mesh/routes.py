@@ -19,11 +19,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.arrays import Doubles, Integers
 from anabranch.mesh.kernels import best_order, surviving
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix, check_needs, may_come
 
-Doubles: TypeAlias = NDArray[np.float64]
-Integers: TypeAlias = NDArray[np.int64]
 Order: TypeAlias = tuple[int, ...]
 """Positions of all operators, in the order of visit."""
 

@@ -22,15 +22,13 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from anabranch.arrays import Doubles, Integers
 from anabranch.mesh.induce import ordered_ranks
 from anabranch.mesh.kernels import partitions, path_lengths
 from anabranch.mesh.routes import Order, Router
 from anabranch.mesh.training import TrainingSet
 
-Doubles: TypeAlias = NDArray[np.float64]
-Integers: TypeAlias = NDArray[np.int64]
 Start: TypeAlias = Literal["content", "route", "random", "one", "each"]
 """Content-driven (CDA), route-driven (RDA), random-pick (RP), extreme-1 and extreme-N."""
 

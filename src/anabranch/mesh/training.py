@@ -15,20 +15,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from anabranch.arrays import Doubles, Integers
 from anabranch.classify import as_doubles
 from anabranch.errors import PlanError, UnknownAttribute
 from anabranch.plan.classifier import is_classifiable
 from anabranch.schema import is_text
 from anabranch.stats.mesh.operators import OperatorMatrix
-
-Doubles: TypeAlias = NDArray[np.float64]
-Integers: TypeAlias = NDArray[np.int64]
 
 MOST_CATEGORIES = 64
 """A text column with more distinct values in the sample is not taken as an attribute unless it is asked for."""

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from time import thread_time
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from anabranch.arrays import Doubles
 from anabranch.engine.batch import Combinations, concatenated
 from anabranch.engine.fabric.modules import ProbeModule, SelectionModule
 from anabranch.engine.fabric.ruster import CompiledRoute
@@ -36,8 +35,6 @@ from anabranch.plan.join_graph import JoinGraph, is_selection
 from anabranch.plan.mesh import Route, attributes_of, needs, selected
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
-
-Doubles: TypeAlias = npt.NDArray[np.float64]
 
 PROFILED_ROWS = 4_096
 FEW, CALLS = 4, 3

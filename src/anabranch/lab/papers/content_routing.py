@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from anabranch.arrays import Doubles
 from anabranch.classify import as_doubles
 from anabranch.engine.evaluate.codes import key_codes
 from anabranch.engine.kernels import Int64Array
 from anabranch.schema import is_text
-
-Doubles: TypeAlias = npt.NDArray[np.float64]
 
 BUCKETS = 16
 LEAST_GAIN_RATIO = 0.05

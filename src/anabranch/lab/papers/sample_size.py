@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from anabranch.stats.mesh.operators import Doubles, OperatorMatrix
+from anabranch.arrays import Doubles
+from anabranch.stats.mesh.operators import OperatorMatrix
 
 
 def bootstrap_error(matrix: OperatorMatrix, weights: Doubles, rng: np.random.Generator, rounds: int = 200) -> Doubles:

@@ -1,0 +1,11 @@
+"""Types of numpy arrays that several rooms share."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers: TypeAlias = NDArray[np.int64]
+Doubles: TypeAlias = NDArray[np.float64]
