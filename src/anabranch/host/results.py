@@ -48,18 +48,17 @@ class ResultLayout:
         columns = [value if f.name == query else pa.nulls(len(value), f.type) for f in self._arrow]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
 
-    def unwrap(self, batch: pa.RecordBatch) -> tuple[str, pa.RecordBatch]:
-        """The query of a batch of one step, and its results; the inverse of `wrap`."""
-        if not self.queries.is_named:
-            return ALONE, batch
-        query = next(name for name in batch.schema.names if batch.column(name).null_count == 0)
-        return query, pa.RecordBatch.from_struct_array(batch.column(query))
-
     def split(self, results: pa.Table) -> dict[str, pa.Table]:
         """The finished results of each query."""
         if not self.queries.is_named:
             return {ALONE: results}
         return {name: _own(results.column(name)) for name in self.queries.names}
+
+
+def unwrapped(batch: pa.RecordBatch) -> tuple[str, pa.RecordBatch]:
+    """The query of a batch that named queries sent, and its results; the inverse of `ResultLayout.wrap`."""
+    query = next(name for name in batch.schema.names if batch.column(name).null_count == 0)
+    return query, pa.RecordBatch.from_struct_array(batch.column(query))
 
 
 def _struct(schema: Schema) -> pa.DataType:

@@ -12,6 +12,8 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
+from anabranch.host.results import unwrapped
+
 ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -49,9 +51,9 @@ def split_function(writers: Mapping[str, WorkerWriter]) -> ArrowFunction:
         with ExitStack() as stack:
             opened = {name: stack.enter_context(writer.open()) for name, writer in writers.items()}
             for batch in batches:
-                name = next(n for n in batch.schema.names if batch.column(n).null_count == 0)
+                name, results = unwrapped(batch)
                 if name in opened:
-                    opened[name].write(pa.RecordBatch.from_struct_array(batch.column(name)))
+                    opened[name].write(results)
                 else:
                     yield batch
 
