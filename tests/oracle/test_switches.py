@@ -74,7 +74,7 @@ def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
             results.append(host.step(batch))
             # What a slot runs is what it was told, unless the engine refused it.
             for slot, engine in host._engines.items():
-                assert engine.only.plan == host._plans[ALONE][slot].plan
+                assert engine.only.plan == host._orders.plans[ALONE][slot].plan
     return rows_as_multiset(pa.concat_tables(results))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from anabranch.adapt.decision import Decision
+from anabranch.balance.rule import Move
 from anabranch.plan.mesh import Plan
 from anabranch.stats.mesh.learnt import LearntMesh
 
@@ -129,9 +130,63 @@ class Warned:
         return {"kind": self.kind, "batch": self.batch, "reason": self.reason}
 
 
+@dataclass(frozen=True)
+class GroupsMoved:
+    """Partition groups changed their slots with a batch."""
+
+    kind: ClassVar[str] = "move"
+    batch: int
+    by: str
+    moves: tuple[Move, ...]
+    """Empty where the grid itself changed."""
+    rows: int
+    """Rows that slots took over."""
+    rebuilt: tuple[int, ...]
+    """Of the slots that gave or took groups, those that had to be rebuilt; the others changed in place."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "batch": self.batch,
+            "by": self.by,
+            "moves": [{"groups": list(m.groups), "from": m.sender, "to": m.receiver} for m in self.moves],
+            "rows": self.rows,
+            "rebuilt": list(self.rebuilt),
+        }
+
+
+@dataclass(frozen=True)
+class MoveRefused:
+    """A scheduled move that could not be made."""
+
+    kind: ClassVar[str] = "refused"
+    batch: int
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "batch": self.batch, "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class NothingToMove:
+    """A rebalancing that found no move worth making."""
+
+    kind: ClassVar[str] = "balanced"
+    batch: int
+    skew: float
+    """The CPU time of the slowest slot over that of an average one."""
+    heavy: tuple[int, ...]
+    """Groups that are too heavy for any slot."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "batch": self.batch, "skew": self.skew, "heavy": list(self.heavy)}
+
+
+TableRecord: TypeAlias = GroupsMoved | MoveRefused | NothingToMove
+"""A record about the table of a set of queries."""
 QueryRecord: TypeAlias = DecisionMade | MigrationBegan | MigrationEnded | Refusal
 """A record about one query."""
-Record: TypeAlias = QueryRecord | Warned
+Record: TypeAlias = QueryRecord | TableRecord | Warned
 
 
 def _named(query: str | None) -> dict[str, str]:

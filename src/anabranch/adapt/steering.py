@@ -24,6 +24,7 @@ from anabranch.adapt.routing import decide_mesh
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
+from anabranch.adapt.table import ScheduledMove, TableSteering
 from anabranch.errors import BundleError, MigrationError
 from anabranch.migrate.machine import Instruction, Run
 from anabranch.migrate.strategies.registry import check_migration, strategy_names
@@ -33,7 +34,7 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, QuerySet
-from anabranch.plan.slots import SlotPlan, SlotPlans, most_frequent
+from anabranch.plan.slots import Orders, SlotPlan, SlotPlans, most_frequent
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.report import QueryReport, SlotReports, merged_statistics
 
@@ -60,12 +61,14 @@ class Steering:
         plans: Plans,
         partitioning: Partitioning,
         rules: Mapping[str, ChangeRules],
+        moves: Iterable[ScheduledMove] = (),
     ) -> None:
         self.is_named = queries.is_named
         self.queries = {
             member.name: QuerySteering(member.query, plans[member.name], partitioning, rules.get(member.name, NO_RULES))
             for member in queries.members
         }
+        self.table = TableSteering(partitioning, moves)
 
     @property
     def plans(self) -> SlotPlans:
@@ -110,18 +113,19 @@ class Steering:
         for name, steering in self.queries.items():
             steering.recall(memory.queries.get(name, {}))
 
-    def next(self, batch: int) -> tuple[SlotPlans, list[Record]]:
-        """The plans for a batch, and records of changes that could not be begun."""
+    def next(self, batch: int) -> tuple[Orders, list[Record]]:
+        """The orders for a batch, and records of changes that could not be begun."""
         plans: dict[str, tuple[SlotPlan, ...]] = {}
-        refused: list[Record] = []
+        table, not_moved = self.table.next(batch)
+        refused: list[Record] = [*not_moved]
         for name, steering in self.queries.items():
             plans[name], own = steering.next(batch)
             refused += [replace(record, query=name or None) for record in own]
-        return plans, refused
+        return Orders(plans, table, self.table.counts_cells), refused
 
     def after(self, facts: BatchFacts, reports: SlotReports) -> list[Record]:
         """Takes in a batch that was committed; returns its records. Changes take effect with the next batch."""
-        records: list[Record] = []
+        records: list[Record] = [*self.table.after(facts.batch, reports)]
         for name, steering in self.queries.items():
             own = {slot: report.queries[name] for slot, report in reports.items()}
             records += [replace(record, query=name or None) for record in steering.after(facts, own)]

@@ -92,7 +92,7 @@ def even_out(
             continue
         copies = with_copies
     return Rebalancing(
-        _merged(partitioning, state.table),
+        moves_between(partitioning, state.partitioning),
         tuple(loads.cpu.tolist()),
         tuple(state.cpu.tolist()),
         sum(loads.group_bytes[g] for g, slot in enumerate(partitioning.table) if state.table[g] != slot),
@@ -100,10 +100,12 @@ def even_out(
     )
 
 
-def _merged(before: Partitioning, table: Sequence[int]) -> tuple[Move, ...]:
-    """The difference of two tables as moves; a group that moved twice counts once, one that came back not at all."""
+def moves_between(before: Partitioning, after: Partitioning) -> tuple[Move, ...]:
+    """The difference of two tables over one grid as moves; tables over different grids have no groups in common."""
+    if before.dimensions != after.dimensions:
+        return ()
     pairs: dict[tuple[int, int], list[int]] = {}
-    for group, (old, new) in enumerate(zip(before.table, table, strict=True)):
+    for group, (old, new) in enumerate(zip(before.table, after.table, strict=True)):
         if old != new:
             pairs.setdefault((old, new), []).append(group)
     return tuple(Move(tuple(groups), old, new) for (old, new), groups in sorted(pairs.items()))

@@ -15,7 +15,7 @@ from anabranch.host.store import Manifest, RowFile, new_attempt
 from anabranch.host.work import Setup
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import QuerySet
-from anabranch.plan.slots import SlotPlans, most_frequent
+from anabranch.plan.slots import Orders, most_frequent
 from anabranch.stats.report import SlotReports
 
 COMPACT_FILES = 32
@@ -60,7 +60,7 @@ def _by_stream(queries: QuerySet, counts: Sequence[Mapping[str, int]]) -> dict[s
 
 def next_task(
     setup: Setup,
-    plans: SlotPlans,
+    orders: Orders,
     batch: int,
     manifest: Manifest | None,
     clocks: Clocks,
@@ -72,8 +72,9 @@ def next_task(
     """
     return SlotTask(
         queries=setup.queries,
-        plans=plans,
-        partitioning=setup.partitioning,
+        plans=orders.plans,
+        partitioning=orders.table,
+        counts_cells=orders.counts_cells,
         batch=batch,
         attempt=new_attempt(),
         after=manifest.attempt if manifest else None,
@@ -83,7 +84,7 @@ def next_task(
         files=manifest.files if manifest else (),
         partitionings=manifest.partitionings if manifest else (),
         execution=setup.execution,
-        compacting=slots_to_compact(manifest, setup.partitioning),
+        compacting=slots_to_compact(manifest, orders.table),
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -45,7 +44,7 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning, row_code
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_plans, as_set
-from anabranch.plan.slots import SlotPlans
+from anabranch.plan.slots import Orders
 from anabranch.schema import is_fixed_width, is_text
 from anabranch.stats.report import SlotReport, SlotReports, merged_statistics
 from anabranch.stats.step import StepStatistics
@@ -83,13 +82,13 @@ class LocalHost:
             self._store.open(queries, execution)
             self._manifest = self._store.latest()
         manifest = self._manifest
-        self._setup = work.setup_after(manifest.partitionings[-1] if manifest else None)
+        self._setup = work.setup
         self.batch = manifest.batch + 1 if manifest else 0
         self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self.queries.graph.streams, now())
-        self.steering = work.steering(self.partitioning)
+        self.steering = work.steering(work.first_table(manifest.partitionings[-1] if manifest else None))
         self._records: list[Record] = []
         self.seconds_adapting = 0.0
-        self._plans = self.steering.plans
+        self._orders = Orders(self.steering.plans, self.partitioning)
         self._engines: dict[int, Engine] = {}
         task = self._task(self.clocks)
         if not task.is_moving:
@@ -111,25 +110,26 @@ class LocalHost:
         _refuse_misfits(self.queries.graph, rows)
         layout = wire_layout(self.queries, self.partitioning)
         present = [relation for relation in self.queries.graph.relations if relation.stream in rows]
-        read = self._threads.map(lambda relation: self._read(relation, layout, rows[relation.stream]), present)
+        read = self._threads.map(lambda relation: relation_batch(relation, layout, rows[relation.stream]), present)
         clocks = self._clocks_after(rows)
-        arrived = {relation.name: batch for relation, batch in zip(present, read, strict=True)}
-        before, self._plans = self._plans, self._next_plans()
+        batches = {relation.name: batch for relation, batch in zip(present, read, strict=True)}
+        before, self._orders = self._orders, self._next_orders()
+        arrived = {name: (batch, self._cells(name, batch)) for name, batch in batches.items()}
         task = self._task(clocks)
-        working = self.partitioning.working
+        working = task.partitioning.working
         # Before any slot steps: without a checkpoint, slots take rows over from each other's engines.
         held = self._held(task)
 
         def step_slot(slot: int) -> tuple[list[pa.RecordBatch], SlotReport]:
             mine = {name: self._part(name, *batch, slot) for name, batch in arrived.items()}
-            opening = self._open(task, slot, held, same_plans=self._plans == before)
+            opening = self._open(task, slot, held, same_plans=self._orders.plans == before.plans)
             return drain(advance(self._engines[slot], task, slot, mine, self._store, opening))
 
         self._is_broken = True
         for slot in self._engines.keys() - set(working):
             del self._engines[slot]
         steps = dict(zip(working, self._threads.map(step_slot, working), strict=True))
-        reports = {slot: idle_report(task, slot) for slot in range(self.partitioning.slots)}
+        reports = {slot: idle_report(task, slot) for slot in range(task.partitioning.slots)}
         reports |= {slot: report for slot, (_, report) in steps.items()}
         answer = self._finished([batch for batches, _ in steps.values() for batch in batches])
         for stream, count in late_by_stream(self.queries, reports).items():
@@ -189,9 +189,17 @@ class LocalHost:
         disorder = {relation.stream: relation.disorder for relation in self.queries.graph.relations}
         return self.clocks.advance(newest, disorder, self.now(), self.idle_timeouts)
 
+    def move(self, groups: Iterable[int], to: int) -> None:
+        """Moves partition groups to a slot with the next batch; refuses without any effect."""
+        self.steering.table.move(groups, to)
+
+    def rebalance(self) -> None:
+        """Measures the next batch and moves groups with the batch after it, so that no slot holds the others back."""
+        self.steering.table.rebalance()
+
     def spread(self, partitioning: Partitioning) -> None:
         """Spreads the work by another grid or table over the same number of slots, from the next batch on."""
-        self._setup = replace(self._setup, partitioning=partitioning)
+        self.steering.table.spread(partitioning)
         if self._manifest is None:
             # No batch has been taken yet: engines are made anew, for their own part of the results.
             self._engines.clear()
@@ -199,15 +207,15 @@ class LocalHost:
     @property
     def partitioning(self) -> Partitioning:
         """The grid and the table of the next batch."""
-        return self._setup.partitioning
+        return self.steering.table.table
 
     def _task(self, clocks_after: Clocks) -> SlotTask:
-        return next_task(self._setup, self._plans, self.batch, self._manifest, self.clocks, clocks_after)
+        return next_task(self._setup, self._orders, self.batch, self._manifest, self.clocks, clocks_after)
 
-    def _next_plans(self) -> SlotPlans:
-        plans, refused = self.steering.next(self.batch)
+    def _next_orders(self) -> Orders:
+        orders, refused = self.steering.next(self.batch)
         self._note(refused)
-        return plans
+        return orders
 
     def _held(self, task: SlotTask) -> list[Holding]:
         """The rows of all engines, where groups move and no checkpoint has the rows."""
@@ -232,15 +240,14 @@ class LocalHost:
     def _holdings(self, task: SlotTask, slot: int, held: list[Holding]) -> Iterable[Holding]:
         return held if self._store is None else durable_holdings(task, self._store, slot)
 
-    def _read(self, relation: Relation, layout: WireLayout, table: pa.Table) -> tuple[RelationBatch, Int64Array | None]:
-        """The relation's new rows and, where there are several slots, the cells of the grid they lie in."""
-        batch = relation_batch(relation, layout, table)
-        is_alone = self.partitioning.slots == 1
-        return batch, None if is_alone else own_cells(self.partitioning, relation.name, batch.codes, len(batch))
+    def _cells(self, relation: str, batch: RelationBatch) -> Int64Array | None:
+        """The cells of the grid in which rows lie, where there are several slots."""
+        table = self._orders.table
+        return None if table.slots == 1 else own_cells(table, relation, batch.codes, len(batch))
 
     def _part(self, relation: str, batch: RelationBatch, cells: Int64Array | None, slot: int) -> RelationBatch:
         """The rows that a slot needs."""
-        return batch if cells is None else batch.take(rows_for_slot(self.partitioning, relation, cells, slot))
+        return batch if cells is None else batch.take(rows_for_slot(self._orders.table, relation, cells, slot))
 
     def _finished(self, results: list[pa.RecordBatch]) -> pa.Table:
         table = pa.Table.from_batches(results, ResultLayout(self.queries).parts)

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from anabranch.adapt.records import Record
+from anabranch.balance.loads import skew
 from anabranch.plan.mesh import Plan
 from anabranch.stats.report import QueryReport, SlotReport, SlotReports, merged_statistics
 from anabranch.stats.step import StepStatistics
@@ -26,11 +27,22 @@ class SlotProgress:
     """Wall clock by kind of work."""
     rows_in: int
     rows_out: int
+    cpu: float = 0.0
+    """Seconds of one core."""
+    state_bytes: int = 0
 
     @classmethod
     def of(cls, slot: int, report: SlotReport) -> SlotProgress:
         step = report.statistics
-        return cls(slot, report.was_hot, {**report.seconds, **step.seconds}, sum(report.rows.values()), step.rows_out)
+        return cls(
+            slot,
+            report.was_hot,
+            {**report.seconds, **step.seconds},
+            sum(report.rows.values()),
+            step.rows_out,
+            report.cpu,
+            step.state_bytes,
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -39,6 +51,8 @@ class SlotProgress:
             "seconds": dict(self.seconds),
             "rowsIn": self.rows_in,
             "rowsOut": self.rows_out,
+            "cpuSeconds": self.cpu,
+            "stateBytes": self.state_bytes,
         }
 
 
@@ -90,6 +104,8 @@ class BatchProgress:
     seconds: Mapping[str, float]
     """Wall clock of the driver's parts of the round."""
     slots: tuple[SlotProgress, ...]
+    table: tuple[int, ...]
+    """The slot of each partition group."""
     statistics: StepStatistics
     queries: Mapping[str, QueryProgress]
     """Empty where a query runs alone: then the batch is the query's."""
@@ -115,6 +131,8 @@ class BatchProgress:
             "idleStreams": list(self.idle_streams),
             "durationMs": {kind: round(1000 * spent, 1) for kind, spent in self.seconds.items()},
             "slotStatistics": [slot.to_json() for slot in self.slots],
+            "table": list(self.table),
+            "skew": round(skew([slot.cpu for slot in self.slots]), 3),
             "statistics": self.statistics.to_json(),
         }
         queries = {name: query.to_json() for name, query in self.queries.items()}

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.engine import Engine
-from anabranch.engine.ownership import Ownership, needed_in, owner_test
+from anabranch.engine.ownership import Ownership, needed_in, own_cells, owner_test
 from anabranch.engine.query_engine import QueryEngine
 from anabranch.engine.state.arena import Arena
 from anabranch.errors import HostError, MigrationError
@@ -63,6 +63,8 @@ class SlotTask:
     execution: ExecutionModel = DEFAULT_EXECUTION
     compacting: frozenset[int] = frozenset()
     """The slots that write all their live rows with this batch, so that older files can be removed."""
+    counts_cells: bool = False
+    """Whether slots report their rows by cell."""
 
     @property
     def is_moving(self) -> bool:
@@ -98,6 +100,8 @@ class Opening:
     rejected: Mapping[str, int] = field(default_factory=dict)
     """The largest event time among rows that a filter rejected, by relation."""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    cpu: float = 0.0
+    """Seconds of one core that this took."""
     taken: Mapping[str, RelationBatch] = field(default_factory=dict)
     """Rows that the slot took over from others with their partition groups; its file of the batch keeps them."""
 
@@ -159,7 +163,7 @@ def advance(
     opening: Opening = NOTHING_OPENED,
 ) -> Generator[pa.RecordBatch, None, SlotReport]:
     """Yields the results of one step; at its end the rows are durable, and with them the report that it returns."""
-    started = perf_counter()
+    started, cpu = perf_counter(), thread_time()
     admitted: dict[str, RelationBatch] = {}
     rows, late, newest = dict[str, int](), dict[str, int](), dict[str, int]()
     for name, batch in arrived.items():
@@ -178,7 +182,8 @@ def advance(
     for query, batch in engine.step(admitted, task.floors, task.watermark):
         if batch.num_rows:
             yield layout.wrap(query, batch)
-    kept = _held(engine, task, slot) if slot in task.compacting else _both(admitted, opening.taken)
+    # Rows that groups have left behind may be among all rows; no table since needs them, so the file does not count.
+    kept = engine.export() if slot in task.compacting else _both(admitted, opening.taken)
     statistics, wanted = engine.statistics(), task.of_slot(slot)
     report = SlotReport(
         queries={
@@ -193,25 +198,30 @@ def advance(
         seconds={**opening.seconds, "admit": admitting},
         was_hot=opening.was_hot,
         file=None if store is None else _written(kept),
+        cpu=opening.cpu + thread_time() - cpu,
+        taken=sum(len(batch) for batch in opening.taken.values()),
+        cells=_cells(task, slot, admitted) if task.counts_cells else None,
     )
     if store is not None:
         store.write_rows(task.rows_name(slot), wire_layout(task.queries, task.partitioning).join(kept), report)
     return report
 
 
+def _cells(task: SlotTask, slot: int, admitted: Mapping[str, RelationBatch]) -> dict[str, tuple[int, ...]]:
+    """Rows by relation and cell; a row that went to several slots counts in the first of them."""
+    found = {}
+    table = task.partitioning
+    for name, batch in admitted.items():
+        cells = own_cells(table, name, batch.codes, len(batch))
+        if not table.is_partition:
+            cells = cells[needed_in(table, name, batch.codes, len(batch)).argmax(axis=1) == slot]
+        found[name] = tuple(np.bincount(cells, minlength=len(table.slots_of(name))).tolist())
+    return found
+
+
 def idle_report(task: SlotTask, slot: int) -> SlotReport:
     """The report of a slot without partition groups: it has nothing to do, and the plans that it is told."""
     return SlotReport(queries={name: QueryReport(wanted.plan) for name, wanted in task.of_slot(slot).items()})
-
-
-def _held(engine: Engine, task: SlotTask, slot: int) -> dict[str, RelationBatch]:
-    """All rows of the slot, without those of partition groups that have left it."""
-    rows = engine.export()
-    if engine.has_leftovers:
-        for name, batch in rows.items():
-            mine = needed_in(task.partitioning, name, batch.codes, len(batch))[:, slot]
-            rows[name] = batch.take(np.flatnonzero(mine))
-    return rows
 
 
 def _both(admitted: dict[str, RelationBatch], taken: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.steering import Steering
+from anabranch.adapt.table import ScheduledMove
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.partitioning import Partitioning
@@ -18,7 +19,6 @@ class Setup:
     """The part of a run that no batch changes."""
 
     queries: QuerySet
-    partitioning: Partitioning
     execution: ExecutionModel = DEFAULT_EXECUTION
 
 
@@ -33,12 +33,17 @@ class Work:
     rules: Mapping[str, ChangeRules] = field(default_factory=dict)
     """The change rules of each query; only its user changes the plan of a query without rules."""
     execution: ExecutionModel = DEFAULT_EXECUTION
+    moves: tuple[ScheduledMove, ...] = ()
 
-    def setup_after(self, last: Partitioning | None) -> Setup:
-        """The setup to begin with; a restart goes on with the last table, unless the number of slots is another."""
+    @property
+    def setup(self) -> Setup:
+        return Setup(self.queries, self.execution)
+
+    def first_table(self, last: Partitioning | None) -> Partitioning:
+        """The table to begin with; a restart goes on with the last one, unless the number of slots is another."""
         if last is not None and last.slots == self.slots:
-            return Setup(self.queries, last, self.execution)
-        return Setup(self.queries, partitioning_of(self.queries, self.slots), self.execution)
+            return last
+        return partitioning_of(self.queries, self.slots)
 
     def resumed(self, left: Mapping[str, str]) -> Work:
         """The work after a restart: a query whose rules say so begins with the plan that the last batch left."""
@@ -51,4 +56,4 @@ class Work:
 
     def steering(self, partitioning: Partitioning) -> Steering:
         """The steering of the queries."""
-        return Steering(self.queries, self.plans, partitioning, self.rules)
+        return Steering(self.queries, self.plans, partitioning, self.rules, self.moves)

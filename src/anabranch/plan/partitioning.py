@@ -66,9 +66,18 @@ class Partitioning:
             raise PlanError(
                 f"partition group {unknown[0]} does not exist", hint=f"groups are numbered 0 to {self.groups - 1}"
             )
-        if not 0 <= to < self.slots:
-            raise PlanError(f"slot {to} does not exist", hint=f"slots are numbered 0 to {self.slots - 1}")
+        self.require_slots(to)
         return self.with_table(to if group in chosen else slot for group, slot in enumerate(self.table))
+
+    def groups_of(self, slot: int) -> tuple[int, ...]:
+        """The groups that a slot has."""
+        return tuple(group for group, at in enumerate(self.table) if at == slot)
+
+    def require_slots(self, *slots: int) -> None:
+        """Refuses slots that do not exist."""
+        for slot in slots:
+            if not 0 <= slot < self.slots:
+                raise PlanError(f"slot {slot} does not exist", hint=f"slots are numbered 0 to {self.slots - 1}")
 
     def members(self, relation: str) -> tuple[Dimension, ...]:
         """Return the dimensions in which a relation's rows have a coordinate."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from anabranch.plan.mesh import Plan
+from anabranch.plan.partitioning import Partitioning
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,17 @@ class SlotPlan:
 
 SlotPlans: TypeAlias = Mapping[str, tuple[SlotPlan, ...]]
 """For each query the plans of all slots, in the order of the slots."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """All that the driver decides for one batch."""
+
+    plans: SlotPlans
+    table: Partitioning
+    """Which slot has which partition group."""
+    counts_cells: bool = False
+    """Whether slots report their rows by cell, so that the load of groups can be estimated."""
 
 
 def most_frequent(plans: Sequence[SlotPlan]) -> Plan:

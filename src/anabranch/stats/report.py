@@ -87,6 +87,12 @@ class SlotReport:
     """Whether the slot found its hot state."""
     file: RowsWritten | None = None
     """None where no rows are kept."""
+    cpu: float = 0.0
+    """Seconds of one core that the step took, from opening the state to writing the rows."""
+    taken: int = 0
+    """Rows that the slot took over from other slots, with their partition groups."""
+    cells: Mapping[str, tuple[int, ...]] | None = None
+    """Rows admitted, by relation and cell; None when the task did not ask for it."""
 
     @property
     def is_migrating(self) -> bool:
@@ -104,6 +110,9 @@ class SlotReport:
             "seconds": dict(self.seconds),
             "hot": self.was_hot,
             "file": None if self.file is None else asdict(self.file),
+            "cpu": self.cpu,
+            "taken": self.taken,
+            "cells": None if self.cells is None else {name: list(counts) for name, counts in self.cells.items()},
         }
 
     def _query_to_json(self, query: QueryReport) -> dict[str, Any]:
@@ -131,6 +140,9 @@ class SlotReport:
             seconds=value["seconds"],
             was_hot=value["hot"],
             file=None if value["file"] is None else RowsWritten(**value["file"]),
+            cpu=value["cpu"],
+            taken=value["taken"],
+            cells=None if value["cells"] is None else {name: tuple(each) for name, each in value["cells"].items()},
         )
 
 

@@ -34,6 +34,12 @@ class FakeRunner:
     ) -> None:
         raise AssertionError(plan)
 
+    def move(self, groups: Iterable[int], to: int) -> None:
+        raise AssertionError(to)
+
+    def rebalance(self) -> None:
+        raise AssertionError
+
     def abort_migration(self, query: str | None = None) -> None:
         raise AssertionError
 
@@ -72,6 +78,7 @@ class FakeRunner:
                 SlotProgress(0, True, {"probe": 0.001}, 1, 2),
                 SlotProgress(1, True, {"probe": 0.002, "open": 0.002}, 2, 3),
             ),
+            table=(0, 1),
             statistics=StepStatistics(rows_out=5, states=(state,), routes=routes),
             queries={},
         )

@@ -20,7 +20,12 @@ def step(rows: int, spent: float) -> StepStatistics:
 def slot(rows: int, spent: float, *, is_migrating: bool = False) -> SlotReport:
     own = step(rows, spent)
     return SlotReport(
-        {"pairs": QueryReport(PLAN, is_migrating, own)}, own, rows={"a": rows}, seconds={"open": 0.5}, was_hot=rows > 1
+        {"pairs": QueryReport(PLAN, is_migrating, own)},
+        own,
+        rows={"a": rows},
+        seconds={"open": 0.5},
+        was_hot=rows > 1,
+        cpu=rows / 4,
     )
 
 
@@ -40,6 +45,7 @@ def progress(*, is_named: bool) -> BatchProgress:
         idle_streams=("t",),
         seconds={"plan": 0.001, "step": 0.9, "commit": 0.0022, "adapt": 0.0},
         slots=tuple(SlotProgress.of(number, report) for number, report in sorted(REPORTS.items())),
+        table=(0, 1),
         statistics=step(3, 0.375),
         queries=queries if is_named else {},
     )
@@ -62,9 +68,13 @@ def test_a_batch_has_the_keys_that_users_read() -> None:
         "idleStreams": ["t"],
         "durationMs": {"plan": 1.0, "step": 900.0, "commit": 2.2, "adapt": 0.0},
         "slotStatistics": [
-            {"slot": 0, "hot": False, "seconds": {"open": 0.5, "probe": 0.125}, "rowsIn": 1, "rowsOut": 1},
-            {"slot": 1, "hot": True, "seconds": {"open": 0.5, "probe": 0.25}, "rowsIn": 2, "rowsOut": 2},
+            {"slot": 0, "hot": False, "seconds": {"open": 0.5, "probe": 0.125}, "rowsIn": 1, "rowsOut": 1,
+             "cpuSeconds": 0.25, "stateBytes": 8},
+            {"slot": 1, "hot": True, "seconds": {"open": 0.5, "probe": 0.25}, "rowsIn": 2, "rowsOut": 2,
+             "cpuSeconds": 0.5, "stateBytes": 16},
         ],
+        "table": [0, 1],
+        "skew": 1.333,
         "statistics": step(3, 0.375).to_json(),
     }  # fmt: skip
 

@@ -44,6 +44,12 @@ class Runner(Protocol):
     ) -> None:
         """Asks for another plan, which the next batch has."""
 
+    def move(self, groups: Iterable[int], to: int) -> None:
+        """Asks for partition groups to be in another slot from the next batch on."""
+
+    def rebalance(self) -> None:
+        """Asks for a measured batch, and for moves that even out the slots after it."""
+
     def abort_migration(self, query: str | None = None) -> None:
         """Goes back to the plans from before the change under way, with the next batch."""
 
@@ -167,6 +173,36 @@ class QueryHandle:
         """
         self._require_running()
         self._runner.migrate(str(plan), strategy, slots, box_by_box, query)
+
+    def move(self, groups: Iterable[int], to: int) -> None:
+        """Moves partition groups to a slot while the query runs, from the next batch on; no result changes.
+
+        Parameters
+        ----------
+        groups
+            Numbers of partition groups; `lastProgress["adaptive"]["table"]` has the slot of each.
+        to
+            The slot that takes them over.
+
+        Raises
+        ------
+        PlanError
+            When there is no such group or slot, or groups are to move with the next batch already. Nothing moves.
+
+        Examples
+        --------
+        >>> handle.move(range(8), to=1)  # doctest: +SKIP
+        """
+        self._require_running()
+        self._runner.move(groups, to)
+
+    def rebalance(self) -> None:
+        """Measures the load of the next batch, then moves partition groups so that no slot holds the others back.
+
+        The history says which groups moved, or that the slots were even enough.
+        """
+        self._require_running()
+        self._runner.rebalance()
 
     def abort_migration(self, query: str | None = None) -> None:
         """Goes back, with the next batch, to the plan from before the change that is under way."""

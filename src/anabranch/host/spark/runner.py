@@ -98,13 +98,13 @@ class SparkRunner:
         self.store = Store(checkpoint)
         self.identity = self.store.open(work.queries, work.execution)
         self.manifest = self.store.latest()
-        self.setup = work.setup_after(self.manifest.partitionings[-1] if self.manifest else None)
-        self.layout = wire_layout(work.queries, self.partitioning)
-        self.cells = Cells(self.layout, self.partitioning)
+        self.setup = work.setup
+        table = work.first_table(self.manifest.partitionings[-1] if self.manifest else None)
+        self.cells = Cells(wire_layout(work.queries, table), table)
         self._routing: tuple[Partitioning, Routing] | None = None
         if self.manifest is not None:
             work = work.resumed(self.manifest.plans)
-        self.steering = work.steering(self.partitioning)
+        self.steering = work.steering(table)
         hot.claim(self.identity, self.store.location)
         self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(self.queries.graph.streams, _now())
         self._is_observed = has_observed_filters(self.queries.graph.relations)
@@ -115,11 +115,6 @@ class SparkRunner:
         self._note(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
 
     @property
-    def partitioning(self) -> Partitioning:
-        """The grid and the table of the next batch."""
-        return self.setup.partitioning
-
-    @property
     def plan(self) -> Plan | Plans:
         """The plan of the latest batch, or the one that most slots had."""
         return self.steering.most_plans.unwrapped
@@ -128,6 +123,12 @@ class SparkRunner:
         self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool, query: str | None = None
     ) -> None:
         self.steering.of_query(query).migrate(parse_plan(plan), strategy, slots, box_by_box=box_by_box)
+
+    def move(self, groups: Iterable[int], to: int) -> None:
+        self.steering.table.move(groups, to)
+
+    def rebalance(self) -> None:
+        self.steering.table.rebalance()
 
     def abort_migration(self, query: str | None = None) -> None:
         self.steering.of_query(query).abort()
@@ -202,8 +203,8 @@ class SparkRunner:
             if clocks is None:
                 frame = frame.observe(observation, *self._maxima())
             frame = frame.where(PASSES).drop(PASSES)
-        plans, refused = self.steering.next(batch_id)
-        task = next_task(self.setup, plans, batch_id, self.manifest, self._clocks, clocks)
+        orders, refused = self.steering.next(batch_id)
+        task = next_task(self.setup, orders, batch_id, self.manifest, self._clocks, clocks)
         planned = time.perf_counter()
         deliver(self.sinks, Batch(batch_id, query_id(frame)), partial(self._results, frame, task))
         written = time.perf_counter()
@@ -330,6 +331,7 @@ class SparkRunner:
             idle_streams=tuple(name for name, clock in clocks.streams.items() if clock.is_idle),
             seconds=seconds,
             slots=tuple(SlotProgress.of(slot, report) for slot, report in sorted(reports.items())),
+            table=task.partitioning.table,
             statistics=merged_statistics(reports.values()),
             queries={
                 name: QueryProgress.of({slot: report.queries[name] for slot, report in reports.items()})

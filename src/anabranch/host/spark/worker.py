@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -24,7 +24,7 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
         context = TaskContext.get()
         assert context is not None
         slot = task.partitioning.working[context.partitionId()]
-        started = perf_counter()
+        started, cpu = perf_counter(), thread_time()
         received = list(batches)
         layout = wire_layout(task.queries, task.partitioning)
         table = pa.Table.from_batches(received) if received else layout.schema.empty_table()
@@ -35,7 +35,7 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
         store = Store(checkpoint)
         opened = open_engine(task, slot, identity, store)
         seconds = {"transfer": transfer, "open": perf_counter() - started}
-        opening = Opening(opened.changes, opened.was_hot, rejected, seconds, opened.taken)
+        opening = Opening(opened.changes, opened.was_hot, rejected, seconds, thread_time() - cpu, opened.taken)
         yield from advance(opened.engine, task, slot, rows, store, opening)
         keep_engine(opened, task, slot, identity)
 

@@ -1,0 +1,86 @@
+"""On Spark, too, partition groups move while a query runs, and answers do not change: by hand, and through a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from anabranch.errors import MigrationError, PlanError
+from anabranch.testing.oracle import describe_difference
+from tests.host.spark.stories import Story, cut, feed, register, written
+
+pytestmark = pytest.mark.spark
+
+STAR = Story(
+    "SELECT a.p AS p0, b.p AS p1, c.p AS p2 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 6 SECONDS] AS b, "
+    "s2 [RANGE 10 SECONDS] AS c WHERE a.x = b.x AND b.x = c.x",
+    disorder={"s1": 2},
+    slots=3,
+    rows=90,
+)
+CHAIN = Story(
+    "SELECT a.p AS p0, b.p AS p1, c.p AS p2 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 6 SECONDS] AS b, "
+    "s2 [RANGE 10 SECONDS] AS c WHERE a.x = b.x AND b.y = c.y",
+    slots=4,
+    rows=90,
+)
+GROUPS = Story(
+    "SELECT WINDOW_END() AS at, a.s AS s, COUNT(*) AS n, MAX(b.p) AS p FROM s0 [RANGE 9 SECONDS SLIDE 3 SECONDS] AS a, "
+    "s1 [RANGE 6 SECONDS SLIDE 3 SECONDS] AS b WHERE a.x = b.x GROUP BY a.s",
+    slots=2,
+    rows=60,
+)
+
+
+@pytest.mark.parametrize("story", [STAR, CHAIN, GROUPS], ids=["one key", "a chain", "groups"])
+def test_groups_move_by_hand_and_the_table_survives_a_restart(
+    spark: SparkSession, tmp_path: Path, story: Story
+) -> None:
+    tables = story.tables()
+    batches = list(cut(tables, 8))
+    query = register(spark, story, tmp_path).sql(story.cql)
+    writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer = writer.slots(story.slots)
+    handle = writer.start(str(tmp_path / "out"))
+    try:
+        feed(tmp_path, batches[0])
+        handle.processAllAvailable()
+        first = handle.lastProgress["adaptive"]["table"]
+        handle.move([group for group, slot in enumerate(first) if slot == 0], to=1)
+        with pytest.raises(PlanError, match="are to move with the next batch already"):
+            handle.move([0], to=0)
+        feed(tmp_path, batches[1])
+        handle.processAllAvailable()
+        moved = handle.lastProgress["adaptive"]
+        assert 0 not in moved["table"]
+        (record,) = [record for record in moved["records"] if record["kind"] == "move"]
+        assert record["by"] == "user"
+        for wrong, to in (([10_000], 0), ([0], 99)):
+            with pytest.raises(PlanError, match="does not exist"):
+                handle.move(wrong, to)
+        handle.move([group for group, slot in enumerate(first) if slot == 0], to=0)
+        for batch in batches[2:4]:
+            feed(tmp_path, batch)
+            handle.processAllAvailable()
+        handle.move(range(0, len(first), 2), to=story.slots - 1)
+        feed(tmp_path, batches[4])
+        handle.processAllAvailable()
+        last = handle.lastProgress["adaptive"]["table"]
+    finally:
+        handle.stop()
+    with pytest.raises(MigrationError, match="the query has ended"):
+        handle.move([0], to=0)
+    handle = writer.start(str(tmp_path / "out"))
+    try:
+        handle.rebalance()
+        for batch in batches[5:]:
+            feed(tmp_path, batch)
+            handle.processAllAvailable()
+        assert len(handle.lastProgress["adaptive"]["table"]) == len(last)
+        kinds = [record["kind"] for record in handle.history]
+        assert kinds.count("move") + kinds.count("balanced") == 4
+    finally:
+        handle.stop()
+    assert not describe_difference(story.expected(tables), written(tmp_path))
