@@ -44,7 +44,7 @@ class Partitioning:
     def __post_init__(self) -> None:
         _require_slots(self.slots)
         if len(self.table) != self.groups or not all(0 <= slot < self.slots for slot in self.table):
-            raise PlanError(f"a slot map of {len(self.table)} entries does not fit {self.groups} partition groups")
+            raise PlanError(f"a table of {len(self.table)} entries does not fit {self.groups} partition groups")
 
     @property
     def groups(self) -> int:

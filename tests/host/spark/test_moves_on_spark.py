@@ -1,12 +1,14 @@
-"""On Spark, too, partition groups move while a query runs, and answers do not change: by hand, and through a restart."""
+"""On Spark, too, partition groups move while a query runs, and answers do not change, through a restart either."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from anabranch.api import QueryHandle
 from anabranch.errors import MigrationError, PlanError
 from anabranch.testing.oracle import describe_difference
 from tests.host.spark.stories import Story, cut, feed, register, written
@@ -34,6 +36,14 @@ GROUPS = Story(
 )
 
 
+def latest(handle: QueryHandle) -> dict[str, Any]:
+    """Our entry for the latest micro-batch."""
+    progress = handle.lastProgress
+    assert progress is not None
+    entry: dict[str, Any] = progress["adaptive"]
+    return entry
+
+
 @pytest.mark.parametrize("story", [STAR, CHAIN, GROUPS], ids=["one key", "a chain", "groups"])
 def test_groups_move_by_hand_and_the_table_survives_a_restart(
     spark: SparkSession, tmp_path: Path, story: Story
@@ -47,13 +57,13 @@ def test_groups_move_by_hand_and_the_table_survives_a_restart(
     try:
         feed(tmp_path, batches[0])
         handle.processAllAvailable()
-        first = handle.lastProgress["adaptive"]["table"]
+        first = latest(handle)["table"]
         handle.move([group for group, slot in enumerate(first) if slot == 0], to=1)
         with pytest.raises(PlanError, match="are to move with the next batch already"):
             handle.move([0], to=0)
         feed(tmp_path, batches[1])
         handle.processAllAvailable()
-        moved = handle.lastProgress["adaptive"]
+        moved = latest(handle)
         assert 0 not in moved["table"]
         (record,) = [record for record in moved["records"] if record["kind"] == "move"]
         assert record["by"] == "user"
@@ -67,7 +77,7 @@ def test_groups_move_by_hand_and_the_table_survives_a_restart(
         handle.move(range(0, len(first), 2), to=story.slots - 1)
         feed(tmp_path, batches[4])
         handle.processAllAvailable()
-        last = handle.lastProgress["adaptive"]["table"]
+        last = latest(handle)["table"]
     finally:
         handle.stop()
     with pytest.raises(MigrationError, match="the query has ended"):
@@ -78,7 +88,7 @@ def test_groups_move_by_hand_and_the_table_survives_a_restart(
         for batch in batches[5:]:
             feed(tmp_path, batch)
             handle.processAllAvailable()
-        assert len(handle.lastProgress["adaptive"]["table"]) == len(last)
+        assert len(latest(handle)["table"]) == len(last)
         kinds = [record["kind"] for record in handle.history]
         assert kinds.count("move") + kinds.count("balanced") == 4
     finally:

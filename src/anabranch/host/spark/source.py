@@ -233,7 +233,7 @@ def _place(layout: WireLayout, partitioning: Partitioning, relation: str, column
 
 
 def _entry(table: list[tuple[int, ...]], entries: list[Column], place: Column) -> Column:
-    """The entry of a table at a place; the usual slot map is made of few runs, which become comparisons."""
+    """The entry of a table at a place; the usual table is made of few runs, which become comparisons."""
     ends = [i for i in range(1, len(table)) if table[i] != table[i - 1]]
     if not ends:
         return entries[0]
