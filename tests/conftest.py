@@ -99,6 +99,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.app.name": "anabranch-tests",
             "spark.driver.memory": "1g",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            # A query that waits reports progress without a batch every ten seconds; on a busy machine that is now and
+            # then the last progress that a test reads.
+            "spark.sql.streaming.noDataProgressEventInterval": str(24 * 3600 * 1000),
         },
     )
     yield session

@@ -195,11 +195,12 @@ def test_any_other_error_stays_sparks(start: Start) -> None:
 def test_an_idle_trigger_has_no_statistics(start: Start, spark: SparkSession) -> None:
     runner = FakeRunner()
     interval = "spark.sql.streaming.noDataProgressEventInterval"
+    usual = spark.conf.get(interval)
     spark.conf.set(interval, "0")
     try:
         handle = start(runner)
     finally:
-        spark.conf.unset(interval)
+        spark.conf.set(interval, str(usual))
     for _ in range(2):  # the first idle trigger has ended, and told, when a second one has begun
         handle.processAllAvailable()
     runner._ran.add(1)  # as if batch 1, which an idle trigger is numbered after, had run since
