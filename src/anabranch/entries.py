@@ -157,8 +157,8 @@ class Entry:
             raise self.refused(hint or ("write a number" if low == -math.inf else f"write a number of {low:g} or more"))
         return float(value)
 
-    def count(self, hint: str = "write a whole number of at least 1") -> int:
-        if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < 1:
+    def count(self, hint: str = "write a whole number of at least 1", *, least: int = 1) -> int:
+        if not isinstance(self.value, int) or isinstance(self.value, bool) or self.value < least:
             raise self.refused(hint)
         return self.value
 

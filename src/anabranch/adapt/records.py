@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from anabranch.adapt.decision import Decision
-from anabranch.balance.rule import Move
+from anabranch.balance.rule import Move, Rebalancing
 from anabranch.plan.mesh import Plan
 from anabranch.stats.mesh.learnt import LearntMesh
 
@@ -168,21 +168,36 @@ class MoveRefused:
 
 
 @dataclass(frozen=True)
-class NothingToMove:
-    """A rebalancing that found no move worth making."""
+class BalanceDecided:
+    """A decision to move partition groups, or to leave them, with the loads that it rests on."""
 
-    kind: ClassVar[str] = "balanced"
+    kind: ClassVar[str] = "balance"
     batch: int
-    skew: float
-    """The CPU time of the slowest slot over that of an average one."""
-    heavy: tuple[int, ...]
-    """Groups that are too heavy for any slot."""
+    trigger: str
+    """Why the loads were measured."""
+    found: Rebalancing
+    refused: str | None = None
+    """Why nothing moves; None when the moves are made with the next batch."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "batch": self.batch, "skew": self.skew, "heavy": list(self.heavy)}
+        found = self.found
+        return {
+            "kind": self.kind,
+            "batch": self.batch,
+            "action": "move" if self.refused is None else "keep",
+            "trigger": self.trigger,
+            "skew": found.skew_before,
+            "expectedSkew": found.skew_after,
+            "cpuSeconds": list(found.before),
+            "expectedCpuSeconds": list(found.after),
+            "bytes": found.bytes,
+            "groups": sum(len(move.groups) for move in found.moves),
+            "heavy": list(found.heavy),
+            "reason": self.refused or f"saves {found.saved:.3g} s of CPU time of the slowest slot in a batch",
+        }
 
 
-TableRecord: TypeAlias = GroupsMoved | MoveRefused | NothingToMove
+TableRecord: TypeAlias = GroupsMoved | MoveRefused | BalanceDecided
 """A record about the table of a set of queries."""
 QueryRecord: TypeAlias = DecisionMade | MigrationBegan | MigrationEnded | Refusal
 """A record about one query."""

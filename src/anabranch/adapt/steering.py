@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.change import Change, Wish, begin
 from anabranch.adapt.loop import Loop, Observation
 from anabranch.adapt.memory import Memory, QueryMemory
@@ -62,13 +63,14 @@ class Steering:
         partitioning: Partitioning,
         rules: Mapping[str, ChangeRules],
         moves: Iterable[ScheduledMove] = (),
+        balance: Balance = BY_HAND,
     ) -> None:
         self.is_named = queries.is_named
         self.queries = {
             member.name: QuerySteering(member.query, plans[member.name], partitioning, rules.get(member.name, NO_RULES))
             for member in queries.members
         }
-        self.table = TableSteering(partitioning, moves)
+        self.table = TableSteering(partitioning, moves, balance)
 
     @property
     def plans(self) -> SlotPlans:
@@ -97,6 +99,7 @@ class Steering:
         """Keeps all queries from changing their plans by themselves, or lets them again."""
         for steering in self.queries.values():
             steering.freeze(frozen)
+        self.table.freeze(frozen)
 
     def close(self) -> None:
         """Ends the searches of all queries; nothing is decided any more that needs one."""

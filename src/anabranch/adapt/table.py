@@ -1,9 +1,10 @@
 """Steers the table of a running set of queries: which slot has which partition group, and who may change it.
 
-All queries of a set share one table, so it is steered beside their plans. The user and a schedule may move groups, and
-the user may ask for a rebalancing: the slots then count their rows by cell for one batch, and the rule of `balance`
-turns these counts and the measured CPU times into moves. A change is checked when it is asked for and takes effect with
-the next batch, whole. Every change leaves a record.
+All queries of a set share one table, so it is steered beside their plans. The user and a schedule may move groups. The
+user may ask for a rebalancing, and a query with `balance: auto` asks for one by itself (`adapt.balancing`): the slots
+then count their rows by cell for one batch, and the rule of `balance` turns these counts and the measured CPU times
+into moves. A change is checked when it is asked for and takes effect with the next batch, whole. Every change leaves a
+record.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anabranch.adapt.records import GroupsMoved, MoveRefused, NothingToMove, TableRecord
+from anabranch.adapt.balancing import BY_HAND, Balance, BalanceWatch
+from anabranch.adapt.records import BalanceDecided, GroupsMoved, MoveRefused, TableRecord
 from anabranch.balance.loads import Loads, SlotLoad, estimate_loads
 from anabranch.balance.rule import Rebalancing, even_out, moves_between
 from anabranch.errors import PlanError
@@ -46,10 +48,15 @@ class ScheduledMove:
 class TableSteering:
     """The table of one running set of queries; `move` and `rebalance` may be called from any thread."""
 
-    def __init__(self, table: Partitioning, schedule: Iterable[ScheduledMove] = ()) -> None:
+    def __init__(self, table: Partitioning, schedule: Iterable[ScheduledMove] = (), balance: Balance = BY_HAND) -> None:
         self._table = table
+        self._watch = BalanceWatch(balance)
+        self._is_frozen = False
+        self._trigger: str | None = None
+        """Why the query measures a batch by itself; None when the user asked for it."""
         self._schedule: dict[int, list[ScheduledMove]] = {}
         for move in schedule:
+            self._require_allowed()
             move.resolved(table)
             self._schedule.setdefault(move.at_batch, []).append(move)
         self._wanted: tuple[Partitioning, str] | None = None
@@ -71,6 +78,7 @@ class TableSteering:
     def move(self, groups: Iterable[int], to: int) -> None:
         """Moves partition groups to a slot with the next batch; refuses without any effect."""
         with self._lock:
+            self._require_allowed()
             self._require_rest()
             self._wanted = self._table.moved(groups, to), "user"
 
@@ -85,8 +93,14 @@ class TableSteering:
     def rebalance(self) -> None:
         """Measures the next batch, and then moves groups so that no slot holds the others back."""
         with self._lock:
+            self._require_allowed()
             self._require_rest()
-            self._is_measuring = True
+            self._is_measuring, self._trigger = True, None
+
+    def freeze(self, frozen: bool = True) -> None:
+        """Keeps the query from rebalancing itself, or lets it again; moves by hand are still made."""
+        with self._lock:
+            self._is_frozen = frozen
 
     def next(self, batch: int) -> tuple[Partitioning, list[TableRecord]]:
         """The table for a batch, and records of scheduled moves that could not be made."""
@@ -113,14 +127,33 @@ class TableSteering:
                 before, table, by = self._began
                 records.append(_moved(batch, by, before, table, reports))
                 self._began = None
-            if self._is_measuring and all(report.cells is not None for report in _working(self._table, reports)):
+                self._watch.decided()
+            elif not self._is_measuring:
+                self._trigger = self._watch.note(self._table, reports)
+                self._is_measuring = self._trigger is not None and not self._is_frozen
+            elif all(report.cells is not None for report in _working(self._table, reports)):
                 self._is_measuring = False
-                found = even_out(self._table, measured_loads(self._table, reports))
-                if found.moves and self._wanted is None:
-                    self._wanted = _after(self._table, found), "rebalance"
-                else:
-                    records.append(NothingToMove(batch, found.skew_before, found.heavy))
+                records.append(self._rebalance(batch, measured_loads(self._table, reports)))
         return records
+
+    def _rebalance(self, batch: int, loads: Loads) -> BalanceDecided:
+        """Decides on the moves that measured loads suggest; those of the user's own wish need not pay."""
+        if self._trigger is None:
+            found, refused = even_out(self._table, loads), None
+        else:
+            found, refused = self._watch.propose(self._table, loads)
+        if refused is None and not found.moves:
+            refused = "no group can move without making another slot the slowest"
+        if refused is None and self._wanted is not None:
+            refused = "another move was asked for"
+        if refused is None:
+            self._wanted = _after(self._table, found), "user" if self._trigger is None else "balance"
+        self._watch.decided()
+        return BalanceDecided(batch, self._trigger or "asked for", found, refused)
+
+    def _require_allowed(self) -> None:
+        if self._watch.settings.mode == "off":
+            raise PlanError("balancing is off, so partition groups stay where they are", hint="use balance: manual")
 
     def _require_rest(self) -> None:
         if self._wanted is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Self
 
+from anabranch.adapt.balancing import Balance
 from anabranch.api.settings import RunSettings
 from anabranch.entries import argument
 from anabranch.errors import SpecError
@@ -92,6 +94,14 @@ class RunBuilder(ABC):
     def slots(self, count: int) -> Self:
         """Sets how many tasks share the work; a restart from a checkpoint may use another number."""
         self._run = replace(self._run, slots=argument("the number of slots", count).count())
+        return self
+
+    def balance(self, balance: str | Mapping[str, object] = "auto") -> Self:
+        """Sets who may move partition groups between slots: `off`, `manual` (the default), `auto`, or a mapping.
+
+        A mapping has the entries of a spec's `balance:` block, such as `{"ratio": 1.5, "cool_down": 20}`.
+        """
+        self._run = replace(self._run, balance=Balance.from_mapping(balance))
         return self
 
     def idleTimeout(self, timeout: str) -> Self:

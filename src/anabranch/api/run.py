@@ -108,7 +108,7 @@ class Run:
             for name, member in self._members.items()
         }
         plans = Plans({name: first_plan(choice) for name, choice in choices.items()})
-        work = Work(self._queries, plans, self._slots, rules, settings.execution)
+        work = Work(self._queries, plans, self._slots, rules, settings.execution, settings.moves, settings.balance)
         timeouts = {
             name: argument("the idle timeout", stream.idle_timeout or settings.idle_timeout).timeout()
             for name, stream in self._streams.items()

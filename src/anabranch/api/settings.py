@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 
+from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.rules import Switch
 from anabranch.adapt.settings import Settings
+from anabranch.adapt.table import ScheduledMove
 from anabranch.choosing import AUTO, Wishes
 from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.spark import session as spark_host
@@ -26,6 +28,8 @@ NAMES = {
     "listeners": "a listener",
     "checkpoint": "a checkpoint",
     "execution": "an execution model",
+    "balance": "a balance setting",
+    "moves": "a schedule of moves",
 }
 """The settings of a run as errors name them."""
 
@@ -44,6 +48,10 @@ class RunSettings:
     """Functions that get every decision and every migration."""
     checkpoint: str | None = None
     execution: ExecutionModel = DEFAULT_EXECUTION
+    balance: Balance = BY_HAND
+    """Who may move partition groups between slots."""
+    moves: tuple[ScheduledMove, ...] = ()
+    """Moves of partition groups at batches that are known beforehand."""
 
     def changed(self) -> list[str]:
         """Returns the fields that differ from their defaults."""

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.records import Record
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.steering import BatchFacts
+from anabranch.adapt.table import ScheduledMove
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
 from anabranch.engine.evaluate.codes import combine_codes, key_codes
@@ -68,10 +70,12 @@ class LocalHost:
         now: Callable[[], int] = lambda: 0,
         rules: ChangeRules | Mapping[str, ChangeRules] = NO_RULES,
         execution: ExecutionModel = DEFAULT_EXECUTION,
+        moves: Iterable[ScheduledMove] = (),
+        balance: Balance = BY_HAND,
     ) -> None:
         self.queries = queries = as_set(query)
         by_query = dict.fromkeys(queries.names, rules) if isinstance(rules, ChangeRules) else rules
-        work = Work(queries, as_plans(plan), slots, by_query, execution)
+        work = Work(queries, as_plans(plan), slots, by_query, execution, tuple(moves), balance)
         self.idle_timeouts = idle_timeouts or {}
         self.now = now
         self.statistics = StepStatistics()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.steering import Steering
 from anabranch.adapt.table import ScheduledMove
@@ -34,6 +35,7 @@ class Work:
     """The change rules of each query; only its user changes the plan of a query without rules."""
     execution: ExecutionModel = DEFAULT_EXECUTION
     moves: tuple[ScheduledMove, ...] = ()
+    balance: Balance = BY_HAND
 
     @property
     def setup(self) -> Setup:
@@ -56,4 +58,4 @@ class Work:
 
     def steering(self, partitioning: Partitioning) -> Steering:
         """The steering of the queries."""
-        return Steering(self.queries, self.plans, partitioning, self.rules, self.moves)
+        return Steering(self.queries, self.plans, partitioning, self.rules, self.moves, self.balance)

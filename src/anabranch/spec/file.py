@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.settings import Settings
+from anabranch.adapt.table import ScheduledMove
 from anabranch.catalog import StreamDeclaration
 from anabranch.choosing import AUTO, PLAN_WORDS, Wishes, cpu_limit, given_statistics, memory_limit
 from anabranch.ddl import parse_schema
@@ -39,6 +41,11 @@ _REQUIRED = {
     "sink": "sink: {format: parquet, path: out}",
     "checkpoint": "checkpoint: ckpt, a folder that belongs to this query alone",
 }
+_REQUIRED_OF_MOVES = {
+    "at_batch": "at_batch: 3, the batch from which the groups are in the other slot",
+    "to": "to: 1, the slot that takes the groups over",
+    "groups": "groups: 8, how many, or a list of their numbers",
+}
 _REQUIRED_OF_SWITCHES = {
     "at_batch": "at_batch: 5, the batch from which the plan holds",
     "plan": 'plan: "((a b) c)"',
@@ -47,7 +54,7 @@ _REQUIRED_OF_SWITCHES = {
 
 
 _OF_A_QUERY = "query sink plan limits objective hints stats allow_unbounded late_filters adapt switch"
-_OF_A_RUN = "streams checkpoint trigger slots name idle_timeout spark"
+_OF_A_RUN = "streams checkpoint trigger slots name idle_timeout balance moves spark"
 _EXAMPLE = "queries: {alerts: {query: …, sink: …}}"
 
 
@@ -126,6 +133,8 @@ def _spec(entries: Mapping[str, Entry], queries: Mapping[str, QuerySpec], folder
         name=optional(entries, "name", Entry.text, None),
         idle_timeout=optional(entries, "idle_timeout", _timeout, None),
         execution=optional(entries, "execution", _execution, DEFAULT_EXECUTION),
+        balance=optional(entries, "balance", Balance.read, BY_HAND),
+        moves=optional(entries, "moves", _moves, ()),
         spark=optional(entries, "spark", _spark, SparkSpec()),
     )
 
@@ -149,6 +158,31 @@ def _spark(entry: Entry) -> SparkSpec:
         for key, value in settings.options():
             spark = spark.with_setting(key, value)
     return spark
+
+
+def _moves(entry: Entry) -> tuple[ScheduledMove, ...]:
+    moves = []
+    for each in entry.items("[{at_batch: 3, from: 0, to: 1, groups: 8}]"):
+        entries = each.mapping("at_batch from to groups", _REQUIRED_OF_MOVES)
+        groups = entries["groups"]
+        moves.append(
+            ScheduledMove(
+                at_batch=entries["at_batch"].count(),
+                to=_slot(entries["to"]),
+                groups=_groups(groups) if isinstance(groups.value, list) else groups.count(),
+                sender=optional(entries, "from", _slot, None),
+            )
+        )
+    return tuple(moves)
+
+
+def _slot(entry: Entry) -> int:
+    return entry.count("write the number of a slot: 0, 1, …", least=0)
+
+
+def _groups(entry: Entry) -> tuple[int, ...]:
+    hint = "write numbers of partition groups: 0, 1, …"
+    return tuple(each.count(hint, least=0) for each in entry.items("[0, 1, 2]"))
 
 
 def _switches(entry: Entry) -> tuple[SwitchSpec, ...]:

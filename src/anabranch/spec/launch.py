@@ -40,6 +40,8 @@ def prepare(spec: Spec, spark: SparkSession) -> Run:
         idle_timeout=spec.idle_timeout or IDLE_TIMEOUT,
         checkpoint=spec.checkpoint,
         execution=spec.execution,
+        balance=spec.balance,
+        moves=spec.moves,
     )
     return Run(session, members, settings)
 

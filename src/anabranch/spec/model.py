@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.settings import Settings
+from anabranch.adapt.table import ScheduledMove
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes
 from anabranch.errors import SpecError
@@ -114,6 +116,8 @@ class Spec:
     idle_timeout: str | None = None
     """As written: a duration, or `none`."""
     execution: ExecutionModel = DEFAULT_EXECUTION
+    balance: Balance = BY_HAND
+    moves: tuple[ScheduledMove, ...] = ()
     spark: SparkSpec = SparkSpec()
 
     @property

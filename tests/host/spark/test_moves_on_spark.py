@@ -90,7 +90,8 @@ def test_groups_move_by_hand_and_the_table_survives_a_restart(
             handle.processAllAvailable()
         assert len(latest(handle)["table"]) == len(last)
         kinds = [record["kind"] for record in handle.history]
-        assert kinds.count("move") + kinds.count("balanced") == 4
+        assert kinds.count("balance") == 1
+        assert kinds.count("move") in (3, 4)
     finally:
         handle.stop()
     assert not describe_difference(story.expected(tables), written(tmp_path))
