@@ -7,8 +7,10 @@ from textwrap import dedent
 import pytest
 import yaml
 
+from anabranch.adapt.balancing import Balance, Thresholds
 from anabranch.adapt.policy import Interval, Periodic
 from anabranch.adapt.settings import Settings
+from anabranch.adapt.table import ScheduledMove
 from anabranch.choosing import Wishes, decide, first_plan
 from anabranch.cql import compile_query
 from anabranch.errors import SpecError, StatisticsError
@@ -237,6 +239,11 @@ def test_the_catalog_needs_schemas() -> None:
         ("execution", "sometimes", "entry 'execution' is 'sometimes'", "semi-synchronised"),
         ("adapt", "soon", "entry 'adapt' is 'soon'", "write adapt: {}, or for example adapt: {every: 10}"),
         ("adapt", {"policy": "daily"}, "entry 'adapt.policy' is 'daily'", "write one of periodic"),
+        ("moves", 5, "entry 'moves' is 5", "write a list such as"),
+        ("moves", [{"at_batch": 1, "to": 0}], "entry 'moves.0.groups' is missing", "write for example groups: 8"),
+        ("moves", [{"at_batch": 1, "to": -1, "groups": 1}], "entry 'moves.0.to' is -1", "write the number of a slot"),
+        ("moves", [{"at_batch": 1, "to": 1, "groups": ["x"]}], "entry 'moves.0.groups.0' is 'x'", "write numbers of"),
+        ("balance", "always", "entry 'balance' is 'always'", "off"),
         ("switch", 5, "entry 'switch' is 5", "write a list such as"),
         ("switch", [{"at_batch": 5}], "entry 'switch.0.plan' is missing", "write for example plan:"),
         (
@@ -286,6 +293,17 @@ def test_what_is_not_yaml_is_refused() -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="no-such"):
         load(tmp_path / "no-such.yaml")
+
+
+def test_moves_and_balance_are_read() -> None:
+    moves = [{"at_batch": 3, "from": 0, "to": 1, "groups": 8}, {"at_batch": 6, "to": 0, "groups": [1, 5]}]
+    found = parse(changed("moves", moves), folder=FOLDER)
+    assert found.moves == (ScheduledMove(3, 1, 8, sender=0), ScheduledMove(6, 0, (1, 5)))
+    assert found.balance == Balance("manual")
+    assert parse(changed("balance", "auto"), folder=FOLDER).balance == Balance("auto")
+    block = {"ratio": 1.5, "thresholds": {"most": "1 GB", "least": "1 MB", "difference": 5}}
+    expected = Balance("auto", ratio=1.5, thresholds=Thresholds(1e9, 1e6, 5.0))
+    assert parse(changed("balance", block), folder=FOLDER).balance == expected
 
 
 def test_an_idle_timeout_may_be_switched_off(tmp_path: Path) -> None:
