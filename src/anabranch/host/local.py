@@ -118,7 +118,8 @@ class LocalHost:
         clocks = self._clocks_after(rows)
         batches = {relation.name: batch for relation, batch in zip(present, read, strict=True)}
         before, self._orders = self._orders, self._next_orders()
-        arrived = {name: (batch, self._cells(name, batch)) for name, batch in batches.items()}
+        cells = self._threads.map(self._cells, batches, batches.values())
+        arrived = {name: (batch, of_rows) for (name, batch), of_rows in zip(batches.items(), cells, strict=True)}
         task = self._task(clocks)
         working = task.partitioning.working
         # Before any slot steps: without a checkpoint, slots take rows over from each other's engines.
