@@ -118,6 +118,9 @@ class LocalHost:
         clocks = self._clocks_after(rows)
         batches = {relation.name: batch for relation, batch in zip(present, read, strict=True)}
         before, self._orders = self._orders, self._next_orders()
+        if self._manifest is None and self._orders.table != before.table:
+            # No batch has been taken yet, so there are no rows to take over; new engines own their part of the results.
+            self._engines.clear()
         cells = self._threads.map(self._cells, batches, batches.values())
         arrived = {name: (batch, of_rows) for (name, batch), of_rows in zip(batches.items(), cells, strict=True)}
         task = self._task(clocks)
@@ -205,9 +208,6 @@ class LocalHost:
     def spread(self, partitioning: Partitioning) -> None:
         """Spreads the work by another grid or table over the same number of slots, from the next batch on."""
         self.steering.table.spread(partitioning)
-        if self._manifest is None:
-            # No batch has been taken yet: engines are made anew, for their own part of the results.
-            self._engines.clear()
 
     @property
     def partitioning(self) -> Partitioning:

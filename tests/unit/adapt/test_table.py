@@ -58,6 +58,15 @@ def test_the_table_survives_a_restart(tmp_path: Path) -> None:
     assert LocalHost(QUERY, PLAN, slots=3, checkpoint=str(tmp_path)).partitioning.slots == 3
 
 
+def test_groups_move_before_the_first_batch_too() -> None:
+    """Engines were made for the first table and kept its test of ownership, so results of the groups were lost."""
+    theta = compile_query("SELECT a.v AS x, b.v AS y FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS]", CATALOG)
+    host = LocalHost(theta, PLAN, slots=4)
+    host.move(host.partitioning.groups_of(0), 1)
+    found = step(host, *(f"a 1 {key} x{key}" for key in KEYS), *(f"b 2 {key} y{key}" for key in KEYS))
+    assert sorted(found) == sorted(f"x{one} y{other}" for one in KEYS for other in KEYS)
+
+
 def test_a_schedule_moves_groups_and_says_what_it_could_not() -> None:
     steering = TableSteering(TABLE, [ScheduledMove(1, 1, 2, sender=0), ScheduledMove(2, 0, (63,))])
     assert steering.next(0) == (TABLE, [])
