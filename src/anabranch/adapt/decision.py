@@ -17,6 +17,18 @@ Origin: TypeAlias = Literal["library", "optimizer", "search"]
 
 
 @dataclass(frozen=True)
+class Rival:
+    """A plan that the optimizer priced and did not propose, and why."""
+
+    plan: Plan
+    cost: Resources
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"plan": str(self.plan), "cost": _numbers(self.cost), "reason": self.reason}
+
+
+@dataclass(frozen=True)
 class Decision:
     """To change to the proposed plan, or to keep the one in force."""
 
@@ -36,6 +48,8 @@ class Decision:
     reason: str
     """Why the change was made, or was not."""
     statistics: Knowledge
+    rivals: tuple[Rival, ...] = ()
+    """The best of the plans that were priced beside the proposed one."""
 
     @property
     def strategy(self) -> str | None:
@@ -57,6 +71,7 @@ class Decision:
             "migrationCost": None if self.price is None else {k: _plain(v) for k, v in asdict(self.price).items()},
             "reason": self.reason,
             "statistics": self.statistics.to_json(),
+            "considered": [rival.to_json() for rival in self.rivals],
         }
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from anabranch.adapt.decision import Decision, Origin
+from anabranch.adapt.decision import Decision, Origin, Rival
 from anabranch.adapt.gate import Verdict, judge
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.library import Library
@@ -45,6 +45,9 @@ REMEMBERED_WAITING = 64
 
 SETTLED = 1.5
 """The factor up to which two halves of the remembered batches agree."""
+
+MOST_RIVALS = 6
+"""The number of plans that a decision lists beside the one proposed."""
 
 IN_LINE = 6
 """Relations up to which the optimizer takes a few milliseconds and compiles nothing."""
@@ -101,6 +104,14 @@ def _left_waiting(seen: Observation, behind: float | None) -> float:
 
 
 @dataclass(frozen=True)
+class _Found:
+    """The outcome of a search."""
+
+    plan: PhysicalPlan
+    rivals: tuple[Rival, ...] = ()
+
+
+@dataclass(frozen=True)
 class _Proposed:
     """A search for a better plan, and the situation in which it began."""
 
@@ -108,7 +119,7 @@ class _Proposed:
     trigger: str
     known: Knowledge
     origin: Origin
-    found: Search[PhysicalPlan]
+    found: Search[_Found]
 
 
 class Loop:
@@ -229,7 +240,7 @@ class Loop:
         entry = self.library.find(known)
         if entry is not None:
             self.library = self.library.used(entry)
-            found = self._searches.begin("a plan", lambda: entry.plan, is_long=False)
+            found = self._searches.begin("a plan", lambda: _Found(entry.plan), is_long=False)
             return _Proposed(batch, trigger, known, "library", found)
         search = partial(_best_plan, self._query, self.view, self.criteria, known.batch)
         found = self._searches.begin("a plan", search, is_long=len(self._query.graph.names) > IN_LINE)
@@ -237,9 +248,10 @@ class Loop:
 
     def _decide(self, seen: Observation, search: _Proposed) -> Decision | None:
         """Judges the plan that a search has found; None when the search failed."""
-        proposed = search.found.outcome()
-        if proposed is None:
+        outcome = search.found.outcome()
+        if outcome is None:
             return None
+        proposed = outcome.plan
         if search.origin == "optimizer":
             self.library = self.library.learn(search.known, proposed)
         known = search.known if search.batch == seen.batch else self._learn()
@@ -259,6 +271,7 @@ class Loop:
             price=None,
             reason="the plan in force is the best that is known",
             statistics=known,
+            rivals=outcome.rivals,
         )
         if str(proposed) == str(current):
             return decision
@@ -274,12 +287,15 @@ class Loop:
         return replace(decision, action="migrate" if verdict.passed else "keep", price=price, reason=verdict.reason)
 
 
-def _best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: float) -> PhysicalPlan:
+def _best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: float) -> _Found:
     """The plan that the optimizer would choose now; the nearest one where no plan keeps the limits."""
     answer = choose(
         query.graph, view, criteria.budget, criteria.objective, criteria.hints, batch=batch, grouping=query.grouping
     ).answer
-    return answer.plan if isinstance(answer, Proposal) else answer.best
+    plan = answer.plan if isinstance(answer, Proposal) else answer.best
+    lost = [each for each in answer.considered if each.plan != plan]
+    best = sorted(lost, key=lambda each: (each.standing != "lost", each.cost.cpu))[:MOST_RIVALS]
+    return _Found(plan, tuple(Rival(each.plan, each.cost, each.reason) for each in best))
 
 
 def _seconds(several: tuple[Observation, ...]) -> float:

@@ -11,6 +11,8 @@ from anabranch.api.query import ContinuousQuery
 from anabranch.api.together import Together
 from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.console.runs import LiveRun
+from anabranch.console.server import LOOPBACK, Console
 from anabranch.entries import argument
 from anabranch.errors import CatalogError
 from anabranch.explain import Explanation
@@ -142,6 +144,44 @@ class Session:
         catalog = Catalog(dict(self.catalog.streams))
         stages = Explanation(text, catalog, allow_unbounded=allow_unbounded, late_filters=late_filters)
         return ContinuousQuery(self, CompiledQuery(stages, self.registered))
+
+    def console(self, port: int | None = None, host: str = LOOPBACK, token: str | None = None) -> Console:
+        """Serves a page in the browser with the queries of this session, and `/metrics` for Prometheus.
+
+        Parameters
+        ----------
+        port
+            The port; the first free one from 4060 on if none is given.
+        host
+            The address to listen on; by default only this machine can reach the page.
+        token
+            Allows whoever knows it to change plans and move partition groups from the page. Without a token the page is
+            read-only.
+
+        Returns
+        -------
+        Console
+            Its `url` is the address of the page, and `close()` stops serving.
+
+        Raises
+        ------
+        HostError
+            When the port is taken, or the packages of the extra `console` are not installed.
+
+        Examples
+        --------
+        >>> session.console().url  # doctest: +SKIP
+        'http://127.0.0.1:4060/'
+        """
+        runs: dict[str, LiveRun] = {}
+
+        def started() -> list[LiveRun]:
+            for handle in self.streams.started:
+                if handle.runId not in runs:
+                    runs[handle.runId] = LiveRun(handle)
+            return list(runs.values())
+
+        return Console(started, host=host, port=port, token=token)
 
     def together(self, **queries: ContinuousQueryWriter) -> Together:
         """Prepares several queries to be started as one: their streams are read, partitioned and kept once.

@@ -100,7 +100,7 @@ class Store:
 
     def _claim(self, queries: QuerySet, execution: ExecutionModel) -> str:
         path = f"{self.root}/metadata.json"
-        found = self._read_json(path)
+        found = self.metadata()
         if found is None:
             self._refuse_leftovers()
             identity = uuid.uuid4().hex
@@ -166,6 +166,10 @@ class Store:
                 detail="found its 'offsets', and no 'anabranch'",
                 hint="give this query a checkpoint folder of its own",
             )
+
+    def metadata(self) -> dict[str, Any] | None:
+        """The metadata of the checkpoint as JSON; None where there is no checkpoint of ours."""
+        return self._read_json(f"{self.root}/metadata.json")
 
     # --- manifests ----------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ OUTPUT = "output"
 _PAPER, _INK, _SOFT, _LINE = "#fcfbf8", "#1f2a33", "#66737d", "#8795a1"
 _SOURCE = Colours("#ffffff", "#9aa8b4")
 _JOIN = Colours("#e6f0ef", "#3d7f7b")
+_HOT = "#f2a77c"
+"""The colour of a join that does all the work."""
 _GROUP = Colours("#eee9f5", "#74599c")
 _RESULT = Colours(_INK, _INK)
 _BASE_STORE = Colours("#d5e4f3", "#3f73a8")
@@ -43,10 +45,18 @@ _LEAF_WIDTH, _WIDEST_LEAF, _WIDEST_ORDER, _JOIN_WIDTH = 140.0, 232.0, 156.0, 230
 
 
 def plan_svg(
-    query: Query, plan: PhysicalPlan, *, notes: Mapping[str, str] = MappingProxyType({}), below: Sequence[Drawing] = ()
+    query: Query,
+    plan: PhysicalPlan,
+    *,
+    notes: Mapping[str, str] = MappingProxyType({}),
+    below: Sequence[Drawing] = (),
+    heat: Mapping[str, float] = MappingProxyType({}),
 ) -> str:
-    """Draw the plan of a query as an SVG document; `notes` maps a node's shape text, or `output`, to a remark."""
-    drawings = [draw_plan(query, plan, notes), *below]
+    """Draw the plan of a query as an SVG document; `notes` maps a node's shape text, or `output`, to a remark.
+
+    `heat` maps the shape of a join to its share of the work, from 0 to 1, which its colour shows.
+    """
+    drawings = [draw_plan(query, plan, notes, heat=heat), *below]
     return svg.stacked(drawings, title=f"plan {plan}", background=_PAPER, arrow=_LINE)
 
 
@@ -65,10 +75,16 @@ def plans_svg(query: Query, shown: Sequence[ShownPlan]) -> str:
     return svg.stacked(drawings, title=shown[0].heading, background=_PAPER, arrow=_LINE)
 
 
-def draw_plan(query: Query, plan: PhysicalPlan, notes: Mapping[str, str], heading: str = "") -> Drawing:
+def draw_plan(
+    query: Query,
+    plan: PhysicalPlan,
+    notes: Mapping[str, str],
+    heading: str = "",
+    heat: Mapping[str, float] = MappingProxyType({}),
+) -> Drawing:
     """Draws the plan as a part of a picture, below a heading; the heading is the plan's text if none is given."""
     heading = heading or f"plan {plan}"
-    root = _place(query.graph, plan, _MARGIN, notes, conditions(plan, query.graph))
+    root = _place(_Labels(query.graph, notes, conditions(plan, query.graph), heat), plan, _MARGIN)
     top = _result_boxes(query, notes)
     levels = _levels(root)
     width = max(root.width, *(piece.width for piece in top), _TITLE.width(heading)) + 2 * _MARGIN
@@ -144,32 +160,38 @@ class _Placed:
         return self.piece.height + (most * _QUIET.line + 6 if most else 0)
 
 
-def _place(
-    graph: JoinGraph,
-    plan: PhysicalPlan,
-    left: float,
-    notes: Mapping[str, str],
-    added: Mapping[str, tuple[str, ...]],
-    least: float = 0,
-) -> _Placed:
-    """Place a plan from `left` on, with a minimum width; `added` are the predicates of its joins."""
+@dataclass(frozen=True)
+class _Labels:
+    """The texts and colours of a plan's parts."""
+
+    graph: JoinGraph
+    notes: Mapping[str, str]
+    added: Mapping[str, tuple[str, ...]]
+    """The predicates of its joins."""
+    heat: Mapping[str, float]
+
+
+def _place(labels: _Labels, plan: PhysicalPlan, left: float, least: float = 0) -> _Placed:
+    """Place a plan from `left` on, with a minimum width."""
     if isinstance(plan, Leaf):
-        piece = _source_piece(graph.relation(plan.relation), notes.get(plan.relation, ""))
+        piece = _source_piece(labels.graph.relation(plan.relation), labels.notes.get(plan.relation, ""))
         return _Placed(plan, piece, (), left, max(piece.width, least))
     if isinstance(plan, InputOperator):
-        return replace(_place(graph, plan.input, left, notes, added, least), operated=plan.shape)
-    orders = tuple(" → ".join(probe_path(plan, position, graph)) for position in range(len(plan.inputs)))
+        return replace(_place(labels, plan.input, left, least), operated=plan.shape)
+    orders = tuple(" → ".join(probe_path(plan, position, labels.graph)) for position in range(len(plan.inputs)))
     inputs: list[_Placed] = []
     at = left
     floor = max(_JOIN_WIDTH, least)
     share = (floor - _GAP * (len(plan.inputs) - 1)) / len(plan.inputs)
     for child, order in zip(plan.inputs, orders, strict=True):
         wide = max(share, min(_QUIET.width(order) + 12, _WIDEST_ORDER))
-        inputs.append(_place(graph, child, at, notes, added, wide))
+        inputs.append(_place(labels, child, at, wide))
         at = inputs[-1].left + inputs[-1].width + _GAP
     width = at - _GAP - left
     wrapped = tuple(tuple(_QUIET.wrap(order, child.width - 12, 3)) for order, child in zip(orders, inputs, strict=True))
-    piece = _join_piece(plan, added[plan.shape], width, notes.get(plan.shape, ""))
+    piece = _join_piece(plan, labels.added[plan.shape], width, labels.notes.get(plan.shape, ""))
+    if plan.shape in labels.heat:
+        piece = replace(piece, colours=Colours(svg.blend(_JOIN.fill, _HOT, labels.heat[plan.shape]), _JOIN.stroke))
     return _Placed(plan, piece, wrapped, left, width, tuple(inputs))
 
 

@@ -59,6 +59,16 @@ class Drawing:
     parts: tuple[str, ...]
 
 
+def blend(cold: str, hot: str, share: float) -> str:
+    """Mix two colours, given as #rrggbb.
+
+    >>> blend("#000000", "#ff8040", 0.5)
+    '#804020'
+    """
+    parts = ((int(cold[at : at + 2], 16), int(hot[at : at + 2], 16)) for at in (1, 3, 5))
+    return "#" + "".join(f"{int(low + (high - low) * share + 0.5):02x}" for low, high in parts)
+
+
 def text(x: float, y: float, words: str, face: Face, *, anchor: str = "middle") -> str:
     weight = ' font-weight="600"' if face.bold else ""
     family = f' font-family="{MONO}"' if face.mono else ""

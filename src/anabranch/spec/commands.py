@@ -23,6 +23,10 @@ from rich.console import Console
 from anabranch import explain
 from anabranch.choosing import decide, proposal
 from anabranch.commands import add_command, writing
+from anabranch.console.command import address
+from anabranch.console.runs import LiveRun
+from anabranch.console.server import TOKEN
+from anabranch.console.server import Console as WebConsole
 from anabranch.errors import SpecError
 from anabranch.explain import choice_svg
 from anabranch.host.spark.quiet import VERBOSE, is_verbose
@@ -50,6 +54,7 @@ def add_arguments(commands: Commands) -> None:
         anabranch run query.yaml --report report.json             write rows, times, state and plan at the end
         anabranch run query.yaml --plan "((a b) c)" --slots 4     any plan and any slots can use the checkpoint
         anabranch run query.yaml --master "local[4]" --conf spark.driver.memory=4g
+        anabranch run query.yaml --console                        show the query in the browser while it runs
         anabranch run query.yaml --verbose                        show Spark's log
 
         A spec file:
@@ -73,6 +78,13 @@ def add_arguments(commands: Commands) -> None:
     )
     _add_spec(command)
     command.add_argument("--report", type=Path, metavar="FILE", help="write rows, times, state and plan as JSON")
+    command.add_argument(
+        "--console",
+        nargs="?",
+        const="",
+        metavar="[HOST:]PORT",
+        help=f"serve a page with live figures, plan and decisions; {TOKEN} in the environment lets it change plans",
+    )
     command.set_defaults(run=run)
 
     command = add_command(
@@ -127,6 +139,7 @@ def add_verbose(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the queries of a spec until they end or are interrupted."""
     chosen = _spec(arguments)
+    at = None if arguments.console is None else address(arguments.console)
     if arguments.report is not None:
         with writing(arguments.report):
             arguments.report.open("a").close()
@@ -141,9 +154,12 @@ def run(arguments: argparse.Namespace) -> int:
         for line in headlines:
             console.print(line, highlight=False, soft_wrap=True)
         handle = prepared.start()
+        page = None if at is None else _open_console(handle, *at, console)
         try:
             _follow(handle, console)
         finally:
+            if page is not None:
+                page.close()
             if notice := late_notice(advance(View(), handle.recentProgress)):
                 console.print(notice, highlight=False, soft_wrap=True)
             if arguments.report is not None:
@@ -152,6 +168,14 @@ def run(arguments: argparse.Namespace) -> int:
                     report["statistics"] = measured
                 _write(arguments.report, json.dumps(report, indent=2) + "\n")
     return 0
+
+
+def _open_console(handle: QueryHandle, host: str, port: int | None, console: Console) -> WebConsole:
+    shown = LiveRun(handle)
+    page = WebConsole(lambda: [shown], host=host, port=port, token=os.environ.get(TOKEN) or None)
+    reach = "; other machines can read it" if page.is_open_to_others else ""
+    console.print(f"console at {page.url}{reach}", highlight=False, soft_wrap=True)
+    return page
 
 
 def _follow(handle: QueryHandle, console: Console) -> None:

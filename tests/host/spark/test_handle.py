@@ -14,7 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from anabranch import errors
 from anabranch.host.progress import BatchProgress, SlotProgress
 from anabranch.host.spark.handle import ContinuousQueries, QueryHandle
+from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import PhysicalPlan, mjoin
+from anabranch.plan.query_set import QuerySet
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
 from anabranch.stats.step import StateStatistics, StepStatistics
 
@@ -23,6 +25,8 @@ pytestmark = pytest.mark.spark
 
 class FakeRunner:
     """Does nothing with a batch but what the test asks, and knows ten statistics about each."""
+
+    queries = QuerySet((), JoinGraph(()), "", "")
 
     def __init__(self, on_batch: Callable[[int], None] = lambda batch: None) -> None:
         self.failure: BaseException | None = None

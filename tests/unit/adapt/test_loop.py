@@ -211,6 +211,9 @@ def test_a_decision_is_a_record_that_json_holds() -> None:
     assert record["proposed"] == "(a (b c))"
     assert record["cost"]["cpu"] > record["proposedCost"]["cpu"] > 0
     assert record["strategy"] == "moving-state"
+    lost = {each["plan"].partition(" |")[0]: each["reason"] for each in record["considered"]}
+    assert record["proposed"] not in lost
+    assert all(lost.values())
     assert record["statistics"]["rates"] == {"a": 1000.0, "b": 1000.0, "c": 1000.0}
 
 

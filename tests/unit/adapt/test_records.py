@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.adapt.decision import Decision
+from anabranch.adapt.decision import Decision, Rival
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.records import DecisionMade, MigrationBegan, MigrationEnded, QueryRecord, Refusal, Warned
 from anabranch.cost.resources import Resources
@@ -31,6 +31,7 @@ DECISION = Decision(
     price=Price("moving-state", 0.5, 10.0, 1.0),
     reason="saves 1 cores",
     statistics=Knowledge({"a": 3.0}),
+    rivals=(Rival(parse("(a b c)"), Resources(2.0, 1.0, 1.0), "needs more CPU"),),
 )
 DECIDED = {
     "kind": "decision",
@@ -47,6 +48,7 @@ DECIDED = {
     "migrationCost": {"strategy": "moving-state", "cpu": 0.5, "memory": 10.0, "seconds": 1.0},
     "reason": "saves 1 cores",
     "statistics": {"rates": {"a": 3.0}, "filters": {}, "selectivities": {}, "groups": {}, "batch": 1.0},
+    "considered": [{"plan": "(a b c)", "cost": {"cpu": 2.0, "memory": 1.0, "rate": 1.0}, "reason": "needs more CPU"}],
     "slots": [0, 1],
 }
 BEGAN = MigrationBegan(5, "loop", (0, 1), OLD, NEW, "moving-state", 2, 7, 0.25)

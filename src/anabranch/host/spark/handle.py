@@ -22,7 +22,7 @@ from anabranch.errors import AnabranchError, MigrationError
 from anabranch.host.progress import BatchProgress
 from anabranch.host.spark.failure import damaged_log
 from anabranch.plan.mesh import Plan
-from anabranch.plan.query_set import Plans
+from anabranch.plan.query_set import Plans, QuerySet
 from anabranch.stats.mesh.routes import merge_routes
 
 _SPARK_STEP = "addBatch"
@@ -38,6 +38,10 @@ class Runner(Protocol):
     @property
     def plan(self) -> Plan | Plans:
         """The plan of the latest batch, or the one that most slots had."""
+
+    @property
+    def queries(self) -> QuerySet:
+        """The queries that run."""
 
     def migrate(
         self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool, query: str | None = None
@@ -129,6 +133,11 @@ class QueryHandle:
         if isinstance(ended_by, AnabranchError):
             status["message"] = f"Terminated with exception: {str(ended_by).partition(chr(10))[0]}"
         return status
+
+    @property
+    def queries(self) -> QuerySet:
+        """The bound queries that run; a query that runs alone is a set of one."""
+        return self._runner.queries
 
     @property
     def plan(self) -> Plan | Plans:
@@ -340,6 +349,11 @@ class ContinuousQueries:
     def active(self) -> list[QueryHandle]:
         """The queries that run, in the order they were started."""
         return [handle for handle in self._handles if handle.isActive]
+
+    @property
+    def started(self) -> list[QueryHandle]:
+        """The queries that were started, also those that have ended, until `resetTerminated`."""
+        return list(self._handles)
 
     def add(self, handle: QueryHandle) -> None:
         self._handles.append(handle)

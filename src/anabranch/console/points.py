@@ -1,0 +1,165 @@
+"""One batch as the console shows it: a small value derived from the progress of a trigger.
+
+Law: every number comes from the progress that `handle.lastProgress` returns, so the two cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SlotPoint:
+    """One slot in one batch."""
+
+    slot: int
+    cpu: float
+    """Seconds of one core."""
+    rows_in: int
+    rows_out: int
+    bytes: int
+    groups: int
+    """Partition groups that the slot had."""
+    was_hot: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "slot": self.slot,
+            "cpu": self.cpu,
+            "in": self.rows_in,
+            "out": self.rows_out,
+            "bytes": self.bytes,
+            "groups": self.groups,
+            "hot": self.was_hot,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPoint:
+    """One batch of a run."""
+
+    batch: int
+    at: float
+    """When the trigger began, in seconds since the Unix epoch."""
+    trigger: float
+    """Seconds of the whole trigger."""
+    own: float
+    """Seconds of our part: the driver's work, and the slot that worked longest."""
+    rows_in: Mapping[str, int]
+    """By stream."""
+    rows_out: int
+    late: Mapping[str, int]
+    """By stream."""
+    state_rows: int
+    state_bytes: int
+    watermark: float | None
+    """An event time, in seconds since the Unix epoch."""
+    backlog: float | None
+    """What the sources say that waits, in their own unit; None where no source says."""
+    skew: float
+    plan: str
+    migrating: tuple[int, ...]
+    idle: tuple[str, ...]
+    """Streams that are idle."""
+    slots: tuple[SlotPoint, ...]
+    queries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Of queries that run together, the plan and the results of each."""
+
+    @property
+    def lag(self) -> float | None:
+        """Seconds from the watermark to the start of the trigger."""
+        return None if self.watermark is None else self.at - self.watermark
+
+    @classmethod
+    def of(cls, progress: Mapping[str, Any]) -> BatchPoint | None:
+        """Reads the progress of a trigger; None for a trigger that had no batch."""
+        ours = progress.get("adaptive")
+        if ours is None:
+            return None
+        groups = list(ours["table"])
+        slots = tuple(
+            SlotPoint(
+                each["slot"],
+                each["cpuSeconds"],
+                each["rowsIn"],
+                each["rowsOut"],
+                each["stateBytes"],
+                groups.count(each["slot"]),
+                each["hot"],
+            )
+            for each in ours["slotStatistics"]
+        )
+        micros = ours["watermark"]
+        return cls(
+            batch=progress["batchId"],
+            at=datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp(),
+            trigger=progress["durationMs"]["triggerExecution"] / 1000,
+            own=_own_seconds(ours),
+            rows_in=dict(ours["rowsIn"]),
+            rows_out=ours["rowsOut"],
+            late={stream: rows for stream, rows in ours["lateRows"].items() if rows},
+            state_rows=ours["stateRows"],
+            state_bytes=ours["stateBytes"],
+            watermark=None if micros is None else micros / 1e6,
+            backlog=_backlog(progress.get("sources", ())),
+            skew=ours["skew"],
+            plan=ours["plan"],
+            migrating=tuple(ours["migrating"]),
+            idle=tuple(ours["idleStreams"]),
+            slots=slots,
+            queries={
+                name: {"plan": max(set(each["plans"]), key=each["plans"].count), "out": each["rowsOut"]}
+                for name, each in ours.get("queries", {}).items()
+            },
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "batch": self.batch,
+            "at": self.at,
+            "trigger": self.trigger,
+            "own": round(self.own, 6),
+            "in": dict(self.rows_in),
+            "out": self.rows_out,
+            "late": dict(self.late),
+            "stateRows": self.state_rows,
+            "stateBytes": self.state_bytes,
+            "watermark": self.watermark,
+            "backlog": self.backlog,
+            "skew": self.skew,
+            "plan": self.plan,
+            "migrating": list(self.migrating),
+            "idle": list(self.idle),
+            "slots": [slot.to_json() for slot in self.slots],
+            "queries": {name: dict(each) for name, each in self.queries.items()},
+        }
+
+
+def _own_seconds(ours: Mapping[str, Any]) -> float:
+    driver = sum(spent for part, spent in ours["durationMs"].items() if part != "step") / 1000
+    longest = max((sum(slot["seconds"].values()) for slot in ours["slotStatistics"]), default=0.0)
+    return float(driver + longest)
+
+
+def _backlog(sources: Any) -> float | None:
+    """The sum of the sources' own metrics of rows, files or offsets that wait."""
+    found = [
+        float(value)
+        for source in sources
+        for key, value in (source.get("metrics") or {}).items()
+        if ("outstanding" in key.lower() or "behind" in key.lower())
+        and "bytes" not in key.lower()
+        and _is_number(value)
+    ]
+    return sum(found) if found else None
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,163 @@
+"""What the console knows of its runs: a thread polls them, everyone else reads.
+
+All viewers share one account, so ten of them cost the query what one does. The thread asks Spark for the latest trigger
+twice a second; it reads more only if batches came faster.
+
+Limit: the latest thousand batches and two thousand records of each run; the history file has all records.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from threading import Event, Lock, Thread
+from typing import Any
+
+from anabranch.console.points import BatchPoint
+from anabranch.console.runs import Run
+
+POLL_SECONDS = 0.5
+MOST_POINTS = 1000
+MOST_RECORDS = 2000
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Totals:
+    """Counts since the console first saw the run; metrics are made of them."""
+
+    batches: int = 0
+    trigger_seconds: float = 0.0
+    own_seconds: float = 0.0
+    rows_in: Counter[str] = field(default_factory=Counter)
+    rows_out: Counter[str] = field(default_factory=Counter)
+    """By query; a query that runs alone has the name of the run."""
+    late: Counter[str] = field(default_factory=Counter)
+    slot_cpu: Counter[int] = field(default_factory=Counter)
+    probes: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Rows looked up, by join, origin and target."""
+    kept: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    decisions: Counter[str] = field(default_factory=Counter)
+    """By action."""
+    migrations: int = 0
+    moves: int = 0
+
+
+class WatchedRun:
+    """One run with the batches and records that were seen of it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.points: deque[BatchPoint] = deque(maxlen=MOST_POINTS)
+        self.records: deque[Mapping[str, Any]] = deque(maxlen=MOST_RECORDS)
+        self.totals = Totals()
+        self.latest: Mapping[str, Any] | None = None
+        """The progress of the latest batch."""
+        self.status = run.status()
+        self.version = 0
+        self._lock = Lock()
+        self._texts: dict[int, str] = {}
+        for record in run.records():
+            self.records.append(record)
+        self.look()
+
+    @property
+    def batch(self) -> int:
+        return self.points[-1].batch if self.points else -1
+
+    def look(self) -> None:
+        """Takes in what is new."""
+        status = self.run.status()
+        found = [(each, point) for each in self.run.progress_after(self.batch) if (point := BatchPoint.of(each))]
+        if not found and status == self.status:
+            return
+        with self._lock:
+            self.status = status
+            for progress, point in found:
+                self._count(progress, point)
+                self.points.append(point)
+                self.latest = progress
+                # A run that the console saw from its start has these records in its history already.
+                known = {json.dumps(record, sort_keys=True) for record in list(self.records)[-50:]}
+                for record in progress["adaptive"]["records"]:
+                    if json.dumps(record, sort_keys=True) not in known:
+                        self.records.append(record)
+            self.version += 1
+            self._texts.clear()
+
+    def _count(self, progress: Mapping[str, Any], point: BatchPoint) -> None:
+        totals, ours = self.totals, progress["adaptive"]
+        totals.batches += 1
+        totals.trigger_seconds += point.trigger
+        totals.own_seconds += point.own
+        totals.rows_in.update(point.rows_in)
+        totals.late.update(point.late)
+        totals.rows_out.update(
+            {name: each["out"] for name, each in point.queries.items()} or {self.run.title: point.rows_out}
+        )
+        for slot in point.slots:
+            totals.slot_cpu[slot.slot] += slot.cpu  # type: ignore[assignment]
+        for probe in ours["statistics"]["probes"]:
+            operator = probe["join"], probe["origin"], probe["target"]
+            totals.probes[operator] += probe["probes"]
+            totals.kept[operator] += probe["kept"]
+        for record in ours["records"]:
+            if record["kind"] == "decision":
+                totals.decisions[record["action"]] += 1
+            totals.migrations += record["kind"] == "migration" and record["phase"] == "began"
+            totals.moves += record["kind"] == "move"
+
+    def news(self, batch: int) -> str:
+        """Status, records and the points after a batch, as JSON; made once for all viewers that have seen as much."""
+        with self._lock:
+            if batch not in self._texts:
+                points = [point.to_json() for point in self.points if point.batch > batch]
+                value = {
+                    "id": self.run.id,
+                    "status": self.status,
+                    "points": points,
+                    "records": list(self.records) if batch < 0 else [r for r in self.records if r["batch"] >= batch],
+                }
+                self._texts[batch] = json.dumps(value)
+            return self._texts[batch]
+
+
+class Watch:
+    """All runs of a console; `close` ends its thread."""
+
+    def __init__(self, runs: Callable[[], Iterable[Run]]) -> None:
+        self._runs = runs
+        self._watched: dict[str, WatchedRun] = {}
+        self._is_over = Event()
+        self.look()
+        self._thread = Thread(target=self._work, name="anabranch-console-watch", daemon=True)
+        self._thread.start()
+
+    @property
+    def runs(self) -> list[WatchedRun]:
+        return list(self._watched.values())
+
+    def find(self, run_id: str) -> WatchedRun | None:
+        return self._watched.get(run_id)
+
+    def look(self) -> None:
+        """Looks at every run once; a run that cannot be read is shown as it was last."""
+        for run in self._runs():
+            try:
+                if run.id in self._watched:
+                    self._watched[run.id].look()
+                else:
+                    self._watched[run.id] = WatchedRun(run)
+            except Exception as error:  # Spark may be ending, or be gone
+                _log.debug("the console cannot read run %s: %s", run.id, error)
+
+    def _work(self) -> None:
+        while not self._is_over.wait(POLL_SECONDS):
+            self.look()
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._thread.join(timeout=5)
