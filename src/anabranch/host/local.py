@@ -112,17 +112,24 @@ class LocalHost:
                 hint="start it again; with a checkpoint it goes on after the last committed batch",
             )
         _refuse_misfits(self.queries.graph, rows)
-        layout = wire_layout(self.queries, self.partitioning)
+        expected = self.partitioning
+        layout = wire_layout(self.queries, expected)
         present = [relation for relation in self.queries.graph.relations if relation.stream in rows]
-        read = self._threads.map(lambda relation: relation_batch(relation, layout, rows[relation.stream]), present)
+
+        def read(relation: Relation) -> tuple[RelationBatch, Int64Array | None]:
+            batch = relation_batch(relation, layout, rows[relation.stream])
+            return batch, _cells(expected, relation.name, batch)
+
+        reading = self._threads.map(read, present)
         clocks = self._clocks_after(rows)
-        batches = {relation.name: batch for relation, batch in zip(present, read, strict=True)}
+        arrived = {relation.name: found for relation, found in zip(present, reading, strict=True)}
         before, self._orders = self._orders, self._next_orders()
+        if self._orders.table != expected:
+            # A scheduled move is known only now.
+            arrived = {name: (batch, _cells(self._orders.table, name, batch)) for name, (batch, _) in arrived.items()}
         if self._manifest is None and self._orders.table != before.table:
             # No batch has been taken yet, so there are no rows to take over; new engines own their part of the results.
             self._engines.clear()
-        cells = self._threads.map(self._cells, batches, batches.values())
-        arrived = {name: (batch, of_rows) for (name, batch), of_rows in zip(batches.items(), cells, strict=True)}
         task = self._task(clocks)
         working = task.partitioning.working
         # Before any slot steps: without a checkpoint, slots take rows over from each other's engines.
@@ -245,11 +252,6 @@ class LocalHost:
     def _holdings(self, task: SlotTask, slot: int, held: list[Holding]) -> Iterable[Holding]:
         return held if self._store is None else durable_holdings(task, self._store, slot)
 
-    def _cells(self, relation: str, batch: RelationBatch) -> Int64Array | None:
-        """The cells of the grid in which rows lie, where there are several slots."""
-        table = self._orders.table
-        return None if table.slots == 1 else own_cells(table, relation, batch.codes, len(batch))
-
     def _part(self, relation: str, batch: RelationBatch, cells: Int64Array | None, slot: int) -> RelationBatch:
         """The rows that a slot needs."""
         return batch if cells is None else batch.take(rows_for_slot(self._orders.table, relation, cells, slot))
@@ -264,6 +266,11 @@ class LocalHost:
         if self._store is not None:
             self._store.commit(self._manifest)
             self._store.collect((self._manifest, before) if before else (self._manifest,))
+
+
+def _cells(table: Partitioning, relation: str, batch: RelationBatch) -> Int64Array | None:
+    """The cells of the grid in which rows lie, where there are several slots."""
+    return None if table.slots == 1 else own_cells(table, relation, batch.codes, len(batch))
 
 
 def _refuse_misfits(graph: JoinGraph, rows: Mapping[str, pa.Table]) -> None:
