@@ -165,5 +165,17 @@ class StorageFull(HostError):
     """No space is left for state; nothing of the batch was committed."""
 
 
+class LinkError(HostError):
+    """A link between two operators cannot be opened, written or read."""
+
+
+class LinkClosed(LinkError):
+    """A link was closed because its reader fell too far behind; its producer goes on without it."""
+
+
+class SiteError(HostError):
+    """A site, or the controller of a deployment, cannot do its work: another has its lease, or it does not answer."""
+
+
 class InvariantBroken(AnabranchError):
     """A bug in Anabranch; carries the events that led to it."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Array
 from anabranch.engine.state.columns import to_arrow, to_numpy
+from anabranch.plan.join_graph import Relation
 from anabranch.schema import Schema, is_fixed_width
 
 
@@ -44,6 +45,14 @@ class RelationBatch:
             if self.payload.num_columns
             else self.payload,
         )
+
+
+def deadlines(relation: Relation, batch: RelationBatch) -> Int64Array:
+    """The deadline of each row: by the window or, of a combination, the least of the deadlines of its parts."""
+    if not relation.is_derived:
+        found: Int64Array = relation.window.deadline(batch.times)
+        return found
+    return np.minimum.reduce([to_numpy(batch.payload.column(part.time)) + part.range for part in relation.parts])
 
 
 class CarriedColumn(NamedTuple):

@@ -123,7 +123,9 @@ class QueryEngine:
         """Passes new rows of a base state, not linked yet, through the plan; yields the combinations they finish."""
         terms = self._terms.get(relation)
         if terms is not None:
-            news = self._passing(terms, replace(news, deadline=terms.window.deadline(news.newest)))
+            if terms.is_shorter:
+                news = replace(news, deadline=terms.window.deadline(news.newest))
+            news = self._passing(terms, news)
             if not len(news):
                 return
         self.turns[relation] = int(news.rows[relation][0])

@@ -51,7 +51,11 @@ def floors_after(
     inside = dict(floors)
     for name, batch in batches.items():
         if len(batch):
-            later = int(batch.times[-1]) - graph.relation(name).disorder
+            relation = graph.relation(name)
+            if relation.is_derived:
+                # Only its producer's ticks say what may still come.
+                continue
+            later = int(batch.times[-1]) - relation.disorder
             read = part.read[name]
             unread = int(batch.times[read]) if read < len(batch) else later
             inside[name] = max(floors[name], min(later, unread))

@@ -1,16 +1,18 @@
 """The event time of a running query: the progress of each stream, its cutoff for late rows, and the watermark.
 
 The *floor* of a stream is the event time below which none of its rows is admitted any more: its largest event time so
-far minus its allowed disorder. A floor never falls. The watermark of the query is the least floor. A stream that has
-been silent for the idle timeout would hold the watermark back; its floor is then raised to the watermark of the streams
-that are not idle. Rows below the floor of their stream are late: they are dropped and counted, never joined in part.
-Only silence while the query runs counts: a stream does not become idle while the query is stopped.
+far minus its allowed disorder. The floor of a derived stream is the last tick of its producer instead. A floor never
+falls. The watermark of the query is the least floor. A stream that has been silent for the idle timeout would hold the
+watermark back; its floor is then raised to the watermark of the streams that are not idle. Rows below the floor of
+their stream are late: they are dropped and counted, never joined in part. Only silence while the query runs counts: a
+stream does not become idle while the query is stopped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from anabranch.window import FOREVER
@@ -64,12 +66,20 @@ class Clocks:
         disorder: Mapping[str, int],
         now: int,
         idle_timeout: Mapping[str, int | None],
+        ticks: Mapping[str, int | None] = MappingProxyType({}),
     ) -> Clocks:
-        """The clocks after a batch with these largest event times (None: no rows), at processing time `now`."""
+        """The clocks after a batch with these largest event times (None: no rows), at processing time `now`.
+
+        `ticks` has the derived streams, with the tick of the batch if there was one; they are never idle.
+        """
         clocks = {}
         for name, clock in self.streams.items():
             seen = newest.get(name)
-            if seen is not None:
+            if name in ticks:
+                tick, tops = ticks[name], [top for top in (seen, clock.newest) if top is not None]
+                floor = clock.floor if tick is None else max(clock.floor, tick)
+                clocks[name] = StreamClock(floor, max(tops, default=None), now, is_idle=False)
+            elif seen is not None:
                 top = seen if clock.newest is None else max(seen, clock.newest)
                 clocks[name] = StreamClock(max(clock.floor, top - disorder[name]), top, now, is_idle=False)
             else:

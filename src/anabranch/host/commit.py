@@ -13,6 +13,7 @@ from anabranch.host.clock import Clocks
 from anabranch.host.slot import SlotTask
 from anabranch.host.store import Manifest, RowFile, new_attempt
 from anabranch.host.work import Setup
+from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import QuerySet
 from anabranch.plan.slots import Orders, most_frequent
@@ -32,11 +33,31 @@ def relation_floors(queries: QuerySet, clocks: Clocks) -> dict[str, int]:
 def newest_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
     """The largest event time that the slots received, for each stream that had any."""
     newest: dict[str, int] = {}
+    derived = derived_relations(queries)
     for report in reports.values():
-        for name, time in [*report.newest.items(), *report.rejected.items()]:
+        rejected = {name: time for name, time in report.rejected.items() if name not in derived}
+        for name, time in [*report.newest.items(), *rejected.items()]:
             stream = queries.graph.relation(name).stream
             newest[stream] = max(time, newest.get(stream, time))
     return newest
+
+
+def ticks_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int | None]:
+    """The last tick of each derived stream, if there was one; ticks travel as rejected rows."""
+    return last_ticks(queries, [report.rejected for report in reports.values()])
+
+
+def last_ticks(queries: QuerySet, rejected: Sequence[Mapping[str, int]]) -> dict[str, int | None]:
+    """The largest time of a rejected row of each derived stream, from the times by relation."""
+    found: dict[str, int | None] = {}
+    for name, relation in derived_relations(queries).items():
+        found[relation.stream] = max((times[name] for times in rejected if name in times), default=None)
+    return found
+
+
+def derived_relations(queries: QuerySet) -> dict[str, Relation]:
+    """The derived relations, by name."""
+    return {relation.name: relation for relation in queries.graph.relations if relation.is_derived}
 
 
 def rows_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:

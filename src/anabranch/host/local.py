@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from anabranch.engine.state.columns import to_numpy
 from anabranch.errors import BatchError, HostError
 from anabranch.expr import Column, columns
 from anabranch.host.clock import Clocks
-from anabranch.host.commit import late_by_stream, next_manifest, next_task, rows_by_stream
+from anabranch.host.commit import derived_relations, late_by_stream, next_manifest, next_task, rows_by_stream
 from anabranch.host.memory import keep, recall
 from anabranch.host.rebuilding import Holding, Rows, durable_holdings, follow, rebuild
 from anabranch.host.results import ResultLayout
@@ -50,6 +51,9 @@ from anabranch.plan.slots import Orders
 from anabranch.schema import is_fixed_width, is_text
 from anabranch.stats.report import SlotReport, SlotReports, merged_statistics
 from anabranch.stats.step import StepStatistics
+
+
+NO_TICKS: Mapping[str, int] = MappingProxyType({})
 
 
 class LocalHost:
@@ -104,8 +108,17 @@ class LocalHost:
         if self._store is not None:
             self._note(recall(self._store, self.steering, self.batch))
 
-    def step(self, rows: Mapping[str, pa.Table]) -> pa.Table:
-        """Takes one micro-batch, tables by stream name, and returns the results it completes."""
+    def step(
+        self,
+        rows: Mapping[str, pa.Table],
+        ticks: Mapping[str, int] = NO_TICKS,
+        deliver: Callable[[SlotTask, pa.Table], None] | None = None,
+    ) -> pa.Table:
+        """Takes one micro-batch, tables by stream name, and returns the results it completes.
+
+        Derived streams advance by `ticks`: no later batch brings a combination whose newest row is older. `deliver`
+        gets the results before the batch is committed; a batch whose results it refuses is not.
+        """
         if self._is_broken:
             raise HostError(
                 "the query has ended: a batch failed half-way",
@@ -121,7 +134,7 @@ class LocalHost:
             return batch, _cells(expected, relation.name, batch)
 
         reading = self._threads.map(read, present)
-        clocks = self._clocks_after(rows)
+        clocks = self._clocks_after(rows, ticks)
         arrived = {relation.name: found for relation, found in zip(present, reading, strict=True)}
         before, self._orders = self._orders, self._next_orders()
         if self._orders.table != expected:
@@ -150,6 +163,8 @@ class LocalHost:
         for stream, count in late_by_stream(self.queries, reports).items():
             self.late[stream] += count
         self.statistics = merged_statistics(reports.values())
+        if deliver is not None:
+            deliver(task, answer)
         earlier, self.clocks = self.clocks, clocks
         self._commit(task, reports, clocks)
         started = perf_counter()
@@ -195,14 +210,15 @@ class LocalHost:
             for record in records:
                 self._store.note(record)
 
-    def _clocks_after(self, rows: Mapping[str, pa.Table]) -> Clocks:
+    def _clocks_after(self, rows: Mapping[str, pa.Table], ticks: Mapping[str, int]) -> Clocks:
         newest: dict[str, int | None] = dict.fromkeys(self.queries.graph.streams)
         for relation in self.queries.graph.relations:
             if relation.stream in rows:
                 times = _times(_flat(rows[relation.stream].column(relation.event_time)))
                 newest[relation.stream] = int(times.max()) if len(times) else None
         disorder = {relation.stream: relation.disorder for relation in self.queries.graph.relations}
-        return self.clocks.advance(newest, disorder, self.now(), self.idle_timeouts)
+        derived = {relation.stream: ticks.get(relation.stream) for relation in derived_relations(self.queries).values()}
+        return self.clocks.advance(newest, disorder, self.now(), self.idle_timeouts, derived)
 
     def move(self, groups: Iterable[int], to: int) -> None:
         """Moves partition groups to a slot with the next batch; refuses without any effect."""

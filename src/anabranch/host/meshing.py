@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from anabranch.adapt.mesh_watch import learn_mesh
-from anabranch.engine.batch import RelationBatch
+from anabranch.engine.batch import RelationBatch, deadlines
 from anabranch.engine.engine import Engine
 from anabranch.host.profiles import take_profiles
 from anabranch.host.wire import wire_layout
@@ -49,7 +49,7 @@ def _alive(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, Relatio
     alive = {}
     for relation in query.graph.relations:
         batch = rows[relation.name]
-        is_alive = (batch.times <= end) & (relation.window.deadline(batch.times) >= end)
+        is_alive = (batch.times <= end) & (deadlines(relation, batch) >= end)
         alive[relation.name] = batch.take(np.flatnonzero(is_alive))
     return alive
 

@@ -20,7 +20,7 @@ from functools import partial
 
 import numpy as np
 
-from anabranch.engine.batch import RelationBatch, joined
+from anabranch.engine.batch import RelationBatch, deadlines, joined
 from anabranch.engine.engine import Engine
 from anabranch.engine.expiry import expiry
 from anabranch.engine.kernels import BoolArray
@@ -135,6 +135,5 @@ def _chosen(task: SlotTask, slot: int, holding: Holding) -> dict[str, RelationBa
 
 
 def _alive(task: SlotTask, name: str, batch: RelationBatch) -> BoolArray:
-    deadline = task.queries.graph.relation(name).window.deadline(batch.times)
-    alive: BoolArray = deadline >= expiry(task.queries, task.floors, task.execution)[name]
+    alive: BoolArray = deadlines(task.queries.graph.relation(name), batch) >= expiry(task.queries, task.floors, task.execution)[name]
     return alive

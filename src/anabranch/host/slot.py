@@ -19,7 +19,7 @@ from time import perf_counter, thread_time
 import numpy as np
 import pyarrow as pa
 
-from anabranch.engine.batch import RelationBatch, joined
+from anabranch.engine.batch import RelationBatch, deadlines, joined
 from anabranch.engine.engine import Engine
 from anabranch.engine.ownership import Ownership, needed_in, own_cells, owner_test
 from anabranch.engine.query_engine import QueryEngine
@@ -31,6 +31,7 @@ from anabranch.host.store import RowFile, Store, rows_name
 from anabranch.host.wire import wire_layout
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
+from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import Plans, QuerySet
 from anabranch.plan.slots import SlotPlan, SlotPlans
@@ -167,6 +168,10 @@ def advance(
     admitted: dict[str, RelationBatch] = {}
     rows, late, newest = dict[str, int](), dict[str, int](), dict[str, int]()
     for name, batch in arrived.items():
+        relation = task.queries.graph.relation(name)
+        if relation.is_derived:
+            # Its producer may have longer windows than this query.
+            batch = _within(relation, batch)
         on_time = batch.times >= task.floors[name]
         is_on_time = bool(on_time.all())
         admitted[name] = batch if is_on_time else batch.take(np.flatnonzero(on_time))
@@ -205,6 +210,12 @@ def advance(
     if store is not None:
         store.write_rows(task.rows_name(slot), wire_layout(task.queries, task.partitioning).join(kept), report)
     return report
+
+
+def _within(relation: Relation, batch: RelationBatch) -> RelationBatch:
+    """The combinations that are valid under the relation's own ranges."""
+    valid = batch.times <= deadlines(relation, batch)
+    return batch if bool(valid.all()) else batch.take(np.flatnonzero(valid))
 
 
 def _cells(task: SlotTask, slot: int, admitted: Mapping[str, RelationBatch]) -> dict[str, tuple[int, ...]]:

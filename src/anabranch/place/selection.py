@@ -12,13 +12,24 @@ import datetime
 import decimal
 import math
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import pyarrow as pa
 
-from anabranch.expr import GROUPED, Call, Column, Expr, Literal, columns, conjuncts, transform
+from anabranch.expr import (
+    GROUPED,
+    Call,
+    Column,
+    Expr,
+    Literal,
+    can_fail,
+    columns,
+    conjunction,
+    conjuncts,
+    transform,
+)
 from anabranch.place.statistics import Statistics
 
 MOST_ALTERNATIVES = 64
@@ -44,6 +55,8 @@ class Atom:
     column: str | None = None
     operator: str = ""
     value: Value | None = None
+    condition: Expr | None = field(default=None, compare=False, repr=False)
+    """The condition itself, over the stream's columns; its text identifies it."""
 
     def implies(self, other: Atom) -> bool:
         """True if every row that passes this condition certainly passes the other."""
@@ -123,6 +136,24 @@ class Selection:
 EVERYTHING = Selection(frozenset((frozenset(),)))
 
 
+def to_filter(selection: Selection) -> Expr | None:
+    """The selection as an expression over the stream's columns; None if it takes every row.
+
+    Conditions that can fail come after those that cannot and may guard them.
+    """
+    alternatives = [_ordered(one) for one in sorted(selection.alternatives, key=_conjunction_text)]
+    if not all(alternatives):
+        return None
+    joined = tuple(part for part in (conjunction(one) for one in alternatives) if part is not None)
+    return joined[0] if len(joined) == 1 else Call("or", joined, pa.bool_())
+
+
+def _ordered(atoms: Conjunction) -> tuple[Expr, ...]:
+    conditions = [atom.condition for atom in sorted(atoms, key=lambda atom: atom.text) if atom.condition is not None]
+    assert len(conditions) == len(atoms), "an atom has no condition"
+    return tuple(sorted(conditions, key=can_fail))
+
+
 def from_filter(filter: Expr | None) -> Selection:
     """Build the selection of a relation's filter, over the columns of the stream."""
     if filter is None:
@@ -141,14 +172,14 @@ def _atom(part: Expr) -> Atom:
     reads = frozenset(column.name for column in columns(part))
     match bare:
         case Call(function, (Column(name=name), Literal(value=value))) if function in _COMPARISONS:
-            return Atom(text, reads, name, function, _comparable(value))
+            return Atom(text, reads, name, function, _comparable(value), bare)
         case Call(function, (Literal(value=value), Column(name=name) as column)) if function in _COMPARISONS:
             mirrored = Call(_MIRRORED[function], (column, Literal(value, bare.arguments[0].type)), pa.bool_())
-            return Atom(str(mirrored), reads, name, _MIRRORED[function], _comparable(value))
+            return Atom(str(mirrored), reads, name, _MIRRORED[function], _comparable(value), mirrored)
         case Call("is_not_null"):
-            return Atom(text, reads, operator="is_not_null")
+            return Atom(text, reads, operator="is_not_null", condition=bare)
         case _:
-            return Atom(text, reads)
+            return Atom(text, reads, condition=bare)
 
 
 def _comparable(value: object) -> Value | None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import permutations, product
 
-from anabranch.expr import Column, Expr, columns, transform
+from anabranch.expr import Column, Expr, can_fail, columns, transform
 from anabranch.place.selection import EVERYTHING, Selection, from_filter, without_relation
 from anabranch.place.statistics import Statistics, equality_selectivity
 from anabranch.plan.join_graph import Theta
@@ -31,11 +31,19 @@ class Predicate:
     reads: tuple[frozenset[str], ...]
     is_equality: bool
     is_band: bool = False
+    expressions: tuple[Expr, ...] = field(default=(), compare=False, repr=False)
+    """The members of an equality, one for each position, over columns of their streams; else the predicate itself,
+    over relations `$0`, `$1`, … The text identifies them."""
 
     def moved(self, positions: Sequence[int]) -> Predicate:
         """Return the predicate with slot i moved to `positions[i]`."""
         pairs = zip((positions[position] for position in self.positions), self.reads, strict=True)
-        return _ordered(self.text, tuple(pairs), self.is_equality, self.is_band)
+        return _ordered(self.text, tuple(pairs), self.is_equality, self.is_band, self.expressions)
+
+    @property
+    def can_fail(self) -> bool:
+        """True if the predicate may raise on some row, so that no row may meet it that a query keeps away."""
+        return any(can_fail(expression) for expression in self.expressions)
 
     def __str__(self) -> str:
         return f"{self.text} @ {','.join(map(str, self.positions))}"
@@ -212,32 +220,39 @@ def _canonical(
 def _predicate(query: Query, join: _Joining, slot_of: dict[int, int]) -> Predicate:
     if join.theta is None:
         parts = [
-            (slot_of[index], str(without_relation(expression)), frozenset(c.name for c in columns(expression)))
-            for index, expression in join.members
+            (slot_of[index], str(bare), frozenset(c.name for c in columns(bare)), bare)
+            for index, bare in ((index, without_relation(expression)) for index, expression in join.members)
         ]
-        parts.sort()
-        text = " = ".join(f"$.{name}" for _, name, _ in parts)
-        return _ordered(text, tuple((slot, reads) for slot, _, reads in parts), True)
+        parts.sort(key=lambda part: part[:2])
+        text = " = ".join(f"$.{name}" for _, name, _, _ in parts)
+        pairs = tuple((slot, reads) for slot, _, reads, _ in parts)
+        return _ordered(text, pairs, True, expressions=tuple(bare for *_, bare in parts))
     read: dict[int, frozenset[str]] = {}
     for index, expression in join.members:
         read[index] = read.get(index, frozenset()) | {c.name for c in columns(expression)}
     place = {query.graph.relations[index].name: f"${number}" for number, index in enumerate(read)}
     predicate = join.theta.predicate
-    text = str(transform(predicate, lambda n: replace(n, relation=place[n.relation]) if isinstance(n, Column) else n))
+    over = transform(predicate, lambda n: replace(n, relation=place[n.relation]) if isinstance(n, Column) else n)
     placed = tuple((slot_of[index], names) for index, names in read.items())
-    return _ordered(text, placed, False, join.theta.band is not None)
+    return _ordered(str(over), placed, False, join.theta.band is not None, (over,))
 
 
 def _ordered(
-    text: str, parts: tuple[tuple[int, frozenset[str]], ...], is_equality: bool, is_band: bool = False
+    text: str,
+    parts: tuple[tuple[int, frozenset[str]], ...],
+    is_equality: bool,
+    is_band: bool = False,
+    expressions: tuple[Expr, ...] = (),
 ) -> Predicate:
     """Build a predicate whose text follows its parts in order; members of an equality are in slot order."""
     if is_equality:
-        names = text.split(" = ")
-        pairs = sorted(zip(parts, names, strict=True), key=lambda pair: (pair[0][0], pair[1]))
-        parts = tuple(part for part, _ in pairs)
-        text = " = ".join(name for _, name in pairs)
-    return Predicate(text, tuple(slot for slot, _ in parts), tuple(reads for _, reads in parts), is_equality, is_band)
+        names = [f"$.{expression}" for expression in expressions] or text.split(" = ")
+        order = sorted(range(len(parts)), key=lambda i: (parts[i][0], names[i]))
+        parts = tuple(parts[i] for i in order)
+        expressions = tuple(expressions[i] for i in order) if expressions else ()
+        text = " = ".join(names[i] for i in order)
+    positions, reads = tuple(slot for slot, _ in parts), tuple(reads for _, reads in parts)
+    return Predicate(text, positions, reads, is_equality, is_band, expressions)
 
 
 def _selectivity(predicate: Predicate, slots: tuple[Slot, ...], statistics: Statistics) -> float:

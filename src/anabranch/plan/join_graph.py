@@ -23,8 +23,21 @@ from anabranch.window import Window
 
 
 @dataclass(frozen=True)
+class Part:
+    """A constituent of a derived row: the column with its event time, and the range of its window."""
+
+    time: str
+    range: int
+
+
+@dataclass(frozen=True)
 class Relation:
-    """One FROM item after push-down: the columns still needed and the filter its rows must pass."""
+    """One FROM item after push-down: the columns still needed and the filter its rows must pass.
+
+    A *derived* relation has the output of another operator. Its rows are combinations; each carries the event time of
+    every row inside (`parts`), so that readers with different windows find their own deadline. Its stream advances by
+    the ticks of its producer alone, and its filter has been applied there.
+    """
 
     name: str
     stream: str
@@ -33,6 +46,22 @@ class Relation:
     window: Window
     disorder: int = 0
     filter: Expr | None = None
+    parts: tuple[Part, ...] = ()
+    """The rows inside a row of a derived relation; empty for a stream's own rows."""
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            return
+        if self.filter is not None or self.disorder:
+            raise PlanError(f"derived relation '{self.name}' has a filter or disorder of its own")
+        if missing := [part.time for part in self.parts if self.schema.find(part.time) is None]:
+            raise PlanError(f"derived relation '{self.name}' lacks the event times '{', '.join(missing)}'")
+        if self.window.reach < min(part.range for part in self.parts):
+            raise PlanError(f"the window of derived relation '{self.name}' ends before its rows do")
+
+    @property
+    def is_derived(self) -> bool:
+        return bool(self.parts)
 
 
 @dataclass(frozen=True)
@@ -193,7 +222,8 @@ def render(graph: JoinGraph) -> str:
     lines = []
     for relation in graph.relations:
         condition = f" WHERE {relation.filter}" if relation.filter is not None else ""
-        lines.append(f"relation {relation.name} = {relation.stream} {relation.window}{condition}")
+        parts = "".join(f" {part.time}+{part.range}" for part in relation.parts)
+        lines.append(f"relation {relation.name} = {relation.stream} {relation.window}{condition}{parts}")
     lines += [f"key {key.name}: {key}" for key in graph.keys]
     lines += [f"{_kind(theta)}: {theta}" for theta in graph.thetas]
     return "\n".join(lines)

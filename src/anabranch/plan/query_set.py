@@ -247,7 +247,7 @@ def _shared_relations(graphs: Mapping[str, JoinGraph]) -> dict[str, Relation]:
 def _shared_relation(name: str, several: Sequence[tuple[str, Relation]]) -> Relation:
     first_query, first = several[0]
     for query, other in several[1:]:
-        if (other.stream, other.event_time, other.disorder) != (first.stream, first.event_time, first.disorder):
+        if any(getattr(other, fact) != getattr(first, fact) for fact in ("stream", "event_time", "disorder", "parts")):
             raise BundleError(
                 f"relation '{name}' is not the same stream in queries '{first_query}' and '{query}'",
                 detail=f"it is {first.stream} in one and {other.stream} in the other, or the stream was registered "

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch.engine.batch import Combinations, RelationBatch, empty_batch
+from anabranch.engine.batch import Combinations, RelationBatch, deadlines, empty_batch
 from anabranch.engine.compile import bands_of
 from anabranch.engine.evaluate.codes import band_codes, combine_codes
 from anabranch.engine.evaluate.expression import evaluate
@@ -38,7 +38,7 @@ class BaseState(Indexed):
         relation: str,
         codes: tuple[str, ...],
     ) -> None:
-        declared = graph.relation(relation)
+        self.declared = declared = graph.relation(relation)
         self.relation = relation
         self.schema = declared.schema
         self.window = declared.window
@@ -53,7 +53,8 @@ class BaseState(Indexed):
                 columns[f"valid.{field.name}"] = ("|u1", 1)
         self._with_null: set[str] = set()
         """Columns that have had a NULL; of the others, whether a value is there is neither written nor read."""
-        super().__init__(Ring(arena, relation, columns, span=self.window.span))
+        self._span = None if declared.is_derived else self.window.span
+        super().__init__(Ring(arena, relation, columns, span=self._span))
         variable = [pa.field(f.name, f.type) for f in declared.schema if not is_fixed_width(f.type)]
         self.chunks = ChunkStore(arena, relation, pa.schema(variable)) if variable else None
 
@@ -89,8 +90,8 @@ class BaseState(Indexed):
                 columns[f"valid.{field.name}"] = validity(array)
         # Times may stand in Arrow's memory, which is read-only, or be one column of several; the kernels take neither.
         times = np.require(batch.times, requirements=["C", "W"])
-        deadline = self.window.deadline(times)
-        if self.window.span is None:
+        deadline = deadlines(self.declared, batch)
+        if self._span is None:
             columns[DEADLINE] = deadline
         first = self.ring.append(columns, len(batch))
         if self.chunks is not None:

@@ -28,7 +28,15 @@ from anabranch.adapt.steering import BatchFacts
 from anabranch.errors import CorruptCheckpoint, SpecError
 from anabranch.host import hot
 from anabranch.host.clock import Clocks
-from anabranch.host.commit import late_by_stream, newest_by_stream, next_manifest, next_task, rows_by_stream
+from anabranch.host.commit import (
+    last_ticks,
+    late_by_stream,
+    newest_by_stream,
+    next_manifest,
+    next_task,
+    rows_by_stream,
+    ticks_by_stream,
+)
 from anabranch.host.memory import keep, recall
 from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots
 from anabranch.host.results import ResultLayout
@@ -197,7 +205,7 @@ class SparkRunner:
         if self.queries.grouped is not None or self.setup.execution.rows_wait:
             with evaluating(batch_id):
                 newest = frame.groupBy(RELATION).agg(f.max(TIME).alias("newest")).collect()
-            clocks = self._clocks_after(self._newest(newest), now)
+            clocks = self._clocks_after(self._newest(newest), now, self._ticks(newest))
         observation = Observation()
         if self._is_observed:
             if clocks is None:
@@ -212,7 +220,7 @@ class SparkRunner:
         reports = self._reports(task)
         if clocks is None:
             seen = self._observed(observation.get) if self._is_observed else newest_by_stream(self.queries, reports)
-            clocks = self._clocks_after(seen, now)
+            clocks = self._clocks_after(seen, now, ticks_by_stream(self.queries, reports))
         manifest = next_manifest(task, reports, clocks)
         self.store.commit(manifest)
         self.options.announce("committed", batch_id)
@@ -291,12 +299,18 @@ class SparkRunner:
         names, newest = self.queries.graph.names, dict[str, int]()
         for row in rows:
             name = names[max(row[RELATION], ~row[RELATION])]
+            if row[RELATION] < 0 and self.queries.graph.relation(name).is_derived:
+                continue
             newest[name] = max(row["newest"], newest.get(name, row["newest"]))
         return self._observed(newest)
 
-    def _clocks_after(self, newest: Mapping[str, int | None], now: int) -> Clocks:
+    def _ticks(self, rows: list[Any]) -> dict[str, int | None]:
+        names = self.queries.graph.names
+        return last_ticks(self.queries, [{names[~row[RELATION]]: row["newest"]} for row in rows if row[RELATION] < 0])
+
+    def _clocks_after(self, newest: Mapping[str, int | None], now: int, ticks: Mapping[str, int | None]) -> Clocks:
         disorder = {relation.stream: relation.disorder for relation in self.queries.graph.relations}
-        return self._clocks.advance(newest, disorder, now, self.options.idle_timeouts)
+        return self._clocks.advance(newest, disorder, now, self.options.idle_timeouts, ticks)
 
     # --- records ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,224 @@
+"""A link: the log of one derived stream, from one producer to its readers.
+
+Each batch of the producer is one entry: files of rows (*parts*) and a *tick*. Workers write parts under names that no
+other attempt has; one atomic append makes them visible. The tick of batch b is the producer's watermark before b. Every
+result of b or later contains a row that was admitted from b on, so its newest time is not below the tick, and no row of
+the stream is ever late at a reader.
+
+Law:
+- An entry is appended whole, once: a second append of the same batch changes nothing. Two attempts at a batch have the
+  same rows and the same tick, so it does not matter which of them is kept.
+- Batches follow each other without a gap. Every batch has an entry, also without rows.
+- What a reader has acknowledged it never asks for again. Rows up to the least acknowledgement may be removed at any
+  time; the entry of that batch stays, because its tick is still the reader's floor.
+- A reader that falls behind by more than the limit ends the link, not the producer: rows are removed, `closed` says
+  why, later appends do nothing, and the reader gets a LinkClosed.
+
+`cut` ends the rows of a link at an event time, for a hand-over to another producer: rows that are newer are not written
+from then on. It refuses if such rows were appended before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.errors import LinkClosed, LinkError
+
+NO_BATCH = -1
+LIMIT = 1 << 30
+"""The bytes that a link retains for its readers before it is closed."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that a worker wrote; nobody sees them before an entry names them."""
+
+    name: str
+    rows: int
+    bytes: int
+    """Of the values, not of the file: what the estimate of a flow counts."""
+    newest: int | None
+    """The largest newest time of the rows."""
+
+    @classmethod
+    def named(cls, batch: int, attempt: str, number: int, rows: pa.Table, newest: int | None) -> Part:
+        """The part of those rows; its name says all of it, so that it can be found by attempt without being opened."""
+        size = values_bytes(rows)
+        top = "none" if newest is None else str(newest)
+        return cls(f"{batch:09d}.{attempt}.{number:06d}.{rows.num_rows}.{size}.{top}", rows.num_rows, size, newest)
+
+    @classmethod
+    def parse(cls, name: str) -> Part:
+        _, _, _, rows, size, top = name.split(".")
+        return cls(name, int(rows), int(size), None if top == "none" else int(top))
+
+
+def batch_of(name: str) -> int:
+    """The batch of a part, by its name."""
+    return int(name.partition(".")[0])
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One batch of the producer; `total_*` and `top` count from the first entry on."""
+
+    batch: int
+    tick: int
+    parts: tuple[Part, ...] = ()
+    total_rows: int = 0
+    total_bytes: int = 0
+    top: int | None = None
+    """The largest newest time of this batch and all before."""
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "parts": [part.name for part in self.parts]}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Entry:
+        return cls(**{**value, "parts": tuple(Part.parse(name) for name in value["parts"])})
+
+
+@dataclass(frozen=True)
+class LinkStatus:
+    """How much a link holds, how far its readers are, and whether it still is one."""
+
+    first: int
+    last: int
+    acknowledged: int
+    """The least of the readers' acknowledgements; -1 while there is none."""
+    rows: int
+    """Since the link was opened."""
+    bytes: int
+    retained: int
+    """Bytes that a reader has not acknowledged."""
+    tick: int | None
+    closed: str | None = None
+
+    @property
+    def lag(self) -> int:
+        """The batches that the slowest reader has before it."""
+        return self.last - max(self.acknowledged, self.first - 1) if self.last >= self.first >= 0 else 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "lag": self.lag}
+
+
+class Link(Protocol):
+    """The log of one derived stream; see the law of this module."""
+
+    @property
+    def name(self) -> str: ...
+
+    def write(self, batch: int, attempt: str, number: int, rows: pa.Table, newest: int | None) -> Part:
+        """Writes rows of an attempt at a batch, invisible as yet; workers call it."""
+        ...
+
+    def staged(self, batch: int, attempt: str) -> list[Part]:
+        """The parts that workers have written for an attempt at a batch."""
+        ...
+
+    def append(self, batch: int, parts: Sequence[Part], tick: int) -> None:
+        """Makes a batch visible, unless it already is or the link is closed."""
+        ...
+
+    def last(self) -> int:
+        """The last batch that was appended; -1 before the first."""
+        ...
+
+    def entries(self, after: int, to: int) -> list[Entry]:
+        """The entries of the batches after one up to another, in order; LinkClosed if they are gone."""
+        ...
+
+    def read(self, entry: Entry) -> list[pa.Table]:
+        """The rows of an entry, part by part."""
+        ...
+
+    def ack(self, reader: str, batch: int) -> None:
+        """Notes that a reader needs no rows up to a batch any more."""
+        ...
+
+    def trim(self) -> None:
+        """Removes what no reader needs any more, and what unfinished attempts left."""
+        ...
+
+    def cut(self, until: int) -> bool:
+        """Ends the rows of the link before an event time; False, without effect, if later rows were appended."""
+        ...
+
+    def until(self) -> int | None:
+        """The event time at which the link was cut; None if it was not."""
+        ...
+
+    def status(self) -> LinkStatus: ...
+
+    def remove(self) -> None:
+        """Removes the link and all its rows."""
+        ...
+
+
+def following(name: str, before: Entry | None, batch: int, parts: Sequence[Part], tick: int) -> Entry:
+    """The entry of a batch after the entry before; LinkError if a batch between the two is missing."""
+    if before is not None and batch != before.batch + 1:
+        raise LinkError(
+            f"link '{name}' ends with batch {before.batch}, and its producer goes on with batch {batch}",
+            hint="two producers write it, or its producer lost its checkpoint: deploy the query again",
+        )
+    tops = [part.newest for part in parts if part.newest is not None]
+    if before is not None and before.top is not None:
+        tops.append(before.top)
+    return Entry(
+        batch,
+        tick,
+        tuple(parts),
+        (before.total_rows if before else 0) + sum(part.rows for part in parts),
+        (before.total_bytes if before else 0) + sum(part.bytes for part in parts),
+        max(tops, default=None),
+    )
+
+
+def closed_error(name: str, reason: str) -> LinkClosed:
+    return LinkClosed(
+        f"link '{name}' is closed",
+        detail=reason,
+        hint="deploy the query that reads it again; it goes on from a later event time",
+    )
+
+
+def overrun(name: str, retained: int, limit: int) -> str:
+    """The reason of a link that is closed because its reader fell behind."""
+    return f"its reader left {retained:,} bytes unread, more than the limit of {limit:,}"
+
+
+def values_bytes(rows: pa.Table) -> int:
+    """Bytes of the values: fixed widths, and texts by their length."""
+    total = 0
+    for column in rows.columns:
+        kind = column.type
+        try:
+            total += rows.num_rows * kind.bit_width // 8
+        except ValueError:
+            total += sum(_variable_bytes(chunk) for chunk in column.chunks)
+    return total
+
+
+def _variable_bytes(values: pa.Array) -> int:
+    if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
+        # Without a copy: the last offset less the first.
+        if not len(values):
+            return 0
+        offsets = np.frombuffer(values.buffers()[1], dtype=np.int32, count=len(values) + 1, offset=4 * values.offset)
+        return int(offsets[-1] - offsets[0])
+    return int(values.nbytes)

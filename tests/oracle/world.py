@@ -1,0 +1,128 @@
+"""Operators of a deployment in this process, under a scheduler that tests drive: any order, any batches, any crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+from anabranch.plan.mesh import Plan
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
+from anabranch.sites.local import LinkSource, LocalOperator
+from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec, Program
+from anabranch.sites.wiring import Wiring, first_wiring
+
+PHASES = ("acknowledged", "logged", "stepped", "written", "appended", "committed")
+
+
+class Crash(Exception):
+    """The end of an operator's process, at a phase of its batch."""
+
+
+class TableSource:
+    """The rows of a stream as they arrive; an offset is how many have been taken."""
+
+    def __init__(self, stream: str, rows: pa.Table) -> None:
+        self.stream, self.rows = stream, rows
+
+    def latest(self, start: int | None, most: int) -> int:
+        return min(self.rows.num_rows, (start or 0) + most)
+
+    def batch(self, start: int | None, end: int) -> tuple[Mapping[str, pa.Table], Mapping[str, int]]:
+        return {self.stream: self.rows.slice(start or 0, end - (start or 0))}, {}
+
+    def commit(self, end: Any) -> None: ...
+
+
+@dataclass
+class World:
+    """A deployment in a folder; `place` is where its links are."""
+
+    program: Program
+    folder: Path
+    rows: Mapping[str, pa.Table]
+    random: Random
+    place: str = ""
+    crashes: float = 0.0
+    """How likely an operator dies at each phase."""
+    most_slots: int = 1
+    results: dict[str, dict[int, pa.Table]] = field(default_factory=dict)
+    """By query and batch: a sink that replaces a batch that is repeated."""
+    started: int = 0
+
+    def __post_init__(self) -> None:
+        self.place = self.place or str(self.folder / "links")
+        self.wiring = first_wiring(self.program)
+        self.running: dict[str, LocalOperator] = {}
+        self.phase_seen: Callable[[str, str], None] = lambda operator, phase: None
+        for spec in self.program.operators.values():
+            self.start(spec)
+
+    def start(self, spec: OperatorSpec) -> None:
+        self.started += 1
+        relations = spec.query.graph.names
+        source: Any
+        if spec.kind == GATE:
+            stream = spec.query.graph.relations[0].stream
+            source = TableSource(stream, self.rows[spec.serves])
+        else:
+            source = LinkSource(spec.name, self.place, lambda: self.wiring.inlets(spec))
+        self.running[spec.name] = LocalOperator(
+            spec,
+            self.folder,
+            source,
+            self.plan(relations),
+            place=self.place,
+            readers=lambda: self.wiring.readers(spec.name),
+            results=(lambda batch, answer: self._take(spec.serves, batch, answer)) if spec.kind == DELIVERY else None,
+            slots=self.random.randint(1, self.most_slots),
+            announce=lambda phase: self._announce(spec.name, phase),
+        )
+
+    def plan(self, relations: tuple[str, ...]) -> Plan:
+        """A random tree of joins."""
+        pieces: list[PhysicalPlan] = [Leaf(name) for name in relations]
+        self.random.shuffle(pieces)
+        while len(pieces) > 1:
+            arity = self.random.randint(2, len(pieces))
+            pieces = [JoinNode(tuple(pieces[:arity])), *pieces[arity:]]
+        return pieces[0]
+
+    def advance(self, name: str) -> bool:
+        """One batch of an operator; an operator that crashes is made anew from its folder."""
+        try:
+            return self.running[name].advance(self.random.choice([1, 2, 3, 64]))
+        except Crash:
+            self.start(self.running[name].spec)
+            return True
+
+    def run(self, steps: int | None = None) -> None:
+        """Any operators in any order, for some steps or until none has anything left."""
+        while steps is None or steps > 0:
+            names = list(self.running)
+            self.random.shuffle(names)
+            moved = False
+            for name in names[: self.random.randint(1, len(names))]:
+                moved |= self.advance(name)
+                steps = None if steps is None else steps - 1
+            if not moved and not any([self.advance(name) for name in list(self.running)]):
+                return
+
+    def answer(self, query: str, schema: pa.Schema) -> pa.Table:
+        batches = self.results.get(query, {})
+        return pa.concat_tables([schema.empty_table(), *(batches[batch] for batch in sorted(batches))])
+
+    def delivery(self, query: str) -> LocalOperator:
+        return next(one for one in self.running.values() if one.spec.kind == DELIVERY and one.spec.serves == query)
+
+    def _take(self, query: str, batch: int, answer: pa.Table) -> None:
+        self.results.setdefault(query, {})[batch] = answer
+
+    def _announce(self, operator: str, phase: str) -> None:
+        self.phase_seen(operator, phase)
+        if self.random.random() < self.crashes:
+            raise Crash(phase)
