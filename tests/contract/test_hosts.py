@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -71,8 +72,8 @@ def test_each_host_with_a_checkpoint_of_its_own(check: HostCheck, tmp_path: Path
 
 def test_a_host_that_loses_rows_is_found_out() -> None:
     class Forgetful(LocalHost):
-        def step(self, rows: Mapping[str, pa.Table]) -> pa.Table:
-            return super().step({name: table.slice(1) for name, table in rows.items()})
+        def step(self, rows: Mapping[str, pa.Table], *more: Any, **options: Any) -> pa.Table:
+            return super().step({name: table.slice(1) for name, table in rows.items()}, *more, **options)
 
     broken = {check for check in HOST_CHECKS if _fails(check, lambda q, plan: Forgetful(q, plan), "no equality")}
     assert {the_cut_does_not_matter, the_plan_does_not_matter, a_late_row_is_counted_once} <= broken

@@ -236,6 +236,4 @@ def test_an_entry_says_how_new_its_rows_are(opener: Opener) -> None:
     add(link, 0, 5, 9)
     add(link, 1, 7)
     assert [entry.top for entry in opener().entries(-1, 1)] == [9, 9]
-    assert opener().entries(0, 1) == [
-        Entry(1, 0, opener().entries(0, 1)[0].parts, total_rows=3, total_bytes=24, top=9)
-    ]
+    assert opener().entries(0, 1) == [Entry(1, 0, opener().entries(0, 1)[0].parts, total_rows=3, total_bytes=24, top=9)]

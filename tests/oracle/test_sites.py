@@ -118,4 +118,3 @@ def test_a_grouped_query_over_sites_gives_the_batch_answer(data: st.DataObject, 
         expected = batch_answer(query, rows.tables, watermark=delivery.host.clocks.watermark)
         event(f"answers: {min(len(expected), 50) // 10 * 10}+")
         assert not describe_difference(expected, rows_as_multiset(world.answer("q0", query.schema.to_arrow())))
-

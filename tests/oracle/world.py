@@ -1,4 +1,4 @@
-"""Operators of a deployment in this process, under a scheduler that tests drive: any order, any batches, any crashes."""
+"""Operators of a deployment in this process, under a scheduler that tests drive: any order, any cuts, any crashes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
 from anabranch.sites.local import LinkSource, LocalOperator
 from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec, Program
-from anabranch.sites.wiring import Wiring, first_wiring
+from anabranch.sites.wiring import first_wiring
 
 PHASES = ("acknowledged", "logged", "stepped", "written", "appended", "committed")
 
@@ -30,7 +30,7 @@ class TableSource:
         self.stream, self.rows = stream, rows
 
     def latest(self, start: int | None, most: int) -> int:
-        return min(self.rows.num_rows, (start or 0) + most)
+        return min(int(self.rows.num_rows), (start or 0) + most)
 
     def batch(self, start: int | None, end: int) -> tuple[Mapping[str, pa.Table], Mapping[str, int]]:
         return {self.stream: self.rows.slice(start or 0, end - (start or 0))}, {}
@@ -109,7 +109,7 @@ class World:
             for name in names[: self.random.randint(1, len(names))]:
                 moved |= self.advance(name)
                 steps = None if steps is None else steps - 1
-            if not moved and not any([self.advance(name) for name in list(self.running)]):
+            if not moved and not any(self.advance(name) for name in list(self.running)):
                 return
 
     def answer(self, query: str, schema: pa.Schema) -> pa.Table:

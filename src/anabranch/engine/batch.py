@@ -52,7 +52,9 @@ def deadlines(relation: Relation, batch: RelationBatch) -> Int64Array:
     if not relation.is_derived:
         found: Int64Array = relation.window.deadline(batch.times)
         return found
-    return np.minimum.reduce([to_numpy(batch.payload.column(part.time)) + part.range for part in relation.parts])
+    parts = [to_numpy(batch.payload.column(part.time)) + part.range for part in relation.parts]
+    least: Int64Array = np.minimum.reduce(parts)
+    return least
 
 
 class CarriedColumn(NamedTuple):

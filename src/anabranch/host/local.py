@@ -52,7 +52,6 @@ from anabranch.schema import is_fixed_width, is_text
 from anabranch.stats.report import SlotReport, SlotReports, merged_statistics
 from anabranch.stats.step import StepStatistics
 
-
 NO_TICKS: Mapping[str, int] = MappingProxyType({})
 
 

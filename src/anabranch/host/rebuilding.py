@@ -135,5 +135,7 @@ def _chosen(task: SlotTask, slot: int, holding: Holding) -> dict[str, RelationBa
 
 
 def _alive(task: SlotTask, name: str, batch: RelationBatch) -> BoolArray:
-    alive: BoolArray = deadlines(task.queries.graph.relation(name), batch) >= expiry(task.queries, task.floors, task.execution)[name]
+    alive: BoolArray = (
+        deadlines(task.queries.graph.relation(name), batch) >= expiry(task.queries, task.floors, task.execution)[name]
+    )
     return alive

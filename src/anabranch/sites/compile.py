@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from anabranch.catalog import Catalog
 from anabranch.errors import InvariantBroken, TopologyError
@@ -107,9 +108,7 @@ class _Compiler:
         (slot,) = operator.view.slots
         stream = self.catalog.find(slot.stream)
         assert stream is not None, slot.stream
-        relation = Relation(
-            "r", stream.name, stream.schema, stream.event_time, Window(0), disorder=stream.disorder
-        )
+        relation = Relation("r", stream.name, stream.schema, stream.event_time, Window(0), disorder=stream.disorder)
         outputs = [Output(_value(0, field.name), Column("r", field.name, field.type)) for field in stream.schema]
         time = stream.schema.find(stream.event_time)
         assert time is not None
@@ -126,8 +125,10 @@ class _Compiler:
         outputs = []
         for number, slot in enumerate(operator.view.slots):
             relation, own = placed[number]
-            for column in sorted(slot.columns):
-                outputs.append(Output(_value(number, column), self._column(slot, column, relation, own)))
+            outputs += [
+                Output(_value(number, column), self._column(slot, column, relation, own))
+                for column in sorted(slot.columns)
+            ]
             outputs.append(Output(_time(number), Column(relation, _time(own), self._time_type(slot), nullable=False)))
         query = self._query(str(operator.view), operator.view, inputs, placed, relations, outputs, None)
         site = self._site(operator)
@@ -240,7 +241,7 @@ class _Compiler:
                     keys.append(KeyClass(f"k{len(keys)}", tuple(members.items()), kind))
             else:
                 where = {f"${number}": placed[position] for number, position in enumerate(predicate.positions)}
-                thetas.append(transform(predicate.expressions[0], lambda node, where=where: _placed(node, where)))
+                thetas.append(transform(predicate.expressions[0], partial(_placed, where)))
         readers = [output.expression for output in outputs] if grouping is None else [*grouping.keys]
         if grouping is not None:
             readers += [a.argument for a in grouping.aggregates if a.argument is not None]
@@ -306,10 +307,8 @@ def _over(expression: Expr, relation: str, slot: int) -> Expr:
     return transform(expression, change)
 
 
-def _placed(node: Expr, where: Mapping[str, tuple[str, int]]) -> Expr:
+def _placed(where: Mapping[str, tuple[str, int]], node: Expr) -> Expr:
     if not isinstance(node, Column):
         return node
     relation, own = where[node.relation]
     return replace(node, relation=relation, name=_value(own, node.name))
-
-

@@ -124,4 +124,6 @@ class LocalOperator:
 
 
 def _has_rows(end: Any) -> bool:
-    return any(where["at"] >= 0 for links in end.values() for where in links.values()) if isinstance(end, dict) else True
+    if not isinstance(end, dict):
+        return True
+    return any(where["at"] >= 0 for links in end.values() for where in links.values())

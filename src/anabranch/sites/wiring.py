@@ -63,9 +63,11 @@ class Wiring:
         found = []
         for wire in self.wires.values():
             ends = {one: other.start for one, other in pairwise(wire.stretches)}
-            for stretch in wire.stretches:
-                if stretch.producer == producer:
-                    found.append(Reader(wire.link(stretch), stretch.taken.shape, ends.get(stretch)))
+            found += [
+                Reader(wire.link(stretch), stretch.taken.shape, ends.get(stretch))
+                for stretch in wire.stretches
+                if stretch.producer == producer
+            ]
         return found
 
     def inlets(self, operator: OperatorSpec) -> list[Inlet]:

@@ -89,7 +89,7 @@ class Feed:
         return open_link(place or self.place, name, self.limit)
 
     def latest(self, start: Offset, most: int = MOST_BATCHES) -> Offset:
-        """The offset of what the links hold now, at most some batches after the start; the start if there is no more."""
+        """The offset of what the links hold now, at most some batches after the start; the start if there is none."""
         end: Offset = {}
         for inlet in self.inlets.values():
             before = start.get(inlet.stream, {})
@@ -111,8 +111,8 @@ class Feed:
             for name, where in links.items():
                 at = start.get(stream, {}).get(name, {}).get("at", NO_BATCH)
                 place = places.get(name, "")
-                for entry in self.link(name, place).entries(at, where["at"]):
-                    found.append(Piece(stream, name, place, entry, where["start"]))
+                entries = self.link(name, place).entries(at, where["at"])
+                found += [Piece(stream, name, place, entry, where["start"]) for entry in entries]
         return found
 
     def ticks(self, end: Offset) -> dict[str, int]:
@@ -149,7 +149,9 @@ class Feed:
         found: dict[str, list[pa.Table]] = {stream: [] for stream in end}
         for piece in self.pieces(start, end):
             found[piece.stream] += self.read(piece)
-        return {stream: pa.concat_tables(several) if several else self.empty(stream) for stream, several in found.items()}
+        return {
+            stream: pa.concat_tables(several) if several else self.empty(stream) for stream, several in found.items()
+        }
 
     def empty(self, stream: str) -> pa.Table:
         return pa.schema([*self.inlets[stream].schema, pa.field(NEWEST, TIMESTAMP)]).empty_table()

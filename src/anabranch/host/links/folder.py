@@ -50,9 +50,9 @@ class FolderLink:
         part = Part.named(batch, attempt, number, rows, newest)
         with self._named():
             self._files.create_dir(f"{self._root}/parts", recursive=True)
-            with self._files.open_output_stream(f"{self._root}/parts/{part.name}") as stream:
-                with pa.ipc.new_file(stream, rows.schema) as writer:
-                    writer.write_table(rows)
+            path = f"{self._root}/parts/{part.name}"
+            with self._files.open_output_stream(path) as stream, pa.ipc.new_file(stream, rows.schema) as writer:
+                writer.write_table(rows)
         return part
 
     def staged(self, batch: int, attempt: str) -> list[Part]:

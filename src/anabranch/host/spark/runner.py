@@ -214,7 +214,8 @@ class SparkRunner:
         orders, refused = self.steering.next(batch_id)
         task = next_task(self.setup, orders, batch_id, self.manifest, self._clocks, clocks)
         planned = time.perf_counter()
-        deliver(self.sinks, Batch(batch_id, query_id(frame)), partial(self._results, frame, task))
+        batch = Batch(batch_id, query_id(frame), task.attempt, task.answered_before)
+        deliver(self.sinks, batch, partial(self._results, frame, task))
         written = time.perf_counter()
         self.options.announce("written", batch_id)
         reports = self._reports(task)
@@ -358,7 +359,7 @@ class SparkRunner:
 
 def start_query(
     spark: SparkSession,
-    frames: Mapping[str, DataFrame],
+    frames: Mapping[str, DataFrame] | Callable[[Cells], DataFrame],
     work: Work,
     sinks: Mapping[str, Sink],
     checkpoint: str,
@@ -366,6 +367,7 @@ def start_query(
 ) -> tuple[StreamingQuery, SparkRunner]:
     """Starts a set of queries over streaming frames, by stream; sinks are by query.
 
+    `frames` may also be a function that makes the rows of all relations, in the wire layout with their cells.
     The checkpoint holds Spark's part in `spark/` and ours in `anabranch/`.
     """
     refuse_speculation(spark)
@@ -377,7 +379,7 @@ def start_query(
     # Hot state is memory; a driver that ends without stop() gives it back too.
     atexit.register(runner.release)
     try:
-        union = tagged_union(runner.cells, frames)
+        union = frames(runner.cells) if callable(frames) else tagged_union(runner.cells, frames)
         writer = union.writeStream.foreachBatch(runner.on_batch)
         writer = writer.option("checkpointLocation", f"{runner.store.location}/spark").trigger(**options.trigger)
         if options.name:

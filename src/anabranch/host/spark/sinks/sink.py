@@ -31,6 +31,10 @@ class Batch:
 
     number: int
     query_id: str = ""
+    attempt: str = ""
+    """The name of this attempt at the batch."""
+    answered_before: int = -(2**62)
+    """The watermark before the batch: the tick that readers of a link get."""
 
 
 class Sink(Protocol):
