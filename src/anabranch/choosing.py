@@ -18,6 +18,7 @@ from anabranch.adapt.routing import AT_ONCE
 from anabranch.adapt.rules import ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.calibrate.file import calibrated
+from anabranch.cost.estimates import traffic
 from anabranch.cost.resources import Resources
 from anabranch.cost.units import UnitCosts
 from anabranch.entries import Entry
@@ -171,6 +172,16 @@ def first_plan(choice: Choice) -> Plan:
 def learns(wishes: Wishes, choice: Choice) -> bool:
     """Whether the query goes on looking for a better mesh while it runs: unless its plan was written out."""
     return wishes.plan == "mesh" or (wishes.plan == "auto" and isinstance(first_plan(choice), Mesh))
+
+
+def shared_traffic(choices: Iterable[Choice]) -> dict[str, float]:
+    """What each relation of some queries brings, in bytes per second, by the estimates that their plans rest on."""
+    shared: dict[str, float] = {}
+    for choice in choices:
+        for name, amount in traffic(choice.estimates).items():
+            # Rows that any of the queries wants travel.
+            shared[name] = max(amount, shared.get(name, 0.0))
+    return shared
 
 
 def headline(choice: Choice) -> str:

@@ -12,8 +12,9 @@ from functools import cached_property, partial
 from types import MappingProxyType
 
 from anabranch import cql
+from anabranch.balance.describe import describe_grid
 from anabranch.catalog import Catalog
-from anabranch.choosing import first_plan
+from anabranch.choosing import first_plan, shared_traffic
 from anabranch.cost.resources import Resources
 from anabranch.errors import SpecError
 from anabranch.optimize import Candidate, Choice, Infeasible, MeshOffer, Proposal
@@ -25,7 +26,7 @@ from anabranch.plan.join_graph import render
 from anabranch.plan.mesh import Mesh, RelationRoutes
 from anabranch.plan.physical import PhysicalPlan, shape, subplans
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import ALONE, together
+from anabranch.plan.query_set import ALONE, QuerySet, alone, partitioning_of, together
 from anabranch.plan.query_set import describe as describe_set
 from anabranch.rewrite.pipeline import rewrite
 from anabranch.sizes import size_text
@@ -100,10 +101,25 @@ def explain_queries(queries: Mapping[str, Explanation], stage: str, choose: Call
     `choose` chooses the plan of a query by its name.
     """
     texts = {name: each.text(stage, partial(choose, name)) for name, each in queries.items()}
+    compiled = {name: each.query for name, each in queries.items()}
+    together_or_alone = alone(compiled[ALONE]) if ALONE in compiled else together(compiled)
+    spread = _spread(together_or_alone, [choose(name) for name in queries]) if stage == "choice" else []
     if ALONE in texts:
-        return texts[ALONE]
-    shared = describe_set(together({name: each.query for name, each in queries.items()}))
-    return "\n\n".join([shared, *(f"== {name} ==\n{text}" for name, text in texts.items())])
+        return "\n\n".join([texts[ALONE], *spread])
+    shared = describe_set(together_or_alone)
+    return "\n\n".join([shared, *spread, *(f"== {name} ==\n{text}" for name, text in texts.items())])
+
+
+def _spread(queries: QuerySet, choices: Sequence[Choice]) -> list[str]:
+    """Describe how rows are spread over slots, if there are several."""
+    slots = choices[0].budget.slots
+    if slots == 1:
+        return []
+    rates: dict[str, float] = {}
+    for choice in choices:
+        for name, rate in zip(choice.estimates.names, choice.estimates.rates, strict=True):
+            rates[name] = max(rate, rates.get(name, 0.0))
+    return [describe_grid(partitioning_of(queries, slots, shared_traffic(choices)), queries.graph, rates)]
 
 
 def choice_svg(

@@ -84,7 +84,9 @@ def _host(data: st.DataObject, drawn: DrawnQuery, query: Query, folder: str, bat
     switches = [Switch(batch, data.draw(plans(drawn.relations, thetas)), data.draw(HOW)) for batch in sorted(at)]
     slots = data.draw(st.sampled_from([1, 2, 3]), "slots")
     plan = data.draw(plans(drawn.relations, thetas), "plan")
-    return LocalHost(query, plan, slots=slots, checkpoint=folder, rules=ChangeRules(switches=tuple(switches)))
+    traffic = {name: data.draw(st.sampled_from([1.0, 3.0, 50.0])) for name in drawn.relations}
+    rules = ChangeRules(switches=tuple(switches))
+    return LocalHost(query, plan, slots=slots, checkpoint=folder, rules=rules, traffic=traffic)
 
 
 def _ask(data: st.DataObject, host: LocalHost, drawn: DrawnQuery) -> None:

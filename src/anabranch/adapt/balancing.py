@@ -113,7 +113,7 @@ class BalanceWatch:
         self._quiet += 1
         if self._is_cooling and settings.cool_down.has_passed(self._quiet, 0.0):
             self._is_cooling = False
-        if settings.mode != "auto" or table.slots < 2 or self._is_cooling or len(self._cpu) < settings.remember:
+        if table.slots < 2 or not self.is_free:
             return None
         if settings.thresholds is not None:
             return self._by_thresholds(settings.thresholds)
@@ -121,6 +121,11 @@ class BalanceWatch:
         if skew(mean) >= settings.ratio and mean.max() - mean.mean() >= settings.seconds:
             return f"slot {int(mean.argmax())} takes {skew(mean):.2f} times the average CPU time"
         return None
+
+    @property
+    def is_free(self) -> bool:
+        """True when the query may decide by itself and has seen enough batches."""
+        return self.settings.mode == "auto" and not self._is_cooling and len(self._cpu) >= self.settings.remember
 
     def _by_thresholds(self, limits: Thresholds) -> str | None:
         most, least = self._bytes.max(), self._bytes.min()

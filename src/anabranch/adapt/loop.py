@@ -34,6 +34,7 @@ from anabranch.optimize.choice import choose
 from anabranch.optimize.problem import resource_model
 from anabranch.optimize.proposals import Proposal
 from anabranch.plan.check import validate
+from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.stats.measured import intermediate_rows, measured
@@ -138,6 +139,11 @@ class Loop:
         self._since = _Since()
         self._put_off = 0
         self._recent: tuple[Observation, ...] = ()
+
+    def spread(self, partitioning: Partitioning | None) -> None:
+        """Takes another way of spreading rows over slots; what was counted under the last one no longer counts."""
+        self.criteria = replace(self.criteria, partitioning=partitioning)
+        self._recent, self._search = (), None
 
     @property
     def view(self) -> StatisticsView:
@@ -256,7 +262,8 @@ class Loop:
             self.library = self.library.learn(search.known, proposed)
         known = search.known if search.batch == seen.batch else self._learn()
         criteria = self.criteria
-        model = resource_model(self._query.graph, self.view, known.batch, self._query.grouping)
+        spread = criteria.partitioning
+        model = resource_model(self._query.graph, self.view, known.batch, self._query.grouping, spread)
         current = with_default_orders(seen.plan, self._query.graph)
         decision = Decision(
             batch=seen.batch,
@@ -290,7 +297,14 @@ class Loop:
 def _best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: float) -> _Found:
     """The plan that the optimizer would choose now; the nearest one where no plan keeps the limits."""
     answer = choose(
-        query.graph, view, criteria.budget, criteria.objective, criteria.hints, batch=batch, grouping=query.grouping
+        query.graph,
+        view,
+        criteria.budget,
+        criteria.objective,
+        criteria.hints,
+        batch=batch,
+        grouping=query.grouping,
+        partitioning=criteria.partitioning,
     ).answer
     plan = answer.plan if isinstance(answer, Proposal) else answer.best
     lost = [each for each in answer.considered if each.plan != plan]

@@ -6,10 +6,12 @@ A closed family of frozen values. `to_json` gives the form that users read: in t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from anabranch.adapt.decision import Decision
+from anabranch.balance.grid import GridChange
 from anabranch.balance.rule import Move, Rebalancing
 from anabranch.plan.mesh import Plan
 from anabranch.stats.mesh.learnt import LearntMesh
@@ -143,8 +145,11 @@ class GroupsMoved:
     """Rows that slots took over."""
     rebuilt: tuple[int, ...]
     """Of the slots that gave or took groups, those that had to be rebuilt; the others changed in place."""
+    grid: Mapping[str, int] | None = None
+    """The parts of each dimension, where the grid changed."""
 
     def to_json(self) -> dict[str, Any]:
+        grid = {} if self.grid is None else {"grid": dict(self.grid)}
         return {
             "kind": self.kind,
             "batch": self.batch,
@@ -152,6 +157,7 @@ class GroupsMoved:
             "moves": [{"groups": list(m.groups), "from": m.sender, "to": m.receiver} for m in self.moves],
             "rows": self.rows,
             "rebuilt": list(self.rebuilt),
+            **grid,
         }
 
 
@@ -197,7 +203,33 @@ class BalanceDecided:
         }
 
 
-TableRecord: TypeAlias = GroupsMoved | MoveRefused | BalanceDecided
+@dataclass(frozen=True)
+class GridDecided:
+    """A decision to spread rows by another grid, or to keep the one in force."""
+
+    kind: ClassVar[str] = "balance"
+    batch: int
+    found: GridChange
+    refused: str | None = None
+    """Why the grid stays; None when it changes with the next batch."""
+
+    def to_json(self) -> dict[str, Any]:
+        found = self.found
+        return {
+            "kind": self.kind,
+            "batch": self.batch,
+            "action": "grid" if self.refused is None else "keep",
+            "trigger": f"rows are sent to {found.sent:.3g} slots on average, by the best grid to {found.expected:.3g}",
+            "grid": found.now.shares,
+            "expectedGrid": found.proposed.shares,
+            "sent": found.sent,
+            "expectedSent": found.expected,
+            "bytes": found.bytes,
+            "reason": self.refused or f"saves {found.saved:.3g} s of CPU time of a slot in a batch",
+        }
+
+
+TableRecord: TypeAlias = GroupsMoved | MoveRefused | BalanceDecided | GridDecided
 """A record about the table of a set of queries."""
 QueryRecord: TypeAlias = DecisionMade | MigrationBegan | MigrationEnded | Refusal
 """A record about one query."""

@@ -34,7 +34,7 @@ from anabranch.plan.mesh import Mesh, Plan, check_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import ALONE, Plans, QuerySet
+from anabranch.plan.query_set import ALONE, Plans, QuerySet, partitioning_of
 from anabranch.plan.slots import Orders, SlotPlan, SlotPlans, most_frequent
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.report import QueryReport, SlotReports, merged_statistics
@@ -70,7 +70,8 @@ class Steering:
             member.name: QuerySteering(member.query, plans[member.name], partitioning, rules.get(member.name, NO_RULES))
             for member in queries.members
         }
-        self.table = TableSteering(partitioning, moves, balance)
+        grids = partial(partitioning_of, queries, partitioning.slots)
+        self.table = TableSteering(partitioning, moves, balance, grids)
 
     @property
     def plans(self) -> SlotPlans:
@@ -122,6 +123,7 @@ class Steering:
         table, not_moved = self.table.next(batch)
         refused: list[Record] = [*not_moved]
         for name, steering in self.queries.items():
+            steering.spread(table)
             plans[name], own = steering.next(batch)
             refused += [replace(record, query=name or None) for record in own]
         return Orders(plans, table, self.table.counts_cells), refused
@@ -154,9 +156,7 @@ class QuerySteering:
         self._settings = rules.adapt or Settings()
         self._slots = tuple(range(partitioning.slots))
         self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph, query.grouping)))
-        # Where every row has one slot, no row is counted twice.
-        spread = None if partitioning.is_partition else partitioning
-        self._criteria = replace(rules.criteria, partitioning=spread)
+        self._criteria = replace(rules.criteria, partitioning=_spread(partitioning))
         self.searches = Searches(waits=rules.waits)
         self._loops = _loops(query, rules.adapt, self._criteria, self._slots, self.searches)
         self._switches = self._schedule(rules.switches)
@@ -167,6 +167,17 @@ class QuerySteering:
         self._given_up: Wish | None = None
         self._under_way: list[Change] = []
         self._lock = threading.Lock()
+
+    def spread(self, partitioning: Partitioning) -> None:
+        """Takes in that rows are spread over slots in another way from now on."""
+        with self._lock:
+            now = _spread(partitioning)
+            if now == self._criteria.partitioning:
+                return
+            self._criteria = replace(self._criteria, partitioning=now)
+            for _, loop in self._loops:
+                if loop.settings.scope == "query":
+                    loop.spread(now)
 
     @property
     def plans(self) -> tuple[SlotPlan, ...]:
@@ -419,8 +430,14 @@ class QuerySteering:
             check_migration(old, new, graph, wished, self._query.grouping)
             return wished
         known = self._loops[0][1].view if self._loops else self._criteria.given
-        model = resource_model(graph, known, grouping=self._query.grouping)
+        spread = self._criteria.partitioning
+        model = resource_model(graph, known, grouping=self._query.grouping, partitioning=spread)
         return self._criteria.pricing(graph, old, new, model)[0].strategy
+
+
+def _spread(partitioning: Partitioning) -> Partitioning | None:
+    """How often rows are counted: where every row has one slot, none is counted twice."""
+    return None if partitioning.is_partition else partitioning
 
 
 def _loops(

@@ -3,8 +3,8 @@
 All queries of a set share one table, so it is steered beside their plans. The user and a schedule may move groups. The
 user may ask for a rebalancing, and a query with `balance: auto` asks for one by itself (`adapt.balancing`): the slots
 then count their rows by cell for one batch, and the rule of `balance` turns these counts and the measured CPU times
-into moves. A change is checked when it is asked for and takes effect with the next batch, whole. Every change leaves a
-record.
+into moves. If the rates of streams have changed, the grid itself may change (`adapt.grid`). A change is checked when it
+is asked for and takes effect with the next batch, whole. Every change leaves a record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from anabranch.adapt.balancing import BY_HAND, Balance, BalanceWatch
-from anabranch.adapt.records import BalanceDecided, GroupsMoved, MoveRefused, TableRecord
+from anabranch.adapt.grid import ChooseGrid, GridWatch, matching_share
+from anabranch.adapt.records import BalanceDecided, GridDecided, GroupsMoved, MoveRefused, TableRecord
 from anabranch.balance.loads import Loads, SlotLoad, estimate_loads
 from anabranch.balance.rule import Rebalancing, even_out, moves_between
 from anabranch.errors import PlanError
@@ -48,9 +49,17 @@ class ScheduledMove:
 class TableSteering:
     """The table of one running set of queries; `move` and `rebalance` may be called from any thread."""
 
-    def __init__(self, table: Partitioning, schedule: Iterable[ScheduledMove] = (), balance: Balance = BY_HAND) -> None:
+    def __init__(
+        self,
+        table: Partitioning,
+        schedule: Iterable[ScheduledMove] = (),
+        balance: Balance = BY_HAND,
+        grids: ChooseGrid | None = None,
+    ) -> None:
+        """Without `grids` the grid of the table stays."""
         self._table = table
         self._watch = BalanceWatch(balance)
+        self._grid_watch = None if grids is None else GridWatch(balance, grids)
         self._is_frozen = False
         self._trigger: str | None = None
         """Why the query measures a batch by itself; None when the user asked for it."""
@@ -123,17 +132,22 @@ class TableSteering:
         """Takes in a batch that was committed; returns its records."""
         records: list[TableRecord] = []
         with self._lock:
+            if self._grid_watch is not None:
+                self._grid_watch.note(reports)
             if self._began is not None:
                 before, table, by = self._began
                 records.append(_moved(batch, by, before, table, reports))
                 self._began = None
-                self._watch.decided()
+                self._rest()
             elif not self._is_measuring:
                 self._trigger = self._watch.note(self._table, reports)
+                records += self._regrid(batch, reports)
                 self._is_measuring = self._trigger is not None and not self._is_frozen
             elif all(report.cells is not None for report in _working(self._table, reports)):
+                # Rows that go to fewer slots come first: another grid has other groups.
+                other = self._regrid(batch, reports) if self._trigger is None else []
+                records += other or [self._rebalance(batch, measured_loads(self._table, reports))]
                 self._is_measuring = False
-                records.append(self._rebalance(batch, measured_loads(self._table, reports)))
         return records
 
     def _rebalance(self, batch: int, loads: Loads) -> BalanceDecided:
@@ -148,8 +162,30 @@ class TableSteering:
             refused = "another move was asked for"
         if refused is None:
             self._wanted = _after(self._table, found), "user" if self._trigger is None else "balance"
-        self._watch.decided()
+        self._rest()
         return BalanceDecided(batch, self._trigger or "asked for", found, refused)
+
+    def _regrid(self, batch: int, reports: SlotReports) -> list[TableRecord]:
+        """Decides on another grid where the rates suggest one and the query, or its user, asks for it."""
+        if self._grid_watch is None or not (self._is_measuring or (self._watch.is_free and not self._is_frozen)):
+            return []
+        found = self._grid_watch.propose(self._table, reports)
+        if found is None:
+            return []
+        refused = None if self._is_measuring else self._grid_watch.objection(found)
+        if refused is None and self._wanted is not None:
+            refused = "another move was asked for"
+        if refused is None:
+            self._wanted = found.proposed, "user" if self._is_measuring else "balance"
+            self._trigger = None
+        self._rest()
+        return [GridDecided(batch, found, refused)]
+
+    def _rest(self) -> None:
+        """Begins the cool-down of all that the query decides on its table by itself."""
+        self._watch.decided()
+        if self._grid_watch is not None:
+            self._grid_watch.decided()
 
     def _require_allowed(self) -> None:
         if self._watch.settings.mode == "off":
@@ -168,16 +204,8 @@ def measured_loads(table: Partitioning, reports: SlotReports) -> Loads:
     for report in reports.values():
         for name, counts in (report.cells or {}).items():
             rows[name] = rows.get(name, 0) + np.array(counts)
-    slots = [SlotLoad(r.cpu, r.statistics.state_bytes, _matching(r)) for _, r in sorted(reports.items())]
+    slots = [SlotLoad(r.cpu, r.statistics.state_bytes, matching_share(r)) for _, r in sorted(reports.items())]
     return estimate_loads(table, rows, slots)
-
-
-def _matching(report: SlotReport) -> float:
-    """The share of a slot's work that grows with matches: what its joins did, of all that its engine did."""
-    seconds = report.statistics.seconds
-    joining = sum(spent for part, spent in seconds.items() if part not in ("append", "insert", "drop"))
-    whole = sum(seconds.values())
-    return min(1.0, joining / whole) if whole > 0 else 0.5
 
 
 def _working(table: Partitioning, reports: SlotReports) -> list[SlotReport]:
@@ -192,6 +220,8 @@ def _after(table: Partitioning, found: Rebalancing) -> Partitioning:
 
 def _moved(batch: int, by: str, before: Partitioning, table: Partitioning, reports: SlotReports) -> GroupsMoved:
     taken: Mapping[int, int] = {slot: report.taken for slot, report in reports.items() if report.taken}
-    touched = {slot for move in moves_between(before, table) for slot in (move.sender, move.receiver)}
+    is_same_grid = before.dimensions == table.dimensions
+    moves = moves_between(before, table)
+    touched = {slot for move in moves for slot in (move.sender, move.receiver)} if is_same_grid else {*table.working}
     rebuilt = tuple(slot for slot in table.working if slot in touched and not reports[slot].was_hot)
-    return GroupsMoved(batch, by, moves_between(before, table), sum(taken.values()), rebuilt)
+    return GroupsMoved(batch, by, moves, sum(taken.values()), rebuilt, None if is_same_grid else table.shares)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from anabranch.adapt.settings import Settings
 from anabranch.api.compiled import CompiledQuery, RegisteredStream, sample_queries
 from anabranch.api.settings import QuerySettings, RunSettings
-from anabranch.choosing import DEFAULT_BATCH, change_rules, decide, first_plan, headline
+from anabranch.choosing import DEFAULT_BATCH, change_rules, decide, first_plan, headline, shared_traffic
 from anabranch.entries import argument
 from anabranch.errors import BundleError, SpecError
 from anabranch.explain import explain_queries
@@ -30,6 +30,7 @@ from anabranch.host.spark.sinks.sink import Sink
 from anabranch.host.spark.sinks.table import TableSink
 from anabranch.host.work import Work
 from anabranch.optimize import Choice
+from anabranch.plan.partitioning import axes_of
 from anabranch.plan.query_set import ALONE, Plans, alone, together
 from anabranch.stats.measured import from_progress
 
@@ -44,10 +45,10 @@ class Member:
     compiled: CompiledQuery
     settings: QuerySettings
 
-    @property
-    def needs_sample(self) -> bool:
-        """True when samples of the streams can make a difference to the choice of the plan."""
-        return self.settings.wishes.need_statistics(self.compiled.query)
+    def needs_sample(self, slots: int) -> bool:
+        """True when samples of the streams can make a difference to the choice of the plan, or of the grid."""
+        query = self.compiled.query
+        return self.settings.wishes.need_statistics(query) or (slots > 1 and len(axes_of(query.graph)) > 1)
 
 
 class Run:
@@ -108,7 +109,16 @@ class Run:
             for name, member in self._members.items()
         }
         plans = Plans({name: first_plan(choice) for name, choice in choices.items()})
-        work = Work(self._queries, plans, self._slots, rules, settings.execution, settings.moves, settings.balance)
+        work = Work(
+            self._queries,
+            plans,
+            self._slots,
+            rules,
+            settings.execution,
+            settings.moves,
+            settings.balance,
+            shared_traffic(choices.values()),
+        )
         timeouts = {
             name: argument("the idle timeout", stream.idle_timeout or settings.idle_timeout).timeout()
             for name, stream in self._streams.items()
@@ -125,11 +135,11 @@ class Run:
         return self._settings.slots or int(self._session.spark.sparkContext.defaultParallelism)
 
     def _sample(self) -> None:
-        sample_queries([member.compiled for member in self._members.values() if member.needs_sample])
+        sample_queries([member.compiled for member in self._members.values() if member.needs_sample(self._slots)])
 
     def _choice(self, member: Member) -> Choice:
         compiled, settings = member.compiled, member.settings
-        sample = compiled.sample if member.needs_sample else Sample()
+        sample = compiled.sample if member.needs_sample(self._slots) else Sample()
         return decide(
             compiled.query,
             settings.wishes,

@@ -32,6 +32,8 @@ ASSUMED_EQUALITY = 0.1
 ASSUMED_COMPARISON = 1 / 3
 ASSUMED_BAND = 0.1
 ASSUMED_VALUE_BYTES = 24.0
+WIRE_BYTES = 17.0
+"""A row travels with the number of its relation, its time and at least one code."""
 SHORTEST_WINDOW = 1e-6
 """Seconds; [NOW] keeps the rows of one instant, and the clock of event times ticks in microseconds."""
 
@@ -154,6 +156,12 @@ def from_statistics(
         slide=slide,
         groups=tuple(groups),
     )
+
+
+def traffic(estimates: Estimates) -> dict[str, float]:
+    """Bytes per second that each relation brings: what a grid is chosen by. Time and codes travel with every row."""
+    each = zip(estimates.names, estimates.rates, estimates.row_bytes, strict=True)
+    return {name: rate * (width + WIRE_BYTES) for name, rate, width in each}
 
 
 def _mergeable(relations: int) -> Iterable[int]:

@@ -14,7 +14,9 @@ per second, where partners are the rows of B that agree in keys and time and can
 them; an intermediate state pays insert and delete for each of its births. Summed over an mjoin and a binary tree of
 three streams this is Eq. 2-5 of Zhu, Raghavan and Rundensteiner 2010 (Eq. 4.2-4.5 of Zhu 2006) to the letter. An
 engine adds what the papers leave out: a fixed cost per batch and lookup, the checking of further predicates, indexes,
-and joined rows that linger because a state drops only its oldest. A deferred theta rejects nothing below the join that
+and joined rows that linger because a state drops only its oldest. Where a grid sends rows to several slots, each slot
+keeps them and probes with them, so the terms of a set count as often as there are slots that hold its combinations
+(`copies`). A deferred theta rejects nothing below the join that
 checks it, and is checked on the combinations that arrive there.
 """
 
@@ -29,6 +31,7 @@ from anabranch.cost.estimates import Estimates, ThetaEstimate
 from anabranch.cost.units import UnitCosts
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, pre_groups, probe_order
 from anabranch.plan.selections import deferred_thetas
 from anabranch.stats.groups import share_left
@@ -73,6 +76,22 @@ class ResourceModel:
     """For each set of relations that a plan merges, the share of its rows that is left; see `merging`."""
     deferred: tuple[tuple[int, int], ...] = ()
     """The thetas that a plan defers, by position, with the set of relations of the join that checks them."""
+    partitioning: Partitioning | None = None
+    """How rows are spread over slots; None where every row has one slot."""
+
+    def copies(self, mask: int) -> float:
+        """The number of slots that hold a combination of the set."""
+        if self.partitioning is None:
+            return 1.0
+        found = self._copies.get(mask)
+        if found is None:
+            names = [name for position, name in enumerate(self.estimates.names) if mask >> position & 1]
+            found = self._copies[mask] = self.partitioning.copies(names)
+        return found
+
+    @cached_property
+    def _copies(self) -> dict[int, float]:
+        return {}
 
     @cached_property
     def _rows(self) -> dict[int, float]:
@@ -244,7 +263,8 @@ class ResourceModel:
             share *= min(1.0, 2 * next(theta.selectivity for theta in thetas if theta.is_band))
         match = units.match + units.match_relation * (bound | block).bit_count() + units.check * checks
         found = share * self.share(block)
-        costs = units.probe + units.compare * found * self.held(block) + match * found * self.rows(block)
+        costs = units.compare * found * self.held(block) + match * found * self.rows(block)
+        costs = units.probe * self.copies(bound) + costs * self.copies(bound | block)
         return self.rows(bound) * self.share(bound) * costs
 
     def chain(self, start: int, order: list[int]) -> float:
@@ -263,7 +283,7 @@ class ResourceModel:
     def upkeep(self, mask: int) -> float:
         """CPU of putting rows into a state and taking them out again."""
         joined = self.units.insert_joined if mask.bit_count() > 1 else 0.0
-        return self.births(mask) * (self.units.insert + self.units.delete + joined)
+        return self.births(mask) * self.copies(mask) * (self.units.insert + self.units.delete + joined)
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
@@ -274,7 +294,7 @@ class ResourceModel:
             codes = sum(bool(members & mask) for members, _ in self.key_members)
             codes += sum(bool(theta.relations & mask) for theta in self.estimates.thetas if theta.is_band)
             payload = self.estimates.row_bytes[mask.bit_length() - 1]
-            return self.held(mask) * (payload + self.units.code_bytes * codes)
+            return self.held(mask) * self.copies(mask) * (payload + self.units.code_bytes * codes)
         return self.joined_bytes(mask)
 
     def joined_bytes(self, mask: int) -> float:
@@ -282,7 +302,7 @@ class ResourceModel:
         numbers = mask.bit_count() + sum(share.mask & mask == share.mask for share in self.shares)
         # Without sizes of its own the model counts rows, as the papers do: a joined row weighs as much as any other.
         each = (numbers + 1) * self.units.joined_relation_bytes or max(self.estimates.row_bytes)
-        return self.held(mask) * self.share(mask) * each
+        return self.held(mask) * self.share(mask) * self.copies(mask) * each
 
     def index(self, bound: int, block: int) -> int:
         """A number for the index through which rows of `bound` find those of `block`.
@@ -333,7 +353,8 @@ class ResourceModel:
     def least_memory(self) -> float:
         """The memory that every plan needs at least: the base states with one index each."""
         singles = [1 << position for position in range(len(self.estimates.names))]
-        return self.base.memory + sum(self.held(single) for single in singles) * self.units.index_bytes
+        held = sum(self.held(single) * self.copies(single) for single in singles)
+        return self.base.memory + held * self.units.index_bytes
 
     def price(self, plan: PhysicalPlan) -> Resources:
         """CPU, memory and output rate of a plan whose probe orders are explicit."""
@@ -349,7 +370,8 @@ class ResourceModel:
             blocks = [self.estimates.mask(child.relations) for child in node.inputs]
             orders = _explicit(node)
             for block, count in zip(blocks, self.index_counts(blocks, orders), strict=True):
-                cpu += self.births(block) * self.share(block) * self.freshness(block) * count * self.units.link
+                born = self.births(block) * self.copies(block) * self.share(block) * self.freshness(block)
+                cpu += born * count * self.units.link
             for start, order in enumerate(orders):
                 cpu += self.chain(blocks[start], [blocks[position] for position in order])
             mask = self.estimates.mask(node.relations)
@@ -371,7 +393,8 @@ class ResourceModel:
                     sizes[block] = self.state_bytes(block)
                 elif any(share.mask == block for share in self.shares):
                     sizes[block] += self.joined_bytes(block)
-                sizes[block] += self.held(block) * self.share(block) * count * self.units.index_bytes
+                held = self.held(block) * self.copies(block) * self.share(block)
+                sizes[block] += held * count * self.units.index_bytes
         return sizes
 
 

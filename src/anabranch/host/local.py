@@ -75,10 +75,11 @@ class LocalHost:
         execution: ExecutionModel = DEFAULT_EXECUTION,
         moves: Iterable[ScheduledMove] = (),
         balance: Balance = BY_HAND,
+        traffic: Mapping[str, float] | None = None,
     ) -> None:
         self.queries = queries = as_set(query)
         by_query = dict.fromkeys(queries.names, rules) if isinstance(rules, ChangeRules) else rules
-        work = Work(queries, as_plans(plan), slots, by_query, execution, tuple(moves), balance)
+        work = Work(queries, as_plans(plan), slots, by_query, execution, tuple(moves), balance, traffic or {})
         self.idle_timeouts = idle_timeouts or {}
         self.now = now
         self.statistics = StepStatistics()

@@ -13,6 +13,7 @@ from typing import Any
 from anabranch.adapt.records import Record
 from anabranch.balance.loads import skew
 from anabranch.plan.mesh import Plan
+from anabranch.plan.partitioning import Partitioning
 from anabranch.stats.report import QueryReport, SlotReport, SlotReports, merged_statistics
 from anabranch.stats.step import StepStatistics
 
@@ -104,8 +105,10 @@ class BatchProgress:
     seconds: Mapping[str, float]
     """Wall clock of the driver's parts of the round."""
     slots: tuple[SlotProgress, ...]
-    table: tuple[int, ...]
-    """The slot of each partition group."""
+    partitioning: Partitioning
+    """The grid of partition groups, and the slot of each."""
+    sent: Mapping[str, float]
+    """By relation, rows sent to slots over rows read."""
     statistics: StepStatistics
     queries: Mapping[str, QueryProgress]
     """Empty where a query runs alone: then the batch is the query's."""
@@ -131,7 +134,9 @@ class BatchProgress:
             "idleStreams": list(self.idle_streams),
             "durationMs": {kind: round(1000 * spent, 1) for kind, spent in self.seconds.items()},
             "slotStatistics": [slot.to_json() for slot in self.slots],
-            "table": list(self.table),
+            "table": list(self.partitioning.table),
+            "grid": self.partitioning.to_json()["dimensions"],
+            "sent": {name: round(copies, 3) for name, copies in self.sent.items()},
             "skew": round(skew([slot.cpu for slot in self.slots]), 3),
             "statistics": self.statistics.to_json(),
         }
@@ -143,6 +148,16 @@ class BatchProgress:
         """The driver's own work, and the slot that worked longest; the others worked beside it."""
         driver = sum(spent for part, spent in self.seconds.items() if part != "step")
         return driver + max((sum(slot.seconds.values()) for slot in self.slots), default=0.0)
+
+
+def sent_by_relation(reports: SlotReports) -> dict[str, float]:
+    """Rows that slots took in over rows that were read, for each relation that had any."""
+    read: dict[str, int] = {}
+    for report in reports.values():
+        for name, count in report.rows.items():
+            read[name] = read.get(name, 0) + count
+    taken = merged_statistics(reports.values()).rows_in
+    return {name: taken.get(name, 0) / count for name, count in read.items() if count}
 
 
 def migrating_slots(reports: SlotReports) -> tuple[int, ...]:

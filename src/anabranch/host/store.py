@@ -33,7 +33,7 @@ from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoi
 from anabranch.host.clock import Clocks
 from anabranch.host.locations import UNKNOWN, locate
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, execution_model
-from anabranch.plan.partitioning import Dimension, Partitioning
+from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import ALONE, QuerySet
 from anabranch.stats.report import SlotReport
 
@@ -362,7 +362,7 @@ def _manifest_to_json(manifest: Manifest) -> dict[str, Any]:
         "attempt": manifest.attempt,
         "clocks": manifest.clocks.to_json(),
         "files": [asdict(file) for file in manifest.files],
-        "partitionings": [_partitioning_to_json(partitioning) for partitioning in manifest.partitionings],
+        "partitionings": [partitioning.to_json() for partitioning in manifest.partitionings],
         "report": _plans_to_json(manifest.plans),
     }
 
@@ -373,7 +373,7 @@ def _manifest_from_json(value: Mapping[str, Any]) -> Manifest:
         attempt=value["attempt"],
         clocks=Clocks.from_json(value["clocks"]),
         files=tuple(RowFile(**file) for file in value["files"]),
-        partitionings=tuple(_partitioning_from_json(partitioning) for partitioning in value["partitionings"]),
+        partitionings=tuple(Partitioning.from_json(each) for each in value["partitionings"]),
         plans=_plans_from_json(value["report"]),
     )
 
@@ -385,21 +385,3 @@ def _plans_to_json(plans: Mapping[str, str]) -> dict[str, Any]:
 
 def _plans_from_json(report: Mapping[str, Any]) -> dict[str, str]:
     return {ALONE: report["plan"]} if "plan" in report else dict(report.get("plans", {}))
-
-
-def _partitioning_to_json(partitioning: Partitioning) -> dict[str, Any]:
-    return {
-        "dimensions": [
-            {"code": d.code, "relations": sorted(d.relations), "share": d.share} for d in partitioning.dimensions
-        ],
-        "slots": partitioning.slots,
-        "table": list(partitioning.table),
-    }
-
-
-def _partitioning_from_json(value: Mapping[str, Any]) -> Partitioning:
-    return Partitioning(
-        tuple(Dimension(d["code"], frozenset(d["relations"]), d["share"]) for d in value["dimensions"]),
-        value["slots"],
-        tuple(value["table"]),
-    )

@@ -36,6 +36,8 @@ class Work:
     execution: ExecutionModel = DEFAULT_EXECUTION
     moves: tuple[ScheduledMove, ...] = ()
     balance: Balance = BY_HAND
+    traffic: Mapping[str, float] = field(default_factory=dict)
+    """Bytes or rows per second of each relation, by which the grid is chosen; without it, all count the same."""
 
     @property
     def setup(self) -> Setup:
@@ -45,7 +47,7 @@ class Work:
         """The table to begin with; a restart goes on with the last one, unless the number of slots is another."""
         if last is not None and last.slots == self.slots:
             return last
-        return partitioning_of(self.queries, self.slots)
+        return partitioning_of(self.queries, self.slots, self.traffic)
 
     def resumed(self, left: Mapping[str, str]) -> Work:
         """The work after a restart: a query whose rules say so begins with the plan that the last batch left."""

@@ -21,6 +21,7 @@ from anabranch.optimize.proposals import Budget, Candidate, Infeasible, MeshOffe
 from anabranch.optimize.settle import settle
 from anabranch.optimize.shapes import in_order
 from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import Leaf
 from anabranch.plan.query import Grouping
 from anabranch.stats.view import Provenance, StatisticsView
@@ -55,12 +56,14 @@ def choose(
     *,
     batch: float = 1.0,
     grouping: Grouping | None = None,
+    partitioning: Partitioning | None = None,
     optimizers: Mapping[str, Optimizer] = OPTIMIZERS,
 ) -> Choice:
     """The best plan by the objective among those that keep the budget and obey the hints.
 
     `batch` is the time between batches in seconds. With the `grouping` of a grouped query, plans that merge rows before
-    they join are considered too.
+    they join are considered too. `partitioning` says how rows are spread over the slots of the budget; without it, the
+    grid that suits the rates is assumed.
     """
     problem = Problem(
         graph,
@@ -70,6 +73,7 @@ def choose(
         hints or Hints(),
         batch=batch,
         grouping=grouping,
+        partitioning=partitioning,
     )
     _, units_from = unit_costs(statistics)
     return Choice(_answer(problem, optimizers), problem.model, problem.budget, problem.objective, units_from)

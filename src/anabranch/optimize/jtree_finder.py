@@ -62,8 +62,8 @@ class Space:
         self._code.count_indexes(self._lookups, size, choice, union, counts, found)
         memory = 0.0
         for block, count in zip(blocks, counts, strict=True):
-            cpu += int(count) * model.births(block) * model.units.link
-            memory += int(count) * model.held(block) * model.units.index_bytes
+            cpu += int(count) * model.births(block) * model.copies(block) * model.units.link
+            memory += int(count) * model.held(block) * model.copies(block) * model.units.index_bytes
         return Ordering(tuple(_order(start, size, choice) for start in range(size)), float(cpu), float(memory))
 
     def undominated(
@@ -183,6 +183,7 @@ class Space:
         turnover = [model.turnover(mask) for mask in masks]
         rows, held = [model.rows(mask) for mask in masks], [model.held(mask) for mask in masks]
         births = [one * other for one, other in zip(rows, turnover, strict=True)]
+        copies = [model.copies(mask) for mask in masks]
         results = [
             born * (units.match + units.match_relation * count) for born, count in zip(births, counts, strict=True)
         ]
@@ -191,13 +192,14 @@ class Space:
             ternary=self._as_integers([0, *(int(f"{mask:b}", 3) for mask in masks)]),
             rows=self._as_floats([1.0, *rows]),
             held=self._as_floats([0.0, *held]),
+            copies=self._as_floats([1.0, *copies]),
             classes=self._as_integers([0, *(_classes(model, mask) for mask in masks)]),
             agreeing=self._as_floats([1.0, *_agreeing(model)]),
             turnover=self._as_floats([0.0, *turnover]),
             upkeep=self._as_floats([0.0, *(model.upkeep(mask) for mask in masks)]),
             state_bytes=self._as_floats([0.0, *(model.state_bytes(mask) for mask in masks)]),
-            link=self._as_floats([0.0, *(born * units.link for born in births)]),
-            index_bytes=self._as_floats([0.0, *(kept * units.index_bytes for kept in held)]),
+            link=self._as_floats([0.0, *(b * c * units.link for b, c in zip(births, copies, strict=True))]),
+            index_bytes=self._as_floats([0.0, *(h * c * units.index_bytes for h, c in zip(held, copies, strict=True))]),
             results=self._as_floats([0.0, *results]),
         )
 

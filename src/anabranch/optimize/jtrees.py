@@ -38,6 +38,8 @@ class Sets(NamedTuple):
     """One ternary digit per relation, 1 for members; `ternary[a] + 2 * ternary[b]` numbers the pair (a, b)."""
     rows: Sequence[float]
     held: Sequence[float]
+    copies: Sequence[float]
+    """How many slots hold a combination of the set."""
     classes: Sequence[int]
     """The key classes that the set has a member of, as a mask."""
     agreeing: Sequence[float]
@@ -115,7 +117,7 @@ def longer_integers(values: list[int], size: int) -> list[int]:
 def price_lookups(sets: Sets, thetas: Thetas, units: Units) -> Lookups:
     """The cost and the index of every lookup; equal to `ResourceModel.step` and `ResourceModel.index`."""
     rows, held, classes, relations = sets.rows, sets.held, sets.classes, sets.relations
-    agree, ternary = sets.agreeing, sets.ternary
+    agree, ternary, copies = sets.agreeing, sets.ternary, sets.copies
     full = len(rows) - 1
     size = ternary[full] * 2 + 1
     cost, index = floats(size), integers(size)
@@ -139,7 +141,8 @@ def price_lookups(sets: Sets, thetas: Thetas, units: Units) -> Lookups:
             both = relations[bound] + relations[block]
             match = units.match + units.match_relation * both + units.check * checks
             pair = ternary[bound] + 2 * ternary[block]
-            cost[pair] = rows[bound] * (units.probe + passed * (units.compare * held[block] + match * rows[block]))
+            found = passed * (units.compare * held[block] + match * rows[block])
+            cost[pair] = rows[bound] * (units.probe * copies[bound] + found * copies[bound | block])
             index[pair] = shared
             block = (block - 1) & outside
     return Lookups(cost, index)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from anabranch.cost.estimates import from_statistics
+from anabranch.cost.estimates import from_statistics, traffic
 from anabranch.cost.progress import Progress, progress
 from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import unit_costs
@@ -18,6 +18,7 @@ from anabranch.optimize.min_state import min_state
 from anabranch.optimize.proposals import UNLIMITED, Budget, Candidate
 from anabranch.optimize.shapes import Orderer, Shape
 from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Grouping
 from anabranch.stats.view import StatisticsView
@@ -35,10 +36,16 @@ class Problem:
     batch: float = 1.0
     """Seconds between batches."""
     grouping: Grouping | None = None
+    partitioning: Partitioning | None = None
+    """How rows are spread over the slots; None for the grid that suits the rates."""
 
     @cached_property
     def model(self) -> ResourceModel:
-        return resource_model(self.graph, self.statistics, self.batch, self.grouping)
+        model = resource_model(self.graph, self.statistics, self.batch, self.grouping, self.partitioning)
+        if self.partitioning is not None or self.budget.slots == 1:
+            return model
+        chosen = choose_partitioning(self.graph, self.budget.slots, traffic=traffic(model.estimates))
+        return model if chosen.is_partition else replace(model, partitioning=chosen)
 
     @cached_property
     def space(self) -> Space | None:
@@ -95,9 +102,14 @@ class Problem:
 
 
 def resource_model(
-    graph: JoinGraph, statistics: StatisticsView, batch: float = 1.0, grouping: Grouping | None = None
+    graph: JoinGraph,
+    statistics: StatisticsView,
+    batch: float = 1.0,
+    grouping: Grouping | None = None,
+    partitioning: Partitioning | None = None,
 ) -> ResourceModel:
     """The model that prices the plans of a query, with the engine's unit costs unless the statistics know others."""
     units, _ = unit_costs(statistics)
     slide = grouping.slide / 1e6 if grouping is not None else 0.0
-    return ResourceModel(from_statistics(graph, statistics, slide=slide), units, batch=batch)
+    estimates = from_statistics(graph, statistics, slide=slide)
+    return ResourceModel(estimates, units, batch=batch, partitioning=partitioning)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph
@@ -49,6 +50,11 @@ class Partitioning:
     @property
     def groups(self) -> int:
         return math.prod(dimension.share for dimension in self.dimensions)
+
+    @property
+    def shares(self) -> dict[str, int]:
+        """The length of each dimension, by its code."""
+        return {dimension.code: dimension.share for dimension in self.dimensions}
 
     @cached_property
     def working(self) -> tuple[int, ...]:
@@ -104,6 +110,11 @@ class Partitioning:
         needed = self._slots_by_place(frozenset(relations))
         return sum(len(slots) for slots in needed.values()) / len(needed)
 
+    def sent(self, traffic: Mapping[str, float]) -> float:
+        """Return what is sent to slots over what is read, for an amount of rows or bytes per relation."""
+        read = sum(traffic.values())
+        return sum(amount * self.copies([name]) for name, amount in traffic.items()) / read if read else 1.0
+
     def slots_of(self, relation: str) -> tuple[tuple[int, ...], ...]:
         """Return the slots of a row for every coordinate, in mixed radix over its dimensions."""
         needed = self._slots_by_place(frozenset([relation]))
@@ -118,30 +129,51 @@ class Partitioning:
             needed.setdefault(tuple(coordinates[i] for i in own), set()).add(self.table[group])
         return needed
 
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dimensions": [
+                {"code": d.code, "relations": sorted(d.relations), "share": d.share} for d in self.dimensions
+            ],
+            "slots": self.slots,
+            "table": list(self.table),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Partitioning:
+        return cls(
+            tuple(Dimension(d["code"], frozenset(d["relations"]), d["share"]) for d in value["dimensions"]),
+            value["slots"],
+            tuple(value["table"]),
+        )
+
 
 def row_code(relation: str) -> str:
     """Return the name of the code that partitions the rows of a relation without a key."""
     return f"row.{relation}"
 
 
-def choose_partitioning(graph: JoinGraph, slots: int, groups: int = GROUPS) -> Partitioning:
-    """Choose the grid that sends the fewest rows at equal rates, and an even table over it.
+def choose_partitioning(
+    graph: JoinGraph, slots: int, groups: int = GROUPS, traffic: Mapping[str, float] | None = None
+) -> Partitioning:
+    """Choose the grid that sends the least, and an even table over it.
 
-    First the slots are factored over the dimensions so that the sum over relations of (slots a row is sent to) is
-    least; then every dimension is cut finer until there are enough groups to balance with.
+    `traffic` has for each relation how much of it is read in some time, in rows or bytes; without it, relations count
+    as equally large. First the slots are factored over the dimensions so that the sum over relations of traffic x
+    (slots a row is sent to) is least: the optimum of Shares in whole numbers. Then every dimension that is cut is cut
+    finer until there are enough groups to balance with.
     """
     _require_slots(slots)
-    axes = [(key.name, key.relations) for key in graph.keys]
-    axes += [(row_code(name), frozenset([name])) for name in graph.names if not graph.keys_of([name])]
+    axes = axes_of(graph)
     if not axes:
         raise PlanError("a join graph without relations cannot be partitioned")
+    amounts = {name: (traffic or {}).get(name, 0.0 if traffic else 1.0) for name in graph.names}
 
-    def sent(factors: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
-        copies = [
-            math.prod(f for f, (_, members) in zip(factors, axes, strict=True) if name not in members)
-            for name in graph.names
-        ]
-        return sum(copies), max(factors), tuple(-factor for factor in factors)
+    def sent(factors: tuple[int, ...]) -> tuple[float, int, tuple[int, ...]]:
+        amount = 0.0
+        for name in graph.names:
+            apart = (f for f, (_, members) in zip(factors, axes, strict=True) if name not in members)
+            amount += amounts[name] * math.prod(apart)
+        return amount, max(factors), tuple(-factor for factor in factors)
 
     factors = min(_factorings(slots, len(axes)), key=sent)
     # Only dimensions that are cut anyway are cut finer: a longer axis elsewhere would replicate rows needlessly.
@@ -149,13 +181,24 @@ def choose_partitioning(graph: JoinGraph, slots: int, groups: int = GROUPS) -> P
     finer = math.ceil((max(groups, slots) / math.prod(factors)) ** (1 / len(cut)))
     shares = tuple(factor * finer if i in cut else 1 for i, factor in enumerate(factors))
     dimensions = tuple(Dimension(code, members, share) for (code, members), share in zip(axes, shares, strict=True))
+    return Partitioning(dimensions, slots, block_table(shares, factors))
+
+
+def axes_of(graph: JoinGraph) -> list[tuple[str, frozenset[str]]]:
+    """Return the possible dimensions of a grid: a code each, and the relations with that code."""
+    axes = [(key.name, key.relations) for key in graph.keys]
+    return axes + [(row_code(name), frozenset([name])) for name in graph.names if not graph.keys_of([name])]
+
+
+def block_table(shares: Sequence[int], factors: Sequence[int]) -> tuple[int, ...]:
+    """Return a table of contiguous blocks: each dimension is cut into as many pieces as its factor says."""
     table = []
     for coordinates in itertools.product(*(range(share) for share in shares)):
         slot = 0
         for coordinate, share, factor in zip(coordinates, shares, factors, strict=True):
             slot = slot * factor + coordinate * factor // share
         table.append(slot)
-    return Partitioning(dimensions, slots, tuple(table))
+    return tuple(table)
 
 
 def _require_slots(slots: int) -> None:

@@ -186,10 +186,14 @@ def describe(queries: QuerySet) -> str:
     return "\n".join(lines)
 
 
-def partitioning_of(queries: QuerySet, slots: int) -> Partitioning:
-    """How the rows of a set of queries are spread over slots."""
-    axes = tuple(_axis(key, queries.members) for key in queries.graph.keys)
-    return choose_partitioning(replace(queries.graph, keys=axes), slots)
+def partitioning_of(queries: QuerySet, slots: int, traffic: Mapping[str, float] | None = None) -> Partitioning:
+    """How the rows of a set of queries are spread over slots; see `choose_partitioning`."""
+    return choose_partitioning(spread_graph(queries), slots, traffic=traffic)
+
+
+def spread_graph(queries: QuerySet) -> JoinGraph:
+    """The graph whose keys are the axes along which rows of a set of queries may be spread."""
+    return replace(queries.graph, keys=tuple(_axis(key, queries.members) for key in queries.graph.keys))
 
 
 def _axis(key: KeyClass, members: Sequence[Member]) -> KeyClass:

@@ -12,7 +12,7 @@ from typing import Any
 
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph, KeyClass
-from anabranch.plan.partitioning import Partitioning, choose_partitioning
+from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, pre_groups, probe_order, shape
 from anabranch.plan.query import Query
 from anabranch.plan.selections import checked_by_probe, deferred_thetas
@@ -127,11 +127,19 @@ def _is_last(node: JoinNode, origin: str, target: str, graph: JoinGraph) -> bool
 def from_progress(query: Query, progress: Sequence[Mapping[str, Any]]) -> FixedStatistics:
     """The statistics of the streams from the progress of a query's handle; `FixedStatistics.to_mapping` keeps them.
 
-    Only the latest batches with one plan are looked at, and of a query that has not got anywhere nothing is known.
+    Only the latest batches with one plan and one table are looked at. Of a query that has not got anywhere nothing is
+    known.
     """
     recent = [each["adaptive"] for each in progress if each.get("adaptive")]
     latest = list(
-        takewhile(lambda each: each["plan"] == recent[-1]["plan"] and each["watermark"] is not None, reversed(recent))
+        takewhile(
+            lambda each: (
+                each["plan"] == recent[-1]["plan"]
+                and each["table"] == recent[-1]["table"]
+                and each["watermark"] is not None
+            ),
+            reversed(recent),
+        )
     )[::-1]
     if len(latest) < 2 or latest[-1]["watermark"] <= latest[0]["watermark"]:
         return NOTHING_KNOWN
@@ -143,7 +151,8 @@ def from_progress(query: Query, progress: Sequence[Mapping[str, Any]]) -> FixedS
     # The first only tells from when on the others count.
     steps = [StepStatistics.from_json(each["statistics"]) for each in latest[1:]]
     seconds = (latest[-1]["watermark"] - latest[0]["watermark"]) / 1e6
-    partitioning = choose_partitioning(query.graph, latest[-1]["slots"])
+    last = latest[-1]
+    partitioning = Partitioning.from_json({"dimensions": last["grid"], "slots": last["slots"], "table": last["table"]})
     return measured(query, plan, steps, seconds, partitioning=partitioning)
 
 

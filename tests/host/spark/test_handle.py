@@ -15,6 +15,7 @@ from anabranch import errors
 from anabranch.host.progress import BatchProgress, SlotProgress
 from anabranch.host.spark.handle import ContinuousQueries, QueryHandle
 from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.partitioning import Dimension, Partitioning
 from anabranch.plan.physical import PhysicalPlan, mjoin
 from anabranch.plan.query_set import QuerySet
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
@@ -82,7 +83,8 @@ class FakeRunner:
                 SlotProgress(0, True, {"probe": 0.001}, 1, 2),
                 SlotProgress(1, True, {"probe": 0.002, "open": 0.002}, 2, 3),
             ),
-            table=(0, 1),
+            partitioning=Partitioning((Dimension("k0", frozenset("ab"), 2),), 2, (0, 1)),
+            sent={},
             statistics=StepStatistics(rows_out=5, states=(state,), routes=routes),
             queries={},
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from anabranch.adapt.records import Warned
-from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots
+from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
+from anabranch.plan.partitioning import Dimension, Partitioning
 from anabranch.plan.text import parse
 from anabranch.stats.report import QueryReport, SlotReport
 from anabranch.stats.step import StateStatistics, StepStatistics
@@ -45,7 +46,8 @@ def progress(*, is_named: bool) -> BatchProgress:
         idle_streams=("t",),
         seconds={"plan": 0.001, "step": 0.9, "commit": 0.0022, "adapt": 0.0},
         slots=tuple(SlotProgress.of(number, report) for number, report in sorted(REPORTS.items())),
-        table=(0, 1),
+        partitioning=Partitioning((Dimension("k0", frozenset("ab"), 2),), 2, (0, 1)),
+        sent=sent_by_relation(REPORTS),
         statistics=step(3, 0.375),
         queries=queries if is_named else {},
     )
@@ -74,6 +76,8 @@ def test_a_batch_has_the_keys_that_users_read() -> None:
              "cpuSeconds": 0.5, "stateBytes": 16},
         ],
         "table": [0, 1],
+        "grid": [{"code": "k0", "relations": ["a", "b"], "share": 2}],
+        "sent": {"a": 1.0},
         "skew": 1.333,
         "statistics": step(3, 0.375).to_json(),
     }  # fmt: skip

@@ -16,6 +16,7 @@ from anabranch.errors import PlanError
 from anabranch.lab.papers.printed_costs import HASHED, NESTED
 from anabranch.optimize import jtree_finder
 from anabranch.optimize.jtree_finder import Space, find_jtrees
+from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Budget, Candidate, pareto
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, nodes
@@ -166,6 +167,25 @@ def test_thetas_and_classes_of_several_relations_are_priced_alike(
     banded = replace(plain, thetas=(*plain.thetas, ThetaEstimate(0b1001, 0.01, is_band=True)))
     for model in (ResourceModel(each, ENGINE, batch=1.0) for each in (plain, deferred, banded)):
         assert_same_front(find_jtrees(model), by_brute_force(model), model)
+
+
+@pytest.mark.parametrize("interpreted", [1, 8])
+def test_copies_in_several_slots_are_priced_alike(interpreted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jtree_finder, "INTERPRETED", interpreted)
+    graph = JoinGraph(
+        tuple(relation(name, ("x", "y")) for name in "abcd"),
+        (key("k", ("a", "x"), ("b", "x")), key("l", ("b", "y"), ("c", "y")), key("m", ("c", "x"), ("d", "x"))),
+    )
+    seen = FixedStatistics(rates={"a": 10, "b": 20, "c": 30, "d": 40}, selectivities={"a b": 1e-2, "b c": 0.25})
+    problem = Problem(graph, seen, Budget(slots=6))
+    model = problem.model
+    assert model.partitioning is not None
+    assert model.copies(model.estimates.everything) == 1.0
+    assert max(model.copies(1 << position) for position in range(4)) > 1
+    assert_same_front(find_jtrees(model), by_brute_force(model), model)
+    alone = replace(model, partitioning=None)
+    assert model.base.memory > alone.base.memory
+    assert model.base.cpu > alone.base.cpu
 
 
 def test_a_small_query_is_planned_without_a_compiler() -> None:

@@ -18,7 +18,7 @@ from anabranch.errors import PlanError
 from anabranch.expr import Column
 from anabranch.host.local import LocalHost
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation
-from anabranch.plan.partitioning import Dimension, Partitioning, choose_partitioning, row_code
+from anabranch.plan.partitioning import Dimension, Partitioning, block_table, choose_partitioning, row_code
 from anabranch.plan.physical import mjoin
 from anabranch.schema import Schema
 from anabranch.testing.contracts import Workload, workloads
@@ -119,6 +119,33 @@ def test_the_chosen_grid_uses_every_slot_evenly(graph: JoinGraph, slots: int) ->
         *(key.name for key in graph.keys),
         *(row_code(name) for name in graph.names if not graph.keys_of([name])),
     }
+
+
+@given(graph=graphs(), slots=st.integers(1, 12), data=st.data())
+def test_no_other_grid_sends_less_for_the_given_traffic(graph: JoinGraph, slots: int, data: st.DataObject) -> None:
+    traffic = {name: data.draw(st.floats(0.1, 100), name) for name in graph.names}
+    chosen = choose_partitioning(graph, slots, groups=slots, traffic=traffic)
+    shares = [range(1, slots + 1)] * len(chosen.dimensions)
+    for factors in itertools.product(*shares):
+        if math.prod(factors) == slots:
+            dimensions = tuple(replace(d, share=f) for d, f in zip(chosen.dimensions, factors, strict=True))
+            other = Partitioning(dimensions, slots, block_table(factors, factors))
+            assert chosen.sent(traffic) <= other.sent(traffic) * (1 + 1e-9)
+
+
+def test_a_chain_with_one_fast_stream_hardly_copies_rows() -> None:
+    """The relation p used to decide the cut, and nearly every row of the fast stream b went to both slots."""
+    keys = (
+        KeyClass("k0", (("p", Column("p", "x", LONG)), ("a", Column("a", "x", LONG))), LONG),
+        KeyClass("k1", (("a", Column("a", "y", LONG)), ("b", Column("b", "y", LONG))), LONG),
+    )
+    graph = JoinGraph(tuple(Relation(name, name, Schema(()), "ts", Window(1)) for name in "pab"), keys)
+    rates = {"p": 1.0, "a": 3.0, "b": 46.0}
+    assert choose_partitioning(graph, 2).sent(rates) == pytest.approx(1.92)
+    chosen = choose_partitioning(graph, 2, traffic=rates)
+    assert chosen.sent(rates) == pytest.approx(1.02)
+    assert chosen.shares == {"k0": 1, "k1": 64}
+    assert Partitioning.from_json(chosen.to_json()) == chosen
 
 
 def test_one_key_class_sends_each_row_once() -> None:

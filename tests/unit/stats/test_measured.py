@@ -127,8 +127,10 @@ def test_a_lookup_that_never_matched_is_rare_not_impossible() -> None:
 def test_progress_says_the_same_as_the_steps() -> None:
     text = "((a b) (c d))"
     steps = steps_of(LOAD, text, 12)
+    spread = choose_partitioning(LOAD.query().graph, 1).to_json()
+    where = {"slots": 1, "grid": spread["dimensions"], "table": spread["table"]}
     progress = [
-        {"adaptive": {"plan": text, "slots": 1, "watermark": (n + 1) * SECOND, "statistics": step.to_json()}}
+        {"adaptive": {"plan": text, **where, "watermark": (n + 1) * SECOND, "statistics": step.to_json()}}
         for n, step in enumerate(steps)
     ]
     other = {"adaptive": {**progress[0]["adaptive"], "plan": "(a b c d)"}}
@@ -144,5 +146,5 @@ def test_progress_says_the_same_as_the_steps() -> None:
 @pytest.mark.parametrize("count", [0, 1])
 def test_progress_that_got_nowhere_says_nothing(count: int) -> None:
     step = StepStatistics(rows_in=dict.fromkeys("abcd", 1)).to_json()
-    entry = {"adaptive": {"plan": "(a b c d)", "slots": 1, "watermark": 5, "statistics": step}}
+    entry = {"adaptive": {"plan": "(a b c d)", "slots": 1, "table": [0], "watermark": 5, "statistics": step}}
     assert from_progress(LOAD.query(), [entry] * (2 * count)) is NOTHING_KNOWN

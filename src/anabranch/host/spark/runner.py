@@ -38,7 +38,7 @@ from anabranch.host.commit import (
     ticks_by_stream,
 )
 from anabranch.host.memory import keep, recall
-from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots
+from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
 from anabranch.host.results import ResultLayout
 from anabranch.host.slot import SlotTask, idle_report
 from anabranch.host.spark.anchor import forget_at_slots, is_on_several_machines, make_anchor
@@ -346,7 +346,8 @@ class SparkRunner:
             idle_streams=tuple(name for name, clock in clocks.streams.items() if clock.is_idle),
             seconds=seconds,
             slots=tuple(SlotProgress.of(slot, report) for slot, report in sorted(reports.items())),
-            table=task.partitioning.table,
+            partitioning=task.partitioning,
+            sent=sent_by_relation(reports),
             statistics=merged_statistics(reports.values()),
             queries={
                 name: QueryProgress.of({slot: report.queries[name] for slot, report in reports.items()})

@@ -1,0 +1,33 @@
+"""A grid in words: how rows are spread over slots, and how many copies of them are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.partitioning import Partitioning
+
+
+def describe_grid(partitioning: Partitioning, graph: JoinGraph, rates: Mapping[str, float]) -> str:
+    """Return the dimensions of the grid, and for each relation the rows sent over the rows read.
+
+    `rates` are rows per second, by relation.
+    """
+    keys = {key.name: str(key) for key in graph.keys}
+    lines = [f"slots {partitioning.slots}, {partitioning.groups} partition groups"]
+    for dimension in partitioning.dimensions:
+        by = keys.get(dimension.code, f"a hash of each row of {', '.join(sorted(dimension.relations))}")
+        parts = f"{dimension.share} parts" if dimension.share > 1 else "not cut"
+        lines.append(f"  {parts} by {by}")
+    rows = [(name, f"{rates[name]:.4g}", f"{partitioning.copies([name]):.4g}") for name in graph.names if name in rates]
+    total = sum(rates.values())
+    table = [
+        ("relation", "rows/s", "sent over read"),
+        *rows,
+        ("all", f"{total:.4g}", f"{partitioning.sent(rates):.4g}"),
+    ]
+    widths = [max(len(row[column]) for row in table) for column in range(3)]
+    lines += [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
+    ]
+    return "\n".join(lines)
