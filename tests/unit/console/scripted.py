@@ -11,6 +11,7 @@ from anabranch.ddl import parse_schema
 from anabranch.errors import PlanError
 from anabranch.host.progress import BatchProgress, SlotProgress
 from anabranch.plan.mesh import Plan, parse_plan
+from anabranch.plan.partitioning import Dimension, Partitioning
 from anabranch.plan.query_set import QuerySet, alone
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
 from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
@@ -77,7 +78,8 @@ def progress(batch: int, plan: Plan = TREE, records: Sequence[Mapping[str, Any]]
             SlotProgress(0, True, {"probe": 0.2}, 60, 9, 0.3, 4000),
             SlotProgress(1, True, {"probe": 0.1}, 10, 3, 0.1, 900),
         ),
-        table=(0, 0, 0, 1),
+        partitioning=Partitioning((Dimension("k0", frozenset("abc"), 4),), 2, (0, 0, 0, 1)),
+        sent={"a": 1.0},
         statistics=statistics(plan),
         queries={},
     )
