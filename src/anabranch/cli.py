@@ -133,6 +133,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
             """
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"anabranch {anabranch.__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error, and Spark's log")

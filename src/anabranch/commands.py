@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,8 @@ def add_command(commands: Commands, name: str, purpose: str, lines: str) -> argp
         description=purpose[0].upper() + purpose[1:] + ".",
         epilog=examples(lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        # A mistyped option must not be taken for a longer one.
+        allow_abbrev=False,
     )
 
 
@@ -35,7 +39,27 @@ def examples(lines: str) -> str:
 def writing(path: Path) -> Iterator[None]:
     """Turn a failure to write a file or folder that the user named into a HostError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        raise HostError(f"'{path}' cannot be written", detail=str(error), hint="name another place") from error
+        hint = "name another place" if path.parent.is_dir() else f"make the folder '{path.parent}' first"
+        raise HostError(f"'{path}' cannot be written", detail=str(error), hint=hint) from error
+
+
+def require_writable(path: Path) -> None:
+    """Refuse a file that cannot be written, before the work that it is for; leave no file behind."""
+    with writing(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        _partial(path).open("w").close()
+        _partial(path).unlink()
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file that the user named, whole or not at all."""
+    with writing(path):
+        _partial(path).write_text(text, encoding="utf-8")
+        _partial(path).replace(path)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.partial")

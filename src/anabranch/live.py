@@ -1,12 +1,14 @@
 """The live line of a running query in a terminal; below it, the routes of a mesh.
 
-It reads only the handle's progress, so it cannot disagree with it. Without a terminal it prints nothing and only waits.
+It reads only the handle's progress, so it cannot disagree with it. Without a terminal it prints a plain line now and
+then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol
 
 from rich.console import Console, Group
@@ -16,6 +18,8 @@ from rich.text import Text
 
 from anabranch.sizes import size_text
 
+SECONDS_BETWEEN_LINES = 10.0
+"""Without a terminal."""
 MOST_ROUTES = 12
 """The number of routes shown, those with most rows."""
 
@@ -47,13 +51,24 @@ class View:
 
 
 def follow(
-    handle: Followed, console: Console, *, until: Callable[[], bool] = lambda: False, interval: float = 0.5
+    handle: Followed,
+    console: Console,
+    *,
+    until: Callable[[], bool] = lambda: False,
+    interval: float = 0.5,
+    now: Callable[[], float] = perf_counter,
 ) -> View:
-    """Show the progress in a terminal until the query ends or `until` returns true; return the last view."""
+    """Show the progress until the query ends or `until` returns true; return the last view."""
     view = View()
     if not console.is_terminal:
+        printed, batch = now(), -1
         while not handle.awaitTermination(interval) and not until():
-            pass
+            if now() - printed < SECONDS_BETWEEN_LINES:
+                continue
+            printed, view = now(), advance(view, handle.recentProgress)
+            if view.batch > batch:
+                batch = view.batch
+                console.print(line(view).plain.rstrip(), highlight=False, soft_wrap=True)
         return advance(view, handle.recentProgress)
     with Live(shown(view), console=console, auto_refresh=False) as live:
         ended = False
@@ -83,6 +98,14 @@ def advance(view: View, recent: Sequence[Mapping[str, Any]]) -> View:
             routes=tuple(ours["statistics"]["routes"]) if len(set(ours["plans"])) == 1 else (),
         )
     return view
+
+
+def summary(view: View, places: Sequence[str]) -> str | None:
+    """Return the closing line of a run, or nothing if no batch ran; `places` are those of the results."""
+    if view.batch < 0:
+        return None
+    rows = "1 row" if view.rows_out == 1 else f"{view.rows_out:,} rows"
+    return f"{rows} -> {', '.join(places)}   (batch {view.batch}, {view.rows_in:,} rows in)"
 
 
 def late_notice(view: View) -> str | None:

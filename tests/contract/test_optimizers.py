@@ -25,7 +25,7 @@ from anabranch.stats.view import FixedStatistics
 from tests.unit.optimize.brute_force import all_shapes, best_ordered
 from tests.unit.optimize.graphs import key, less, relation
 
-OBJECTIVES = ("qualified", "cpu", "memory", "rate@3", "first@100")
+OBJECTIVES = ("qualified", "cpu", "memory", "rate@3 seconds", "first@100")
 
 
 def left_deep(problem: Problem) -> Proposal | Infeasible:

@@ -11,6 +11,7 @@ import pytest
 
 from anabranch import cli, doctor
 from anabranch.calibrate import measure as calibrate
+from anabranch.commands import replace_text, require_writable
 from anabranch.cost.units import ENGINE
 from anabranch.doctor import Finding
 from anabranch.host.spark.quiet import VERBOSE
@@ -68,7 +69,7 @@ def test_the_command_line_wins_over_the_spec(spec_file: Path, capsys: pytest.Cap
 
 
 def test_explain_draws_the_plan(spec_file: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "new" / "plan.svg"
+    picture = tmp_path / "plan.svg"
     assert cli.main(["explain", str(spec_file), "--plan", "tree", "--picture", str(picture)]) == 0
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
 
@@ -137,6 +138,8 @@ def test_a_room_that_lacks_a_package_says_so() -> None:
         (["run", "SPEC", "--conf", "driver.memory=4g"], "error: 'driver.memory' is not a setting of Spark"),
         (["run", "SPEC", "--conf", "spark.master=yarn"], "error: 'spark.master' is not taken as a setting"),
         (["run", "SPEC", "--report", "/dev/null/report.json"], "error: '/dev/null/report.json' cannot be written"),
+        (["run", "SPEC", "--console", "here"], "error: 'here' is not an address for the console"),
+        (["explain", "SPEC", "--picture", "no-such-folder/plan.svg"], "error: 'no-such-folder/plan.svg' cannot be"),
         (["explain", "no-such.yaml"], "error: spec file 'no-such.yaml' does not exist"),
         (["run", "no-such.yaml"], "error: spec file 'no-such.yaml' does not exist"),
     ],
@@ -149,6 +152,30 @@ def test_a_users_error_is_told_without_a_traceback(
     shown = capsys.readouterr().err
     assert shown.startswith(expected)
     assert "Traceback" not in shown
+
+
+def test_explain_refuses_a_scheduled_plan_that_does_not_fit(
+    spec_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec_file.write_text(SPEC + 'switch: [{at_batch: 3, plan: "(a z)"}]\n')
+    assert cli.main(["explain", str(spec_file)]) == cli.USER_ERROR
+    assert "joins 'z', which the query does not have" in capsys.readouterr().err
+
+
+def test_a_shortened_option_is_refused(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["run", str(spec_file), "--slot", "2"])
+    assert "unrecognized arguments: --slot" in capsys.readouterr().err
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    require_writable(report)
+    assert list(tmp_path.iterdir()) == []
+    replace_text(report, "first")
+    with pytest.raises(UnicodeEncodeError):
+        replace_text(report, "sec\ud800ond")
+    assert report.read_text() == "first"
 
 
 @pytest.mark.parametrize(

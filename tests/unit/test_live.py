@@ -3,12 +3,13 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 from rich.console import Console, Group
 
-from anabranch.live import MOST_ROUTES, View, advance, follow, late_notice, line, shown
+from anabranch.live import MOST_ROUTES, View, advance, follow, late_notice, line, shown, summary
 from anabranch.sizes import size_text
 
 
@@ -114,11 +115,19 @@ def test_of_many_routes_those_with_most_rows_are_shown() -> None:
     assert len(text.splitlines()) == MOST_ROUTES + 3
 
 
-def test_nothing_is_written_where_there_is_no_terminal() -> None:
+def test_without_a_terminal_a_plain_line_comes_now_and_then() -> None:
     out = io.StringIO()
-    view = follow(Script(3), Console(file=out, force_terminal=False))
-    assert out.getvalue() == ""
-    assert view.batch == 2
+    # Four seconds pass with every look at the clock.
+    view = follow(Script(9), Console(file=out, force_terminal=False, width=80), now=count(step=4.0).__next__)
+    lines = out.getvalue().splitlines()
+    assert 0 < len(lines) < 8
+    assert all(words.startswith("batch ") and "plan (a b)" in words for words in lines)
+    assert view.batch == 8
+
+
+def test_the_closing_line_says_where_the_results_are() -> None:
+    assert summary(View(), ["out"]) is None
+    assert summary(advance(View(), [progress(0)]), ["out"]) == "2 rows -> out   (batch 0, 10 rows in)"
 
 
 def test_rows_that_were_dropped_are_told_at_the_end() -> None:

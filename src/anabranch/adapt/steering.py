@@ -102,6 +102,11 @@ class Steering:
             steering.freeze(frozen)
         self.table.freeze(frozen)
 
+    @property
+    def is_changing(self) -> bool:
+        """True while some query has a change of plan asked for or under way."""
+        return any(steering.is_changing for steering in self.queries.values())
+
     def close(self) -> None:
         """Ends the searches of all queries; nothing is decided any more that needs one."""
         for steering in self.queries.values():
@@ -183,6 +188,12 @@ class QuerySteering:
     def plans(self) -> tuple[SlotPlan, ...]:
         """The plans of the latest batch, by slot."""
         return tuple(self._plans[slot] for slot in self._slots)
+
+    @property
+    def is_changing(self) -> bool:
+        """True while a change of plan is asked for or under way."""
+        with self._lock:
+            return self._wish is not None or bool(self._under_way)
 
     @property
     def plan(self) -> Plan:

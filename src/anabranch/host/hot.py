@@ -32,7 +32,7 @@ from typing import Any
 
 from anabranch.engine.engine import Engine
 from anabranch.engine.state.arena import MappedArena
-from anabranch.errors import PlanError
+from anabranch.errors import HostError, PlanError
 from anabranch.host.rebuilding import Rows, durable_holdings, follow, rebuild
 from anabranch.host.slot import SlotTask, bring_to, can_reach, make_engine
 from anabranch.host.store import Store
@@ -124,7 +124,14 @@ def keep_engine(opened: OpenEngine, task: SlotTask, slot: int, identity: str) ->
 
 def claim(identity: str, location: str) -> None:
     """Writes the owner of the hot state, and removes unused hot state from this machine."""
-    _note_owner(identity, location)
+    try:
+        _note_owner(identity, location)
+    except OSError as error:
+        raise HostError(
+            f"hot state cannot be kept in '{hot_root()}'",
+            detail=str(error),
+            hint="let ANABRANCH_HOT_FOLDER name a folder that can be written, best one in memory",
+        ) from error
     _sweep(identity)
 
 

@@ -31,7 +31,12 @@ class Objective:
     amount: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.kind}@{self.amount:g}" if self.kind in ("rate", "first") else self.kind
+        match self.kind:
+            case "rate":
+                return f"rate@{self.amount:g} seconds"
+            case "first":
+                return f"first@{self.amount:g}"
+        return self.kind
 
     @classmethod
     def parse(cls, text: str) -> Objective:
@@ -54,11 +59,7 @@ class Objective:
 
 def _amount(name: str, text: str) -> float | None:
     try:
-        return float(text)
-    except ValueError:
-        pass
-    try:
-        return parse_duration(text) / 1e6 if name == "rate" else None
+        return parse_duration(text) / 1e6 if name == "rate" else float(text)
     except ValueError:
         return None
 

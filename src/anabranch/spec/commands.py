@@ -10,6 +10,7 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from rich.console import Console
 
 from anabranch import explain
 from anabranch.choosing import decide, proposal
-from anabranch.commands import add_command, writing
+from anabranch.commands import add_command, replace_text, require_writable
 from anabranch.console.command import address
 from anabranch.console.runs import LiveRun
 from anabranch.console.server import TOKEN
@@ -30,8 +31,9 @@ from anabranch.console.server import Console as WebConsole
 from anabranch.errors import SpecError
 from anabranch.explain import choice_svg
 from anabranch.host.spark.quiet import VERBOSE, is_verbose
-from anabranch.live import View, advance, follow, late_notice
+from anabranch.live import View, advance, follow, late_notice, summary
 from anabranch.optimize import Choice
+from anabranch.plan.mesh import check_plan, parse_plan
 from anabranch.spec.file import load
 from anabranch.spec.model import QuerySpec, Spec
 
@@ -141,9 +143,10 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = _spec(arguments)
     at = None if arguments.console is None else address(arguments.console)
     if arguments.report is not None:
-        with writing(arguments.report):
-            arguments.report.open("a").close()
+        require_writable(arguments.report)
     console = Console(stderr=True)
+    # A service manager ends a query as a person does with Ctrl-C.
+    signal.signal(signal.SIGTERM, _interrupt)
     # Py4J logs the traceback of an interrupt to the root logger.
     logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
     # Py4J also logs an error inside a batch; the error that ends the query reports it.
@@ -155,13 +158,17 @@ def run(arguments: argparse.Namespace) -> int:
             console.print(line, highlight=False, soft_wrap=True)
         handle = prepared.start()
         page = None if at is None else _open_console(handle, *at, console)
+        seen = View()
         try:
-            _follow(handle, console)
+            seen = _follow(handle, console)
         finally:
             if page is not None:
                 page.close()
-            if notice := late_notice(advance(View(), handle.recentProgress)):
-                console.print(notice, highlight=False, soft_wrap=True)
+            seen = advance(seen, handle.recentProgress)
+            places = [str(each.sink.path or each.sink.format) for each in chosen.queries.values()]
+            for words in (summary(seen, places), late_notice(seen)):
+                if words:
+                    console.print(words, highlight=False, soft_wrap=True)
             if arguments.report is not None:
                 report = handle.report()
                 if (measured := prepared.measured(handle)) is not None:
@@ -178,16 +185,21 @@ def _open_console(handle: QueryHandle, host: str, port: int | None, console: Con
     return page
 
 
-def _follow(handle: QueryHandle, console: Console) -> None:
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _follow(handle: QueryHandle, console: Console) -> View:
     # Here, because it needs pyspark, which explain and --help must not.
     from anabranch.host.spark.failure import named_end
 
     try:
         with named_end():
-            follow(handle, console)
+            return follow(handle, console)
     except KeyboardInterrupt:
         console.print("stopping; the checkpoint stays good for a restart")
         handle.stop()
+        return View()
 
 
 @contextmanager
@@ -212,6 +224,8 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     if arguments.picture is not None and arguments.picture.suffix.lower() != ".svg":
         raise SpecError(f"option '--picture' is '{arguments.picture}'", hint="pictures are SVG files: name it plan.svg")
     chosen = _spec(arguments)
+    if arguments.picture is not None:
+        require_writable(arguments.picture)
     if arguments.picture is not None and len(chosen.queries) > 1:
         raise SpecError("option '--picture' draws one query, and the spec has several", hint="use a spec of one query")
     explained = {name: _explanation(chosen, each) for name, each in chosen.queries.items()}
@@ -228,6 +242,9 @@ def explain_spec(arguments: argparse.Namespace) -> int:
         wishes = chosen.queries[name].wishes
         return decide(explained[name].query, wishes, slots=slots, batch=chosen.seconds_between_batches)
 
+    for name, each in explained.items():
+        for switch in chosen.queries[name].switches:
+            check_plan(parse_plan(switch.plan), each.query.graph, each.query.grouping)
     print(explain.explain_queries(explained, arguments.stage, choose))
     for name, each in explained.items():
         if arguments.picture is not None:
@@ -286,6 +303,5 @@ def _with_wishes(arguments: argparse.Namespace, query: QuerySpec) -> QuerySpec:
 
 
 def _write(path: Path, text: str) -> None:
-    with writing(path):
-        path.write_text(text, encoding="utf-8")
+    replace_text(path, text)
     print(f"wrote {path}", file=sys.stderr)

@@ -28,6 +28,7 @@ class FakeRunner:
     """Does nothing with a batch but what the test asks, and knows ten statistics about each."""
 
     queries = QuerySet((), JoinGraph(()), "", "")
+    is_changing = False
 
     def __init__(self, on_batch: Callable[[int], None] = lambda batch: None) -> None:
         self.failure: BaseException | None = None

@@ -51,7 +51,9 @@ def test_plans_change_by_hand_and_slots_differ(spark: SparkSession, tmp_path: Pa
 
     try:
         step()
+        assert handle.awaitMigration()
         handle.migrate("(a (b c))", "moving-state")
+        assert not handle.awaitMigration(timeout=0)
         assert step()["plans"] == ["(a (b c))", "(a (b c))"]
         (changed,) = [batch for batch in told(handle) if any(record["phase"] == "began" for record in batch["records"])]
         assert all(slot["hot"] for slot in changed["slotStatistics"])

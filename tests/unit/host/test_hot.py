@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.cql import compile_query
+from anabranch.errors import HostError
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import next_manifest, relation_floors
 from anabranch.host.hot import claim, forget, hot_folder, hot_root, keep_engine, open_engine
@@ -88,6 +89,13 @@ class Worker:
     @property
     def stamp(self) -> Path:
         return hot_folder(self.identity) / STAMP
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ANABRANCH_HOT_FOLDER", str(tmp_path / "file"))
+    with pytest.raises(HostError, match="hot state cannot be kept"):
+        claim("identity", str(tmp_path))
 
 
 def test_the_state_is_found_again(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ Limit: progress and report reach back as far as Spark does, `spark.sql.streaming
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from html import escape
 from typing import Any, NoReturn, Protocol
 
 from pyspark.errors import StreamingQueryException
@@ -23,9 +25,12 @@ from anabranch.host.progress import BatchProgress
 from anabranch.host.spark.failure import damaged_log
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query_set import Plans, QuerySet
+from anabranch.sizes import size_text
 from anabranch.stats.mesh.routes import merge_routes
 
 _SPARK_STEP = "addBatch"
+_LOOK_SECONDS = 0.05
+"""Between two looks at a change of plan that is awaited."""
 
 
 class Runner(Protocol):
@@ -59,6 +64,10 @@ class Runner(Protocol):
 
     def freeze(self, frozen: bool) -> None:
         """Keeps the query from changing its plan by itself, or lets it again."""
+
+    @property
+    def is_changing(self) -> bool:
+        """True while a change of plan is asked for or under way."""
 
     def history(self) -> list[dict[str, Any]]:
         """Decisions and migrations since the checkpoint was new."""
@@ -213,6 +222,19 @@ class QueryHandle:
         self._require_running()
         self._runner.rebalance()
 
+    def awaitMigration(self, timeout: float | None = None) -> bool:
+        """Waits until no change of plan is asked for or under way; returns whether that is so.
+
+        A change takes effect with a batch, so this needs rows that arrive, or a `timeout` in seconds. The history says
+        how the change ended.
+        """
+        end = None if timeout is None else time.perf_counter() + timeout
+        while self.isActive and self._runner.is_changing:
+            if end is not None and time.perf_counter() >= end:
+                return False
+            time.sleep(_LOOK_SECONDS)
+        return not self._runner.is_changing
+
     def abort_migration(self, query: str | None = None) -> None:
         """Goes back, with the next batch, to the plan from before the change that is under way."""
         self._require_running()
@@ -270,6 +292,30 @@ class QueryHandle:
         """Ends the query after the work at hand; its checkpoint stays good for a restart."""
         self._query.stop()
         self._runner.release()
+
+    def __repr__(self) -> str:
+        latest = self.lastProgress
+        batch = "no batch yet" if latest is None else f"batch {latest['batchId']}"
+        state = "running" if self.isActive else "ended"
+        return f"QueryHandle({self.name or self.id}: {state}, {batch}, plan {self.plan})"
+
+    def _repr_html_(self) -> str:
+        """The query as a small table, for notebooks."""
+        latest = self.lastProgress
+        ours = None if latest is None else latest["adaptive"]
+        rows = {"state": "running" if self.isActive else "ended", "plan": str(self.plan)}
+        if latest is not None:
+            rows["batch"] = f"{latest['batchId']}, {latest['durationMs'].get('triggerExecution', 0) / 1000:.2f} s"
+        if ours is not None:
+            rows |= {
+                "rows in": f"{sum(ours['rowsIn'].values()):,}",
+                "results": f"{ours['rowsOut']:,}",
+                "late rows": f"{sum(ours['lateRows'].values()):,}",
+                "state rows": f"{ours['stateRows']:,} ({size_text(ours['stateBytes'])})",
+                "skew": f"{ours['skew']:.2f} over {ours['slots']} slots",
+            }
+        cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items())
+        return f"<table><caption>{escape(self.name or self.id)}</caption>{cells}</table>"
 
     def report(self) -> dict[str, Any]:
         """The run so far in numbers: rows, late rows, time per batch split into Spark's part and ours, state, plan.

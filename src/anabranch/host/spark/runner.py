@@ -144,6 +144,10 @@ class SparkRunner:
     def freeze(self, frozen: bool) -> None:
         self.steering.freeze(frozen)
 
+    @property
+    def is_changing(self) -> bool:
+        return self.steering.is_changing
+
     def history(self) -> list[dict[str, Any]]:
         return self.store.history()
 
