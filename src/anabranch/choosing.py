@@ -80,7 +80,7 @@ class Wishes:
     def need_statistics(self, query: Query) -> bool:
         """True when they can make a difference: plans are to be told apart, or limits are to be kept."""
         # Two relations join in one way only, but in a grouped query either may be merged first.
-        is_open = self.plan in (*PLAN_WORDS, *KINDS) and len(query.graph.names) > (2 if query.grouping is None else 1)
+        is_open = self.plan in (*PLAN_WORDS, *KINDS) and len(query.graph.names) > (2 if query.merging is None else 1)
         return is_open or min(self.cpu, self.memory) < math.inf
 
 
@@ -119,11 +119,11 @@ def decide(
 
     `learn` finds a mesh, where rows are at hand to learn it from; `plan: auto` takes it when it passes the gate.
     """
-    wishes.given.check_names(query.graph)
+    wishes.given.check_names(query.whole)
     view = Layered((wishes.given, seen, calibrated()))
     budget = Budget(wishes.cpu, wishes.memory, slots)
     hints = _hints(query, wishes)
-    choice = choose(query.graph, view, budget, wishes.objective, hints, batch=batch, grouping=query.grouping)
+    choice = choose(query.graph, view, budget, wishes.objective, hints, batch=batch, grouping=query.merging)
     return replace(choice, mesh=_mesh_offer(query, wishes, choice, learn, gate))
 
 
@@ -245,7 +245,7 @@ def _hints(query: Query, wishes: Wishes) -> Hints:
         force = "mjoin"
     wanted = None if force == "auto" else force
     try:
-        return Hints.parse(query.graph, query.grouping, force=wanted, keep=wishes.keep, forbid=wishes.forbid)
+        return Hints.parse(query.graph, query.merging, force=wanted, keep=wishes.keep, forbid=wishes.forbid)
     except PlanError as error:
         if entry == "plan" or error.message.startswith("'hints."):
             raise

@@ -22,10 +22,9 @@ from anabranch.optimize.explain import explanation
 from anabranch.picture import OUTPUT, Dot, RouteNote, mesh_svg, plan_svg, plane
 from anabranch.plan import logical
 from anabranch.plan.describe import describe, describe_mesh, describe_routes
-from anabranch.plan.join_graph import render
 from anabranch.plan.mesh import Mesh, RelationRoutes
 from anabranch.plan.physical import PhysicalPlan, shape, subplans
-from anabranch.plan.query import Query
+from anabranch.plan.query import Query, render_query
 from anabranch.plan.query_set import ALONE, QuerySet, alone, partitioning_of, together
 from anabranch.plan.query_set import describe as describe_set
 from anabranch.rewrite.pipeline import rewrite
@@ -60,13 +59,13 @@ class Explanation:
             case "rewritten":
                 return logical.render(rewrite(self._bound()))
             case "graph":
-                return render(self.query.graph)
+                return render_query(self.query)
             case "physical":
                 plan, graph = first_plan(choose()), self.query.graph
                 return describe_mesh(plan, graph) if isinstance(plan, Mesh) else describe(plan, graph)
             case "choice":
                 choice = choose()
-                return "\n\n".join([render(self.query.graph), explanation(choice), *self._mesh(choice)])
+                return "\n\n".join([render_query(self.query), explanation(choice), *self._mesh(choice)])
         raise SpecError(f"unknown stage '{stage}'", hint=f"use one of {', '.join(STAGES)}")
 
     def _mesh(self, choice: Choice) -> list[str]:

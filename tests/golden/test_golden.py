@@ -16,8 +16,9 @@ import pytest
 from anabranch import cql
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.errors import AnabranchError
-from anabranch.plan import join_graph, logical
+from anabranch.plan import logical
 from anabranch.plan.normal_form import normal_form
+from anabranch.plan.query import render_query
 from anabranch.rewrite.pipeline import RULES, steps
 from anabranch.schema import TIMESTAMP, Field, Schema
 
@@ -69,10 +70,10 @@ def one_rule(name: str) -> Callable[[str], str]:
 
 def _graph(query: str, plan: logical.LogicalPlan) -> str:
     normal = normal_form(query, plan)
-    lines = ["--- graph", join_graph.render(normal.graph)]
+    lines = ["--- graph", render_query(normal)]
     bands = [theta.band for theta in normal.graph.thetas if theta.band is not None]
     lines += [f"{band.low} <= {band.left} - {band.right} <= {band.high}" for band in bands]
-    lines += [f"payload {relation.name}: {', '.join(relation.schema.names)}" for relation in normal.graph.relations]
+    lines += [f"payload {relation.name}: {', '.join(relation.schema.names)}" for relation in normal.whole.relations]
     types = ", ".join(f"{field.name} {field.type}" for field in normal.schema)
     return "\n".join([*lines, f"answer: {types}"])
 

@@ -159,7 +159,7 @@ class Loop:
         """Begins with what another loop of the query has learnt, unless that loop had other wishes."""
         if memory.wishes != self._wishes:
             return
-        graph, grouping = self._query.graph, self._query.grouping
+        graph, grouping = self._query.graph, self._query.merging
         entries = tuple(
             # A plan can be priced once it has its orders, which a plan that was written by hand may lack.
             replace(entry, plan=with_default_orders(validate(entry.plan, graph, grouping), graph))
@@ -263,7 +263,7 @@ class Loop:
         known = search.known if search.batch == seen.batch else self._learn()
         criteria = self.criteria
         spread = criteria.partitioning
-        model = resource_model(self._query.graph, self.view, known.batch, self._query.grouping, spread)
+        model = resource_model(self._query.graph, self.view, known.batch, self._query.merging, spread)
         current = with_default_orders(seen.plan, self._query.graph)
         decision = Decision(
             batch=seen.batch,
@@ -303,7 +303,7 @@ def _best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: fl
         criteria.objective,
         criteria.hints,
         batch=batch,
-        grouping=query.grouping,
+        grouping=query.merging,
         partitioning=criteria.partitioning,
     ).answer
     plan = answer.plan if isinstance(answer, Proposal) else answer.best

@@ -160,7 +160,7 @@ class QuerySteering:
         self._staging = rules.staging if len(query.graph.names) > 1 else None
         self._settings = rules.adapt or Settings()
         self._slots = tuple(range(partitioning.slots))
-        self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph, query.grouping)))
+        self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph, query.merging)))
         self._criteria = replace(rules.criteria, partitioning=_spread(partitioning))
         self.searches = Searches(waits=rules.waits)
         self._loops = _loops(query, rules.adapt, self._criteria, self._slots, self.searches)
@@ -207,7 +207,7 @@ class QuerySteering:
 
         Box by box, the parts in which the plans differ change one after another.
         """
-        check_plan(plan, self._query.graph, self._query.grouping)
+        check_plan(plan, self._query.graph, self._query.merging)
         if isinstance(slots, int):
             raise MigrationError(f"slots are named in a list, not as {slots}", hint=f"write slots=[{slots}]")
         with self._lock:
@@ -310,7 +310,7 @@ class QuerySteering:
         """The scheduled changes by their batch; refuses one that can never be made."""
         schedule: dict[int, list[Switch]] = {}
         for switch in switches:
-            check_plan(switch.plan, self._query.graph, self._query.grouping)
+            check_plan(switch.plan, self._query.graph, self._query.merging)
             self._require_slots(switch.slots)
             if switch.strategy not in ("auto", *strategy_names()):
                 raise MigrationError(
@@ -423,7 +423,7 @@ class QuerySteering:
 
     def _checked(self, plan: Plan, strategy: str, slots: tuple[int, ...] | None) -> dict[int, SlotPlan]:
         """The new plans of the slots, with a strategy that can serve each."""
-        check_plan(plan, self._query.graph, self._query.grouping)
+        check_plan(plan, self._query.graph, self._query.merging)
         self._require_slots(slots)
         return {
             slot: SlotPlan(plan, self._strategy(self._plans[slot].plan, plan, strategy))
@@ -438,11 +438,11 @@ class QuerySteering:
         if isinstance(old, Mesh):
             old = mjoin(graph.names)
         if wished != "auto":
-            check_migration(old, new, graph, wished, self._query.grouping)
+            check_migration(old, new, graph, wished, self._query.merging)
             return wished
         known = self._loops[0][1].view if self._loops else self._criteria.given
         spread = self._criteria.partitioning
-        model = resource_model(graph, known, grouping=self._query.grouping, partitioning=spread)
+        model = resource_model(graph, known, grouping=self._query.merging, partitioning=spread)
         return self._criteria.pricing(graph, old, new, model)[0].strategy
 
 

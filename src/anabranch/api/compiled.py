@@ -33,7 +33,7 @@ class CompiledQuery:
     def __init__(self, stages: Explanation, registered: Callable[[str], RegisteredStream]) -> None:
         self.stages = stages
         self.query: Query = stages.query
-        self.streams = {relation.stream: registered(relation.stream) for relation in self.query.graph.relations}
+        self.streams = {relation.stream: registered(relation.stream) for relation in self.query.whole.relations}
         self._sample: Sample | None = None
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias
 
 from anabranch.errors import Span
@@ -71,7 +72,24 @@ class CastTo:
     span: Span
 
 
-Expression: TypeAlias = ColumnName | Constant | Operation | FunctionCall | CastTo
+@dataclass(frozen=True)
+class Exists:
+    """`EXISTS (SELECT …)`."""
+
+    query: Statement
+    span: Span
+
+
+@dataclass(frozen=True)
+class InQuery:
+    """`value IN (SELECT …)`."""
+
+    value: Expression
+    query: Statement
+    span: Span
+
+
+Expression: TypeAlias = ColumnName | Constant | Operation | FunctionCall | CastTo | Exists | InQuery
 
 
 @dataclass(frozen=True)
@@ -108,15 +126,30 @@ class WindowClause:
     span: Span
 
 
+class JoinKind(Enum):
+    """How a FROM item is joined to those before it."""
+
+    COMMA = ","
+    INNER = "JOIN"
+    LEFT = "LEFT JOIN"
+    RIGHT = "RIGHT JOIN"
+    FULL = "FULL JOIN"
+    SEMI = "LEFT SEMI JOIN"
+    ANTI = "LEFT ANTI JOIN"
+
+
 @dataclass(frozen=True)
 class FromItem:
-    """A stream with its window and alias, and the ON condition it was joined with."""
+    """A stream with its window and alias, how it is joined, and the ON condition it is joined with."""
 
     stream: Identifier
     window: WindowClause | None
     alias: Identifier | None
     condition: Expression | None
     span: Span
+    kind: JoinKind = JoinKind.COMMA
+    join: Span | None = None
+    """The position of the words that join it; None for the first item and after a comma."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +172,19 @@ def children(expression: Expression) -> tuple[Expression, ...]:
             return arguments
         case CastTo(argument=argument):
             return (argument,)
+        case Exists(query=query):
+            return _expressions(query)
+        case InQuery(value=value, query=query):
+            return (value, *_expressions(query))
         case ColumnName() | Constant():
             return ()
+
+
+def _expressions(query: Statement) -> tuple[Expression, ...]:
+    """Return the expressions of a subquery."""
+    found: list[Expression | None] = [item.expression for item in query.items if isinstance(item, SelectItem)]
+    found += [*(source.condition for source in query.sources), query.where, *query.group_by, query.having]
+    return tuple(each for each in found if each is not None)
 
 
 def walk(expression: Expression) -> Iterator[Expression]:

@@ -1,13 +1,12 @@
 """Binding: from a syntax tree to a logical plan, with names resolved in the catalog and expressions typed.
 
-The plan is `Project(Filter(Join(Source…)))`, with the ON conditions on the join; a grouped query has an `Aggregate` and
-a `Filter` for HAVING in between, and everything above the aggregate reads the columns of GROUPED only. Nothing is
-optimised here; `rewrite` does that.
+The plan is `Project(Filter(Join(Source…)))`, with the ON conditions on the join (`from_clause` binds all below the
+projection); a grouped query has an `Aggregate` and a `Filter` for HAVING in between, and everything above the aggregate
+reads the columns of GROUPED only. Nothing is optimised here; `rewrite` does that.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -17,41 +16,38 @@ from anabranch.cql.ast import (
     ColumnName,
     Constant,
     Expression,
-    FromItem,
     FunctionCall,
     SelectItem,
     Star,
     Statement,
-    WindowClause,
     walk,
 )
+from anabranch.cql.from_clause import Rows, bind_rows
 from anabranch.cql.parser import parse
-from anabranch.cql.scope import Scope, aggregate_column, closest_first
+from anabranch.cql.scope import Scope, aggregate_column
 from anabranch.errors import BindError, Span, UnboundedJoin, Unsupported
-from anabranch.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, columns, conjuncts
+from anabranch.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, columns
 from anabranch.functions import AGGREGATES, is_nullable, kind_of
-from anabranch.plan.logical import Aggregate, Filter, Join, LogicalPlan, Output, Project, Source
+from anabranch.plan.logical import Aggregate, Filter, LogicalPlan, Output, Project, Source
 from anabranch.schema import type_name
-from anabranch.window import Window
 
 _BindItem: TypeAlias = Callable[[Expression], Expr]
-_RELATION_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
 
 def bind(text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> LogicalPlan:
     """Bind a query text to the streams of a catalog and return its logical plan."""
     statement = parse(text)
-    sources = _bind_sources(statement, catalog)
+    rows = bind_rows(statement, catalog)
+    plan, sources = rows.plan, rows.visible
     if not allow_unbounded:
-        _refuse_unbounded(statement, sources)
-    plan = _rows(statement, sources)
-    slide = _common_slide(statement)
+        _refuse_unbounded(statement, rows)
+    slide = _common_slide(statement, rows)
     if _is_grouped(statement):
         return _grouped(statement, sources, plan, slide)
     scope = Scope(text, "SELECT", sources)
     outputs = _outputs(statement, scope, scope.expression)
     # Checked after the outputs: an error about a misspelt or missing aggregate is more helpful.
-    for item in statement.sources:
+    for item, _ in rows.items:
         if item.window is not None and item.window.slide is not None:
             raise BindError(
                 "SLIDE is not allowed in a query without aggregates",
@@ -62,71 +58,11 @@ def bind(text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> Logic
     return Project(plan, outputs)
 
 
-# --- FROM ------------------------------------------------------------------------------------------------------------
-
-
-def _bind_sources(statement: Statement, catalog: Catalog) -> tuple[Source, ...]:
-    sources: list[Source] = []
-    for item in statement.sources:
-        source = _bind_source(statement, item, catalog)
-        if any(other.relation.lower() == source.relation.lower() for other in sources):
-            raise BindError(
-                f"relation '{source.relation}' occurs twice in FROM",
-                text=statement.text,
-                span=(item.alias or item.stream).span,
-                hint="give each its own alias, as in s AS a, s AS b",
-            )
-        sources.append(source)
-    return tuple(sources)
-
-
-def _bind_source(statement: Statement, item: FromItem, catalog: Catalog) -> Source:
-    stream = catalog.find(item.stream.name)
-    if stream is None:
-        names = closest_first(item.stream.name, (known.name for known in catalog.streams.values()))
-        raise BindError(
-            f"stream '{item.stream.name}' does not exist",
-            text=statement.text,
-            span=item.stream.span,
-            detail=f"the streams are {', '.join(names)}" if names else "no stream is registered",
-        )
-    name = item.alias or item.stream
-    if not _RELATION_NAME.fullmatch(name.name):
-        raise BindError(
-            f"'{name.name}' is not a valid relation name",
-            text=statement.text,
-            span=name.span,
-            hint="give it an alias of letters, digits and underscores, as in AS a",
-        )
-    time = stream.schema.find(stream.event_time)
-    assert time is not None, "the declaration checked it"
-    window = _bind_window(statement, item.window)
-    return Source(name.name, stream.name, stream.schema, time.name, window, stream.disorder)
-
-
-def _bind_window(statement: Statement, clause: WindowClause | None) -> Window:
-    if clause is None:
-        return Window(None)
-    if clause.slide is not None and clause.slide.micros <= 0:
-        raise BindError("SLIDE must be more than zero", text=statement.text, span=clause.slide.span)
-    if clause.range is not None and clause.range.micros <= 0:
-        raise BindError(
-            "RANGE must be more than zero",
-            text=statement.text,
-            span=clause.range.span,
-            hint="write [NOW] to join a row only with rows that are not newer",
-        )
-    slide = clause.slide.micros if clause.slide is not None else None
-    if clause.is_now:
-        return Window(0, slide)
-    return Window(clause.range.micros if clause.range is not None else None, slide)
-
-
-def _refuse_unbounded(statement: Statement, sources: tuple[Source, ...]) -> None:
-    if len(sources) < 2 and not _is_grouped(statement):
+def _refuse_unbounded(statement: Statement, rows: Rows) -> None:
+    if len(rows.items) < 2 and not _is_grouped(statement):
         return
-    for item, source in zip(statement.sources, sources, strict=True):
-        if not source.window.is_bounded and (len(sources) > 1 or source.window.slide is not None):
+    for item, source in rows.items:
+        if not source.window.is_bounded and (len(rows.items) > 1 or source.window.slide is not None):
             raise UnboundedJoin(
                 f"the window of relation '{source.relation}' is unbounded",
                 text=statement.text,
@@ -134,21 +70,6 @@ def _refuse_unbounded(statement: Statement, sources: tuple[Source, ...]) -> None
                 detail="all its rows would be kept for ever",
                 hint="write a window such as [RANGE 10 MINUTES], or set 'allow_unbounded' for this query",
             )
-
-
-# --- WHERE and ON ----------------------------------------------------------------------------------------------------
-
-
-def _rows(statement: Statement, sources: tuple[Source, ...]) -> LogicalPlan:
-    predicates: list[Expr] = []
-    for position, item in enumerate(statement.sources):
-        if item.condition is not None:
-            scope = Scope(statement.text, "ON", sources[: position + 1])
-            predicates += conjuncts(scope.condition(item.condition))
-    plan: LogicalPlan = sources[0] if len(sources) == 1 else Join(sources, tuple(predicates))
-    if statement.where is None:
-        return plan
-    return Filter(plan, Scope(statement.text, "WHERE", sources).condition(statement.where))
 
 
 # --- SELECT ----------------------------------------------------------------------------------------------------------
@@ -238,8 +159,8 @@ def _is_grouped(statement: Statement) -> bool:
     return bool(statement.group_by) or statement.having is not None or aggregated
 
 
-def _common_slide(statement: Statement) -> int | None:
-    given = [item.window.slide for item in statement.sources if item.window is not None and item.window.slide]
+def _common_slide(statement: Statement, rows: Rows) -> int | None:
+    given = [item.window.slide for item, _ in rows.items if item.window is not None and item.window.slide]
     for slide in given[1:]:
         if slide.micros != given[0].micros:
             raise BindError(

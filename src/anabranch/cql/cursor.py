@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from anabranch.cql.ast import Identifier
+from anabranch.cql.ast import Identifier, Statement
 from anabranch.cql.lexer import Kind, Token, tokens
 from anabranch.errors import ParseError, Unsupported
 
@@ -26,8 +26,10 @@ MOST_NESTED = 40
 class Cursor:
     """A position in the tokens of one text."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, subquery: Callable[[Cursor], Statement] | None = None) -> None:
+        """`subquery` parses a SELECT inside an expression."""
         self.text = text
+        self.subquery = subquery
         self._tokens = tokens(text)
         self._at = 0
         self._depth = 0

@@ -13,9 +13,12 @@ from anabranch.cql.ast import (
     ColumnName,
     Constant,
     Duration,
+    Exists,
     Expression,
     FunctionCall,
+    InQuery,
     Operation,
+    Statement,
     depth,
 )
 from anabranch.cql.cursor import Cursor
@@ -38,7 +41,7 @@ _PRODUCTS = {"*": "multiply", "/": "divide", "%": "modulo"}
 _MOST_DIGITS = 1000
 _MOST_DEEP = 120
 """The most operators in a row, as in `a + b + c + …`; every walk makes up to four calls for each."""
-_SUBQUERY_REMEDY = "join the stream in FROM and put the condition in WHERE"
+_SUBQUERY_REMEDY = "write it as EXISTS (SELECT …) or x IN (SELECT …) in WHERE, or join the stream in FROM"
 
 
 def expression(cursor: Cursor) -> Expression:
@@ -123,7 +126,7 @@ def _comparison(cursor: Cursor) -> Expression:
     negated = cursor.take_word("NOT") if cursor.peek(1).is_word("IN", "BETWEEN", "LIKE") else None
     test: Expression | None = None
     if cursor.take_word("IN"):
-        test = Operation("in", (left, *_listed(cursor)), _since(cursor, start))
+        test = _in(cursor, left, start)
     elif cursor.take_word("BETWEEN"):
         low = _sum(cursor)
         cursor.expect_word("AND")
@@ -138,14 +141,24 @@ def _comparison(cursor: Cursor) -> Expression:
     return Operation("not", (test,), test.span) if negated else test
 
 
-def _listed(cursor: Cursor) -> list[Expression]:
+def _in(cursor: Cursor, value: Expression, start: int) -> Expression:
     cursor.expect_symbol("(")
-    _refuse_subquery(cursor)
+    if cursor.peek().is_word("SELECT"):
+        return InQuery(value, _subquery(cursor), _since(cursor, start))
     listed = [expression(cursor)]
     while cursor.take_symbol(","):
         listed.append(expression(cursor))
     cursor.expect_symbol(")", also="','")
-    return listed
+    return Operation("in", (value, *listed), _since(cursor, start))
+
+
+def _subquery(cursor: Cursor) -> Statement:
+    """Parse a SELECT and the bracket that closes it."""
+    assert cursor.subquery is not None
+    with cursor.nested():
+        found = cursor.subquery(cursor)
+    cursor.expect_symbol(")")
+    return found
 
 
 def _sum(cursor: Cursor) -> Expression:
@@ -240,11 +253,15 @@ def _call(cursor: Cursor) -> Expression:
 
 def _refuse_subquery(cursor: Cursor) -> None:
     if cursor.peek().is_word("SELECT"):
-        raise cursor.unsupported("a subquery is not supported", _SUBQUERY_REMEDY)
+        raise cursor.unsupported("a subquery as a value is not supported", _SUBQUERY_REMEDY)
 
 
 def _exists(cursor: Cursor) -> Expression:
-    raise cursor.unsupported("EXISTS is not supported", _SUBQUERY_REMEDY)
+    start = cursor.take().span.start
+    cursor.expect_symbol("(")
+    if not cursor.peek().is_word("SELECT"):
+        raise cursor.unexpected("SELECT")
+    return Exists(_subquery(cursor), _since(cursor, start))
 
 
 def _named_constant(cursor: Cursor) -> Expression:

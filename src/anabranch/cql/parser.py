@@ -3,6 +3,7 @@
     query      := select | ISTREAM '(' select ')'
     select     := SELECT item (',' item)* FROM source ((',' | join) source [ON expression])*
                   [WHERE expression] [GROUP BY expression (',' expression)*] [HAVING expression]
+    join       := [INNER] JOIN | CROSS JOIN | (LEFT | RIGHT | FULL) [OUTER] JOIN | [LEFT] (SEMI | ANTI) JOIN
     source     := name [window] [[AS] alias]
     window     := '[' (RANGE duration | NOW | UNBOUNDED) [SLIDE duration] ']'
     duration   := (number unit)+
@@ -13,11 +14,14 @@ Legal CQL or SQL that Anabranch does not run raises `Unsupported` with the remed
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from anabranch.cql.ast import (
     Duration,
     Expression,
     FromItem,
     Identifier,
+    JoinKind,
     SelectItem,
     Star,
     Statement,
@@ -33,16 +37,17 @@ _CLAUSES = {
     "LIMIT": ("LIMIT", "stop the query, or filter where the results are read"),
     "UNION": ("UNION", "run one query per branch into the same sink"),
     "INTERSECT": ("INTERSECT", "write it as a join"),
-    "EXCEPT": ("EXCEPT", "Anabranch has no anti-join; filter where the results are read"),
+    "EXCEPT": ("EXCEPT", "write it as NOT EXISTS (SELECT …) in WHERE"),
     "QUALIFY": ("QUALIFY", "filter where the results are read"),
 }
-_OUTER = ("LEFT", "RIGHT", "FULL", "OUTER", "NATURAL", "SEMI", "ANTI", "LATERAL")
+_OUTER = {"LEFT": JoinKind.LEFT, "RIGHT": JoinKind.RIGHT, "FULL": JoinKind.FULL}
+_HALF = {"SEMI": JoinKind.SEMI, "ANTI": JoinKind.ANTI}
 _WINDOW_HELP = "RANGE, NOW or UNBOUNDED, as in [RANGE 10 SECONDS]"
 
 
 def parse(text: str) -> Statement:
     """Parse a query text; raise ParseError or Unsupported with the position of the problem."""
-    cursor = Cursor(text)
+    cursor = Cursor(text, subquery)
     for operator in ("RSTREAM", "DSTREAM"):
         if cursor.peek().is_word(operator):
             raise cursor.unsupported(
@@ -71,6 +76,11 @@ def _what_may_follow(statement: Statement) -> str:
     if statement.where is not None:
         return f"AND, OR, GROUP BY, HAVING or {end}"
     return f"',', JOIN, WHERE, GROUP BY, HAVING or {end}"
+
+
+def subquery(cursor: Cursor) -> Statement:
+    """Parse a SELECT inside an expression, up to its closing bracket."""
+    return _select(cursor, None)
 
 
 def _select(cursor: Cursor, istream: Span | None) -> Statement:
@@ -123,27 +133,42 @@ def _alias(cursor: Cursor) -> Identifier | None:
 
 
 def _sources(cursor: Cursor) -> list[FromItem]:
-    sources = [_source(cursor, joined=False)]
+    sources = [_source(cursor)]
     while True:
+        start = cursor.peek().span.start
         if cursor.take_symbol(","):
-            sources.append(_source(cursor, joined=False))
-        elif cursor.peek().is_word(*_OUTER):
-            raise cursor.unsupported(
-                f"{cursor.peek().value.upper()} joins are not supported",
-                "use an inner join: [INNER] JOIN … ON, or commas and WHERE",
-            )
+            sources.append(_source(cursor))
         elif cursor.take_word("CROSS"):
             cursor.expect_word("JOIN")
-            sources.append(_source(cursor, joined=False))
-        elif cursor.peek().is_word("INNER", "JOIN"):
-            cursor.take_word("INNER")
-            cursor.expect_word("JOIN")
-            sources.append(_source(cursor, joined=True))
+            crossed = _source(cursor)
+            sources.append(replace(crossed, kind=JoinKind.INNER, join=Span(start, crossed.span.end)))
+        elif (kind := _join_kind(cursor)) is not None:
+            words = Span(start, cursor.end_of_last)
+            joined = _source(cursor)
+            sources.append(replace(joined, kind=kind, join=words, condition=_on(cursor)))
         else:
             return sources
 
 
-def _source(cursor: Cursor, *, joined: bool) -> FromItem:
+def _join_kind(cursor: Cursor) -> JoinKind | None:
+    """Take the words that join the next source; None if none follow."""
+    word = cursor.peek().value.upper() if cursor.peek().kind is Kind.WORD else ""
+    if word in ("NATURAL", "LATERAL"):
+        raise cursor.unsupported(f"{word} joins are not supported", "write JOIN … ON with the columns to compare")
+    if word not in ("JOIN", "INNER", *_OUTER, *_HALF):
+        return None
+    kind = _HALF.get(word) or _OUTER.get(word, JoinKind.INNER)
+    if word != "JOIN":
+        cursor.take()
+    if word == "LEFT" and cursor.peek().is_word(*_HALF):
+        kind = _HALF[cursor.take().value.upper()]
+    elif word in _OUTER:
+        cursor.take_word("OUTER")
+    cursor.expect_word("JOIN")
+    return kind
+
+
+def _source(cursor: Cursor) -> FromItem:
     if cursor.peek().is_symbol("("):
         raise cursor.unsupported(
             "a subquery in FROM is not supported", "join the streams directly and put its conditions in WHERE"
@@ -153,8 +178,7 @@ def _source(cursor: Cursor, *, joined: bool) -> FromItem:
     alias = _alias(cursor)
     window = window or _window(cursor)
     last = (alias or stream).span.end
-    on = _on(cursor) if joined else None
-    return FromItem(stream, window, alias, on, Span(stream.span.start, max(last, window.span.end if window else 0)))
+    return FromItem(stream, window, alias, None, Span(stream.span.start, max(last, window.span.end if window else 0)))
 
 
 def _on(cursor: Cursor) -> Expression:

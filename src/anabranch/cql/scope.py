@@ -14,7 +14,7 @@ from difflib import SequenceMatcher, get_close_matches
 
 import pyarrow as pa
 
-from anabranch.cql.ast import CastTo, ColumnName, Constant, Expression, FunctionCall, Operation
+from anabranch.cql.ast import CastTo, ColumnName, Constant, Exists, Expression, FunctionCall, InQuery, Operation
 from anabranch.errors import BindError, Span, Unsupported
 from anabranch.expr import GROUPED, AggregateCall, Column, Expr, Literal, LiteralValue
 from anabranch.functions import AGGREGATES, SPELLINGS, bind_aggregate, bind_call, bind_cast, kind_of, type_named
@@ -31,6 +31,8 @@ class Scope:
     sources: tuple[Source, ...]
     aggregates: list[AggregateCall] | None = field(default=None, compare=False)
     """The distinct aggregates found so far; None where aggregates are not allowed."""
+    outer: tuple[Source, ...] = ()
+    """The relations of the query around a subquery; those of the subquery come first."""
 
     def expression(self, node: Expression) -> Expr:
         """Return the typed expression of a syntax node."""
@@ -43,6 +45,14 @@ class Scope:
                 return self._call(node.function, node.arguments, node.span)
             case FunctionCall():
                 return self._function(node)
+            case Exists() | InQuery():
+                what = "EXISTS" if isinstance(node, Exists) else "IN (SELECT …)"
+                raise Unsupported(
+                    f"{what} is not supported here",
+                    text=self.text,
+                    span=node.span,
+                    hint="write it in WHERE, as a condition of its own that AND joins to the others",
+                )
             case CastTo():
                 argument = self.expression(node.argument)
                 try:
@@ -65,6 +75,8 @@ class Scope:
         return expr
 
     def column(self, node: ColumnName) -> Column:
+        if self._is_of_outer(node):
+            return replace(self, sources=self.outer, outer=()).column(node)
         sources = self.sources if node.relation is None else (self._relation(node),)
         found = [(source, f) for source in sources if (f := source.schema.find(node.name.name)) is not None]
         if len(found) > 1:
@@ -74,6 +86,15 @@ class Scope:
             raise self._unknown_column(node, sources)
         source, match = found[0]
         return Column(source.relation, match.name, match.type, match.nullable)
+
+    def _is_of_outer(self, node: ColumnName) -> bool:
+        """True if only the query around this subquery has the column, or the relation, of that name."""
+        if node.relation is None:
+            name = node.name.name
+            return not self.has_column(name) and any(source.schema.find(name) is not None for source in self.outer)
+        wanted = node.relation.name.lower()
+        mine = any(source.relation.lower() == wanted for source in self.sources)
+        return not mine and any(source.relation.lower() == wanted for source in self.outer)
 
     def has_column(self, name: str) -> bool:
         return any(source.schema.find(name) is not None for source in self.sources)

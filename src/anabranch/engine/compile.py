@@ -75,6 +75,11 @@ def compile_plan(plan: PhysicalPlan, graph: JoinGraph) -> Program:
     return Program(plan, joins, {state: tuple(kept) for state, kept in indexes.items()})
 
 
+def compile_join(node: JoinNode, graph: JoinGraph) -> JoinProgram:
+    """The probes of one join of a graph, whatever lies below it."""
+    return JoinProgram(node, _probes(node, graph, {}))
+
+
 def index_name(index: tuple[str, ...]) -> str:
     return "+".join(index) or ALL
 

@@ -9,7 +9,7 @@ time; by the law above the cut is free.
 
 The caller gives *floors*: for each relation the event time below which no row will be admitted any more. A row may go
 when its deadline lies before the floors of all others; in a grouped query, before its own as well, so that pending
-groups can be recomputed from the rows that are kept.
+groups can be recomputed from the rows that are kept. Outer joins keep rows for longer still (`expiry`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from anabranch.engine.batch import Combinations, RelationBatch, joined
+from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.execution import Entrance, in_order
 from anabranch.engine.expiry import expiry
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.migration import MigrationStrategy
+from anabranch.engine.operators.sides import Known
 from anabranch.engine.ownership import Ownership
 from anabranch.engine.query_engine import QueryEngine
 from anabranch.engine.slices import floors_after, in_time_order, slices
@@ -71,6 +72,8 @@ class Engine:
         self.arena = arena = arena or ProcessArena()
         names = codes or queries.graph.code_names
         self.bases = {name: BaseState(arena, queries.graph, name, names[name]) for name in queries.graph.names}
+        for name in queries.may_be_absent:
+            self.bases[name].may_be_absent = True
         self._longest_range = max(state.window.reach for state in self.bases.values())
         self._is_stepping = False
         self._left: dict[str, int] = {}
@@ -162,11 +165,12 @@ class Engine:
             assert answered_before is not None
             rows = self.entrance.pass_through(rows, answered_before)
         for each in self.engines.values():
-            if each.groups is not None and answered_before is not None:
-                each.groups.pass_watermark(answered_before)
+            if answered_before is not None:
+                each.begin_restore(answered_before)
         ordered = {name: in_time_order(batch) for name, batch in rows.items()}
-        for name, found in self._advance(ordered, restores=True):
-            self.engines[name].group(found)
+        for name, (found, _) in self._advance(ordered, restores=True):
+            if self.engines[name].groups is not None:
+                self.engines[name].group(found)
         for each in self.engines.values():
             each.end_restore()
         self.meter.reset()
@@ -207,7 +211,7 @@ class Engine:
             # Rows that wait may be older than the floor of their relation.
             floors = dict.fromkeys(floors, min(floors.values()))
             batches = self.entrance.pass_through(batches, watermark)
-        results = self._results(batches, floors)
+        results = self._results(batches, floors, watermark)
         if self.execution.orders_results:
             yield from in_order(results)
         else:
@@ -218,19 +222,33 @@ class Engine:
         self._is_stepping = False
 
     def _results(
-        self, batches: Mapping[str, RelationBatch], floors: Mapping[str, int]
+        self, batches: Mapping[str, RelationBatch], floors: Mapping[str, int], watermark: int | None
     ) -> Iterator[tuple[str, Int64Array, pa.RecordBatch]]:
-        """The results that rows complete, with their query and their newest times; grouped queries keep theirs."""
+        """The results that rows complete, or that the watermark makes known; grouped queries keep theirs.
+
+        Each block has its query and the event times at which its results became known.
+        """
         self._drop(floors)
         ordered = {name: in_time_order(batch) for name, batch in batches.items()}
         for name, batch in ordered.items():
             self.meter.rows_in[name] += len(batch)
         for part in slices(ordered, self._longest_range):
             for query, found in self._advance(part.rows):
-                for newest, batch in self.engines[query].results(found):
-                    yield query, newest, batch
+                for known, batch in self.engines[query].results(*found):
+                    yield query, known, batch
             if not part.is_last:
-                self._drop(floors_after(part, ordered, floors, self.queries.graph))
+                inside = floors_after(part, ordered, floors, self.queries.graph)
+                # Before rows go that a combination which met nothing still needs.
+                yield from self._settled(min(inside.values()))
+                self._drop(inside)
+        if watermark is not None:
+            yield from self._settled(watermark)
+
+    def _settled(self, watermark: int) -> Iterator[tuple[str, Int64Array, pa.RecordBatch]]:
+        for query, each in self.engines.items():
+            for found in each.settle(watermark):
+                for known, batch in each.results(*found):
+                    yield query, known, batch
 
     def statistics(self) -> EngineStatistics:
         """The work since the last call."""
@@ -268,12 +286,10 @@ class Engine:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _advance(
-        self, batches: Mapping[str, RelationBatch], *, restores: bool = False
-    ) -> Iterator[tuple[str, Combinations]]:
-        """Takes new rows into the states, relation by relation; yields finished combinations, each with its query.
+    def _advance(self, batches: Mapping[str, RelationBatch], *, restores: bool = False) -> Iterator[tuple[str, Known]]:
+        """Takes new rows into the states, relation by relation; yields what becomes known, each with its query.
 
-        While rows are restored, only grouped queries need the combinations.
+        While rows are restored, only states behind the plans need the combinations.
         """
         for name, state in self.bases.items():
             batch = batches.get(name)
@@ -283,7 +299,7 @@ class Engine:
             news = state.append(batch)
             self.meter.spent("append", perf_counter() - started)
             for query, each in self._readers[name]:
-                wanted = not restores or each.groups is not None
+                wanted = not restores or each.is_rebuilt_from_combinations
                 yield from ((query, found) for found in each.take(name, news, wanted=wanted))
             started = perf_counter()
             state.link(news)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
+from anabranch.plan.logical import SideKind
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet
 from anabranch.window import FOREVER
@@ -25,7 +26,32 @@ def expiry(
 
 
 def _expiry(query: Query, floors: Mapping[str, int], execution: ExecutionModel) -> dict[str, int]:
-    names = query.graph.names
+    names = query.whole.names
+    if query.sides:
+        least = min(floors[name] for name in names)
+        return {name: least - kept for name, kept in _kept_after_deadline(query).items()}
     if query.grouping is not None or execution.rows_wait:
         return dict.fromkeys(names, min(floors[name] for name in names))
     return {name: min((floors[other] for other in names if other != name), default=2 * FOREVER - 1) for name in names}
+
+
+def _kept_after_deadline(query: Query) -> dict[str, int]:
+    """For each relation of a query with sides, how long after its deadline a row must stay.
+
+    A combination that waits must find again, from rows alone, what it has met. A row that it met has a deadline not
+    before any row of the combination; so the combination's own deadline is later by the shortest range of its
+    relations at most. In a grouped query nothing counts after its deadline.
+    """
+    kept = dict.fromkeys(query.whole.names, 0)
+    if query.grouping is not None:
+        return kept
+    # The relations of earlier sides are part of combinations too; their deadlines only make those shorter.
+    core = min(relation.window.reach for relation in query.graph.relations)
+    for side in query.sides:
+        kept |= dict.fromkeys(side.names, core)
+        if side.kind is SideKind.FULL:
+            (own,) = side.own
+            kept |= dict.fromkeys(query.graph.names, own.window.reach)
+            # What a full join adds has no row of the core.
+            core = max(core, own.window.reach)
+    return kept

@@ -99,7 +99,7 @@ def change_plan(
     if isinstance(plan, Mesh):
         check_mesh(plan, ground.query.graph)
         return make_track(ground, plan), Migrated(AT_ONCE, (), {}, perf_counter() - started)
-    validate(plan, ground.query.graph, ground.query.grouping)
+    validate(plan, ground.query.graph, ground.query.merging)
     with ExitStack() as undo:
         change = Change(ground, track, plan, floors, undo)
         strategy.check(change.old.plan, plan, ground.query.graph)

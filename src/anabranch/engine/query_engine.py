@@ -1,4 +1,4 @@
-"""One query at work over base states that it does not own: its plan track, its groups, its projection, its statistics.
+"""One query at work over base states that it does not own: plan track, sides, groups, projection, statistics.
 
 The engine of a slot has one query engine for each query of its set. It appends new rows to a base state once, lets them
 pass through every query engine that reads the relation (`take`), and links them once. A query engine says which indexes
@@ -30,6 +30,7 @@ from anabranch.engine.migration import MigrationStrategy, change_plan
 from anabranch.engine.operators.group_by import GroupState
 from anabranch.engine.operators.join import keep, read_column
 from anabranch.engine.operators.pregroup import carried_by
+from anabranch.engine.operators.sides import Known, Sides
 from anabranch.engine.ownership import Ownership
 from anabranch.engine.state.arena import Arena
 from anabranch.engine.state.base import BaseState
@@ -62,8 +63,9 @@ class QueryEngine:
         retain: Callable[[], None] = lambda: None,
     ) -> None:
         self.query = member.query
-        self.bases = {name: bases[name] for name in member.query.graph.names}
-        self.ground = Ground(member.query, self.bases, arena, owns=owns)
+        self.bases = {name: bases[name] for name in member.query.whole.names}
+        core = {name: bases[name] for name in member.query.graph.names}
+        self.ground = Ground(member.query, core, arena, owns=owns)
         self.meter = self.ground.meter
         self.turns: dict[str, int] = {}
         """The number of the first row that each relation took in last; empty before the first step."""
@@ -73,6 +75,7 @@ class QueryEngine:
         self.track: Track = make_track(self.ground, plan)
         grouping = member.query.grouping
         self.groups = GroupState(arena, grouping) if grouping is not None else None
+        self.sides = Sides(member.query, self.bases, arena) if member.query.sides else None
 
     @property
     def plan(self) -> Plan:
@@ -90,7 +93,14 @@ class QueryEngine:
 
     def indexes(self, relation: str) -> tuple[Index, ...]:
         """The indexes of a base state that this query looks into."""
-        return self.track.indexes(relation) if relation in self.bases else ()
+        if relation in self.ground.bases:
+            return self.track.indexes(relation)
+        return self.sides.indexes(relation) if self.sides is not None and relation in self.bases else ()
+
+    @property
+    def is_rebuilt_from_combinations(self) -> bool:
+        """Whether states behind the plan are filled again by the combinations that restored rows make."""
+        return self.groups is not None or self.sides is not None
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -102,6 +112,7 @@ class QueryEngine:
             "floors": self._floors,
             "turns": self.turns,
             "groups": self.groups.layout() if self.groups else None,
+            "sides": self.sides.layout() if self.sides else None,
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
@@ -111,6 +122,15 @@ class QueryEngine:
         self.track = reopened(self.ground, layout["track"])
         if self.groups is not None:
             self.groups.reopen(layout["groups"])
+        if self.sides is not None:
+            self.sides.reopen(layout["sides"])
+
+    def begin_restore(self, answered_before: int) -> None:
+        """Notes the watermark up to which answers have been given, before rows are restored."""
+        if self.groups is not None:
+            self.groups.pass_watermark(answered_before)
+        if self.sides is not None:
+            self.sides.answered(answered_before)
 
     def end_restore(self) -> None:
         """Forgets the counts of a restore: its rows belong to earlier steps."""
@@ -119,8 +139,14 @@ class QueryEngine:
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
-    def take(self, relation: str, news: Combinations, *, wanted: bool) -> Iterator[Combinations]:
-        """Passes new rows of a base state, not linked yet, through the plan; yields the combinations they finish."""
+    def take(self, relation: str, news: Combinations, *, wanted: bool) -> Iterator[Known]:
+        """Passes new rows of a base state, not linked yet, through the plan and the sides.
+
+        Yields the results that become known, each with the event time at which it does.
+        """
+        if self.sides is not None and relation not in self.ground.bases:
+            yield from self.sides.take(relation, news)
+            return
         terms = self._terms.get(relation)
         if terms is not None:
             if terms.is_shorter:
@@ -135,16 +161,24 @@ class QueryEngine:
                 found = keep(found, owns.holds(found, self.bases))
             for other in others:
                 found = self._passing(other, self._within(other, found))
-            yield found
+            if self.sides is not None:
+                yield from self.sides.enter(found)
+            else:
+                yield found, found.newest
 
-    def results(self, found: Combinations) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
-        """Projects finished combinations, with their newest times; a grouped query adds them to its groups instead."""
+    def settle(self, watermark: int) -> Iterator[Known]:
+        """Yields the results that the watermark makes known: those of combinations that met no row of a side."""
+        if self.sides is not None:
+            yield from self.sides.settle(watermark)
+
+    def results(self, found: Combinations, known: Int64Array) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
+        """Projects combinations, with the times at which they became known; a grouped query groups them instead."""
         if not len(found):
             return
         if self.groups is not None:
             self.group(found)
         else:
-            yield found.newest, self._project(found)
+            yield known, self._project(found)
 
     def group(self, found: Combinations) -> None:
         """Adds finished combinations to the pending groups."""
@@ -164,7 +198,7 @@ class QueryEngine:
 
     def drop(self, floors: Mapping[str, int]) -> None:
         """Drops intermediate results that no row still to come can complete; base states have dropped before."""
-        floors = {name: floors[name] for name in self.bases}
+        floors = {name: floors[name] for name in self.ground.bases}
         self.track.drop(floors)
         self._floors = floors
         settled = self.track.settled()
@@ -173,8 +207,13 @@ class QueryEngine:
 
     def statistics(self) -> StepStatistics:
         """The work since the last call, without base states."""
-        groups = {} if self.groups is None else {GROUPS: (self.groups.rows, self.groups.bytes)}
-        return self.track.finish(groups)
+        beside = {} if self.groups is None else {GROUPS: (self.groups.rows, self.groups.bytes)}
+        if self.sides is not None:
+            beside |= self.sides.sizes
+            for kind, seconds in self.sides.meter.seconds.items():
+                self.meter.spent(kind, seconds)
+            self.sides.meter.reset()
+        return self.track.finish(beside)
 
     # --- migration ----------------------------------------------------------------------------------------------------
 

@@ -16,10 +16,9 @@ from anabranch.engine.batch import RelationBatch, deadlines
 from anabranch.engine.engine import Engine
 from anabranch.host.profiles import take_profiles
 from anabranch.host.wire import wire_layout
-from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import alone
+from anabranch.plan.query_set import alone, partitioning_of
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
@@ -33,8 +32,10 @@ def learn_from_rows(
     `held` are the rows that each state will hold. A sample is thinner or shorter than that, so a row finds fewer
     partners in it than it will in the states: the matches are scaled up in proportion.
     """
-    layout = wire_layout(alone(query), choose_partitioning(query.graph, 1))
-    engine = Engine.alone(replace(query, grouping=None), mjoin(query.graph.names), codes=layout.codes)
+    layout = wire_layout(alone(query), partitioning_of(alone(query), 1))
+    engine = Engine.alone(
+        replace(query, grouping=None, sides=(), condition=None), mjoin(query.graph.names), codes=layout.codes
+    )
     engine.restore(_alive(query, rows), None)
     factors = {name: held[name] / base.ring.live for name, base in engine.bases.items() if base.ring.live}
     return learn_mesh(query.graph, [_in_proportion(seen, factors) for seen in take_profiles(engine.only)], seed)

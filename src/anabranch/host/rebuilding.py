@@ -7,9 +7,10 @@ law of `holdings`.
 When the table changes, a slot that is found at work follows in place where it can. A receiver takes the rows over as
 already processed and fills the states of its own plan with them, whatever plan the sender has (moving state, Zhu 2006,
 Section 22.1). A sender leaves its rows to expire. It is rebuilt instead where rows left behind could still be part of a
-result: in grouped queries, whose pending groups hold them; where rows wait for the watermark; and where rows of some
-relation go to several slots, so that new ones would meet them. A slot to which a group comes back before its rows have
-expired is rebuilt as well. Slots that neither gain nor lose rows keep their state as it is.
+result: in queries with outer joins, which follow no change in place; in grouped queries, whose pending groups hold
+them; where rows wait for the watermark; and where rows of some relation go to several slots, so that new ones would
+meet them. A slot to which a group comes back before its rows have expired is rebuilt as well. Slots that neither gain
+nor lose rows keep their state as it is.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding
     Returns the rows that the slot took over. `holdings` are read only if the slot gains rows.
     """
     before, now = task.partitionings[-1], task.partitioning
+    if task.queries.has_sides:
+        return None
     gains, loses = gains_and_losses(before, now, slot)
     if _ownership_flips(task, before) or (loses and not _may_leave_behind(engine, task, before)):
         return None

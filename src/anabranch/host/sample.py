@@ -95,10 +95,10 @@ def sampled(query: Query, stretches: Mapping[str, Stretch], rows: Mapping[str, R
 def _groups(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, float]:
     """For each relation of a grouped query, into how many groups its rows would fall if they were merged."""
     found: dict[str, float] = {}
-    if query.grouping is None or len(query.graph.names) < 2:
+    if query.merging is None or len(query.graph.names) < 2:
         return found
     for name, batch in rows.items():
-        agreed = agreement(query.graph, query.grouping, [name])
+        agreed = agreement(query.graph, query.merging, [name])
         if len(batch) < FEWEST_ROWS or any(is_nested(value.type) for value in agreed.values):
             continue
         found[name] = groups_behind(float(len(batch)), float(_different(batch, agreed)))

@@ -19,6 +19,7 @@ from anabranch.plan.describe import conditions, probe_path
 from anabranch.plan.join_graph import JoinGraph, Relation
 from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, height, shape
 from anabranch.plan.query import Grouping, Query
+from anabranch.plan.sides import Side
 from anabranch.window import duration_text
 
 OUTPUT = "output"
@@ -222,7 +223,7 @@ def _note_lines(note: str, width: float) -> list[tuple[str, Face]]:
 
 
 def _result_boxes(query: Query, notes: Mapping[str, str]) -> list[_Piece]:
-    """Draw the results and, below them, the grouping if there is one."""
+    """Draw the results and, below them, the grouping and the sides, if there are any."""
     bright, pale = Face(13, "#ffffff", bold=True), Face(11, "#cfd8df", mono=True)
     names = ", ".join(output.name for output in query.outputs)
     lines = [("results", bright), *((words, pale) for words in pale.wrap(names, 380, 2))]
@@ -231,7 +232,16 @@ def _result_boxes(query: Query, notes: Mapping[str, str]) -> list[_Piece]:
     boxes = [_Piece(tuple(lines), _RESULT, _fitting(lines), outputs)]
     if query.grouping is not None:
         boxes.append(_grouping_piece(query.grouping))
+    boxes += [_side_piece(side) for side in reversed(query.sides)]
     return boxes
+
+
+def _side_piece(side: Side) -> _Piece:
+    """Draw an outer, semi or anti join, which takes what the joins below it find."""
+    title = f"{side.kind.value} join"
+    lines = [(words, _TITLE) for words in _TITLE.wrap(f"{title} {', '.join(side.names)}", 420, 2)]
+    lines += [(words, _CODE) for words in _CODE.wrap(str(side), 420, 3)]
+    return _Piece(tuple(lines), _GROUP, _fitting(lines), title)
 
 
 def _grouping_piece(grouping: Grouping) -> _Piece:

@@ -66,6 +66,11 @@ def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
             query = compile_query(entries["cql"].text(), network.catalog)
         except AnabranchError as error:
             raise SpecError(f"query '{name}' of '{path}' cannot be bound", detail=str(error)) from error
+        if query.sides:
+            raise SpecError(
+                f"query '{name}' of '{path}' cannot be placed: it has outer joins or subqueries",
+                hint="leave them out: placements are of inner joins",
+            )
         found.append(SinkQuery(name, query, entries["sink"].label()))
     return tuple(found)
 

@@ -10,8 +10,8 @@ theta over that relation alone, which a join checks. Plans and meshes name a the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -215,6 +215,35 @@ def position_of(name: str) -> int:
 def is_selection(name: str) -> bool:
     """True if a name is that of a theta, not of a relation."""
     return name.startswith("#")
+
+
+def shared_keys(graphs: Sequence[JoinGraph]) -> tuple[tuple[KeyClass, ...], list[JoinGraph]]:
+    """One key for all that compare the same expressions, and the graphs with their keys named by them."""
+    known: list[KeyClass] = []
+    renamed = []
+    for graph in graphs:
+        keys: list[KeyClass] = []
+        for key in graph.keys:
+            taken = {own.name for own in keys}
+            place = next((i for i, other in enumerate(known) if other.name not in taken and _agree(key, other)), None)
+            if place is None:
+                place = len(known)
+                known.append(replace(key, name=f"k{place}"))
+            members = dict(known[place].members) | dict(key.members)
+            known[place] = replace(known[place], members=tuple(members.items()))
+            keys.append(replace(key, name=known[place].name))
+        renamed.append(replace(graph, keys=tuple(keys)))
+    return tuple(known), renamed
+
+
+def _agree(key: KeyClass, other: KeyClass) -> bool:
+    """True when the two share a relation, and every relation they share has the same expression in both."""
+    common = key.relations & other.relations
+    return (
+        bool(common)
+        and key.type == other.type
+        and all(key.expression(name) == other.expression(name) for name in common)
+    )
 
 
 def render(graph: JoinGraph) -> str:

@@ -1,14 +1,15 @@
 """Logical plans: the meaning of a query, independent of how it runs.
 
 Nodes are frozen and validate themselves on construction, so later passes may trust them. A join stays n-ary. The
-binder builds `Project(Filter(Join(Source…)))`, with an `Aggregate` and a second `Filter` (HAVING) between for grouped
-queries; the rules in `rewrite/` push filters and projections down to the sources; `plan.normal_form` derives the
-normal form from the result.
+binder builds `Project(Filter(Join(Source…)))`, with an `OuterJoin` around the join for each outer, semi and anti join,
+and an `Aggregate` and a second `Filter` (HAVING) above for grouped queries; the rules in `rewrite/` push filters and
+projections down to the sources; `plan.normal_form` derives the normal form from the result.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias
 
 from anabranch.errors import PlanError
@@ -112,6 +113,38 @@ class Join:
         return tuple(column for child in self.inputs for column in child.columns)
 
 
+class SideKind(Enum):
+    """What becomes of a combination that meets the rows of a side, and of one that meets none."""
+
+    LEFT = "left"
+    """It is extended by each of them, or by NULLs."""
+    FULL = "full"
+    """As LEFT; and a row of the side that meets no combination comes with NULLs for the combination."""
+    SEMI = "semi"
+    """It stays, once, if it meets one."""
+    ANTI = "anti"
+    """It stays if it meets none."""
+
+    @property
+    def extends(self) -> bool:
+        """Whether the columns of the side are columns of the result."""
+        return self in (SideKind.LEFT, SideKind.FULL)
+
+
+@dataclass(frozen=True)
+class OuterJoin:
+    """The combinations of the input, by whether rows of the side satisfy all predicates with them, in the windows."""
+
+    input: LogicalPlan
+    side: LogicalPlan
+    kind: SideKind
+    predicates: tuple[Expr, ...] = ()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*self.input.columns, *self.side.columns) if self.kind.extends else self.input.columns
+
+
 @dataclass(frozen=True)
 class Aggregate:
     """One row per group and boundary, over the combinations valid at that boundary."""
@@ -130,7 +163,7 @@ class Aggregate:
         return (BOUNDARY, *self.keys, *self.results)
 
 
-LogicalPlan: TypeAlias = Source | Filter | Project | Prune | Join | Aggregate
+LogicalPlan: TypeAlias = Source | Filter | Project | Prune | Join | OuterJoin | Aggregate
 
 
 def inputs(plan: LogicalPlan) -> tuple[LogicalPlan, ...]:
@@ -139,6 +172,8 @@ def inputs(plan: LogicalPlan) -> tuple[LogicalPlan, ...]:
             return ()
         case Join(inputs=several):
             return several
+        case OuterJoin(input=one, side=other):
+            return (one, other)
         case Filter(input=one) | Project(input=one) | Prune(input=one) | Aggregate(input=one):
             return (one,)
 
@@ -167,6 +202,9 @@ def render(plan: LogicalPlan, indent: str = "") -> str:
         case Join():
             on = " AND ".join(str(predicate) for predicate in plan.predicates)
             return f"{indent}Join{' ON ' + on if on else ''}{below}"
+        case OuterJoin():
+            on = " AND ".join(str(predicate) for predicate in plan.predicates)
+            return f"{indent}{plan.kind.value.capitalize()}Join{' ON ' + on if on else ''}{below}"
         case Aggregate():
             keys = ", ".join(str(key) for key in plan.key_expressions)
             listed = ", ".join(str(aggregate) for aggregate in plan.aggregates)

@@ -1,9 +1,10 @@
 """Derives the normal form of a query from its rewritten logical plan.
 
 It expects a plan that the rules of `rewrite` have finished: an output list over an optional grouping over one n-ary
-join, each input of which is a source with at most a filter and a pruning on top. Equalities become key classes, every
-other join predicate a theta, and each relation keeps as payload only the columns that something after its arrival still
-reads: the outputs, the grouping, the thetas, and key members whose matches have to be verified on values.
+join (with outer joins around it), each input of which is a source with at most a filter and a pruning on top.
+Equalities become key classes, every other join predicate a theta, and each relation keeps as payload only the columns
+that something after its arrival still reads: the outputs, the grouping, the thetas, and key members whose matches have
+to be verified on values.
 """
 
 from __future__ import annotations
@@ -15,11 +16,23 @@ from anabranch.errors import PlanError, SpecError
 from anabranch.expr import Call, Expr, columns, conjunction, conjuncts, relations
 from anabranch.functions import below_casts, bind_call, coerce, is_nullable
 from anabranch.plan.bands import thetas_with_bands
-from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
-from anabranch.plan.key_classes import equal_expressions, key_sides
-from anabranch.plan.logical import Aggregate, Filter, Join, LogicalPlan, Project, Prune, Source, render
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta, shared_keys
+from anabranch.plan.key_classes import EqualExpressions, equal_expressions, key_sides
+from anabranch.plan.logical import (
+    Aggregate,
+    Filter,
+    Join,
+    LogicalPlan,
+    OuterJoin,
+    Project,
+    Prune,
+    SideKind,
+    Source,
+    render,
+)
 from anabranch.plan.query import Grouping, Query
 from anabranch.plan.selections import guarded_by
+from anabranch.plan.sides import Comparisons, compared, make_side
 
 
 def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) -> Query:
@@ -31,8 +44,8 @@ def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) 
     if not isinstance(plan, Project):
         raise _unexpected(plan)
     body, grouping = _grouping(plan.input)
-    arms = [_arm(child) for child in body.inputs] if isinstance(body, Join) else [_arm(body)]
-    predicates = body.predicates if isinstance(body, Join) else ()
+    core, outer, condition = _peeled(body)
+    arms, predicates = _arms(core)
     keys, filters = _keys(predicates)
     deferred = _deferred(arms, late_filters)
     thetas = thetas_with_bands([predicate for predicate in predicates if key_sides(predicate) is None])
@@ -45,13 +58,82 @@ def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) 
     else:
         readers = [*grouping.keys, *(a.argument for a in grouping.aggregates if a.argument is not None)]
     readers += [theta.predicate for theta in thetas]
-    readers += [expression for key in keys if not key.is_exact for _, expression in key.members]
+    readers += _verified(keys)
     members = [member for key in keys for _, member in key.members]
     arms = [
         _without(arm, deferred, [each for each in members if relations(each) == {arm.source.relation}]) for arm in arms
     ]
+    around = _around(arms, outer, equal_expressions(predicates))
+    readers += [each for each in (condition,) if each is not None]
+    for each in around:
+        found = each.found
+        readers += [*found.ready, *found.residual, *(theta.predicate for theta in found.thetas)]
+        readers += _verified(found.keys)
     joined = tuple(_relation(arm, filters.get(arm.source.relation, []), readers) for arm in arms)
-    return Query(text, JoinGraph(joined, keys, thetas), plan.outputs, grouping)
+    graph = JoinGraph(joined, keys, thetas)
+    if not around:
+        return Query(text, graph, plan.outputs, grouping)
+    sides, before = [], joined
+    for each in around:
+        own = tuple(_relation(arm, each.found.filters.get(arm.source.relation, []), readers) for arm in each.arms)
+        sides.append(make_side(each.kind, before, own, each.found))
+        before = (*before, *own) if each.kind.extends else before
+    _, (graph, *graphs) = shared_keys([graph, *(side.graph for side in sides)])
+    named = tuple(replace(side, graph=own_graph) for side, own_graph in zip(sides, graphs, strict=True))
+    return Query(text, graph, plan.outputs, grouping, named, condition)
+
+
+@dataclass(frozen=True)
+class _Around:
+    """An outer join on its way to a side."""
+
+    kind: SideKind
+    arms: list[_Arm]
+    found: Comparisons
+
+
+def _peeled(plan: LogicalPlan) -> tuple[LogicalPlan, list[OuterJoin], Expr | None]:
+    """Return the core, the outer joins around it from the inside out, and the condition above them."""
+    condition: Expr | None = None
+    match plan:
+        case Filter(input=OuterJoin() as joined, predicate=predicate):
+            plan, condition = joined, predicate
+    outer: list[OuterJoin] = []
+    while isinstance(plan, OuterJoin):
+        outer.insert(0, plan)
+        plan = plan.input
+    return plan, outer, condition
+
+
+def _around(arms: list[_Arm], outer: list[OuterJoin], classes: tuple[EqualExpressions, ...]) -> list[_Around]:
+    before = [arm.source.relation for arm in arms]
+    absent: frozenset[str] = frozenset()
+    found = []
+    for node in outer:
+        own, inside = _arms(node.side)
+        names = [arm.source.relation for arm in own]
+        # Combinations that a full join adds have no row of the core.
+        each = compared(node.kind, before, names, inside, node.predicates, classes, absent)
+        found.append(_Around(node.kind, own, each))
+        classes = each.classes
+        if node.kind.extends:
+            absent |= frozenset(names) | (frozenset(before) if node.kind is SideKind.FULL else frozenset())
+            before = [*before, *names]
+    return found
+
+
+def _arms(plan: LogicalPlan) -> tuple[list[_Arm], tuple[Expr, ...]]:
+    """Return the inputs of an inner join and its predicates."""
+    match plan:
+        case Join(inputs=inputs, predicates=predicates):
+            return [_arm(child) for child in inputs], predicates
+        case _:
+            return [_arm(plan)], ()
+
+
+def _verified(keys: Iterable[KeyClass]) -> list[Expr]:
+    """Return the members of keys whose matches have to be verified on values."""
+    return [expression for key in keys if not key.is_exact for _, expression in key.members]
 
 
 @dataclass(frozen=True)

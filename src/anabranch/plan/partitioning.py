@@ -25,6 +25,10 @@ GROUPS = 64
 """The minimum number of partition groups of a query; a group is the unit of balancing."""
 
 
+NO_CODE = "none"
+"""The name of the code of an axis that no relation has."""
+
+
 @dataclass(frozen=True)
 class Dimension:
     """An axis of the grid: the code that gives the coordinate, the relations with that code, and its length."""
@@ -153,7 +157,11 @@ def row_code(relation: str) -> str:
 
 
 def choose_partitioning(
-    graph: JoinGraph, slots: int, groups: int = GROUPS, traffic: Mapping[str, float] | None = None
+    graph: JoinGraph,
+    slots: int,
+    groups: int = GROUPS,
+    traffic: Mapping[str, float] | None = None,
+    spread: Iterable[str] | None = None,
 ) -> Partitioning:
     """Choose the grid that sends the least, and an even table over it.
 
@@ -161,11 +169,16 @@ def choose_partitioning(
     as equally large. First the slots are factored over the dimensions so that the sum over relations of traffic x
     (slots a row is sent to) is least: the optimum of Shares in whole numbers. Then every dimension that is cut is cut
     finer until there are enough groups to balance with.
+
+    Relations in no class are spread by their rows; if `spread` is given, only those that it names. A grid without any
+    axis has one group.
     """
     _require_slots(slots)
-    axes = axes_of(graph)
-    if not axes:
+    if not graph.names:
         raise PlanError("a join graph without relations cannot be partitioned")
+    axes = axes_of(graph, spread)
+    if not axes:
+        return Partitioning((Dimension(NO_CODE, frozenset(), 1),), slots, (0,))
     amounts = {name: (traffic or {}).get(name, 0.0 if traffic else 1.0) for name in graph.names}
 
     def sent(factors: tuple[int, ...]) -> tuple[float, int, tuple[int, ...]]:
@@ -184,10 +197,11 @@ def choose_partitioning(
     return Partitioning(dimensions, slots, block_table(shares, factors))
 
 
-def axes_of(graph: JoinGraph) -> list[tuple[str, frozenset[str]]]:
+def axes_of(graph: JoinGraph, spread: Iterable[str] | None = None) -> list[tuple[str, frozenset[str]]]:
     """Return the possible dimensions of a grid: a code each, and the relations with that code."""
     axes = [(key.name, key.relations) for key in graph.keys]
-    return axes + [(row_code(name), frozenset([name])) for name in graph.names if not graph.keys_of([name])]
+    by_rows = graph.names if spread is None else tuple(spread)
+    return axes + [(row_code(name), frozenset([name])) for name in by_rows if not graph.keys_of([name])]
 
 
 def block_table(shares: Sequence[int], factors: Sequence[int]) -> tuple[int, ...]:

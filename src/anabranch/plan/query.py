@@ -1,4 +1,4 @@
-"""The normal form of a query: a join graph, optionally a grouping, and the output list.
+"""The normal form of a query: a join graph, the sides around it, optionally a grouping, and the output list.
 
 It is derived from a rewritten logical plan and shared by optimizers, engine and hosts. The fingerprint identifies the
 meaning of the query (not its plan, slots or machine); a checkpoint stores it, so that state is never used for another
@@ -8,12 +8,13 @@ query.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from anabranch.expr import GROUPED, AggregateCall, Expr, columns
-from anabranch.plan.join_graph import JoinGraph, render
-from anabranch.plan.logical import Output
+from anabranch.plan.join_graph import JoinGraph, KeyClass, render
+from anabranch.plan.logical import Output, SideKind
+from anabranch.plan.sides import Side
 from anabranch.schema import Schema
 
 
@@ -34,8 +35,43 @@ class Query:
 
     text: str
     graph: JoinGraph
+    """The inner joins, which plans are of; of a query with sides, its core."""
     outputs: tuple[Output, ...]
     grouping: Grouping | None = None
+    sides: tuple[Side, ...] = ()
+    """The outer, semi and anti joins around the core, in order."""
+    condition: Expr | None = None
+    """What a combination behind all sides must pass."""
+
+    @cached_property
+    def whole(self) -> JoinGraph:
+        """The core and all sides: every relation that is read, and every key and band by which states are indexed."""
+        if not self.sides:
+            return self.graph
+        keys: dict[str, KeyClass] = {}
+        for graph in (self.graph, *(side.graph for side in self.sides)):
+            for key in graph.keys:
+                known = keys.get(key.name)
+                members = {**(dict(known.members) if known else {}), **dict(key.members)}
+                keys[key.name] = replace(key, members=tuple(members.items()))
+        own = [relation for side in self.sides for relation in side.own]
+        thetas = dict.fromkeys([*self.graph.thetas, *(theta for side in self.sides for theta in side.graph.thetas)])
+        return JoinGraph((*self.graph.relations, *own), tuple(keys.values()), tuple(thetas))
+
+    @property
+    def may_be_absent(self) -> frozenset[str]:
+        """The relations of which a combination may have no row."""
+        extending = [side for side in self.sides if side.kind.extends]
+        absent = {name for side in extending for name in side.names}
+        return frozenset(absent | {n for side in extending if side.kind is SideKind.FULL for n in self.graph.names})
+
+    @property
+    def merging(self) -> Grouping | None:
+        """The grouping by which a plan may merge rows before they join; None where it must not.
+
+        Combinations that meet the rows of a side must be told apart.
+        """
+        return None if self.sides else self.grouping
 
     @cached_property
     def schema(self) -> Schema:
@@ -45,7 +81,10 @@ class Query:
     def fingerprint(self) -> str:
         """A short digest of everything that decides the results."""
         parts = [render(self.graph)]
-        for relation in self.graph.relations:
+        parts += [f"{render(side.graph)}\n{side} READY {side.ready}" for side in self.sides]
+        if self.condition is not None:
+            parts.append(f"condition: {self.condition}")
+        for relation in self.whole.relations:
             types = ", ".join(f"{field.name} {field.type}" for field in relation.schema)
             parts.append(f"{relation.name}: {types}; {relation.event_time}")
         parts += [f"{output.expression} AS {output.name}" for output in self.outputs]
@@ -76,9 +115,20 @@ class Query:
             for column in columns(expression)
             if column.relation == relation and column.relation != GROUPED
         }
-        return tuple(field.name for field in self.graph.relation(relation).schema if field.name in wanted)
+        return tuple(field.name for field in self.whole.relation(relation).schema if field.name in wanted)
 
 
 def late_filters(graph: JoinGraph) -> tuple[str, ...]:
     """Return the deferred filters of a graph, as texts."""
     return tuple(str(theta) for theta in graph.thetas if len(theta.relations) == 1)
+
+
+def render_query(query: Query) -> str:
+    """Return the join graph of a query and its sides, as text."""
+    lines = [render(query.graph)]
+    for side in query.sides:
+        lines += [f"side {line}" for line in render(JoinGraph(side.own)).splitlines()]
+        lines.append(str(side))
+    if query.condition is not None:
+        lines.append(f"behind all sides: {query.condition}")
+    return "\n".join(lines)

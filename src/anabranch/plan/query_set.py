@@ -20,7 +20,8 @@ from dataclasses import dataclass, field, replace
 
 from anabranch.errors import BundleError
 from anabranch.expr import Call, Expr, can_fail, columns, conjunction, conjuncts
-from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, render
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, render, shared_keys
+from anabranch.plan.logical import SideKind
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.query import Query, late_filters
@@ -87,6 +88,21 @@ class QuerySet:
         return next((member.query for member in self.members if member.query.grouping is not None), None)
 
     @property
+    def has_sides(self) -> bool:
+        """Whether some query has outer, semi or anti joins."""
+        return any(member.query.sides for member in self.members)
+
+    @property
+    def needs_watermark(self) -> bool:
+        """Whether a step must know the watermark after it: for groups, and for combinations that meet nothing."""
+        return self.grouped is not None or self.has_sides
+
+    @property
+    def may_be_absent(self) -> frozenset[str]:
+        """The relations of which a combination of some query may have no row."""
+        return frozenset(name for member in self.members for name in member.query.may_be_absent)
+
+    @property
     def late_filters(self) -> tuple[str, ...]:
         """The filters of one relation that joins check, as texts; part of the fingerprint."""
         return late_filters(self.graph)
@@ -116,7 +132,7 @@ class Plans:
 
 def alone(query: Query) -> QuerySet:
     """A query as a set of one."""
-    return QuerySet((Member(ALONE, query),), query.graph, query.text, query.fingerprint)
+    return QuerySet((Member(ALONE, query),), query.whole, query.text, query.fingerprint)
 
 
 def as_set(query: Query | QuerySet) -> QuerySet:
@@ -142,6 +158,12 @@ def together(queries: Mapping[str, Query]) -> QuerySet:
                 detail="its answers wait for the watermark of its own streams alone",
                 hint="start it on its own",
             )
+        if query.sides:
+            raise BundleError(
+                f"query '{name}' has outer joins and cannot share its rows with others",
+                detail="its rows stay, and its answers wait, for the watermark of its own streams alone",
+                hint="start it on its own",
+            )
     relations = _shared_relations({name: query.graph for name, query in named.items()})
     if len(relations) > MOST_RELATIONS:
         raise BundleError(
@@ -149,7 +171,7 @@ def together(queries: Mapping[str, Query]) -> QuerySet:
             detail=f"they may have {MOST_RELATIONS} aliases in all",
             hint="give a stream the same alias in several queries, or start some of them on their own",
         )
-    keys, graphs = _shared_keys([query.graph for query in named.values()])
+    keys, graphs = shared_keys([query.graph for query in named.values()])
     members = tuple(
         _member(name, query, graph, relations) for (name, query), graph in zip(named.items(), graphs, strict=True)
     )
@@ -188,12 +210,24 @@ def describe(queries: QuerySet) -> str:
 
 def partitioning_of(queries: QuerySet, slots: int, traffic: Mapping[str, float] | None = None) -> Partitioning:
     """How the rows of a set of queries are spread over slots; see `choose_partitioning`."""
-    return choose_partitioning(spread_graph(queries), slots, traffic=traffic)
+    axes = tuple(_axis(key, queries.members) for key in queries.graph.keys)
+    spread = queries.graph.names
+    for query in (member.query for member in queries.members if member.query.sides):
+        axes, spread = _around_core(query, axes)
+    return choose_partitioning(replace(queries.graph, keys=axes), slots, traffic=traffic, spread=spread)
 
 
-def spread_graph(queries: QuerySet) -> JoinGraph:
-    """The graph whose keys are the axes along which rows of a set of queries may be spread."""
-    return replace(queries.graph, keys=tuple(_axis(key, queries.members) for key in queries.graph.keys))
+def _around_core(query: Query, axes: Sequence[KeyClass]) -> tuple[tuple[KeyClass, ...], tuple[str, ...]]:
+    """The axes along which a query with sides is spread, and the relations that may be spread by their rows.
+
+    One slot must have a combination of the core and all rows that it may meet. So a key is an axis only if the core has
+    it; a side that does not have it is copied along. The rows of a full join's side come out alone as well, and must
+    have a place on every axis too.
+    """
+    core = frozenset(query.graph.names)
+    needed = [core, *(frozenset(side.names) for side in query.sides if side.kind is SideKind.FULL)]
+    kept = tuple(axis for axis in axes if all(axis.relations & several for several in needed))
+    return kept, query.graph.names if len(needed) == 1 else ()
 
 
 def _axis(key: KeyClass, members: Sequence[Member]) -> KeyClass:
@@ -201,7 +235,7 @@ def _axis(key: KeyClass, members: Sequence[Member]) -> KeyClass:
     kept: list[tuple[str, Expr]] = []
     for relation, expression in key.members:
         names = {relation, *(name for name, _ in kept)}
-        if all(_equates(member.query.graph, key.name, names) for member in members):
+        if all(_equates(member.query.whole, key.name, names) for member in members):
             kept.append((relation, expression))
     return replace(key, members=tuple(kept))
 
@@ -288,32 +322,3 @@ def _common(filters: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
 
 def _parts(relation: Relation) -> tuple[Expr, ...]:
     return () if relation.filter is None else conjuncts(relation.filter)
-
-
-def _shared_keys(graphs: Sequence[JoinGraph]) -> tuple[tuple[KeyClass, ...], list[JoinGraph]]:
-    """One key for all that compare the same expressions, and the graphs with their keys named by them."""
-    known: list[KeyClass] = []
-    renamed = []
-    for graph in graphs:
-        keys: list[KeyClass] = []
-        for key in graph.keys:
-            taken = {own.name for own in keys}
-            place = next((i for i, other in enumerate(known) if other.name not in taken and _agree(key, other)), None)
-            if place is None:
-                place = len(known)
-                known.append(replace(key, name=f"k{place}"))
-            members = dict(known[place].members) | dict(key.members)
-            known[place] = replace(known[place], members=tuple(members.items()))
-            keys.append(replace(key, name=known[place].name))
-        renamed.append(replace(graph, keys=tuple(keys)))
-    return tuple(known), renamed
-
-
-def _agree(key: KeyClass, other: KeyClass) -> bool:
-    """True when the two share a relation, and every relation they share has the same expression in both."""
-    common = key.relations & other.relations
-    return (
-        bool(common)
-        and key.type == other.type
-        and all(key.expression(name) == other.expression(name) for name in common)
-    )

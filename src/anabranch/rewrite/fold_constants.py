@@ -10,13 +10,14 @@ from __future__ import annotations
 import datetime
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from anabranch.expr import Call, Expr, Literal, conjunction, conjuncts, transform
 from anabranch.functions import is_nullable
-from anabranch.plan.logical import Filter, Join, LogicalPlan
+from anabranch.plan.logical import Filter, Join, LogicalPlan, OuterJoin
 
 _TRUE, _FALSE, _UNKNOWN = (Literal(value, pa.bool_()) for value in (True, False, None))
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
@@ -36,7 +37,7 @@ _EXACT = int | datetime.datetime | datetime.timedelta
 
 
 def fold_constants(plan: LogicalPlan) -> LogicalPlan | None:
-    """Fold the constant parts of the predicates of a Filter or Join; drop TRUE."""
+    """Fold the constant parts of the predicates of a Filter, Join or OuterJoin; drop TRUE."""
     match plan:
         case Filter(input=below, predicate=predicate):
             parts = _folded(conjuncts(predicate))
@@ -49,6 +50,9 @@ def fold_constants(plan: LogicalPlan) -> LogicalPlan | None:
         case Join(inputs=inputs, predicates=predicates):
             parts = _folded(predicates)
             return None if parts == predicates else Join(inputs, parts)
+        case OuterJoin(predicates=predicates):
+            parts = _folded(predicates)
+            return None if parts == predicates else replace(plan, predicates=parts)
     return None
 
 

@@ -18,6 +18,7 @@ from anabranch.plan.logical import (
     Filter,
     Join,
     LogicalPlan,
+    OuterJoin,
     Project,
     Prune,
     Source,
@@ -31,6 +32,7 @@ from anabranch.rewrite.merge_filters import merge_filters
 from anabranch.rewrite.move_filter_into_join import move_filter_into_join
 from anabranch.rewrite.prune_columns import prune_columns
 from anabranch.rewrite.push_filter_below_join import push_filter_below_join
+from anabranch.rewrite.push_filter_below_outer_join import push_filter_below_outer_join
 from anabranch.rewrite.require_keys_not_null import require_keys_not_null
 
 Rule: TypeAlias = Callable[[LogicalPlan], LogicalPlan | None]
@@ -40,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     move_filter_into_join,
     fold_constants,
     push_filter_below_join,
+    push_filter_below_outer_join,
     infer_key_filters,
     require_keys_not_null,
     prune_columns,
@@ -95,6 +98,8 @@ def _with_inputs(plan: LogicalPlan, below: tuple[LogicalPlan, ...]) -> LogicalPl
             return plan
         case Join():
             return replace(plan, inputs=below)
+        case OuterJoin():
+            return replace(plan, input=below[0], side=below[1])
         case Filter() | Project() | Prune() | Aggregate():
             return replace(plan, input=below[0])
 
@@ -127,7 +132,7 @@ def _expressions(plan: LogicalPlan) -> tuple[Expr, ...]:
             return tuple(output.expression for output in plan.outputs)
         case Prune():
             return plan.kept
-        case Join():
+        case Join() | OuterJoin():
             return plan.predicates
         case Aggregate():
             return (*plan.key_expressions, *(a.argument for a in plan.aggregates if a.argument is not None))

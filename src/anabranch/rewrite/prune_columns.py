@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from anabranch.expr import Column, Expr, columns
-from anabranch.plan.logical import Aggregate, Filter, Join, LogicalPlan, Project, Prune, Source
+from anabranch.plan.logical import Aggregate, Filter, Join, LogicalPlan, OuterJoin, Project, Prune, Source
 
 
 def prune_columns(plan: LogicalPlan) -> LogicalPlan | None:
@@ -27,6 +29,15 @@ def _narrowed(plan: LogicalPlan, readers: list[Expr]) -> LogicalPlan | None:
             read = _read([*readers, *predicates])
             pruned = tuple(_pruned(child, read) for child in inputs)
             return None if pruned == inputs else Join(pruned, predicates)
+        case OuterJoin(input=below, side=side, predicates=predicates):
+            above = [*readers, *predicates]
+            narrowed, other = _narrowed(below, above), _narrowed(side, above)
+            if narrowed is None and other is None:
+                return None
+            return replace(plan, input=narrowed or below, side=other or side)
+        case Filter(input=OuterJoin() as below, predicate=predicate):
+            narrowed = _narrowed(below, [*readers, predicate])
+            return None if narrowed is None else Filter(narrowed, predicate)
         case Source() | Filter(input=Source()):
             single = _pruned(plan, _read(readers))
             return None if single == plan else single

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from anabranch.expr import Call, Expr, children, conjunction, relations
 from anabranch.functions import below_casts, bind_call, is_nullable
 from anabranch.plan.key_classes import key_sides
-from anabranch.plan.logical import Filter, Join, LogicalPlan, relation_names
+from anabranch.plan.logical import Filter, Join, LogicalPlan, OuterJoin, SideKind, relation_names
 from anabranch.rewrite.arms import conditions, passes_nothing
 
 _STRICT = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "like", "is_not_null"})
@@ -13,12 +15,26 @@ _STRICT = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "gre
 
 
 def require_keys_not_null(plan: LogicalPlan) -> LogicalPlan | None:
-    """Add a filter to each input of a Join that drops rows whose nullable key is NULL."""
+    """Add a filter to each input of a Join, and to the side of an OuterJoin, that drops rows whose key is NULL."""
+    if isinstance(plan, OuterJoin) and plan.kind is not SideKind.FULL:
+        return _of_side(plan)
     if not isinstance(plan, Join):
         return None
     sides = [side for predicate in plan.predicates for side in key_sides(predicate) or ()]
     filtered = tuple(child if passes_nothing(child) else _not_null(child, sides) for child in plan.inputs)
     return None if filtered == plan.inputs else Join(filtered, plan.predicates)
+
+
+def _of_side(plan: OuterJoin) -> LogicalPlan | None:
+    """Drop rows of a side whose key is NULL; combinations with such a key meet nothing and must come out."""
+    sides = [side for predicate in plan.predicates for side in key_sides(predicate) or ()]
+    filtered: LogicalPlan
+    if isinstance(plan.side, Join):
+        inputs = tuple(child if passes_nothing(child) else _not_null(child, sides) for child in plan.side.inputs)
+        filtered = replace(plan.side, inputs=inputs)
+    else:
+        filtered = plan.side if passes_nothing(plan.side) else _not_null(plan.side, sides)
+    return None if filtered == plan.side else replace(plan, side=filtered)
 
 
 def _not_null(child: LogicalPlan, sides: list[Expr]) -> LogicalPlan:

@@ -83,6 +83,8 @@ def to_duckdb(query: Query) -> str:
     """Writes the query as one SELECT over tables named like the streams, in lower case."""
     if query.grouping is not None:
         raise ValueError("a grouped query has no DuckDB form; use the naive oracle")
+    if query.sides:
+        raise ValueError("outer joins are not translated; use the naive oracle, or SQL that was drawn with the query")
     graph = query.graph
     times = {relation.name: f"{_name(relation.name)}.{_name(relation.event_time)}" for relation in graph.relations}
     # A NULL event time makes its comparison NULL; a lone relation has none, so it is tested by itself.

@@ -1,10 +1,11 @@
 """The batch answer of a query, computed naively; every plan, batch cut, migration and restart must reproduce it.
 
 It follows the contract to the letter and shares no code with the engine. A combination of one row per relation is a
-result iff all predicates are true and, with `newest` its largest event time, newest - time <= range for every row. A
-grouped query answers at every multiple of its slide strictly below the final watermark, over the combinations whose
-rows are all at or before that boundary and within range of it. Rows without an event time are ignored. Callers leave
-out late rows.
+result iff all predicates are true and, with `newest` its largest event time, newest - time <= range for every row.
+Outer, semi and anti joins take such combinations one side after the other; one that meets nothing is a result if its
+deadline lies before the final watermark. A grouped query answers at every multiple of its slide strictly below the
+final watermark, over the rows that are at or before that boundary and within range of it. Rows without an event time
+are ignored. Callers leave out late rows.
 
 Answers are multisets (`Counter`) of plain tuples in output order; times are int microseconds and floats keep nine
 significant digits, because sums of floats depend on their order. Meant for up to some sixty rows a stream.
@@ -12,6 +13,7 @@ significant digits, because sums of floats depend on their order. Meant for up t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -23,12 +25,16 @@ import pyarrow as pa
 from anabranch.errors import ExpressionError
 from anabranch.expr import GROUPED, AggregateCall, Column, Expr, conjuncts
 from anabranch.plan.join_graph import JoinGraph, Relation
+from anabranch.plan.logical import SideKind
 from anabranch.plan.query import Grouping, Query
+from anabranch.plan.sides import Side
 from anabranch.testing.interpreter import Value, column_values, interpret, order
+from anabranch.window import FOREVER
 
 Answer: TypeAlias = Counter[tuple[Any, ...]]
 Row: TypeAlias = dict[str, Value]
-Combination: TypeAlias = dict[str, Row]
+Combination: TypeAlias = dict[str, Any]
+"""The row of each relation; None of one that an outer join has no row of."""
 
 _TIME = ""
 """The key under which a row carries its event time; no column has an empty name."""
@@ -41,16 +47,19 @@ def batch_answer(query: Query, rows: Mapping[str, pa.Table], watermark: int | No
     idle streams.
     """
     tables = {name.lower(): table for name, table in rows.items()}
-    given = {relation.name: _rows(relation, tables[relation.stream.lower()]) for relation in query.graph.relations}
+    given = {relation.name: _rows(relation, tables[relation.stream.lower()]) for relation in query.whole.relations}
+    until: float = _watermark(query.whole, tables) if watermark is None else watermark
+    if query.sides and query.grouping is not None:
+        return _grouped_around(query, query.grouping, given, until)
     combinations = _combinations(query.graph, given)
+    if query.sides:
+        combinations = _around(query, combinations, given, until)
     if query.grouping is None:
         return Counter(
             tuple(comparable(interpret(output.expression, _lookup(combination))) for output in query.outputs)
             for combination in combinations
         )
-    return _grouped_answer(
-        query, query.grouping, combinations, _watermark(query.graph, tables) if watermark is None else watermark
-    )
+    return _grouped_answer(query, query.grouping, combinations, until)
 
 
 def rows_as_multiset(table: pa.Table) -> Answer:
@@ -101,7 +110,12 @@ def _rows(relation: Relation, table: pa.Table) -> list[Row]:
 
 
 def _lookup(combination: Combination) -> Callable[[Column], Value]:
-    return lambda column: combination[column.relation][column.name.lower()]
+    def read(column: Column) -> Value:
+        # A relation of which an outer join has no row.
+        row = combination[column.relation]
+        return None if row is None else row[column.name.lower()]
+
+    return read
 
 
 def _combinations(graph: JoinGraph, rows: Mapping[str, list[Row]]) -> Iterator[Combination]:
@@ -170,6 +184,104 @@ def _key(value: Value) -> Value:
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
+# --- outer, semi and anti joins ---------------------------------------------------------------------------------------
+
+
+def _around(
+    query: Query, combinations: Iterator[Combination], rows: Mapping[str, list[Row]], watermark: float
+) -> Iterator[Combination]:
+    """What the sides make of the combinations of the core, one side after the other.
+
+    A combination that meets nothing comes out only if the watermark has passed its deadline.
+    """
+    ranges = {relation.name: relation.window.range for relation in query.whole.relations}
+    several = list(combinations)
+    for side in query.sides:
+        several = list(_at_side(side, several, rows, ranges, watermark))
+    tests = () if query.condition is None else conjuncts(query.condition)
+    return (each for each in several if all(interpret(test, _lookup(each)) is True for test in tests))
+
+
+def _at_side(
+    side: Side,
+    several: list[Combination],
+    rows: Mapping[str, list[Row]],
+    ranges: Mapping[str, int | None],
+    watermark: float,
+) -> Iterator[Combination]:
+    tests = [theta.predicate for theta in side.graph.thetas]
+    tests += [test for each in (side.ready, side.residual) if each is not None for test in conjuncts(each)]
+    met: set[tuple[int, ...]] = set()
+    absent: Combination = dict.fromkeys(side.names)
+    for combination in several:
+        found = False
+        for partners in itertools.product(*(rows[name] for name in side.names)):
+            whole = {**combination, **dict(zip(side.names, partners, strict=True))}
+            if not _is_valid(whole, ranges) or not _agrees(side.graph, whole):
+                continue
+            if not all(interpret(test, _lookup(whole)) is True for test in tests):
+                continue
+            met.add(tuple(map(id, partners)))
+            if side.kind.extends:
+                yield whole
+            elif side.kind is SideKind.SEMI and not found:
+                yield combination
+            found = True
+        if not found and side.kind is not SideKind.SEMI and _deadline(combination, ranges) < watermark:
+            yield {**combination, **absent} if side.kind.extends else combination
+    if side.kind is SideKind.FULL:
+        for partners in itertools.product(*(rows[name] for name in side.names)):
+            own: Combination = dict(zip(side.names, partners, strict=True))
+            if tuple(map(id, partners)) not in met and _is_valid(own, ranges) and _deadline(own, ranges) < watermark:
+                yield {**dict.fromkeys(side.before), **own}
+
+
+def _agrees(graph: JoinGraph, combination: Combination) -> bool:
+    """True if all members of each key class that have a row are equal."""
+    for key in graph.keys:
+        values = [
+            _key(interpret(expression, _lookup(combination)))
+            for relation, expression in key.members
+            if combination[relation] is not None
+        ]
+        if None in values or len(set(values)) > 1:
+            return False
+    return True
+
+
+def _is_valid(combination: Combination, ranges: Mapping[str, int | None]) -> bool:
+    times = [row[_TIME] for row in combination.values() if row is not None]
+    return bool(max(times) <= _deadline(combination, ranges))
+
+
+def _deadline(combination: Combination, ranges: Mapping[str, int | None]) -> float:
+    return min(
+        math.inf if ranges[name] is None else row[_TIME] + ranges[name]
+        for name, row in combination.items()
+        if row is not None
+    )
+
+
+def _grouped_around(query: Query, grouping: Grouping, rows: Mapping[str, list[Row]], watermark: float) -> Answer:
+    """The answer at each boundary is that of the query over the rows that are in their windows there."""
+    answer: Answer = Counter()
+    times = [row[_TIME] for several in rows.values() for row in several]
+    if not times or watermark == -math.inf:
+        return answer
+    ranges = {relation.name: relation.window.range for relation in query.whole.relations}
+    boundary = -(-min(times) // grouping.slide) * grouping.slide
+    last = max(times) + max(FOREVER if each is None else each for each in ranges.values())
+    while boundary < watermark and boundary <= last:
+        inside = {
+            name: [row for row in several if row[_TIME] <= boundary <= _deadline({name: row}, ranges)]
+            for name, several in rows.items()
+        }
+        here = list(_around(query, _combinations(query.graph, inside), inside, math.inf))
+        answer += _grouped_at(query, grouping, here, boundary)
+        boundary += grouping.slide
+    return answer
+
+
 # --- grouping --------------------------------------------------------------------------------------------------------
 
 
@@ -184,6 +296,35 @@ def _watermark(graph: JoinGraph, tables: Mapping[str, pa.Table]) -> float:
     return min(marks)
 
 
+def _grouped_at(query: Query, grouping: Grouping, combinations: list[Combination], boundary: int) -> Answer:
+    """The groups of combinations at one boundary."""
+    groups: dict[tuple[Value, ...], list[Combination]] = defaultdict(list)
+    values: dict[tuple[Value, ...], tuple[Value, ...]] = {}
+    for combination in combinations:
+        key = tuple(interpret(expression, _lookup(combination)) for expression in grouping.keys)
+        place = tuple(_group_key(value) for value in key)
+        groups[place].append(combination)
+        values.setdefault(place, key)
+    answer: Answer = Counter()
+    for place, members in groups.items():
+        answer += _answer_of(query, grouping, boundary, values[place], members)
+    return answer
+
+
+def _answer_of(
+    query: Query, grouping: Grouping, boundary: int, key: tuple[Value, ...], members: list[Combination]
+) -> Answer:
+    """The answer row of one group, unless HAVING rejects it."""
+    row: Row = {"boundary": boundary}
+    row |= {f"key{index}": value for index, value in enumerate(key)}
+    row |= {f"aggregate{index}": _aggregate(call, members) for index, call in enumerate(grouping.aggregates)}
+    lookup = _lookup({GROUPED: row})
+    tests = () if grouping.having is None else conjuncts(grouping.having)
+    if not all(interpret(test, lookup) is True for test in tests):
+        return Counter()
+    return Counter([tuple(comparable(interpret(output.expression, lookup)) for output in query.outputs)])
+
+
 def _grouped_answer(query: Query, grouping: Grouping, combinations: Iterator[Combination], watermark: float) -> Answer:
     groups: dict[tuple[int, tuple[Value, ...]], list[Combination]] = defaultdict(list)
     values: dict[tuple[int, tuple[Value, ...]], tuple[Value, ...]] = {}
@@ -196,13 +337,7 @@ def _grouped_answer(query: Query, grouping: Grouping, combinations: Iterator[Com
             values.setdefault(place, key)
     answer: Answer = Counter()
     for place, members in groups.items():
-        row: Row = {"boundary": place[0]}
-        row |= {f"key{index}": value for index, value in enumerate(values[place])}
-        row |= {f"aggregate{index}": _aggregate(call, members) for index, call in enumerate(grouping.aggregates)}
-        lookup = _lookup({GROUPED: row})
-        tests = () if grouping.having is None else conjuncts(grouping.having)
-        if all(interpret(test, lookup) is True for test in tests):
-            answer[tuple(comparable(interpret(output.expression, lookup)) for output in query.outputs)] += 1
+        answer += _answer_of(query, grouping, place[0], values[place], members)
     return answer
 
 

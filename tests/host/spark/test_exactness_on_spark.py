@@ -25,6 +25,11 @@ GROUPS = (
     "SUM(a.d) AS d FROM s0 [RANGE 9 SECONDS SLIDE 3 SECONDS] AS a, s1 [RANGE 6 SECONDS SLIDE 3 SECONDS] AS b WHERE "
 )
 CHAIN = THREE + "a.x = b.x AND b.y = c.y"
+OUTER = (
+    "SELECT a.p AS p0, b.p AS p1, c.p AS p2, c.s AS s FROM s0 [RANGE 6 SECONDS] AS a JOIN s1 [RANGE 6 SECONDS] AS b "
+    "ON a.x = b.x LEFT JOIN s2 [RANGE 3 SECONDS] AS c ON b.y = c.y AND c.s LIKE 'a%' "
+    "WHERE NOT EXISTS (SELECT 1 FROM s2 [RANGE 1 SECOND] AS d WHERE d.x = a.x AND d.p % 2 = 0)"
+)
 
 STORIES = {
     "one key": Story(THREE + "a.x = b.x AND b.x = c.x"),
@@ -44,6 +49,17 @@ STORIES = {
         disorder={"s0": 3},
     ),
     "filters": Story(THREE + "a.x = b.x AND b.x = c.x AND a.p % 3 <> 0 AND b.s LIKE 'a%' AND c.y IS NOT NULL"),
+    "outer joins": Story(OUTER, slots=3, disorder={"s1": 3}),
+    "full join": Story(
+        "SELECT a.p AS p0, b.p AS p1, a.s AS s FROM s0 [RANGE 3 SECONDS] AS a FULL JOIN s1 [RANGE 2 SECONDS] AS b "
+        "ON a.s = b.s AND a.x = b.x WHERE COALESCE(a.s, b.s) IS NULL OR b.s LIKE 'a%' OR a.s LIKE 'a%'",
+        slots=3,
+    ),
+    "groups of an outer join": Story(
+        "SELECT WINDOW_END() AS at, a.s AS s, COUNT(*) AS n, COUNT(b.p) AS m FROM s0 [RANGE 6 SECONDS SLIDE 2 SECONDS] "
+        "AS a LEFT JOIN s1 [RANGE 3 SECONDS] AS b ON a.x = b.x GROUP BY a.s",
+        slots=2,
+    ),
     "one stream": Story("SELECT a.p AS p, a.x + 1 AS x, a.s AS s FROM s0 [NOW] AS a WHERE a.x > 0", slots=2),
     "groups": Story(GROUPS + "a.x = b.x GROUP BY a.s HAVING COUNT(*) > 1", slots=3, disorder={"s1": 3}),
     "groups, merged first": Story(GROUPS + "a.x = b.x GROUP BY a.s", plan="([a] [b])", slots=3, disorder={"s1": 3}),
@@ -88,8 +104,9 @@ def test_the_answer_is_the_batch_answer(name: str, spark: SparkSession, tmp_path
     [
         (Story(CHAIN, disorder={"s0": 2}), [("mjoin", 2), ("((a b) c)", 3), ("(a (b c))", 1), ("mjoin", 4)]),
         (STORIES["groups"], [("(a b)", 3), ("([b] a)", 1), ("(a b)", 2), ("([a] [b])", 3)]),
+        (STORIES["outer joins"], [("(a b)", 3), ("(b a)", 1), ("(a b)", 2), ("(b a)", 3)]),
     ],
-    ids=["join", "groups"],
+    ids=["join", "groups", "outer joins"],
 )
 def test_a_restart_may_change_plan_and_slots(
     story: Story, legs: list[tuple[str, int]], spark: SparkSession, tmp_path: Path

@@ -13,8 +13,10 @@ from anabranch.cql.ast import (
     CastTo,
     ColumnName,
     Constant,
+    Exists,
     Expression,
     FunctionCall,
+    InQuery,
     Operation,
     SelectItem,
     Statement,
@@ -23,6 +25,7 @@ from anabranch.errors import CqlError, ParseError
 
 WORDS = """
     SELECT FROM WHERE GROUP BY HAVING AS JOIN ON AND OR NOT IN IS NULL BETWEEN LIKE CASE WHEN THEN ELSE END CAST a b s
+    LEFT RIGHT FULL OUTER SEMI ANTI EXISTS
     COUNT RANGE SLIDE NOW UNBOUNDED ROWS SECONDS INTERVAL DATE TIMESTAMP ISTREAM ( ) [ ] , . * + - / % = <> <= || ;
     1 2.5 .5e3 'x' '5' "q" `b` -- /* */ ' " # é
 """
@@ -47,6 +50,10 @@ def shape(node: Expression) -> str:
             return str(node)
         case Constant():
             return repr(node.value)
+        case Exists(query=query):
+            return f"exists({query.sources[0].stream.name})"
+        case InQuery(value=value, query=query):
+            return f"in_query({shape(value)}, {query.sources[0].stream.name})"
 
 
 @pytest.mark.parametrize(
@@ -58,6 +65,8 @@ def shape(node: Expression) -> str:
         ("-a * 2", "multiply(negate(a), 2)"),
         ("+a", "a"),
         ("a OR b AND NOT c = d", "or(a, and(b, not(equal(c, d))))"),
+        ("NOT EXISTS (SELECT 1 FROM t WHERE a = b) AND c", "and(not(exists(t)), c)"),
+        ("a + 1 NOT IN (SELECT b FROM t)", "not(in_query(add(a, 1), t))"),
         ("a AND b AND c", "and(a, b, c)"),
         ("a BETWEEN 1 AND 2 AND b", "and(and(greater_equal(a, 1), less_equal(a, 2)), b)"),
         ("a NOT BETWEEN 1 AND 2", "not(and(greater_equal(a, 1), less_equal(a, 2)))"),

@@ -121,6 +121,12 @@ def test_a_grouped_query_is_refused() -> None:
         together(counts=grouped, pair=PAIR.format(20))
 
 
+def test_a_query_with_outer_joins_is_refused() -> None:
+    outer = "SELECT a.v AS x FROM a [RANGE 20 SECONDS] AS a LEFT ANTI JOIN b [RANGE 20 SECONDS] AS b ON a.k = b.k"
+    with pytest.raises(BundleError, match="query 'unpaid' has outer joins"):
+        together(unpaid=outer, pair=PAIR.format(20))
+
+
 def test_a_filter_of_one_query_that_guards_a_computation_is_refused() -> None:
     guarded = PAIR.format(20) + " AND a.v < 1000 AND a.v * 1000 < b.v"
     with pytest.raises(BundleError, match="query 'guarded' has a filter of 'a' that the other queries do not have"):

@@ -180,6 +180,6 @@ def _extend(found: Combinations, matches: Matches, target: State) -> Combination
     if isinstance(target, BaseState):
         rows[target.relation] = matches.rows
     else:
-        rows |= {relation: target.rows(relation, matches.rows) for relation in target.relations}
+        rows |= target.bound(matches.rows)
         carried |= target.carried(matches.rows)
     return Combinations(rows, matches.newest, matches.deadline, carried)

@@ -27,6 +27,9 @@ from anabranch.engine.state.ring import DEADLINE, Index, Ring
 from anabranch.plan.join_graph import Band, JoinGraph
 from anabranch.schema import is_fixed_width
 
+ABSENT = -1
+"""The row number of a relation of which a combination has no row."""
+
 
 class BaseState(Indexed):
     """Live rows of a relation in a ring, with one hash index per combination of codes that some probe uses."""
@@ -51,6 +54,9 @@ class BaseState(Indexed):
             columns[f"value.{field.name}"] = numpy_form(field.type)
             if field.nullable:
                 columns[f"valid.{field.name}"] = ("|u1", 1)
+        self.may_be_absent = False
+        """Whether combinations may have no row of this relation, because of an outer join."""
+        self._types = {field.name: field.type for field in declared.schema}
         self._with_null: set[str] = set()
         """Columns that have had a NULL; of the others, whether a value is there is neither written nor read."""
         self._span = None if declared.is_derived else self.window.span
@@ -128,7 +134,15 @@ class BaseState(Indexed):
         return self.ring.get(f"code.{name}", rows)
 
     def column(self, name: str, rows: Int64Array | range) -> pa.Array:
-        """The payload column's values of the rows of those numbers; of a range, good until the next step."""
+        """The payload column's values of the rows of those numbers; of a range, good until the next step.
+
+        The value of an absent row is NULL.
+        """
+        if self.may_be_absent and not isinstance(rows, range) and len(rows) and rows.min() == ABSENT:
+            is_here = rows != ABSENT
+            places = pa.array(np.cumsum(is_here) - 1, mask=~is_here)
+            here = self.column(name, rows[is_here]) if is_here.any() else pa.nulls(0, self._types[name])
+            return here.take(places)
         field = self._fixed.get(name)
         if field is None:
             assert self.chunks is not None

@@ -29,15 +29,19 @@ class IntermediateState(Indexed):
         relations: tuple[str, ...],
         indexes: tuple[Index, ...],
         carried: Mapping[CarriedColumn, tuple[str, int]] | None = None,
+        beside: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
-        """`carried` are the columns, as (numpy kind, values per row), of what merged rows stand for."""
+        """`carried` are the columns, as (numpy kind, values per row), of what merged rows stand for.
+
+        `beside` are columns of a kind of state that needs more.
+        """
         self.relations = relations
         self.compacted = 0
         """How many rows were left when merged rows were last merged anew."""
         self._carried = tuple(carried or ())
         columns = {f"row.{relation}": ("<i8", 1) for relation in relations}
         columns |= {_carried(name): form for name, form in (carried or {}).items()}
-        super().__init__(Ring(arena, name, columns, indexes))
+        super().__init__(Ring(arena, name, columns | dict(beside or {}), indexes))
 
     def layout(self) -> dict[str, Any]:
         return {
@@ -63,18 +67,17 @@ class IntermediateState(Indexed):
         numbers = self.ring.numbers
         if not len(numbers):
             return Combinations(dict.fromkeys(self.relations, numbers), numbers, numbers)
-        rows = {relation: self.rows(relation, numbers) for relation in self.relations}
-        return Combinations(rows, *self.ring.times(numbers), self.carried(numbers))
+        return Combinations(self.bound(numbers), *self.ring.times(numbers), self.carried(numbers))
 
-    def insert(self, found: Combinations, code: CodeReader) -> None:
-        """Adds combinations and makes them findable."""
+    def insert(self, found: Combinations, code: CodeReader, beside: Mapping[str, Array] | None = None) -> None:
+        """Adds combinations and makes them findable; where columns stand beside them, in order of deadline."""
         if not len(found):
             return
         # In order of deadline, so that what expires together leaves together.
         found = found.take(np.argsort(found.deadline, kind="stable"))
         columns: dict[str, Array] = {f"row.{relation}": found.rows[relation] for relation in self.relations}
         columns |= {_carried(name): values for name, values in found.carried.items()}
-        first = self.ring.append({**columns, DEADLINE: found.deadline}, len(found))
+        first = self.ring.append({**columns, DEADLINE: found.deadline, **(beside or {})}, len(found))
         self.ring.link(first, partial(_codes, found, code), found.newest)
 
     def drop(self, low: int) -> int:
@@ -83,6 +86,10 @@ class IntermediateState(Indexed):
     def rows(self, relation: str, numbers: Int64Array) -> Int64Array:
         """The relation's row numbers in the combinations of those numbers."""
         return self.ring.get(f"row.{relation}", numbers)
+
+    def bound(self, numbers: Int64Array) -> dict[str, Int64Array]:
+        """The row numbers of all relations in the combinations of those numbers."""
+        return {relation: self.rows(relation, numbers) for relation in self.relations}
 
     def carried(self, numbers: Int64Array) -> dict[CarriedColumn, Array]:
         """Return the weights and parts of the merged rows in the combinations with those numbers."""

@@ -128,6 +128,10 @@ class Ring:
         self.next += count
         return start
 
+    def put(self, column: str, rows: Int64Array, value: int) -> None:
+        """Writes one value into a column of live rows."""
+        self._arrays[column][rows & (self.capacity - 1)] = value
+
     def fill(self, column: str, value: int) -> None:
         """Fill a column that was not written so far with one value for all rows."""
         if self.capacity:

@@ -206,7 +206,7 @@ class SparkRunner:
         # Once per batch: whether a stream is idle depends on the time of day, and what a grouped query answers, or
         # which rows have waited long enough, on that.
         clocks = None
-        if self.queries.grouped is not None or self.setup.execution.rows_wait:
+        if self.queries.needs_watermark or self.setup.execution.rows_wait:
             with evaluating(batch_id):
                 newest = frame.groupBy(RELATION).agg(f.max(TIME).alias("newest")).collect()
             clocks = self._clocks_after(self._newest(newest), now, self._ticks(newest))

@@ -21,9 +21,8 @@ from anabranch.host.sample import Sample, Stretch, sampled
 from anabranch.host.spark.source import PASSES, event_micros, relation_frame
 from anabranch.host.wire import RELATION, TIME, WireLayout, wire_layout
 from anabranch.plan.join_graph import Relation
-from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import alone
+from anabranch.plan.query_set import alone, partitioning_of
 
 MOST_FILES = 16
 MOST_BYTES = 16_000_000
@@ -89,7 +88,7 @@ def sample_streams(queries: Sequence[Query], samples: Mapping[str, StreamSample]
 
 
 def _sampled(queries: Sequence[Query], samples: Mapping[str, StreamSample]) -> list[Sample]:
-    layouts = [wire_layout(alone(query), choose_partitioning(query.graph, 1)) for query in queries]
+    layouts = [wire_layout(alone(query), partitioning_of(alone(query), 1)) for query in queries]
     frames = {
         (number, position): relation_frame(position, relation, layouts[number], samples[relation.stream].frame)
         for number, query in enumerate(queries)

@@ -1,0 +1,347 @@
+"""Binding of FROM, ON and WHERE: which streams a query reads, and how they are joined.
+
+Inner joins make the core of a query, wherever they stand in FROM. Outer, semi and anti joins, and the subqueries of
+WHERE, are put around the core in the order of the text; `A RIGHT JOIN b` is `b` with the join of A as a side.
+
+Limit: a join that would read what an outer join may leave NULL, before that join has been made, is refused, as is an
+outer join whose preserved input is not the core. The message says how to write it instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from anabranch.catalog import Catalog
+from anabranch.cql.ast import (
+    Exists,
+    Expression,
+    FromItem,
+    FunctionCall,
+    InQuery,
+    JoinKind,
+    Operation,
+    SelectItem,
+    Star,
+    Statement,
+    WindowClause,
+    walk,
+)
+from anabranch.cql.scope import Scope, closest_first
+from anabranch.errors import BindError, Span, Unsupported
+from anabranch.expr import Expr, conjuncts, relations
+from anabranch.functions import AGGREGATES, bind_call, is_nullable
+from anabranch.plan.logical import Filter, Join, LogicalPlan, OuterJoin, SideKind, Source
+from anabranch.schema import Field, Schema
+from anabranch.window import Window
+
+_RELATION_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_SIDES = {JoinKind.LEFT: SideKind.LEFT, JoinKind.SEMI: SideKind.SEMI, JoinKind.ANTI: SideKind.ANTI}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows that SELECT and GROUP BY are over."""
+
+    plan: LogicalPlan
+    visible: tuple[Source, ...]
+    """The relations whose columns may be read, in the order of the text."""
+    items: tuple[tuple[FromItem, Source], ...]
+    """Every relation, those of subqueries included."""
+
+
+def bind_rows(statement: Statement, catalog: Catalog) -> Rows:
+    """Bind FROM and WHERE."""
+    items = _bind_items(statement.text, statement.sources, catalog, [])
+    nullable = frozenset(_nullable(items))
+    items = [(item, _made_nullable(source) if source.relation in nullable else source) for item, source in items]
+    plan = _Tree(statement.text).of(items)
+    visible = tuple(source for item, source in items if item.kind not in (JoinKind.SEMI, JoinKind.ANTI))
+    rest: list[Expression] = []
+    for node in _conditions(statement.where):
+        found = _subquery(node)
+        if found is None:
+            rest.append(node)
+            continue
+        query, value, kind = found
+        inner = _bind_items(statement.text, query.sources, catalog, items)
+        plan = _around(statement.text, query, value, kind, plan, visible, [source for _, source in inner])
+        items += inner
+    if rest:
+        whole = rest[0] if len(rest) == 1 else Operation("and", tuple(rest), _span(rest))
+        plan = Filter(plan, Scope(statement.text, "WHERE", visible).condition(whole))
+    return Rows(plan, visible, tuple(items))
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+def _bind_items(
+    text: str, items: Sequence[FromItem], catalog: Catalog, known: Sequence[tuple[FromItem, Source]]
+) -> list[tuple[FromItem, Source]]:
+    bound: list[tuple[FromItem, Source]] = []
+    for item in items:
+        source = _bind_source(text, item, catalog)
+        if any(other.relation.lower() == source.relation.lower() for _, other in [*known, *bound]):
+            raise BindError(
+                f"relation '{source.relation}' occurs twice in FROM",
+                text=text,
+                span=(item.alias or item.stream).span,
+                hint="give each its own alias, as in s AS a, s AS b",
+            )
+        bound.append((item, source))
+    return bound
+
+
+def _bind_source(text: str, item: FromItem, catalog: Catalog) -> Source:
+    stream = catalog.find(item.stream.name)
+    if stream is None:
+        names = closest_first(item.stream.name, (known.name for known in catalog.streams.values()))
+        raise BindError(
+            f"stream '{item.stream.name}' does not exist",
+            text=text,
+            span=item.stream.span,
+            detail=f"the streams are {', '.join(names)}" if names else "no stream is registered",
+        )
+    name = item.alias or item.stream
+    if not _RELATION_NAME.fullmatch(name.name):
+        raise BindError(
+            f"'{name.name}' is not a valid relation name",
+            text=text,
+            span=name.span,
+            hint="give it an alias of letters, digits and underscores, as in AS a",
+        )
+    time = stream.schema.find(stream.event_time)
+    assert time is not None, "the declaration checked it"
+    window = _bind_window(text, item.window)
+    return Source(name.name, stream.name, stream.schema, time.name, window, stream.disorder)
+
+
+def _bind_window(text: str, clause: WindowClause | None) -> Window:
+    if clause is None:
+        return Window(None)
+    if clause.slide is not None and clause.slide.micros <= 0:
+        raise BindError("SLIDE must be more than zero", text=text, span=clause.slide.span)
+    if clause.range is not None and clause.range.micros <= 0:
+        raise BindError(
+            "RANGE must be more than zero",
+            text=text,
+            span=clause.range.span,
+            hint="write [NOW] to join a row only with rows that are not newer",
+        )
+    slide = clause.slide.micros if clause.slide is not None else None
+    if clause.is_now:
+        return Window(0, slide)
+    return Window(clause.range.micros if clause.range is not None else None, slide)
+
+
+def _nullable(items: Sequence[tuple[FromItem, Source]]) -> Iterator[str]:
+    """Yield the relations whose columns an outer join may leave NULL."""
+    for position, (item, source) in enumerate(items):
+        if item.kind in (JoinKind.LEFT, JoinKind.FULL):
+            yield source.relation
+        if item.kind in (JoinKind.RIGHT, JoinKind.FULL):
+            yield from (earlier.relation for _, earlier in items[:position])
+
+
+def _made_nullable(source: Source) -> Source:
+    schema = Schema(tuple(Field(field.name, field.type, True) for field in source.schema))
+    return replace(source, schema=schema)
+
+
+# --- joins -----------------------------------------------------------------------------------------------------------
+
+
+class _Tree:
+    """The joins of FROM, from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.core: list[Source] = []
+        self.predicates: list[Expr] = []
+        self.around: list[tuple[SideKind, LogicalPlan, tuple[Expr, ...]]] = []
+
+    def of(self, items: Sequence[tuple[FromItem, Source]]) -> LogicalPlan:
+        """Return the plan of all items."""
+        visible: list[Source] = []
+        for position, (item, source) in enumerate(items):
+            on: tuple[Expr, ...] = ()
+            if item.condition is not None:
+                on = conjuncts(Scope(self.text, "ON", (*visible, source)).condition(item.condition))
+            if item.kind in (JoinKind.COMMA, JoinKind.INNER):
+                self._join(item, source, on)
+            elif item.kind in _SIDES:
+                self.around.append((_SIDES[item.kind], source, on))
+            else:
+                self._keep_right(item, source, on, [earlier for earlier, _ in items[1:position]])
+            if item.kind not in (JoinKind.SEMI, JoinKind.ANTI):
+                visible.append(source)
+        plan = _joined(self.core, self.predicates)
+        for kind, side, predicates in self.around:
+            plan = OuterJoin(plan, side, kind, predicates)
+        return plan
+
+    def _join(self, item: FromItem, source: Source, on: tuple[Expr, ...]) -> None:
+        if any(kind is SideKind.FULL for kind, _, _ in self.around):
+            raise Unsupported(
+                "an inner join behind a FULL JOIN is not supported",
+                text=self.text,
+                span=item.join or item.span,
+                hint="put the inner joins before the FULL JOIN, or use LEFT JOIN",
+            )
+        known = {source.relation, *(each.relation for each in self.core)}
+        for predicate in on:
+            if outside := sorted(relations(predicate) - known):
+                assert item.condition is not None
+                raise Unsupported(
+                    f"JOIN reads '{outside[0]}', which an outer join before it may leave NULL",
+                    text=self.text,
+                    span=item.condition.span,
+                    hint=f"join '{outside[0]}' by JOIN as well, or put the condition into WHERE",
+                )
+        self.core.append(source)
+        self.predicates += on
+
+    def _keep_right(self, item: FromItem, source: Source, on: tuple[Expr, ...], before: Sequence[FromItem]) -> None:
+        """A RIGHT or FULL JOIN: what stands before it may be left NULL."""
+        name = item.kind.value
+        if self.around:
+            raise Unsupported(
+                f"{name} behind another outer join is not supported",
+                text=self.text,
+                span=item.join or item.span,
+                hint="write it with LEFT JOIN, from the stream whose rows must all come out",
+            )
+        if any(earlier.kind is JoinKind.COMMA for earlier in before):
+            raise Unsupported(
+                f"{name} behind a comma is not supported",
+                text=self.text,
+                span=item.join or item.span,
+                hint="write JOIN … ON or CROSS JOIN in place of the comma",
+            )
+        if item.kind is JoinKind.FULL:
+            self.around.append((SideKind.FULL, source, on))
+            return
+        self.around.append((SideKind.LEFT, _joined(self.core, self.predicates), on))
+        self.core, self.predicates = [source], []
+
+
+def _joined(sources: Sequence[Source], predicates: Sequence[Expr]) -> LogicalPlan:
+    return sources[0] if len(sources) == 1 else Join(tuple(sources), tuple(predicates))
+
+
+# --- subqueries ------------------------------------------------------------------------------------------------------
+
+
+def _conditions(where: Expression | None) -> Iterator[Expression]:
+    """Yield the conditions that AND joins."""
+    if isinstance(where, Operation) and where.function == "and":
+        for part in where.arguments:
+            yield from _conditions(part)
+    elif where is not None:
+        yield where
+
+
+def _subquery(node: Expression) -> tuple[Statement, Expression | None, SideKind] | None:
+    """Return the subquery of a condition that is one, the value that is looked for in it, and its kind."""
+    kind = SideKind.SEMI
+    if isinstance(node, Operation) and node.function == "not":
+        kind, node = SideKind.ANTI, node.arguments[0]
+    match node:
+        case Exists(query=query):
+            return query, None, kind
+        case InQuery(value=value, query=query):
+            return query, value, kind
+    return None
+
+
+def _around(
+    text: str,
+    query: Statement,
+    value: Expression | None,
+    kind: SideKind,
+    plan: LogicalPlan,
+    visible: tuple[Source, ...],
+    own: Sequence[Source],
+) -> LogicalPlan:
+    """Put a subquery of WHERE around a plan."""
+    _refuse_clauses(text, query)
+    scope = Scope(text, "the subquery", tuple(own), outer=visible)
+    predicates: list[Expr] = []
+    for position, item in enumerate(query.sources):
+        if item.condition is not None:
+            on = Scope(text, "ON", tuple(own[: position + 1]), outer=visible)
+            predicates += conjuncts(on.condition(item.condition))
+    if query.where is not None:
+        predicates += conjuncts(scope.condition(query.where))
+    selected = [scope.expression(item.expression) for item in query.items if isinstance(item, SelectItem)]
+    if value is not None:
+        predicates.append(_is_in(text, query, value, kind, selected, visible))
+    return OuterJoin(plan, _joined(own, ()), kind, tuple(predicates))
+
+
+def _is_in(
+    text: str,
+    query: Statement,
+    value: Expression,
+    kind: SideKind,
+    selected: list[Expr],
+    visible: tuple[Source, ...],
+) -> Expr:
+    """Return the predicate of `value [NOT] IN (SELECT …)`.
+
+    NOT IN is true only if every comparison is false; one with NULL is not.
+    """
+    if len(query.items) != 1 or len(selected) != 1:
+        raise BindError(
+            "the subquery of IN must select one expression",
+            text=text,
+            span=_span_of_items(query),
+            hint="name the column to compare, as in x IN (SELECT s.x FROM …)",
+        )
+    scope = Scope(text, "WHERE", visible)
+    sought, found = scope.expression(value), selected[0]
+    try:
+        equal = bind_call("equal", (sought, found))
+        if kind is SideKind.SEMI:
+            return equal
+        unknown = tuple(bind_call("is_null", (side,)) for side in (sought, found) if is_nullable(side))
+        return bind_call("or", (equal, *unknown)) if unknown else equal
+    except ValueError as error:
+        raise scope.error(error, value.span) from None
+
+
+def _refuse_clauses(text: str, query: Statement) -> None:
+    """Refuse what a subquery cannot have."""
+    aggregates = [
+        node
+        for item in query.items
+        if isinstance(item, SelectItem)
+        for node in walk(item.expression)
+        if isinstance(node, FunctionCall) and node.name.name.lower() in AGGREGATES
+    ]
+    for what, span in (
+        *(("GROUP BY", node.span) for node in query.group_by),
+        *(("HAVING", node.span) for node in ([query.having] if query.having else [])),
+        *(("an aggregate", node.span) for node in aggregates),
+        *((item.kind.value, item.join or item.span) for item in query.sources if item.kind not in _INNER),
+    ):
+        raise Unsupported(
+            f"{what} in a subquery is not supported",
+            text=text,
+            span=span,
+            hint="a subquery may join streams by JOIN … ON and filter them by WHERE",
+        )
+
+
+_INNER = (JoinKind.COMMA, JoinKind.INNER)
+
+
+def _span_of_items(query: Statement) -> Span:
+    spans = [item.span if isinstance(item, Star) else item.expression.span for item in query.items]
+    return Span(spans[0].start, spans[-1].end)
+
+
+def _span(nodes: Sequence[Expression]) -> Span:
+    return Span(nodes[0].span.start, nodes[-1].span.end)

@@ -1,0 +1,278 @@
+"""Outer, semi and anti joins: what becomes of finished combinations of the core at the sides of a query.
+
+Each side keeps the combinations that have arrived as *waiting* (row numbers and times, indexed by the keys of the side)
+and joins them with the base states of its relations like any join: a new combination looks into these, a new row of the
+side looks for waiting combinations, and each match is found once. Matches of an outer join go on to the next side; any
+match marks its combination. A combination whose keys are NULL, or read an absent row, can meet nothing; it waits
+without an index. A full join waits with the rows of its side as well.
+
+A combination that has met nothing goes on, with absent rows (`ABSENT`) for those of the side, once the watermark has
+passed its deadline: no row that could meet it will be admitted any more. In a grouped query the answer at a boundary is
+over the rows that are inside their windows there; so a combination goes on alone at each boundary, as a combination
+that is valid at that instant only, at which no match of it counts.
+
+Law: what goes on depends on the rows alone. A combination goes on unmatched in the step whose watermark passes its
+deadline (or the boundary), and in no other; all is recomputed from base rows, which stay long enough for it
+(`engine.expiry`). Sides are settled in order, because what the first gives away unmatched arrives at the second.
+
+Limit: at a boundary of a grouped query all waiting combinations are looked at, as many as the windows hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from anabranch.engine.batch import Combinations
+from anabranch.engine.compile import compile_join
+from anabranch.engine.evaluate.expression import evaluate_mask
+from anabranch.engine.kernels import BoolArray, Int64Array
+from anabranch.engine.meter import Meter, Size
+from anabranch.engine.operators.group_by import boundaries
+from anabranch.engine.operators.join import State, WindowJoin, code_reader, keep, passing, read_column
+from anabranch.engine.state.arena import Arena
+from anabranch.engine.state.base import ABSENT, BaseState
+from anabranch.engine.state.ring import Index
+from anabranch.engine.state.waiting import NUMBER, Waiting
+from anabranch.plan.logical import SideKind
+from anabranch.plan.physical import JoinNode, Leaf, mjoin
+from anabranch.plan.query import Query
+from anabranch.plan.sides import Side
+
+KNOWN = "#known"
+"""Under this name a combination carries the event time at which it became known, where its own rows are older."""
+Known: TypeAlias = tuple[Combinations, Int64Array]
+"""Combinations, and the event time at which each became known: results are ordered by it."""
+
+
+class Sides:
+    """All sides of one query."""
+
+    def __init__(self, query: Query, bases: Mapping[str, BaseState], arena: Arena) -> None:
+        self.bases = bases
+        self.meter = Meter()
+        self._condition = query.condition
+        slide = query.grouping.slide if query.grouping is not None else None
+        self._works = [
+            SideWork(side, bases, arena, self.meter, number, slide) for number, side in enumerate(query.sides)
+        ]
+        self._place = {name: i for i, side in enumerate(query.sides) for name in side.names}
+
+    def indexes(self, relation: str) -> tuple[Index, ...]:
+        """The indexes of the base state of a side's relation that are looked into."""
+        return self._works[self._place[relation]].indexes[relation]
+
+    @property
+    def sizes(self) -> dict[str, Size]:
+        """The rows and bytes of each state."""
+        return {
+            f"{work.side.kind.value} {' '.join(work.side.names)}": (
+                sum(state.ring.live for state in work.states),
+                sum(state.bytes for state in work.states),
+            )
+            for work in self._works
+        }
+
+    @property
+    def passed(self) -> int | None:
+        """The watermark up to which combinations have gone on; of a grouped query, the last boundary."""
+        return self._works[0].passed
+
+    def layout(self) -> list[dict[str, Any]]:
+        return [work.layout() for work in self._works]
+
+    def reopen(self, layout: list[dict[str, Any]]) -> None:
+        for work, kept in zip(self._works, layout, strict=True):
+            work.reopen(kept)
+
+    def answered(self, watermark: int) -> None:
+        """Notes, before rows are restored, that everything the watermark has passed went on in earlier steps."""
+        for work in self._works:
+            work.answered(watermark)
+
+    def enter(self, found: Combinations) -> Iterator[Known]:
+        """Takes finished combinations of the core; yields what is known of the results."""
+        return self._from(0, found, found.newest)
+
+    def take(self, relation: str, news: Combinations) -> Iterator[Known]:
+        """Takes new rows of a side, not linked yet; yields what is known of the results."""
+        place = self._place[relation]
+        for found, known in self._works[place].take(relation, news):
+            yield from self._from(place + 1, found, known)
+
+    def settle(self, watermark: int) -> Iterator[Known]:
+        """Yields what the watermark makes known: no row before it will be admitted any more."""
+        for place, work in enumerate(self._works):
+            for found, known in work.settle(watermark):
+                yield from self._from(place + 1, found, known)
+
+    def _from(self, place: int, found: Combinations, known: Int64Array) -> Iterator[Known]:
+        if not len(found):
+            return
+        if place < len(self._works):
+            for next_found, next_known in self._works[place].enter(found, known):
+                yield from self._from(place + 1, next_found, next_known)
+            return
+        if self._condition is not None:
+            mask = evaluate_mask(self._condition, lambda column: read_column(self.bases, column, found), len(found))
+            found, known = keep(found, mask), known[mask]
+        if len(found):
+            yield found, known
+
+
+class SideWork:
+    """One side at work; `slide` is that of a grouped query."""
+
+    def __init__(
+        self, side: Side, bases: Mapping[str, BaseState], arena: Arena, meter: Meter, number: int, slide: int | None
+    ) -> None:
+        self.side = side
+        self.bases = bases
+        self.arena = arena
+        self.slide = slide
+        self.passed: int | None = None
+        """The watermark up to which combinations have gone on; of a grouped query, the last boundary."""
+        node = JoinNode((mjoin(side.before), *(Leaf(name) for name in side.names)))
+        program = compile_join(node, side.graph)
+        looked_into: list[dict[Index, None]] = [{} for _ in node.inputs]
+        for probe in (probe for probes in program.probes for probe in probes):
+            looked_into[probe.target][probe.index] = None
+        self.indexes = {name: tuple(looked_into[i + 1]) or ((),) for i, name in enumerate(side.names)}
+        for name, indexes in self.indexes.items():
+            bases[name].require(indexes)
+        prefix = f"side{number}"
+        self.waiting = Waiting(arena, f"{prefix}.waiting", side.before, tuple(looked_into[0]) or ((),))
+        self.unable = Waiting(arena, f"{prefix}.unable", side.before, ((),))
+        """Combinations that can meet nothing."""
+        self.alone = Waiting(arena, f"{prefix}.alone", side.names, ((),))
+        """The rows of the side of a full join."""
+        self.states = (self.waiting, self.unable, self.alone)
+        inputs: tuple[State, ...] = (self.waiting, *(bases[name] for name in side.names))
+        self._codes = code_reader(bases, side.graph)
+        self._join = WindowJoin(program, inputs, bases, self._codes, meter)
+
+    def layout(self) -> dict[str, Any]:
+        return {"passed": self.passed, "states": [state.layout() for state in self.states]}
+
+    def reopen(self, layout: Mapping[str, Any]) -> None:
+        self.passed = layout["passed"]
+        for state, kept in zip(self.states, layout["states"], strict=True):
+            state.reopen(kept)
+
+    def answered(self, watermark: int) -> None:
+        passed = watermark if self.slide is None else _last_below(watermark, self.slide)
+        self.passed = passed if self.passed is None else max(self.passed, passed)
+
+    # --- matches ------------------------------------------------------------------------------------------------------
+
+    def enter(self, found: Combinations, known: Int64Array) -> Iterator[Known]:
+        """Takes combinations that arrive; yields those that go on at once."""
+        open_ = self._is_open(found)
+        found, known = keep(found, open_), known[open_]
+        if self.side.ready is not None and len(found):
+            able = evaluate_mask(self.side.ready, lambda column: read_column(self.bases, column, found), len(found))
+            if self.side.kind is not SideKind.SEMI:
+                self.unable.add(keep(found, ~able), self._codes)
+            found, known = keep(found, able), known[able]
+        if not len(found):
+            return
+        numbers = self.waiting.add(found, self._codes)
+        probing = Combinations({**found.rows, NUMBER: numbers, KNOWN: known}, found.newest, found.deadline)
+        for block in self._join.probe(0, probing):
+            yield from self._met(block)
+
+    def take(self, relation: str, news: Combinations) -> Iterator[Known]:
+        """Takes new rows of the side; yields the combinations that go on at once."""
+        if self.side.kind is SideKind.FULL:
+            self.alone.add(keep(news, self._is_open(news)), self._codes)
+        for block in self._join.probe(1 + self.side.names.index(relation), news):
+            yield from self._met(block)
+
+    def _is_open(self, found: Combinations) -> BoolArray:
+        """True for combinations that have not gone on unmatched in an earlier step."""
+        if self.passed is None:
+            return np.ones(len(found), dtype=np.bool_)
+        passed = self.passed if self.slide is None else (self.passed + 1) * self.slide
+        still: BoolArray = found.deadline >= passed
+        return still
+
+    def _met(self, block: Combinations) -> Iterator[Known]:
+        if self.side.residual is not None and len(block):
+            block = passing(self.side.residual, block, self.bases)
+        if not len(block):
+            return
+        rows = dict(block.rows)
+        numbers = rows.pop(NUMBER)
+        known = np.maximum(block.newest, rows.pop(KNOWN, block.newest))
+        kind = self.side.kind
+        if kind is SideKind.SEMI and self.slide is None:
+            yield self._first_met(numbers, known)
+            return
+        self._mark(self.waiting, numbers, block)
+        if kind is SideKind.FULL:
+            self._mark(self.alone, self.alone.numbers_of(self.side.names[0], rows[self.side.names[0]]), block)
+        if kind.extends:
+            yield Combinations(rows, block.newest, block.deadline), known
+
+    def _first_met(self, numbers: Int64Array, known: Int64Array) -> Known:
+        """The waiting combinations that had met nothing before."""
+        first, places = np.unique(numbers, return_index=True)
+        fresh = ~self.waiting.met(first)
+        first = first[fresh]
+        self.waiting.mark(first)
+        return self._bound(self.waiting, first), known[places[fresh]]
+
+    def _mark(self, state: Waiting, numbers: Int64Array, block: Combinations) -> None:
+        if self.slide is None:
+            state.mark(numbers)
+        else:
+            state.cover(numbers, *boundaries(block.newest, block.deadline, self.slide))
+
+    # --- the watermark ------------------------------------------------------------------------------------------------
+
+    def settle(self, watermark: int) -> Iterator[Known]:
+        """Yields the combinations that the watermark lets go on."""
+        before, own, kind = self.side.before, self.side.names, self.side.kind
+        last = None if self.slide is None else _last_below(watermark, self.slide)
+        for state in (self.waiting, self.unable):
+            yield self._with_absent(own if kind.extends else (), self._settled(state, watermark, last))
+        if kind is SideKind.FULL:
+            yield self._with_absent(before, self._settled(self.alone, watermark, last))
+        self.answered(watermark)
+
+    def _settled(self, state: Waiting, watermark: int, last: int | None) -> Known:
+        if last is not None:
+            assert self.slide is not None
+            numbers, at = state.pass_boundaries(self.passed, last, self.slide, met=self.side.kind is SideKind.SEMI)
+            found = self._bound(state, numbers)
+            state.drop((last + 1) * self.slide)
+            instants = at * self.slide
+            return Combinations(found.rows, instants, instants), instants
+        numbers = state.due(watermark)
+        if self.side.kind is SideKind.SEMI:
+            numbers = numbers[:0]
+        found = self._bound(state, numbers[~state.met(numbers)])
+        state.drop(watermark)
+        return found, found.deadline
+
+    def _bound(self, state: Waiting, numbers: Int64Array) -> Combinations:
+        rows = {relation: state.rows(relation, numbers) for relation in state.relations} if len(numbers) else {}
+        if not rows:
+            rows = dict.fromkeys(state.relations, numbers)
+        times = state.ring.times(numbers) if len(numbers) else (numbers, numbers)
+        return Combinations(rows, *times)
+
+    def _with_absent(self, names: tuple[str, ...], settled: Known) -> Known:
+        found, known = settled
+        absent = np.full(len(found), ABSENT, dtype=np.int64)
+        rows = {**found.rows, **dict.fromkeys(names, absent)}
+        # In one order, whichever of the sides was met.
+        order = (*self.side.before, *self.side.names) if self.side.kind.extends else self.side.before
+        return Combinations({name: rows[name] for name in order}, found.newest, found.deadline), known
+
+
+def _last_below(watermark: int, slide: int) -> int:
+    """The number of the last boundary that lies before the watermark."""
+    return -(-watermark // slide) - 1

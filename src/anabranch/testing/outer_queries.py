@@ -1,0 +1,228 @@
+"""Hypothesis strategies for queries with outer, semi and anti joins, as CQL and as DuckDB SQL of the same meaning.
+
+DuckDB's text says in SQL what CQL's windows mean: a row of a side meets a combination if each is inside the window of
+every row of the other. What meets nothing is in the answer if its deadline lies before the final watermark, which the
+caller puts in place of `$WATERMARK`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from anabranch.testing.strategies import SECOND, Arrivals, DrawnQuery
+
+WATERMARK = "$WATERMARK"
+_EQUAL = (
+    "{a}.x = {b}.x",
+    "{a}.x = {b}.y",
+    "{a}.s = {b}.s",
+    "{a}.x + 1 = {b}.x",
+    "{a}.d = {b}.d",
+    "{a}.x = {b}.f",
+    "{a}.ts = {b}.ts",
+    "{a}.x = {b}.x AND {a}.s = {b}.s",
+    "{a}.x = {b}.x AND {a}.x = {b}.y",
+)
+_OTHER = (
+    "{a}.x < {b}.x",
+    "ABS({a}.x - {b}.x) <= 1",
+    "{a}.f - {b}.f BETWEEN -0.5 AND 0.5",
+    "({a}.x = {b}.x OR {a}.s = {b}.s)",
+    "COALESCE({a}.x, 0) = COALESCE({b}.y, 0)",
+    "{a}.p % 2 = {b}.p % 2",
+)
+_BESIDE = ("{b}.p % 3 <> 0", "{a}.p % 3 <> 0", "{a}.x IS NULL", "{b}.x IN (0, 1)", "{a}.x = {a}.y", "TRUE", "FALSE")
+_WHERE = (
+    "{a}.p % 3 <> 0",
+    "{a}.x IS NULL",
+    "{a}.x IS NOT NULL",
+    "COALESCE({a}.x, 7) <> 2",
+    "{a}.s LIKE 'a%'",
+    "{a}.ts IS NULL",
+)
+
+
+@dataclass(frozen=True)
+class _Relation:
+    name: str
+    stream: str
+    seconds: int
+
+    def cql(self, slide: int | None) -> str:
+        suffix = f" SLIDE {slide} SECONDS" if slide else ""
+        window = f"[RANGE {self.seconds} SECONDS{suffix}]" if self.seconds else "[NOW]"
+        return f"{self.stream} {window} AS {self.name}"
+
+    @property
+    def sql(self) -> str:
+        return f"{self.stream} AS {self.name}"
+
+    @property
+    def leaves(self) -> str:
+        return f"(epoch_us({self.name}.ts) + {self.seconds * SECOND})"
+
+
+@st.composite
+def outer_queries(draw: st.DrawFn, streams: int, slide: int | None = None) -> DrawnQuery:
+    """A query of one to three streams in its core and one to three sides; of groups if a slide is given."""
+    drawn = _Drawn(draw, streams, slide)
+    return drawn.query()
+
+
+def with_watermark(sql: str, rows: Arrivals) -> str:
+    """DuckDB's text for some rows."""
+    return sql.replace(WATERMARK, str(int(final_watermark(rows.tables, rows.disorder))))
+
+
+def final_watermark(tables: Mapping[str, pa.Table], disorder: Mapping[str, int]) -> float:
+    """The watermark after all rows of the streams that a query reads."""
+    marks = []
+    for name, table in tables.items():
+        times = table["ts"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+        marks.append(max(times) - disorder[name] if times else -math.inf)
+    least = min(marks)
+    return -(2**60) if least == -math.inf else least
+
+
+class _Drawn:
+    def __init__(self, draw: st.DrawFn, streams: int, slide: int | None) -> None:
+        self.draw = draw
+        self.streams = streams
+        self.slide = slide
+        self.made: list[_Relation] = []
+        self.sql_where: list[str] = []
+        self.cql_where: list[str] = []
+        self.windows = draw(st.sampled_from([(3, 10), (10,), (0, 3, 5, 10, 25)]))
+
+    def relation(self) -> _Relation:
+        number = len(self.made)
+        seconds = self.draw(st.sampled_from(self.windows))
+        if self.slide is not None:
+            seconds = seconds or self.slide
+        # All streams are read, or the watermark would not be that of all rows.
+        made = _Relation("abceghij"[number], f"s{number % self.streams}", seconds)
+        self.made.append(made)
+        return made
+
+    def on(self, before: Sequence[_Relation], own: Sequence[_Relation]) -> str:
+        """A condition between what was there and what is new."""
+        last = own[0]
+        parts = []
+        if self.draw(st.integers(0, 9)):
+            partner = self.draw(st.sampled_from(list(before)))
+            templates = _EQUAL if self.draw(st.integers(0, 3)) else _OTHER
+            parts.append(self.draw(st.sampled_from(templates)).format(a=partner.name, b=last.name))
+        if not self.draw(st.integers(0, 2)):
+            partner = self.draw(st.sampled_from(list(before)))
+            chosen = self.draw(st.sampled_from((*_EQUAL, *_OTHER, *_BESIDE)))
+            parts.append(chosen.format(a=partner.name, b=last.name))
+        return " AND ".join(parts) or "TRUE"
+
+    def inner(self, count: int) -> tuple[list[_Relation], str, str]:
+        """Streams joined by JOIN … ON: as CQL, and as SQL with the windows."""
+        several = [self.relation()]
+        cql, sql = several[0].cql(self.slide), several[0].sql
+        for _ in range(count - 1):
+            new = self.relation()
+            on = self.on(several, [new])
+            cql += f" JOIN {new.cql(self.slide)} ON {on}"
+            sql += f" JOIN {new.sql} ON ({on}) AND {_inside(several, [new])}"
+            several.append(new)
+        return several, cql, sql
+
+    def query(self) -> DrawnQuery:
+        core, cql, sql = self.inner(self.draw(st.sampled_from([1, 1, 2, 3])))
+        visible = list(core)
+        first = self.draw(st.sampled_from(["", "", "RIGHT", "FULL"]))
+        if first:
+            new = self.relation()
+            on = self.on(core, [new])
+            cql += f" {first} JOIN {new.cql(self.slide)} ON {on}"
+            inside = f"({on}) AND {_inside(core, [new])}"
+            if first == "RIGHT":
+                sql = f"{new.sql} LEFT JOIN ({sql}) ON {inside}"
+                self.sql_where.append(f"({core[0].name}.ts IS NOT NULL OR {_due([new])})")
+            else:
+                sql = f"({sql}) FULL JOIN {new.sql} ON {inside}"
+                self.sql_where.append(
+                    f"(({core[0].name}.ts IS NOT NULL AND {new.name}.ts IS NOT NULL)"
+                    f" OR ({new.name}.ts IS NULL AND {_due(core)}) OR ({core[0].name}.ts IS NULL AND {_due([new])}))"
+                )
+            visible = [*core, new]
+        for _ in range(self.draw(st.integers(0 if first else 1, 2 if first else 3))):
+            kind = self.draw(st.sampled_from(["LEFT", "LEFT", "SEMI", "ANTI", "EXISTS", "IN"]))
+            if kind == "LEFT":
+                new = self.relation()
+                on = self.on(visible, [new])
+                cql += f" LEFT {self.draw(st.sampled_from(['', 'OUTER ']))}JOIN {new.cql(self.slide)} ON {on}"
+                sql += f" LEFT JOIN {new.sql} ON ({on}) AND {_inside(visible, [new])}"
+                self.sql_where.append(f"({new.name}.ts IS NOT NULL OR {_due(visible)})")
+                visible.append(new)
+            elif kind in ("SEMI", "ANTI"):
+                new = self.relation()
+                on = self.on(visible, [new])
+                cql += f" LEFT {kind} JOIN {new.cql(self.slide)} ON {on}"
+                inside = f"EXISTS (SELECT 1 FROM {new.sql} WHERE ({on}) AND {_inside(visible, [new])})"
+                self.sql_where.append(inside if kind == "SEMI" else f"(NOT {inside} AND {_due(visible)})")
+            else:
+                self._subquery(kind, visible)
+            if len(self.made) > 6:
+                break
+        for _ in range(self.draw(st.integers(0, 2))):
+            # Conditions stand after the subqueries, which they do not change.
+            condition = self.draw(st.sampled_from(_WHERE)).format(a=self.draw(st.sampled_from(visible)).name)
+            self.cql_where.append(condition)
+            self.sql_where.append(condition)
+        return self._text(cql, sql, visible, tuple(relation.name for relation in core))
+
+    def _subquery(self, kind: str, visible: list[_Relation]) -> None:
+        own, from_cql, from_sql = self.inner(self.draw(st.sampled_from([1, 1, 2])))
+        on = self.on(visible, own)
+        negated = self.draw(st.booleans())
+        column = self.draw(st.sampled_from(["x", "s"]))
+        value = f"{self.draw(st.sampled_from(visible)).name}.{column} {'NOT ' if negated else ''}IN"
+        head = value if kind == "IN" else f"{'NOT ' if negated else ''}EXISTS"
+        selected = f"{own[-1].name}.{column}" if kind == "IN" else "1"
+        self.cql_where.append(f"{head} (SELECT {selected} FROM {from_cql} WHERE {on})")
+        found = f"{head} (SELECT {selected} FROM {from_sql} WHERE ({on}) AND {_inside(visible, own)})"
+        self.sql_where.append(f"({found} AND {_due(visible)})" if negated else found)
+
+    def _text(self, cql: str, sql: str, visible: list[_Relation], core: tuple[str, ...]) -> DrawnQuery:
+        where = f" WHERE {' AND '.join(self.cql_where)}" if self.cql_where else ""
+        if self.slide is not None:
+            first, last = visible[0].name, visible[-1].name
+            keys = self.draw(st.sampled_from([(), (f"{first}.x",), (f"{last}.s",), (f"{first}.x", f"{last}.s")]))
+            chosen = "".join(f"{key} AS g{i}, " for i, key in enumerate(keys))
+            names = [each.name for each in visible]
+            counted = ", ".join(f"COUNT({name}.p) AS n{name}, MAX({name}.p) AS m{name}" for name in names)
+            group = f" GROUP BY {', '.join(keys)}" if keys else ""
+            listed = f"WINDOW_END() AS at, {chosen}COUNT(*) AS n, {counted}, SUM({last}.x) AS t"
+            return DrawnQuery(f"SELECT {listed} FROM {cql}{where}{group}", "", core)
+        outputs = ", ".join([*(f"{each.name}.p AS p{each.name}" for each in visible), f"{visible[-1].name}.s AS s"])
+        return DrawnQuery(
+            f"SELECT {outputs} FROM {cql}{where}",
+            f"SELECT {outputs} FROM {sql} WHERE {' AND '.join(['TRUE', *self.sql_where])}",
+            core,
+        )
+
+
+def _inside(before: Sequence[_Relation], own: Sequence[_Relation]) -> str:
+    """That all new rows are inside the windows of those before, and the other way round."""
+    parts = [
+        f"({one.name}.ts IS NULL OR {other.name}.ts IS NULL OR (epoch_us({one.name}.ts) <= {other.leaves}"
+        f" AND epoch_us({other.name}.ts) <= {one.leaves}))"
+        for one in before
+        for other in own
+    ]
+    return " AND ".join(parts)
+
+
+def _due(several: Sequence[_Relation]) -> str:
+    """That the watermark has passed the deadline of a combination."""
+    ends = ", ".join(f"coalesce({each.leaves}, {2**61})" for each in several)
+    return f"least({ends}) < {WATERMARK}"

@@ -1,0 +1,114 @@
+"""Sides of a query in the engine: what waits, for how long, and at what cost."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.cql import compile_query
+from anabranch.ddl import parse_schema
+from anabranch.engine import slices
+from anabranch.host.local import LocalHost
+from anabranch.plan.execution import execution_model
+from anabranch.plan.physical import mjoin
+from anabranch.plan.query import Query
+from anabranch.testing.hosts import engines_of
+from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
+from anabranch.testing.scripted import SECOND, answer_lines
+
+SCHEMA = parse_schema("ts timestamp, k bigint, v string")
+
+
+def query_of(text: str) -> Query:
+    catalog = Catalog()
+    for name in "abc":
+        catalog.register(StreamDeclaration(name, SCHEMA, "ts"))
+    return compile_query(text, catalog)
+
+
+def rows(*several: tuple[int, int | None, str]) -> pa.Table:
+    times, keys, values = zip(*several, strict=True)
+    moments = (
+        pa.array([time * SECOND for time in times], pa.int64()).cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
+    )
+    return pa.table({"ts": moments, "k": pa.array(keys, pa.int64()), "v": pa.array(values)})
+
+
+LEFT = "SELECT a.v AS x, b.v AS y FROM a [RANGE 20 SECONDS] LEFT JOIN b [NOW] ON a.k = b.k"
+
+
+def test_a_row_stays_as_long_as_a_combination_that_met_it_may_wait() -> None:
+    """The row of b leaves its window at once; the row of a that met it waits for 20 seconds, and must not forget."""
+    host = LocalHost(query_of(LEFT), mjoin(("a",)))
+    host.step({"a": rows((0, 1, "x")), "b": rows((5, 1, "p"))})
+    host.step({"a": rows((20, 2, "y")), "b": rows((20, 2, "q"))})
+    (engine,) = engines_of(host)
+    assert engine.bases["b"].ring.live == 2
+    host.step({"a": rows((26, 3, "z")), "b": rows((26, 3, "r"))})
+    host.step({"a": rows((27, 4, "z")), "b": rows((27, 4, "r"))})
+    assert engine.bases["b"].ring.live < 4
+
+
+def test_a_combination_that_met_a_row_before_a_crash_does_not_come_out_alone_after_it(tmp_path: object) -> None:
+    checkpoint = str(tmp_path)
+    LocalHost(query_of(LEFT), mjoin(("a",)), checkpoint=checkpoint).step(
+        {"a": rows((0, 1, "x"), (0, 7, "u")), "b": rows((5, 1, "p"))}
+    )
+    host = LocalHost(query_of(LEFT), mjoin(("a",)), checkpoint=checkpoint, slots=2)
+    assert host.step({"a": rows((19, 2, "y")), "b": rows((19, 9, "q"))}).num_rows == 0
+    host = LocalHost(query_of(LEFT), mjoin(("a",)), checkpoint=checkpoint)
+    answer = host.step({"a": rows((30, 2, "y")), "b": rows((30, 9, "q"))})
+    assert answer_lines(answer) == ("u -",)
+    again = LocalHost(query_of(LEFT), mjoin(("a",)), checkpoint=checkpoint)
+    assert again.step({"a": rows((38, 2, "y")), "b": rows((38, 9, "q"))}).num_rows == 0
+
+
+def test_what_a_semi_join_let_out_before_a_crash_does_not_come_again(tmp_path: object) -> None:
+    text = "SELECT a.v AS x FROM a [RANGE 20 SECONDS] LEFT SEMI JOIN b [NOW] ON a.k = b.k"
+    host = LocalHost(query_of(text), mjoin(("a",)), checkpoint=str(tmp_path))
+    assert answer_lines(host.step({"a": rows((0, 1, "x")), "b": rows((5, 1, "p"))})) == ("x",)
+    host.step({"a": rows((9, 2, "y")), "b": rows((9, 3, "q"))})
+    host = LocalHost(query_of(text), mjoin(("a",)), checkpoint=str(tmp_path))
+    assert host.step({"a": rows((11, 3, "z")), "b": rows((11, 1, "r"))}).num_rows == 0
+
+
+def test_null_keys_of_combinations_do_not_lengthen_the_chains_of_others() -> None:
+    host = LocalHost(query_of(LEFT.replace("[NOW]", "[RANGE 20 SECONDS]")), mjoin(("a",)))
+    host.step({"a": rows(*((0, None, "n") for _ in range(2000))), "b": rows((0, 0, "z"))})
+    (engine,) = engines_of(host)
+    assert engine.only.sides is not None
+    (work,) = engine.only.sides._works
+    assert (work.waiting.ring.live, work.unable.ring.live) == (0, 2000)
+
+
+def test_cutting_a_large_batch_by_time_lets_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "SELECT a.v AS x, b.v AS y, c.v AS z FROM a [RANGE 3 SECONDS] LEFT JOIN b [RANGE 2 SECONDS] ON a.k = b.k "
+        "LEFT JOIN c [RANGE 2 SECONDS] ON a.k = c.k"
+    )
+    query = query_of(text)
+    tables = {
+        "a": rows(*((i // 3, i % 7, f"a{i}") for i in range(300))),
+        "b": rows(*((i // 2, i % 11, f"b{i}") for i in range(200))),
+        "c": rows(*((i, i % 5, f"c{i}") for i in range(100))),
+    }
+    monkeypatch.setattr(slices, "SLICE_ROWS", 30)
+    answer = rows_as_multiset(LocalHost(query, mjoin(("a",))).step(tables))
+    assert len(answer) > 100
+    assert not describe_difference(batch_answer(query, tables), answer)
+
+
+def test_where_rows_wait_what_met_nothing_comes_at_its_deadline() -> None:
+    """Results are ordered by the time at which they became known."""
+    text = "SELECT a.v AS x, b.v AS y FROM a [RANGE 5 SECONDS] LEFT JOIN b [RANGE 5 SECONDS] ON a.k = b.k"
+    host = LocalHost(query_of(text), mjoin(("a",)), execution=execution_model("totally-synchronised"))
+    answer = host.step(
+        {
+            "a": rows((0, 1, "x"), (1, 2, "y"), (4, 3, "z"), (30, 4, "w")),
+            "b": rows((4, 2, "p"), (8, 3, "q"), (30, 9, "r")),
+        }
+    )
+    assert answer_lines(answer) == ("x -", "y p", "z q")
+    # y and p were known at 4, x at 5, z and q at 8.
+    assert answer.column("x").to_pylist() == ["y", "x", "z"]
