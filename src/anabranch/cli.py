@@ -33,6 +33,8 @@ ROOMS = {
     "console": ("anabranch.console.command", "show the history of a checkpoint in the browser"),
     "lab": ("anabranch.lab.command", "reproduce an experiment of the papers"),
     "place": ("anabranch.place.command", "plan queries over a network of sites"),
+    "deploy": ("anabranch.sites.command", "run queries over a network of sites"),
+    "site": ("anabranch.sites.site_command", "run one site of a deployment"),
 }
 """Commands of other rooms; a room is imported only if its command is on the command line."""
 

@@ -8,10 +8,13 @@ grouped queries with the naive evaluator.
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +23,7 @@ from anabranch.engine import slices
 from anabranch.place.landscape import Landscape, SinkQuery, bare
 from anabranch.place.planner import _commit
 from anabranch.place.problem import problem_of
+from anabranch.place.removal import removed
 from anabranch.place.search import Found, JoinAt, Placed, Take
 from anabranch.place.statistics import Statistics, StreamStatistics
 from anabranch.place.topology import from_dict
@@ -71,6 +75,67 @@ def drawn_queries(data: st.DataObject, rows: Arrivals, streams: int, most: int) 
         )
         for number in range(count)
     ]
+
+
+def since(rows: Arrivals, start: int) -> Arrivals:
+    """The rows from an event time on."""
+    tables = {
+        name: table.filter(pc.greater_equal(table.column("ts").cast(pa.int64()), start))
+        for name, table in rows.tables.items()
+    }
+    return replace(rows, tables=tables)
+
+
+@settings(max_examples=2 * settings().max_examples)
+@given(data=st.data(), crashes=st.sampled_from([0.0, 0.03]))
+def test_queries_join_leave_and_move_while_others_run(data: st.DataObject, crashes: float) -> None:
+    """A query that runs from the beginning has the batch answer whatever changes around it, and under it.
+
+    One that joins has the batch answer of the rows from its event time on.
+    """
+    streams = data.draw(st.integers(2, 3), "streams")
+    rows = data.draw(arrivals(streams, most_rows=14), "rows")
+    first, second = (
+        data.draw(join_queries(streams, data.draw(st.integers(2, 3), "relations"), one_column=True), f"query {number}")
+        for number in range(2)
+    )
+    bound = [compile_query(drawn.cql, rows.catalog) for drawn in (first, second)]
+    random = Random(data.draw(st.integers(0, 2**32 - 1), "scheduler"))
+    one, other = (SinkQuery(f"q{number}", query, random.choice(SITES)) for number, query in enumerate(bound))
+    landscape = placed(network(rows), one, random)
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(
+            compile_program(landscape, rows.catalog), Path(folder), rows.tables, random, crashes=crashes, most_slots=2
+        )
+        for change in data.draw(st.lists(st.sampled_from(["join", "leave", "move"]), max_size=4), "changes"):
+            world.run(data.draw(st.integers(0, 30), "steps"))
+            if world.wanted.is_changing:
+                event("still changing")
+                continue
+            if change == "join" and "q1" not in landscape.queries and "q1" not in world.results:
+                landscape = placed(landscape, other, random)
+            elif change == "leave" and "q1" in landscape.queries:
+                landscape = removed(landscape, "q1")
+            elif change == "move":
+                queries = list(landscape.queries.values())
+                landscape = network(rows)
+                for query in queries:
+                    landscape = placed(landscape, query, random)
+            else:
+                continue
+            before = set(world.wanted.operators)
+            world.change(compile_program(landscape, rows.catalog))
+            event(f"{change}: {len(set(world.wanted.operators) - before)} new operators")
+        world.run()
+        event("settled" if not world.wanted.is_changing else "not settled")
+        expected = rows_as_multiset(select(first.duckdb, rows.tables))
+        assert not describe_difference(expected, rows_as_multiset(world.answer("q0", bound[0].schema.to_arrow())))
+        if "q1" in world.wanted.since:
+            start = world.wanted.since["q1"]
+            expected = rows_as_multiset(select(second.duckdb, since(rows, start).tables))
+            event(f"results after joining: {min(expected.total(), 5)}")
+            assert not describe_difference(expected, rows_as_multiset(world.answer("q1", bound[1].schema.to_arrow())))
+        assert not any(count for each in world.running.values() for count in each.host.late.values())
 
 
 def world_of(data: st.DataObject, rows: Arrivals, queries: list[DrawnQuery], folder: str, crashes: float) -> World:

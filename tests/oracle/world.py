@@ -10,11 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from anabranch.host.links.link import Link
+from anabranch.host.links.place import open_link
 from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
 from anabranch.sites.local import LinkSource, LocalOperator
 from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec, Program
-from anabranch.sites.wiring import first_wiring
+from anabranch.sites.wanted import Wanted, changed, progressed
 
 PHASES = ("acknowledged", "logged", "stepped", "written", "appended", "committed")
 
@@ -56,11 +58,44 @@ class World:
 
     def __post_init__(self) -> None:
         self.place = self.place or str(self.folder / "links")
-        self.wiring = first_wiring(self.program)
+        self.wanted = changed(Wanted(), self.program)
         self.running: dict[str, LocalOperator] = {}
         self.phase_seen: Callable[[str, str], None] = lambda operator, phase: None
-        for spec in self.program.operators.values():
+        for spec in self.wanted.running:
             self.start(spec)
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def change(self, program: Program) -> None:
+        """Begins a change to another program."""
+        self.wanted = changed(self.wanted, program)
+        self.follow()
+
+    def look(self) -> bool:
+        """Takes a change further, as a controller does; True if anything moved."""
+        before, self.wanted = self.wanted, progressed(self.wanted, self)
+        self.follow()
+        return self.wanted is not before
+
+    def follow(self) -> None:
+        """Starts and stops operators as wanted, as sites do."""
+        wanted = {spec.name: spec for spec in self.wanted.running}
+        for name in [name for name in self.running if name not in wanted]:
+            del self.running[name]
+        for name, spec in wanted.items():
+            if name not in self.running:
+                self.start(spec)
+
+    def has_version(self, operator: str, version: int) -> bool:
+        return True
+
+    def newest(self, gate: str) -> int | None:
+        return self.running[gate].newest
+
+    def link(self, name: str) -> Link:
+        return open_link(self.place, name)
+
+    # --- work ---------------------------------------------------------------------------------------------------------
 
     def start(self, spec: OperatorSpec) -> None:
         self.started += 1
@@ -70,14 +105,14 @@ class World:
             stream = spec.query.graph.relations[0].stream
             source = TableSource(stream, self.rows[spec.serves])
         else:
-            source = LinkSource(spec.name, self.place, lambda: self.wiring.inlets(spec))
+            source = LinkSource(spec.name, self.place, lambda: self.wanted.wiring.inlets(spec))
         self.running[spec.name] = LocalOperator(
             spec,
             self.folder,
             source,
             self.plan(relations),
             place=self.place,
-            readers=lambda: self.wiring.readers(spec.name),
+            readers=lambda: self.wanted.wiring.readers(spec.name),
             results=(lambda batch, answer: self._take(spec.serves, batch, answer)) if spec.kind == DELIVERY else None,
             slots=self.random.randint(1, self.most_slots),
             announce=lambda phase: self._announce(spec.name, phase),
@@ -107,9 +142,12 @@ class World:
             self.random.shuffle(names)
             moved = False
             for name in names[: self.random.randint(1, len(names))]:
-                moved |= self.advance(name)
+                if name in self.running:
+                    moved |= self.advance(name)
                 steps = None if steps is None else steps - 1
-            if not moved and not any(self.advance(name) for name in list(self.running)):
+                if self.random.random() < 0.2:
+                    moved |= self.look()
+            if not moved and not any(self.advance(name) for name in list(self.running)) and not self.look():
                 return
 
     def answer(self, query: str, schema: pa.Schema) -> pa.Table:

@@ -154,7 +154,9 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
     for mask in range(1, len(needed)):
         wanted = needed[mask].view
         for operator in landscape.offers.get(wanted.signature, ()):
-            if operator.is_base or (reusing and (relaxing or operator.view.covers(wanted))):
+            if operator.is_base or (
+                reusing and operator.view.may_serve(wanted) and (relaxing or operator.view.covers(wanted))
+            ):
                 wider = landscape.relaxed(operator.name, wanted)
                 if wider is not None:
                     price = sum(extra * landscape.topology.distance(a, b) for extra, a, b in wider.flows)

@@ -37,7 +37,7 @@ class Network:
 
 def load_network(path: Path) -> Network:
     """Read a network file."""
-    file = _read(path)
+    file = read_yaml(path)
     topology = _topology(file)
     statistics = read_statistics(_with_calibration(file, path))
     catalog = Catalog()
@@ -50,7 +50,8 @@ def load_network(path: Path) -> Network:
             hint = "write columns as in SQL: num bigint, ts timestamp"
             raise entries["columns"].wrong("is not a list of columns", hint, str(error)) from error
         event_time = optional(entries, "event_time", Entry.text, "ts")
-        catalog.register(StreamDeclaration(name, schema, event_time))
+        disorder = optional(entries, "watermark", Entry.duration, 0)
+        catalog.register(StreamDeclaration(name, schema, event_time, disorder))
         schemas[name.lower()] = schema.names
     return Network(bare(topology, statistics, schemas), catalog)
 
@@ -59,7 +60,7 @@ def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
     """Read a query file; the queries keep their order."""
     example = "queries: [{name: gate-17, sink: n4, cql: SELECT …}]"
     found = []
-    for each in _read(path).require({"queries": example})["queries"].items(example):
+    for each in read_yaml(path).require({"queries": example})["queries"].items(example):
         entries = each.require({"name": "name: gate-17", "sink": "sink: n4, a site", "cql": "cql: SELECT …"})
         name = entries["name"].label()
         try:
@@ -102,7 +103,8 @@ def _topology(file: Entry) -> Topology:
     return transit_stub(size, seed, ranges, Site("", cpu, memory))
 
 
-def _read(path: Path) -> Entry:
+def read_yaml(path: Path) -> Entry:
+    """The entries of a YAML file."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

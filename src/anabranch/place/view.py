@@ -99,6 +99,12 @@ class View:
     def covers(self, other: View) -> bool:
         return all(mine.covers(theirs) for mine, theirs in zip(self.slots, other.slots, strict=True))
 
+    def may_serve(self, other: View) -> bool:
+        """True unless a predicate that can fail would meet rows that the other view keeps away from it."""
+        if not any(predicate.can_fail for predicate in self.predicates):
+            return True
+        return all(mine.selection == theirs.selection for mine, theirs in zip(self.slots, other.slots, strict=True))
+
     def union(self, other: View) -> View:
         """Return the view that covers both; signatures must be equal."""
         return View(tuple(a.union(b) for a, b in zip(self.slots, other.slots, strict=True)), self.predicates)

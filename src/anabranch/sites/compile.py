@@ -230,7 +230,8 @@ class _Compiler:
         checked = {predicate.moved(taken.slots) for taken in inputs for predicate in taken.view.predicates}
         keys: list[KeyClass] = []
         thetas: list[Expr] = []
-        for predicate in sorted(view.predicates - checked, key=str):
+        # What can fail comes after what may guard it.
+        for predicate in sorted(view.predicates - checked, key=lambda each: (each.can_fail, str(each))):
             if predicate.is_equality:
                 members: dict[str, Expr] = {}
                 for position, expression in zip(predicate.positions, predicate.expressions, strict=True):

@@ -83,6 +83,11 @@ def link_name(producer: str, reader: str, stream: str) -> str:
     return f"{producer}--{reader}.{stream}"
 
 
+def control_link(gate: str) -> str:
+    """The name of the link by which the controller tells a silent gate how far the others are."""
+    return f"control--{gate}"
+
+
 def operator_name(title: str, *content: object) -> str:
     """A name for files, unique by content."""
     digest = hashlib.sha256("\n".join(map(str, content)).encode()).hexdigest()[:8]

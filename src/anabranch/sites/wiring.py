@@ -24,6 +24,8 @@ class Stretch:
     taken: InputSpec
     """What the wire takes of this producer."""
     start: int | None = BEFORE_ALL
+    proposed: int | None = None
+    """The cut that the producer before is asked for, until it has agreed."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,14 @@ class Wire:
         """The wire with a further producer, whose beginning is not known yet."""
         return replace(self, stretches=(*self.stretches, Stretch(producer, taken, None)))
 
+    def proposing(self, at: int) -> Wire:
+        """The wire whose producer before the last is asked to end at an event time."""
+        return replace(self, stretches=(*self.stretches[:-1], replace(self.stretches[-1], proposed=at)))
+
     def cut(self, at: int) -> Wire:
-        """The wire whose last producer begins at an event time."""
-        return replace(self, stretches=(*self.stretches[:-1], replace(self.stretches[-1], start=at)))
+        """The wire whose last producer begins at an event time, because the one before has agreed to end there."""
+        last = replace(self.stretches[-1], start=at, proposed=None)
+        return replace(self, stretches=(*self.stretches[:-1], last))
 
     def settled(self) -> Wire:
         """The wire without the producers before the last."""
@@ -62,7 +69,9 @@ class Wiring:
         """The readers of an operator, with the cut of each whose rows are to end."""
         found = []
         for wire in self.wires.values():
-            ends = {one: other.start for one, other in pairwise(wire.stretches)}
+            ends = {
+                one: other.proposed if other.start is None else other.start for one, other in pairwise(wire.stretches)
+            }
             found += [
                 Reader(wire.link(stretch), stretch.taken.shape, ends.get(stretch))
                 for stretch in wire.stretches

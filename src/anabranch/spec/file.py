@@ -108,7 +108,7 @@ def _query(entries: Mapping[str, Entry], block: Entry, folder: Path) -> QuerySpe
         raise adapt.refused("write adapt: {}, or for example adapt: {every: 10}")
     return QuerySpec(
         query=entries["query"].text(),
-        sink=_sink(entries["sink"], folder),
+        sink=read_sink(entries["sink"], folder),
         wishes=_wishes(entries),
         allow_unbounded=optional(entries, "allow_unbounded", Entry.flag, False),
         late_filters=optional(entries, "late_filters", Entry.texts, ()),
@@ -246,7 +246,8 @@ def _schema(entry: Entry) -> Schema:
         raise entry.wrong("is not a list of columns", hint, str(error)) from error
 
 
-def _sink(entry: Entry, folder: Path) -> SinkSpec:
+def read_sink(entry: Entry, folder: Path) -> SinkSpec:
+    """Reads where results go."""
     entries = entry.mapping("format path mode options partition_by", {"format": "format: parquet"})
     sink = SinkSpec(
         format=entries["format"].text(),

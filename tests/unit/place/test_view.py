@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from anabranch.place.landscape import view_bytes
+from anabranch.place.problem import problem_of
 from anabranch.place.view import needs
-from tests.unit.place.builders import join, query, statistics
+from tests.unit.place.builders import join, landscape, line, planner_for, query, statistics
 
 STATISTICS = statistics(dict.fromkeys("abcd", "n0"))
 
@@ -74,3 +75,18 @@ def test_a_filter_behind_needs_its_columns() -> None:
     assert relaxed.covers(some)
     assert relaxed.covers(everything)
     assert "x" in relaxed.slots[0].columns
+
+
+def test_a_join_that_can_fail_is_not_shared_by_queries_with_other_filters() -> None:
+    """A product may overflow for a row that only the other query lets through."""
+    topology = line(3)
+    running = landscape(topology, {"a": "n0", "b": "n2"})
+    text = "SELECT a.x FROM a [RANGE 1 MINUTE], b [RANGE 1 MINUTE] WHERE a.k = b.k AND {theta} AND a.y = {y}"
+    for theta, is_shared in (("a.x < b.y", True), ("a.x * b.y < 5", False), ("a.x + b.y < 5", False)):
+        first = query("first", text.format(theta=theta, y=1), "n1")
+        second = query("second", text.format(theta=theta, y=2), "n1")
+        third = query("third", text.format(theta=theta, y=1), "n0")
+        after = planner_for("exhaustive", topology).plan(running, first).landscape
+        offered = {one.operator for one in problem_of(after, second).offered if one.mask.bit_count() > 1}
+        assert bool(offered) == is_shared
+        assert {one.operator for one in problem_of(after, third).offered if one.mask.bit_count() > 1}

@@ -73,7 +73,7 @@ def link_frame(spark: SparkSession, inputs: LinkInputs) -> Callable[[Cells], Dat
         first = {name: cells.first(name) for name in names}
         numbering = _Numbering(cells.layout, cells.start, first, {name: cells.copies(name) for name in names})
         schema = to_spark(Schema.from_arrow(cells.layout.schema))
-        schema = StructType([*schema.fields, StructField(CELL, IntegerType(), False)])
+        schema = StructType([*schema.fields, StructField(CELL, IntegerType(), True)])
         spark.dataSource.register(LinkDataSource)
         packed = base64.b64encode(pickle.dumps((inputs, numbering))).decode()
         return spark.readStream.format(FORMAT).schema(schema).option("packed", packed).load()

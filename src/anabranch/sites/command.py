@@ -1,0 +1,240 @@
+"""The commands `anabranch deploy …` and `anabranch site NAME`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+
+from anabranch.commands import add_command, writing
+from anabranch.errors import HostError, SiteError, SpecError
+from anabranch.place.run import PLANNERS, Options
+from anabranch.sites.controller import Controller, ask, silent_sites
+from anabranch.sites.files import load_files, require_sources
+from anabranch.sites.plan_state import Planned
+from anabranch.sites.root import Orders, Root
+from anabranch.sites.view import plain_status, status_table
+from anabranch.sites.wanted import Wanted
+
+if TYPE_CHECKING:
+    from anabranch.commands import Commands
+
+HEAP = "512m"
+"""The memory of a site's JVM unless it is given."""
+
+
+def add_arguments(commands: Commands) -> None:
+    """Add `deploy`; the parsed arguments have `run`, which returns the exit status."""
+    parser = add_command(
+        commands,
+        "deploy",
+        "run queries over a network of sites, and change them while they run",
+        """
+        anabranch deploy network.yaml queries.yaml --root /srv/airline --local   also starts the sites, on this machine
+        anabranch deploy add more.yaml --root /srv/airline                       add the queries of a file
+        anabranch deploy remove gate-17 --root /srv/airline
+        anabranch deploy status --root /srv/airline --picture net.svg
+        anabranch deploy replan --root /srv/airline                              by measured rates, if it pays
+        anabranch deploy replan --root /srv/airline --without hall-a             as if a site were gone
+        anabranch deploy stop --root /srv/airline
+
+        Without --local, start the sites on their machines: anabranch site NAME --root DIR
+        """,
+    )
+    parser.add_argument("words", nargs="+", metavar="WORD", help="two files; or add, remove, status, replan or stop")
+    parser.add_argument("--root", required=True, metavar="DIR", help="the folder of the deployment")
+    parser.add_argument("--local", action="store_true", help="start the sites as processes of this machine")
+    parser.add_argument("--master", default="local[1]", metavar="URL", help="the Spark master of local sites")
+    parser.add_argument("--memory", default=HEAP, metavar="SIZE", help=f"the heap of a local site (default: {HEAP})")
+    parser.add_argument("--links", metavar="PLACE", help="where links are: a folder, or redis://host:6379")
+    parser.add_argument("--interval", type=float, default=0.5, metavar="SECONDS", help="between batches (default: 0.5)")
+    parser.add_argument("--limit", type=int, default=1 << 30, metavar="BYTES", help="what a link keeps for its reader")
+    parser.add_argument("--planner", default="top-down", choices=sorted(PLANNERS), help="which planner decides")
+    parser.add_argument("--max-cs", type=int, default=32, metavar="N", help="sites a cluster may have")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
+    parser.add_argument("--seconds", type=float, metavar="N", help="end the controller after this long; sites run on")
+    parser.add_argument("--without", action="append", default=[], metavar="SITE", help="replan as if a site were gone")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the network with measured flows")
+    parser.add_argument("--json", action="store_true", help="print the status as JSON")
+    parser.set_defaults(run=run)
+
+
+def add_site_arguments(commands: Commands) -> None:
+    """Add `site`."""
+    parser = add_command(
+        commands,
+        "site",
+        "run what a deployment wants of one site, as a Spark application",
+        """
+        anabranch site hall-a --root /srv/airline
+        anabranch site hall-a --root /srv/airline --master spark://hall-a:7077 --conf spark.driver.memory=2g
+        """,
+    )
+    parser.add_argument("name", help="the name of the site in the network file")
+    parser.add_argument("--root", required=True, metavar="DIR", help="the folder of the deployment")
+    parser.add_argument("--master", default="local[1]", metavar="URL", help="the Spark master (default: local[1])")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark")
+    parser.set_defaults(run=run_site)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Deploys, or asks the running controller for a change."""
+    root = Root(arguments.root)
+    words: list[str] = arguments.words
+    asked: dict[str, Callable[[], int]] = {
+        "add": lambda: _ask(root, "add", file=str(_file(words, 2).resolve())),
+        "remove": lambda: _ask(root, "remove", query=_word(words, 2, "the name of a query")),
+        "replan": lambda: _ask(root, "replan", without=arguments.without),
+        "status": lambda: _status(root, arguments),
+        "stop": lambda: _stop(root),
+    }
+    if words[0] in asked and not (len(words) == 2 and Path(words[0]).is_file()):
+        return asked[words[0]]()
+    if len(words) != 2:
+        raise SpecError(
+            f"'deploy {' '.join(words)}' is not a command",
+            hint="write two files, network.yaml queries.yaml, or one of add, remove, status, replan, stop",
+        )
+    return _deploy(root, Path(words[0]), Path(words[1]), arguments)
+
+
+def run_site(arguments: argparse.Namespace) -> int:
+    """Runs a site until its deployment is stopped."""
+    # Here, because only a site needs Spark.
+    from anabranch.host.spark.session import open_session
+    from anabranch.sites.site import Site
+
+    root = Root(arguments.root)
+    orders = root.orders()
+    if orders is not None and arguments.name not in {spec.site for spec in orders.wanted.operators.values()}:
+        known = sorted({spec.site for spec in orders.wanted.operators.values()})
+        Console(stderr=True).print(f"nothing is to run at '{arguments.name}' yet; operators are at {', '.join(known)}")
+    root.lease(f"site-{arguments.name}").refuse_living()
+    settings = dict(_pair(text) for text in arguments.conf)
+    spark = open_session(arguments.master, {"spark.app.name": f"anabranch site {arguments.name}", **settings})
+    is_ended = False
+
+    def end(*_: object) -> None:
+        nonlocal is_ended
+        is_ended = True
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    try:
+        Site(root, arguments.name, spark).run(lambda: is_ended)
+    finally:
+        spark.stop()
+    return 0
+
+
+def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namespace) -> int:
+    files = load_files(network, queries)
+    require_sources(files)
+    console = Console()
+    settings = Orders(
+        Wanted(),
+        place=arguments.links or root.default_place,
+        interval=arguments.interval,
+        limit=arguments.limit,
+    )
+    options = Options(max_cs=arguments.max_cs, seed=arguments.seed)
+    planned = Planned(files.network.landscape, planner=arguments.planner, options=options)
+    with Controller(root, files.network, files.sources) as controller:
+        controller.begin(planned, files.queries, settings)
+        started = time.monotonic()
+        shown = 0
+        with Live(console=console, auto_refresh=False, transient=False) as live:
+            while arguments.seconds is None or time.monotonic() - started < arguments.seconds:
+                if arguments.local:
+                    memory = {"spark.driver.memory": arguments.memory}
+                    controller.keep_sites(arguments.master, memory, Path(root.location) / "logs")
+                controller.step()
+                for line in controller.log[shown:]:
+                    live.console.print(line, highlight=False)
+                shown = len(controller.log)
+                orders = controller.orders
+                if console.is_terminal:
+                    live.update(status_table(root, orders), refresh=True)
+                if orders.wanted.is_stopped:
+                    if not controller.await_sites():
+                        raise SiteError("a site did not stop within a minute", hint="see its log in the root folder")
+                    break
+                time.sleep(0.5)
+        if arguments.picture is not None:
+            _draw(root, controller.planned, arguments.picture)
+    return 0
+
+
+def _ask(root: Root, kind: str, **details: Any) -> int:
+    Console().print(ask(root, kind, **details), highlight=False)
+    return 0
+
+
+def _stop(root: Root) -> int:
+    """Stops the deployment, also where no controller is at work."""
+    console = Console()
+    if root.holder("controller") is not None:
+        console.print(ask(root, "stop"), highlight=False)
+    else:
+        orders = root.orders()
+        if orders is None:
+            raise SiteError(f"nothing is deployed in '{root.location}'")
+        root.stop(orders)
+    end = time.monotonic() + 120
+    while sites := [name for name in root.sites_alive() if time.monotonic() < end]:
+        console.print(f"waiting for {', '.join(sites)}", highlight=False)
+        time.sleep(2)
+    if left := root.sites_alive():
+        raise SiteError(f"site '{left[0]}' does not answer", hint="end its process; its lease is free 15 seconds later")
+    console.print("stopped", highlight=False)
+    return 0
+
+
+def _status(root: Root, arguments: argparse.Namespace) -> int:
+    orders = root.orders()
+    if orders is None:
+        raise SiteError(f"nothing is deployed in '{root.location}'", hint="start with 'anabranch deploy'")
+    if arguments.json:
+        Console(soft_wrap=True).print(json.dumps(plain_status(root, orders), indent=2), highlight=False)
+    else:
+        Console().print(status_table(root, orders))
+    silent = silent_sites(root, orders)
+    for site in silent:
+        Console(stderr=True).print(f"site '{site}' does not answer: start it with 'anabranch site {site} --root …'")
+    return 1 if silent else 0
+
+
+def _draw(root: Root, planned: Planned, path: Path) -> None:
+    try:
+        from anabranch.place.picture import save
+    except ImportError as error:
+        raise HostError("pictures need matplotlib", hint="pip install 'anabranch[lab]'") from error
+    with writing(path):
+        save(planned.landscape, path, f"{len(planned.queries)} queries, version {planned.planner}")
+
+
+def _file(words: list[str], count: int) -> Path:
+    path = Path(_word(words, count, "a file of queries"))
+    if not path.is_file():
+        raise SpecError(f"file '{path}' does not exist")
+    return path
+
+
+def _word(words: list[str], count: int, what: str) -> str:
+    if len(words) != count:
+        raise SpecError(f"'deploy {words[0]}' needs {what}", hint=f"write: anabranch deploy {words[0]} … --root DIR")
+    return words[1]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign:
+        raise SpecError(f"option '--conf' is '{text}'", hint="write KEY=VALUE")
+    return key, value

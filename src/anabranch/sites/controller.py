@@ -1,0 +1,314 @@
+"""The controller of a deployment: plans, orders, follows changes through, and starts the sites of this machine.
+
+It holds no state of its own: what is wanted and what is planned are files, so a controller that dies is replaced by
+another, and operators run on meanwhile. Requests of other commands (`add`, `remove`, …) are files as well; the
+controller answers each in a file beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from anabranch.errors import AnabranchError, SiteError
+from anabranch.host.links.link import Link, LinkStatus
+from anabranch.host.links.place import open_link
+from anabranch.host.store import Store
+from anabranch.place.spec import Network
+from anabranch.sites.compile import compile_program
+from anabranch.sites.files import QueryFile, load_query_file
+from anabranch.sites.operators import GATE, control_link
+from anabranch.sites.plan_state import Planned, judged
+from anabranch.sites.root import LEASE, Orders, Root, now
+from anabranch.sites.wanted import Wanted, changed, progressed
+from anabranch.spec.model import StreamSpec
+from anabranch.window import FOREVER, parse_duration
+
+ANSWER_WITHIN = 120.0
+"""Seconds that a command waits for the controller's answer."""
+
+
+class Observed:
+    """What the files say about the sites and the links."""
+
+    def __init__(self, root: Root, orders: Orders) -> None:
+        self._root, self._orders = root, orders
+        self._status = {site: root.status(site) for site in {spec.site for spec in orders.wanted.operators.values()}}
+
+    def operator(self, name: str) -> dict[str, Any] | None:
+        status = self._status.get(self._orders.wanted.operators[name].site)
+        found: dict[str, Any] | None = None if status is None else status["operators"].get(name)
+        return found
+
+    def has_version(self, operator: str, version: int) -> bool:
+        report = self.operator(operator)
+        return report is not None and report["version"] >= version
+
+    def newest(self, gate: str) -> int | None:
+        # The manifest, not the report: it has every committed batch.
+        manifest = Store(self._root.checkpoint(gate)).latest()
+        return None if manifest is None else manifest.clocks.newest
+
+    def link(self, name: str) -> Link:
+        return open_link(self._orders.place, name, self._orders.limit)
+
+
+class Controller:
+    """The one process that may change a deployment."""
+
+    def __init__(self, root: Root, network: Network, sources: Mapping[str, StreamSpec]) -> None:
+        self.root, self.network, self.sources = root, network, sources
+        self._lease = root.lease("controller")
+        self.log: list[str] = []
+        self._sites: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Controller:
+        self._lease.take()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._sites.values():
+            process.terminate()
+        for process in self._sites.values():
+            process.wait(timeout=60)
+        self._lease.release()
+
+    # --- what runs ----------------------------------------------------------------------------------------------------
+
+    @property
+    def orders(self) -> Orders:
+        found = self.root.orders()
+        if found is None:
+            raise SiteError(f"nothing is deployed in '{self.root.location}'", hint="start with 'anabranch deploy'")
+        return found
+
+    @property
+    def planned(self) -> Planned:
+        value = self.root.read("plan.json")
+        if value is None:
+            raise SiteError(f"nothing is deployed in '{self.root.location}'", hint="start with 'anabranch deploy'")
+        return Planned.from_json(value, self.network)
+
+    def begin(self, planned: Planned, queries: tuple[QueryFile, ...], settings: Orders) -> None:
+        """Deploys queries in an empty root; a root with a deployment goes on as it is."""
+        known = self.root.orders()
+        if known is not None:
+            self.root.order(replace(known, wanted=replace(known.wanted, is_stopped=False)))
+            self.log.append(f"goes on with version {known.wanted.version}")
+            return
+        for query in queries:
+            planned = planned.with_query(query)
+        program = compile_program(planned.landscape, self.network.catalog)
+        self.root.write("plan.json", planned.to_json())
+        wanted = changed(Wanted(), program)
+        sinks = {name: query.into for name, query in planned.queries.items()}
+        self.root.order(replace(settings, wanted=wanted, sources=self.sources, sinks=sinks))
+        self.log.append(f"deployed {len(queries)} queries as {len(program.operators)} operators")
+
+    def change(self, planned: Planned) -> None:
+        """Orders the difference between what runs and another plan."""
+        orders = self.orders
+        program = compile_program(planned.landscape, self.network.catalog)
+        wanted = changed(orders.wanted, program)
+        self.root.write("plan.json", planned.to_json())
+        sinks = {**orders.sinks, **{name: query.into for name, query in planned.queries.items()}}
+        self.root.order(replace(orders, wanted=wanted, sinks=sinks))
+
+    def step(self) -> bool:
+        """One look at the sites: answers requests, and takes a change further; True if anything moved."""
+        self._lease.renew()
+        orders = self.orders
+        wanted = progressed(orders.wanted, Observed(self.root, orders))
+        moved = wanted is not orders.wanted
+        if moved:
+            self.root.order(replace(orders, wanted=wanted))
+            self._forget(orders.wanted, wanted, orders.place, orders.limit)
+        if not wanted.is_changing:
+            moved |= self._answer_one()
+        self._wake_silent_gates(orders)
+        return moved
+
+    def _wake_silent_gates(self, orders: Orders) -> None:
+        """Tells each gate that has been silent for its idle timeout how far the others are.
+
+        The gate takes it as data, from a link: a replay hears the same.
+        """
+        seen = Observed(self.root, orders)
+        gates = {name: spec for name, spec in orders.wanted.operators.items() if spec.kind == GATE}
+        reports = {name: report for name in gates if (report := seen.operator(name)) is not None}
+        silent = {}
+        for name, report in reports.items():
+            timeout = timeout_of(orders.sources[gates[name].serves].idle_timeout)
+            if timeout is not None and report["heard"] is not None and now() - report["heard"] >= timeout / 1e6:
+                silent[name] = report
+        awake = [report["watermark"] for name, report in reports.items() if name not in silent]
+        if not silent or not awake or any(floor is None for floor in awake):
+            return
+        for name, report in silent.items():
+            link = seen.link(control_link(name))
+            disorder = gates[name].query.graph.relations[0].disorder
+            tick = min(awake) + disorder
+            known = link.status().tick
+            if (report["watermark"] is None or min(awake) > report["watermark"]) and (known is None or tick > known):
+                link.append(link.last() + 1, (), tick)
+
+    def _forget(self, before: Wanted, after: Wanted, place: str, limit: int) -> None:
+        """Removes the links that nobody reads any more."""
+        kept = {reader.link for name in after.operators for reader in after.wiring.readers(name)}
+        for name in before.operators:
+            for reader in before.wiring.readers(name):
+                if reader.link not in kept:
+                    open_link(place, reader.link, limit).remove()
+
+    # --- sites of this machine ----------------------------------------------------------------------------------------
+
+    def keep_sites(self, master: str, settings: Mapping[str, str], output: Path) -> None:
+        """Starts every site that has an operator and no living process, as a child of this one."""
+        wanted = self.orders.wanted
+        for site in sorted({spec.site for spec in wanted.operators.values()}):
+            child = self._sites.get(site)
+            if child is not None and child.poll() is not None:
+                self.log.append(f"site '{site}' ended with status {child.returncode} and is started again")
+                self.root.remove(f"leases/site-{site}.json")
+            if child is None or child.poll() is not None:
+                output.mkdir(parents=True, exist_ok=True)
+                command = [sys.executable, "-m", "anabranch", "site", site, "--root", self.root.location]
+                command += ["--master", master]
+                for key, value in settings.items():
+                    command += ["--conf", f"{key}={value}"]
+                with (output / f"{site}.log").open("ab") as log:
+                    self._sites[site] = subprocess.Popen(
+                        command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                    )
+
+    @property
+    def children(self) -> dict[str, int]:
+        """The processes of the sites that this controller has started."""
+        return {site: process.pid for site, process in self._sites.items()}
+
+    def await_sites(self, seconds: float = 60.0) -> bool:
+        """Waits until all children have ended, and says whether they have."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if all(process.poll() is not None for process in self._sites.values()):
+                return True
+            time.sleep(0.2)
+        return False
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _answer_one(self) -> bool:
+        names = self.root.names("requests")
+        open_ = sorted(name for name in names if name.endswith(".json"))
+        for name in open_:
+            request = self.root.read(f"requests/{name}")
+            self.root.remove(f"requests/{name}")
+            if request is not None:
+                try:
+                    answer = {"done": self._obey(request)}
+                except AnabranchError as error:
+                    answer = {"error": str(error)}
+                self.root.write(f"answers/{name}", answer)
+                return True
+        return False
+
+    def _obey(self, request: Mapping[str, Any]) -> str:
+        match request["kind"]:
+            case "add":
+                planned = self.planned
+                added = load_query_file(Path(request["file"]), self.network)
+                for query in added:
+                    planned = planned.with_query(query)
+                self.change(planned)
+                return f"adding {', '.join(query.query.name for query in added)}"
+            case "remove":
+                self.change(self.planned.without_query(request["query"]))
+                return f"removing {request['query']}"
+            case "replan":
+                return self._replan(request.get("without", []))
+            case "stop":
+                self.root.stop(self.orders)
+                return "stopping"
+        raise SiteError(f"the request '{request['kind']}' is not known")
+
+    def _replan(self, without: list[str]) -> str:
+        planned, rates = self.planned, self.rates()
+        after = planned.replanned(rates, without)
+        before = planned.measured(rates)
+        verdict = judged(before, after, _longest_range(self.orders.wanted) / 1e6)
+        if not verdict.is_taken and not without:
+            return f"kept: {verdict.reason}"
+        self.change(after)
+        return f"replanned: {verdict.reason}"
+
+    def rates(self) -> dict[str, float]:
+        """The measured rate of each stream, in rows per second of event time."""
+        orders = self.orders
+        seen = Observed(self.root, orders)
+        found = {}
+        for name, spec in orders.wanted.operators.items():
+            report = seen.operator(name) if spec.kind == GATE else None
+            if report is not None and report.get("rate"):
+                found[spec.serves] = float(report["rate"])
+        return found
+
+
+def timeout_of(text: str | None) -> int | None:
+    """The idle timeout of a stream in microseconds; None for none."""
+    return None if text in (None, "none") else parse_duration(str(text))
+
+
+def _longest_range(wanted: Wanted) -> int:
+    ranges = [
+        part.range
+        for spec in wanted.operators.values()
+        for relation in spec.query.graph.relations
+        for part in relation.parts
+        if part.range < FOREVER
+    ]
+    return max(ranges, default=0)
+
+
+def ask(root: Root, kind: str, wait: Callable[[], None] = lambda: time.sleep(0.2), **details: Any) -> str:
+    """Asks the running controller for something and returns its answer; SiteError if there is none."""
+    if root.holder("controller") is None:
+        raise SiteError(
+            f"no controller is at work in '{root.location}'",
+            hint="start one: anabranch deploy network.yaml queries.yaml --root DIR; the deployment goes on as it is",
+        )
+    name = f"{uuid.uuid4().hex}.json"
+    root.write(f"requests/{name}", {"kind": kind, "process": os.getpid(), **details})
+    end = time.monotonic() + ANSWER_WITHIN
+    while time.monotonic() < end:
+        answer = root.read(f"answers/{name}")
+        if answer is not None:
+            root.remove(f"answers/{name}")
+            if "error" in answer:
+                raise SiteError(f"the controller refused to {kind}", detail=answer["error"])
+            return str(answer["done"])
+        wait()
+    raise SiteError(f"the controller did not answer within {ANSWER_WITHIN:g} seconds", hint="see its output")
+
+
+def flows(orders: Orders) -> dict[str, LinkStatus]:
+    """The status of every link."""
+    wanted = orders.wanted
+    names = [reader.link for name in wanted.operators for reader in wanted.wiring.readers(name)]
+    return {name: open_link(orders.place, name, orders.limit).status() for name in names}
+
+
+def silent_sites(root: Root, orders: Orders) -> list[str]:
+    """The sites with operators that have not reported for a while."""
+    found = []
+    for site in sorted({spec.site for spec in orders.wanted.operators.values()}):
+        status = root.status(site)
+        if status is None or now() - status["at"] > LEASE:
+            found.append(site)
+    return found

@@ -1,0 +1,106 @@
+"""Network and query files of a deployment: those of `anabranch place`, with real sources and sinks.
+
+network.yaml                                            queries.yaml
+streams:                                                queries:
+  flights:                                                - name: gate-17
+    site: centre                                            sink: gate-a1          # the site that gets the results
+    rate: 5                                                 into: {format: parquet, path: out/gate-17}
+    columns: num bigint, gate string, ts timestamp          cql: SELECT …
+    event_time: ts
+    watermark: 2 seconds
+    idle_timeout: 30 seconds
+    source: {format: json, path: data/flights}
+
+`place` ignores `source` and `into`; `deploy` requires them. Relative paths start at the folder of their file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from anabranch.ddl import parse_schema
+from anabranch.entries import Entry, optional
+from anabranch.errors import SpecError
+from anabranch.place.landscape import SinkQuery
+from anabranch.place.spec import Network, load_network, load_queries, read_yaml
+from anabranch.spec.file import read_sink
+from anabranch.spec.model import SinkSpec, StreamSpec
+
+
+@dataclass(frozen=True)
+class QueryFile:
+    """One query of a deployment: bound, as text, and where its results go."""
+
+    query: SinkQuery
+    cql: str
+    into: SinkSpec
+
+
+@dataclass(frozen=True)
+class DeploymentFiles:
+    """A network with the sources of its streams, and the queries to begin with."""
+
+    network: Network
+    sources: dict[str, StreamSpec]
+    queries: tuple[QueryFile, ...]
+
+
+def load_files(network: Path, queries: Path) -> DeploymentFiles:
+    """Reads both files; a SpecError names the entry that is missing or wrong."""
+    loaded = load_network(network)
+    return DeploymentFiles(loaded, load_sources(network), load_query_file(queries, loaded))
+
+
+def load_sources(network: Path) -> dict[str, StreamSpec]:
+    """The source of each stream that has one, by its name in lower case."""
+    found = {}
+    for name, stream in read_yaml(network).named()["streams"].filled().items():
+        entries = stream.named()
+        if "source" in entries:
+            found[name.lower()] = _source(name, entries, network.resolve().parent)
+    return found
+
+
+def load_query_file(path: Path, network: Network) -> tuple[QueryFile, ...]:
+    """The queries of a file, in order; each needs a place for its results."""
+    bound = load_queries(path, network)
+    entries = read_yaml(path).named()["queries"].items("queries: [{name: …}]")
+    found = []
+    for query, entry in zip(bound, entries, strict=True):
+        named = entry.require({"into": "into: {format: parquet, path: out}, where its results go"})
+        into = read_sink(named["into"], path.resolve().parent)
+        if into.format in ("memory", "console"):
+            raise named["into"].wrong(
+                f"has the format '{into.format}'", "name a format that outlives the site, such as parquet"
+            )
+        found.append(QueryFile(query, named["cql"].text(), into))
+    return tuple(found)
+
+
+def require_sources(files: DeploymentFiles) -> None:
+    """Refuses queries over streams that have no source."""
+    for each in files.queries:
+        for relation in each.query.query.graph.relations:
+            if relation.stream.lower() not in files.sources:
+                raise SpecError(
+                    f"query '{each.query.name}' reads stream '{relation.stream}', which has no source",
+                    hint=f"write streams.{relation.stream}.source: {{format: json, path: data}} in the network file",
+                )
+
+
+def _source(name: str, entries: dict[str, Entry], folder: Path) -> StreamSpec:
+    source = entries["source"].mapping("format path options", {"format": "format: json"})
+    text = entries["columns"].text()
+    return StreamSpec(
+        name=name,
+        format=source["format"].text(),
+        path=optional(source, "path", lambda given: given.location(folder), None),
+        table=None,
+        schema=parse_schema(text),
+        schema_text=text,
+        event_time=optional(entries, "event_time", Entry.text, "ts"),
+        disorder=optional(entries, "watermark", Entry.duration, 0),
+        idle_timeout=optional(entries, "idle_timeout", lambda given: str(given.value), None),
+        options=optional(source, "options", Entry.options, ()),
+    )

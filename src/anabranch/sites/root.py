@@ -1,0 +1,229 @@
+"""The folder of a deployment: what the controller wants, what the sites report, and who may write.
+
+    <root>/wanted.json              the operators, their wiring, sources and sinks; the controller writes it
+    <root>/plan.json                the landscape behind it, for the next change; the controller's own
+    <root>/leases/<owner>.json      one for each site and for the controller, renewed while its owner lives
+    <root>/status/<site>.json       what a site runs and how far it is
+    <root>/links/<link>/…           the links, unless they are elsewhere
+    <root>/work/<operator>/…        the checkpoint of an operator
+
+A lease that has not been renewed for `LEASE` seconds is free. Files are renamed into place: a reader sees whole ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from anabranch.errors import SiteError
+from anabranch.host.locations import UNKNOWN, locate
+from anabranch.sites.codec import decode, encode
+from anabranch.sites.wanted import Wanted
+from anabranch.spec.model import SinkSpec, StreamSpec
+
+LEASE = 15.0
+"""Seconds after which a lease that was not renewed is free."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """All that the sites need to know."""
+
+    wanted: Wanted
+    sources: Mapping[str, StreamSpec] = field(default_factory=dict)
+    sinks: Mapping[str, SinkSpec] = field(default_factory=dict)
+    place: str = ""
+    """Where the links are."""
+    interval: float = 0.5
+    """Seconds between two batches of an operator."""
+    limit: int = 1 << 30
+    """Bytes that a link retains for a reader that does not read."""
+
+
+class Root:
+    """The folder of a deployment, on any file system that Arrow can reach."""
+
+    def __init__(self, location: str) -> None:
+        try:
+            self._files, self._path, _ = locate(location)
+        except UNKNOWN as error:
+            raise SiteError(f"the root '{location}' cannot be opened", detail=str(error)) from error
+        is_local = isinstance(self._files, pafs.LocalFileSystem)
+        self.location = self._path.rstrip("/") if is_local else location.rstrip("/")
+
+    @property
+    def default_place(self) -> str:
+        return f"{self.location}/links"
+
+    def checkpoint(self, operator: str) -> str:
+        return f"{self.location}/work/{operator}"
+
+    # --- orders and reports -------------------------------------------------------------------------------------------
+
+    def orders(self) -> Orders | None:
+        """What the controller wants; None before there is anything."""
+        value = self.read("wanted.json")
+        if value is None:
+            return None
+        wanted = value["wanted"]
+        return Orders(
+            Wanted(**{name: decode(each) for name, each in wanted.items()}),
+            {name: _stream(each) for name, each in value["sources"].items()},
+            {name: _sink(each) for name, each in value["sinks"].items()},
+            value["place"],
+            value["interval"],
+            value["limit"],
+        )
+
+    def order(self, orders: Orders) -> None:
+        wanted = {name: encode(getattr(orders.wanted, name)) for name in Wanted.__dataclass_fields__}
+        self.write(
+            "wanted.json",
+            {
+                "wanted": wanted,
+                "sources": {name: _of_stream(each) for name, each in orders.sources.items()},
+                "sinks": {name: {**each.__dict__} for name, each in orders.sinks.items()},
+                "place": orders.place,
+                "interval": orders.interval,
+                "limit": orders.limit,
+            },
+        )
+
+    def status(self, site: str) -> dict[str, Any] | None:
+        """The last report of a site."""
+        return self.read(f"status/{site}.json")
+
+    def report(self, site: str, status: Mapping[str, Any]) -> None:
+        self.write(f"status/{site}.json", status)
+
+    # --- leases -------------------------------------------------------------------------------------------------------
+
+    def lease(self, owner: str) -> Lease:
+        return Lease(self, owner)
+
+    def holder(self, owner: str) -> dict[str, Any] | None:
+        """The living holder of a lease, if there is one."""
+        found = self.read(f"leases/{owner}.json")
+        return found if found is not None and now() - found["renewed"] < LEASE else None
+
+    def sites_alive(self) -> list[str]:
+        """The sites whose lease is held."""
+        owners = [name.removesuffix(".json") for name in self.names("leases") if name.endswith(".json")]
+        return [owner[5:] for owner in owners if owner.startswith("site-") and self.holder(owner) is not None]
+
+    def stop(self, orders: Orders) -> None:
+        """Orders all sites to stop."""
+        self.order(replace(orders, wanted=replace(orders.wanted, is_stopped=True)))
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def read(self, path: str) -> dict[str, Any] | None:
+        try:
+            with self._files.open_input_stream(f"{self._path}/{path}") as stream:
+                value: dict[str, Any] = json.loads(stream.read())
+        except FileNotFoundError:
+            return None
+        return value
+
+    def write(self, path: str, value: Mapping[str, Any]) -> None:
+        target = f"{self._path}/{path}"
+        partial = f"{target}.{uuid.uuid4().hex}.partial"
+        try:
+            self._files.create_dir(target.rpartition("/")[0], recursive=True)
+            with self._files.open_output_stream(partial) as stream:
+                stream.write(json.dumps(value).encode())
+            self._files.move(partial, target)
+        except OSError as error:
+            raise SiteError(
+                f"'{target}' cannot be written", detail=str(error), hint="check the root folder and its space"
+            ) from error
+
+    def names(self, folder: str) -> list[str]:
+        """The files in a folder."""
+        selector = pafs.FileSelector(f"{self._path}/{folder}", allow_not_found=True)
+        return [info.base_name for info in self._files.get_file_info(selector) if info.is_file]
+
+    def remove(self, path: str) -> None:
+        """Removes a file or a folder, if it is there."""
+        with suppress(FileNotFoundError):
+            self._files.delete_file(f"{self._path}/{path}")
+
+    def remove_folder(self, path: str) -> None:
+        with suppress(FileNotFoundError, pa.ArrowException):
+            self._files.delete_dir(f"{self._path}/{path}")
+
+
+class Lease:
+    """The right to be a site or the controller; one process at a time has it."""
+
+    def __init__(self, root: Root, owner: str) -> None:
+        self._root = root
+        self.owner = owner
+        self._mark = uuid.uuid4().hex
+        self._renewed = 0.0
+
+    def take(self) -> None:
+        """Takes the lease; SiteError if a living process has it."""
+        self.refuse_living()
+        self._write()
+
+    def refuse_living(self) -> None:
+        """Raises SiteError if a living process has the lease."""
+        holder = self._root.holder(self.owner)
+        if holder is not None and holder["mark"] != self._mark:
+            raise SiteError(
+                f"'{self.owner}' is at work already",
+                detail=f"process {holder['process']} on '{holder['machine']}' has its lease",
+                hint=f"stop that one first; a lease is free {LEASE:g} seconds after its process has died",
+            )
+
+    def renew(self) -> None:
+        """Renews the lease now and then; SiteError if another process has taken it over."""
+        if now() - self._renewed < LEASE / 5:
+            return
+        holder = self._root.read(f"leases/{self.owner}.json")
+        if holder is None or holder["mark"] != self._mark:
+            raise SiteError(f"'{self.owner}' has lost its lease to another process", hint="let that one work")
+        self._write()
+
+    def release(self) -> None:
+        holder = self._root.read(f"leases/{self.owner}.json")
+        if holder is not None and holder["mark"] == self._mark:
+            self._root.remove(f"leases/{self.owner}.json")
+
+    def _write(self) -> None:
+        self._renewed = now()
+        self._root.write(
+            f"leases/{self.owner}.json",
+            {"mark": self._mark, "process": os.getpid(), "machine": os.uname().nodename, "renewed": self._renewed},
+        )
+
+
+def now() -> float:
+    """Seconds of the time of day; only leases, heartbeats and idle streams depend on it."""
+    return time.time()  # noqa: TID251
+
+
+def _stream(value: Mapping[str, Any]) -> StreamSpec:
+    return StreamSpec(**{**value, "schema": decode(value["schema"]), "options": _pairs(value["options"])})
+
+
+def _of_stream(stream: StreamSpec) -> dict[str, Any]:
+    return {**stream.__dict__, "schema": encode(stream.schema)}
+
+
+def _sink(value: Mapping[str, Any]) -> SinkSpec:
+    return SinkSpec(**{**value, "options": _pairs(value["options"]), "partition_by": tuple(value["partition_by"])})
+
+
+def _pairs(value: list[list[str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, setting) for name, setting in value)

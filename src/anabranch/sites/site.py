@@ -1,0 +1,291 @@
+"""A site: one Spark application that runs the operators it is told to run.
+
+It reads the orders of the controller, starts and stops operators so that they agree with them, and reports. Each
+operator is a streaming query with a checkpoint of its own. An operator that fails is started again, a little later each
+time; the error stands in the report meanwhile. A site that dies is started again by whoever started it, and goes on
+from the checkpoints: the same offsets, the same entries.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from anabranch.adapt.settings import Settings
+from anabranch.choosing import AUTO, change_rules, decide, first_plan
+from anabranch.errors import SiteError
+from anabranch.host.links.feed import Inlet, Segment
+from anabranch.host.links.outlet import Outlet, Reader
+from anabranch.host.spark.handle import QueryHandle
+from anabranch.host.spark.linked import LinkInputs, link_frame
+from anabranch.host.spark.runner import RunOptions, SparkRunner, start_query
+from anabranch.host.spark.session import DataFrame, SparkSession
+from anabranch.host.spark.sinks.links import LinkSink
+from anabranch.host.spark.sinks.make import make_sink
+from anabranch.host.spark.sinks.sink import Sink
+from anabranch.host.spark.source import Cells, tagged_union
+from anabranch.host.work import Work
+from anabranch.plan.query_set import ALONE, Plans, alone
+from anabranch.sites.controller import timeout_of
+from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec, control_link
+from anabranch.sites.root import Orders, Root, now
+from anabranch.spec.launch import read
+
+POLL = 0.3
+"""Seconds between two looks at the orders."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds before an operator that failed is started again; each failure doubles them."""
+
+Announce = Callable[[str, str, int], None]
+
+
+@dataclass(frozen=True)
+class InletsOf:
+    """The inlets of an operator by the latest orders; pickled on its way to Spark's process for the source."""
+
+    root: str
+    operator: str
+
+    def __call__(self) -> Sequence[Inlet]:
+        orders = Root(self.root).orders()
+        if orders is None or self.operator not in orders.wanted.operators:
+            raise SiteError(f"operator '{self.operator}' is not part of the deployment any more")
+        return orders.wanted.wiring.inlets(orders.wanted.operators[self.operator])
+
+
+@dataclass(frozen=True)
+class ReadersOf:
+    """The readers of an operator by the latest orders."""
+
+    root: Root
+    operator: str
+
+    def __call__(self) -> Sequence[Reader]:
+        orders = self.root.orders()
+        return () if orders is None else orders.wanted.wiring.readers(self.operator)
+
+
+class Running:
+    """An operator at work, or on its way to be started again."""
+
+    def __init__(self, spec: OperatorSpec) -> None:
+        self.spec = spec
+        self.handle: QueryHandle | None = None
+        self.runner: SparkRunner | None = None
+        self.outlet: Outlet | None = None
+        self.error: str | None = None
+        self.pause = FIRST_PAUSE
+        self.again = 0.0
+        self.version = -1
+        self._asked = -1
+        self._batch = -1
+        self._counted = -1
+        self.rows = 0
+        self._first: int | None = None
+        self.heard: float | None = None
+        """The time of day of the last batch, or of the start."""
+
+    @property
+    def batch(self) -> int:
+        return self.runner.manifest.batch if self.runner is not None and self.runner.manifest is not None else -1
+
+    def note(self, version: int) -> None:
+        """Notes from which version on the batches to come know the wiring.
+
+        A batch that runs now may have read its readers before. It is over when no trigger is at work, or when the batch
+        after the last one has been committed.
+        """
+        if version > self._asked:
+            self._asked, self._batch = version, self.batch
+        if self.version < self._asked and (not self._is_busy() or self.batch > self._batch):
+            self.version = self._asked
+
+    def _is_busy(self) -> bool:
+        return self.handle is not None and self.handle.isActive and bool(self.handle.status["isTriggerActive"])
+
+    def count(self) -> None:
+        """Adds the rows of the batches since the last call; gates give the rates of their streams."""
+        if self.runner is None:
+            return
+        clocks = self.runner.manifest.clocks if self.runner.manifest is not None else None
+        for batch in range(self._counted + 1, self.batch + 1):
+            progress = self.runner.progress(batch)
+            if progress is not None and self._first is not None:
+                self.rows += sum(progress.rows_in.values())
+        if clocks is not None and self._first is None:
+            self._first = clocks.newest
+        if self.batch > self._counted or self.heard is None:
+            self.heard = now()
+        self._counted = self.batch
+
+    @property
+    def rate(self) -> float | None:
+        """Rows per second of event time since the first batch of this run."""
+        clocks = self.runner.manifest.clocks if self.runner is not None and self.runner.manifest is not None else None
+        if clocks is None or clocks.newest is None or self._first is None or clocks.newest <= self._first:
+            return None
+        return self.rows / ((clocks.newest - self._first) / 1e6)
+
+    def report(self) -> dict[str, Any]:
+        self.count()
+        clocks = self.runner.manifest.clocks if self.runner is not None and self.runner.manifest is not None else None
+        latest = self.runner.progress(self.batch) if self.runner is not None else None
+        return {
+            "kind": self.spec.kind,
+            "serves": self.spec.serves,
+            "active": self.handle is not None and self.handle.isActive,
+            "batch": self.batch,
+            "version": self.version,
+            "newest": None if clocks is None else clocks.newest,
+            "watermark": None if clocks is None else clocks.known_watermark,
+            "plan": None if self.runner is None else str(self.runner.plan),
+            "rows_in": None if latest is None else sum(latest.rows_in.values()),
+            "rows_out": None if latest is None else latest.statistics.rows_out,
+            "late": None if latest is None else sum(latest.late_rows.values()),
+            "state_bytes": None if latest is None else latest.statistics.state_bytes,
+            "rate": self.rate,
+            "heard": self.heard,
+            "refused": sorted(self.outlet.refused) if self.outlet is not None else [],
+            "error": self.error,
+        }
+
+
+class Site:
+    """The operators of one site in one Spark session."""
+
+    def __init__(self, root: Root, name: str, spark: SparkSession, announce: Announce | None = None) -> None:
+        self.root, self.name, self.spark = root, name, spark
+        self._announce = announce
+        self._running: dict[str, Running] = {}
+        self._lease = root.lease(f"site-{name}")
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Works until the deployment is stopped, or `until` says so."""
+        self._lease.take()
+        try:
+            while not until():
+                self._lease.renew()
+                orders = self.root.orders()
+                if orders is not None:
+                    if orders.wanted.is_stopped:
+                        return
+                    self.follow(orders)
+                self.report()
+                time.sleep(POLL)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stops all operators and gives the lease back."""
+        for running in self._running.values():
+            _stop(running)
+        self._running.clear()
+        self.report(is_stopped=True)
+        self._lease.release()
+
+    def follow(self, orders: Orders) -> None:
+        """Starts and stops operators as ordered."""
+        wanted = {spec.name: spec for spec in orders.wanted.running if spec.site == self.name}
+        for name in [name for name in self._running if name not in wanted]:
+            _stop(self._running.pop(name))
+        for name, spec in wanted.items():
+            running = self._running.setdefault(name, Running(spec))
+            handle = running.handle
+            if handle is not None and not handle.isActive:
+                self._failed(running, handle.exception())
+            if running.handle is None and time.monotonic() >= running.again:
+                try:
+                    self._start(running, orders)
+                except Exception as error:
+                    self._failed(running, error)
+            running.note(orders.wanted.version)
+
+    def report(self, *, is_stopped: bool = False) -> None:
+        """Writes what runs here and how far it is."""
+        self.root.report(
+            self.name,
+            {
+                "site": self.name,
+                "at": now(),
+                "stopped": is_stopped,
+                "operators": {name: running.report() for name, running in self._running.items()},
+            },
+        )
+
+    def _failed(self, running: Running, error: BaseException | None) -> None:
+        if running.handle is not None:
+            _stop(running)
+        running.error = str(error).partition("\n\nJVM")[0][:2000] if error is not None else "it ended by itself"
+        running.again = time.monotonic() + running.pause
+        running.pause = min(2 * running.pause, LONGEST_PAUSE)
+
+    def _start(self, running: Running, orders: Orders) -> None:
+        spec, spark = running.spec, self.spark
+        choice = decide(spec.query, AUTO)
+        adapt = Settings() if len(spec.query.graph.names) > 2 else None
+        rules = change_rules(spec.query, AUTO, choice, adapt=adapt)
+        work = Work(alone(spec.query), Plans({ALONE: first_plan(choice)}), 1, {ALONE: rules})
+        sink: Sink
+        if spec.kind == DELIVERY:
+            into = orders.sinks[spec.serves]
+            sink = make_sink(
+                into.format,
+                dict(into.options),
+                spark=spark,
+                schema=spec.query.schema,
+                name=spec.serves,
+                path=into.path,
+                partition_by=into.partition_by,
+            )
+        else:
+            running.outlet = Outlet(orders.place, ReadersOf(self.root, spec.name), orders.limit)
+            sink = LinkSink(spec.name, running.outlet)
+        frames: Any
+        if spec.kind == GATE:
+            source = orders.sources[spec.serves]
+            frames = {spec.query.graph.relations[0].stream: read(source, spark)}
+            if timeout_of(source.idle_timeout) is not None:
+                frames = _with_control(spark, frames, LinkInputs(spec.name, orders.place, _Control(spec)))
+        else:
+            inputs = LinkInputs(spec.name, orders.place, InletsOf(self.root.location, spec.name))
+            frames = link_frame(spark, inputs)
+        options = RunOptions(
+            {"processingTime": f"{round(1000 * orders.interval)} milliseconds"},
+            announce=self._announcing(spec.name),
+        )
+        query, runner = start_query(spark, frames, work, {ALONE: sink}, self.root.checkpoint(spec.name), options)
+        running.handle, running.runner, running.error = QueryHandle(query, runner), runner, None
+        running.pause = FIRST_PAUSE
+
+    def _announcing(self, operator: str) -> Callable[[str, int], None]:
+        announce = self._announce
+        if announce is None:
+            return lambda phase, batch: None
+        return lambda phase, batch: announce(operator, phase, batch)
+
+
+def _stop(running: Running) -> None:
+    if running.handle is not None:
+        running.handle.stop()
+        running.handle = running.runner = None
+
+
+@dataclass(frozen=True)
+class _Control:
+    """The link by which a silent gate hears how far the others are; its ticks are rows without any value."""
+
+    spec: OperatorSpec
+
+    def __call__(self) -> Sequence[Inlet]:
+        stream = self.spec.query.graph.relations[0].stream
+        return (Inlet(stream, pa.schema([]), (), (Segment(control_link(self.spec.name)),)),)
+
+
+def _with_control(spark: SparkSession, frames: Mapping[str, Any], control: LinkInputs) -> Callable[[Cells], DataFrame]:
+    """The rows of a gate's stream, and the ticks of its control link as rows that a filter rejected."""
+    ticks = link_frame(spark, control)
+    return lambda cells: tagged_union(cells, frames).unionAll(ticks(cells))

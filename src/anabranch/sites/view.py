@@ -1,0 +1,85 @@
+"""What a deployment looks like: operators and flows as a table, and as plain values for JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from anabranch.sites.controller import flows
+from anabranch.sites.operators import DELIVERY
+from anabranch.sites.root import LEASE, Orders, Root, now
+from anabranch.sizes import size_text
+
+
+def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
+    """The state of sites, operators, links and queries."""
+    wanted = orders.wanted
+    sites = sorted({spec.site for spec in wanted.operators.values()})
+    reports = {site: root.status(site) for site in sites}
+    operators = {}
+    for name, spec in wanted.operators.items():
+        report = reports[spec.site]
+        own = None if report is None else report["operators"].get(name)
+        operators[name] = {"site": spec.site, "kind": spec.kind, **(own or {"active": False})}
+        operators[name]["waiting"] = name in wanted.waiting
+    return {
+        "version": wanted.version,
+        "changing": wanted.is_changing,
+        "stopped": wanted.is_stopped,
+        "sites": {
+            site: "silent" if report is None or now() - report["at"] > LEASE else "alive"
+            for site, report in reports.items()
+        },
+        "queries": {
+            spec.serves: {"site": spec.site, "complete_from": wanted.since.get(spec.serves)}
+            for spec in wanted.operators.values()
+            if spec.kind == DELIVERY
+        },
+        "operators": operators,
+        "links": {name: status.to_json() for name, status in flows(orders).items()},
+    }
+
+
+def status_table(root: Root, orders: Orders) -> Group:
+    """Operators and flows, for a terminal."""
+    status = plain_status(root, orders)
+    change = ", changing" if status["changing"] else ""
+    operators = Table(title=f"version {status['version']}{change}")
+    for column in ("site", "operator", "state"):
+        operators.add_column(column, overflow="fold")
+    for column in ("batch", "rows in", "rows out", "late", "state"):
+        operators.add_column(column, justify="right")
+    for name, one in status["operators"].items():
+        site = one["site"] if status["sites"][one["site"]] == "alive" else f"{one['site']} (silent)"
+        state = "waiting" if one["waiting"] else "runs" if one.get("active") else "starting"
+        if one.get("error"):
+            state = one["error"].partition("\n")[0][:60]
+        operators.add_row(
+            site,
+            name,
+            state,
+            *(str(_shown(one.get(key))) for key in ("batch", "rows_in", "rows_out", "late")),
+            size_text(one.get("state_bytes") or 0),
+        )
+    links = Table(title="links")
+    for column in ("from", "to", "state"):
+        links.add_column(column, overflow="fold")
+    for column in ("batch", "lag", "rows", "bytes", "retained"):
+        links.add_column(column, justify="right")
+    for name, link in status["links"].items():
+        producer, _, reader = name.partition("--")
+        links.add_row(
+            producer,
+            reader,
+            "closed" if link["closed"] else "open",
+            *(f"{link[key]:,}" for key in ("last", "lag", "rows")),
+            size_text(link["bytes"]),
+            size_text(link["retained"]),
+        )
+    return Group(operators, links)
+
+
+def _shown(value: Any) -> Any:
+    return "-" if value is None or value == -1 else value

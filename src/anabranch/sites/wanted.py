@@ -1,0 +1,224 @@
+"""What a deployment is to be, and how it gets there: a value, and pure functions from one to the next.
+
+A change of the operators needs no barrier and moves no state; all cuts are in event time.
+
+*Join.* New operators get their links first. When every running producer has the new list of readers, E is the newest
+event time at any gate, plus one: a row from E on reaches its gate after all links were open. New operators drop
+combinations with an older row, so a query that joins is complete from E on.
+
+*Hand-over.* An operator that is replaced runs on beside the new one, which is complete from E + the longest range on.
+Each reader gets a cut not before that: the old link ends there, once its producer has agreed not to have written newer
+rows, and the new one begins. A producer that has written newer rows refuses, and a later cut is proposed.
+
+*Leave.* Operators that nobody reads any more are stopped, the readers before the producers.
+
+`progressed` looks at what has happened and returns the next state, or the same one. A controller that dies is replaced
+by one that goes on from the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from anabranch.errors import SiteError
+from anabranch.host.links.feed import BEFORE_ALL
+from anabranch.host.links.link import NO_BATCH, Link
+from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec, Program
+from anabranch.sites.wiring import Stretch, Wire, Wiring
+from anabranch.window import FOREVER, UNITS
+
+SLACK = UNITS["second"]
+"""How far after the newest row a cut is proposed at first; each refusal doubles it."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The operators that are to run, those that wait for their beginning, and the wiring."""
+
+    version: int = 0
+    operators: Mapping[str, OperatorSpec] = field(default_factory=dict)
+    waiting: frozenset[str] = frozenset()
+    target: frozenset[str] = frozenset()
+    """The operators that are to be left when a change is through."""
+    wiring: Wiring = field(default_factory=lambda: Wiring({}))
+    since: Mapping[str, int] = field(default_factory=dict)
+    """By query: the event time from which on its results are complete."""
+    slack: int = SLACK
+    is_stopped: bool = False
+
+    @property
+    def running(self) -> list[OperatorSpec]:
+        return [operator for name, operator in self.operators.items() if name not in self.waiting]
+
+    @property
+    def is_changing(self) -> bool:
+        return (
+            bool(self.waiting)
+            or set(self.operators) != self.target
+            or any(len(wire.stretches) > 1 for wire in self.wiring.wires.values())
+        )
+
+    def gates_of(self, operator: str) -> set[str]:
+        """The gates whose rows reach an operator."""
+        spec = self.operators[operator]
+        if spec.kind == GATE:
+            return {operator}
+        wires = [self.wiring.wires[operator, taken.stream] for taken in spec.inputs]
+        return {gate for wire in wires for stretch in wire.stretches for gate in self.gates_of(stretch.producer)}
+
+
+class Seen(Protocol):
+    """What has happened so far, as far as it matters for a change."""
+
+    def has_version(self, operator: str, version: int) -> bool:
+        """True if every batch that a running operator begins from now on knows the wiring of a version."""
+        ...
+
+    def newest(self, gate: str) -> int | None:
+        """The newest event time that a gate has committed; None before the first row."""
+        ...
+
+    def link(self, name: str) -> Link: ...
+
+
+def changed(wanted: Wanted, program: Program) -> Wanted:
+    """The state in which a change to another program begins; at first only links are opened."""
+    if wanted.is_changing:
+        raise SiteError("another change of the deployment is under way", hint="wait until it is through")
+    new = {name: spec for name, spec in program.operators.items() if name not in wanted.operators}
+    is_first = not wanted.operators
+    wires: list[Wire] = []
+    for name, spec in program.operators.items():
+        for taken in spec.inputs:
+            if name in new:
+                since = BEFORE_ALL if is_first else None
+                wires.append(Wire(name, taken.stream, (Stretch(taken.producer, taken),), since))
+                continue
+            wire = wanted.wiring.wires[name, taken.stream]
+            if wire.stretches[-1].producer != taken.producer:
+                _refuse_endless(spec, taken.stream)
+                wires.append(wire.continued(taken.producer, taken))
+    gone = [name for name, spec in wanted.operators.items() if spec.kind == DELIVERY and name not in program.operators]
+    queries = {spec.serves for spec in program.operators.values() if spec.kind == DELIVERY}
+    return _pruned(
+        replace(
+            wanted,
+            version=wanted.version + 1,
+            operators={**{n: s for n, s in wanted.operators.items() if n not in gone}, **new},
+            waiting=frozenset() if is_first else frozenset(new),
+            target=frozenset(program.operators),
+            wiring=wanted.wiring.without(gone).with_wires(wires),
+            since={query: wanted.since.get(query, BEFORE_ALL) for query in queries},
+            slack=SLACK,
+        )
+    )
+
+
+def progressed(wanted: Wanted, seen: Seen) -> Wanted:
+    """The next state of a change, as far as what has been seen allows; the same value if it does not."""
+    if wanted.waiting:
+        return _begun(wanted, seen)
+    wires: list[Wire] = []
+    slack = wanted.slack
+    for wire in wanted.wiring.wires.values():
+        if len(wire.stretches) > 1:
+            moved, is_refused = _handed_over(wanted, wire, seen)
+            if moved is not wire:
+                wires.append(moved)
+            if is_refused:
+                slack = 2 * wanted.slack
+    if not wires:
+        return wanted
+    return _pruned(replace(wanted, version=wanted.version + 1, wiring=wanted.wiring.with_wires(wires), slack=slack))
+
+
+def _begun(wanted: Wanted, seen: Seen) -> Wanted:
+    """Lets new operators begin, once all producers that run write to their links."""
+    new = [wire for wire in wanted.wiring.wires.values() if wire.reader in wanted.waiting]
+    producers = {wire.stretches[-1].producer for wire in new} - wanted.waiting
+    if not all(seen.has_version(name, wanted.version) for name in producers):
+        return wanted
+    gates = {gate for name in wanted.waiting for gate in wanted.gates_of(name)}
+    newest = [time for gate in gates - wanted.waiting if (time := seen.newest(gate)) is not None]
+    start = max(newest) + 1 if newest else BEFORE_ALL
+    queries = {
+        wanted.operators[name].serves: start for name in wanted.waiting if wanted.operators[name].kind == DELIVERY
+    }
+    return replace(
+        wanted,
+        version=wanted.version + 1,
+        waiting=frozenset(),
+        wiring=wanted.wiring.with_wires(replace(wire, since=start) for wire in new),
+        since={**wanted.since, **queries},
+    )
+
+
+def _handed_over(wanted: Wanted, wire: Wire, seen: Seen) -> tuple[Wire, bool]:
+    """The wire one step further towards its last producer, and whether a cut was refused."""
+    before, last = wire.stretches[-2:]
+    link = seen.link(wire.link(before))
+    if last.start is not None:
+        entries = link.entries(link.status().acknowledged - 1, link.status().acknowledged)
+        is_through = bool(entries) and entries[-1].tick >= last.start
+        return (wire.settled() if is_through else wire), False
+    agreed = link.until()
+    if agreed is not None:
+        return wire.cut(agreed), False
+    is_refused = last.proposed is not None and _top(link) >= last.proposed
+    if last.proposed is None or is_refused:
+        return wire.proposing(_cut(wanted, wire, seen, 2 * wanted.slack if is_refused else wanted.slack)), is_refused
+    return wire, False
+
+
+def _top(link: Link) -> int:
+    """The newest time of any row that a link has carried."""
+    last = link.last()
+    top = link.entries(last - 1, last)[-1].top if last > NO_BATCH else None
+    return BEFORE_ALL if top is None else top
+
+
+def _cut(wanted: Wanted, wire: Wire, seen: Seen, slack: int) -> int:
+    """An event time from which on the last producer is complete, and that the one before has not reached."""
+    last = wire.stretches[-1]
+    complete = _complete_from(wanted, last.producer)
+    newest = [time for gate in wanted.gates_of(wire.reader) if (time := seen.newest(gate)) is not None]
+    return max(complete, max(newest, default=BEFORE_ALL) + slack)
+
+
+def _complete_from(wanted: Wanted, producer: str) -> int:
+    """The newest time from which on an operator makes every combination."""
+    spec = wanted.operators[producer]
+    if spec.kind == GATE:
+        return BEFORE_ALL
+    found = BEFORE_ALL
+    for relation, taken in zip(spec.query.graph.relations, spec.inputs, strict=True):
+        since = wanted.wiring.wires[producer, taken.stream].since
+        begun = max(BEFORE_ALL if since is None else since, _complete_from(wanted, taken.producer))
+        if begun > BEFORE_ALL:
+            found = max(found, begun + max(part.range for part in relation.parts))
+    return found
+
+
+def _refuse_endless(spec: OperatorSpec, stream: str) -> None:
+    relation = next(each for each in spec.query.graph.relations if each.stream == stream)
+    if any(part.range >= FOREVER for part in relation.parts):
+        raise SiteError(
+            f"operator '{spec.name}' cannot be handed to another producer",
+            detail="its window is unbounded, so there is no event time from which on the new producer has all rows",
+            hint="remove the query and add it again",
+        )
+
+
+def _pruned(wanted: Wanted) -> Wanted:
+    """Without the operators that are not wanted any more and that nobody reads, and without their wires."""
+    operators, wiring = dict(wanted.operators), wanted.wiring
+    while gone := _unread(operators, wanted.target, wiring):
+        operators = {name: spec for name, spec in operators.items() if name not in gone}
+        wiring = wiring.without(gone)
+    return replace(wanted, operators=operators, wiring=wiring)
+
+
+def _unread(operators: Mapping[str, OperatorSpec], target: Iterable[str], wiring: Wiring) -> set[str]:
+    return set(operators) - set(target) - wiring.producers()

@@ -1,0 +1,306 @@
+"""Deployments as values and files: compiled operators, orders, leases, changes; nothing here runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from anabranch.errors import AnabranchError, SiteError, SpecError
+from anabranch.host.links.feed import BEFORE_ALL
+from anabranch.host.links.link import Link
+from anabranch.host.links.place import open_link
+from anabranch.place.run import COMPARED, Options, deploy, planner_named
+from anabranch.place.spec import load_network, load_queries
+from anabranch.sites import root as root_module
+from anabranch.sites.codec import decode, encode
+from anabranch.sites.compile import compile_program
+from anabranch.sites.controller import Controller, ask
+from anabranch.sites.files import load_files, require_sources
+from anabranch.sites.operators import DELIVERY, GATE, JOIN, Program
+from anabranch.sites.plan_state import Planned, judged
+from anabranch.sites.root import Orders, Root
+from anabranch.sites.view import plain_status
+from anabranch.sites.wanted import Wanted, changed, progressed
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+NETWORK = """
+sites: [west, middle, east]
+links: [{ends: [west, middle], cost: 1}, {ends: [middle, east], cost: 1}]
+streams:
+  a: {site: west, rate: 5, columns: "k bigint, x bigint, ts timestamp", distinct: {k: 10},
+      source: {format: json, path: data/a}}
+  b: {site: east, rate: 5, columns: "k bigint, y bigint, ts timestamp", distinct: {k: 10}, watermark: 2 seconds,
+      source: {format: json, path: data/b}}
+  c: {site: east, rate: 5, columns: "k bigint, ts timestamp"}
+"""
+PAIR = "SELECT a.x, b.y FROM a [RANGE 10 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k"
+
+
+def written(folder: Path, *queries: tuple[str, str, str], network: str = NETWORK) -> tuple[Path, Path]:
+    (folder / "network.yaml").write_text(network)
+    entries = [
+        {"name": name, "sink": sink, "cql": cql, "into": {"format": "parquet", "path": f"out/{name}"}}
+        for name, sink, cql in queries
+    ]
+    (folder / "queries.yaml").write_text(json.dumps({"queries": entries}))
+    return folder / "network.yaml", folder / "queries.yaml"
+
+
+def program_of(folder: Path, *queries: tuple[str, str, str]) -> Program:
+    files = load_files(*written(folder, *queries))
+    planned = Planned(files.network.landscape, planner="exhaustive")
+    for query in files.queries:
+        planned = planned.with_query(query)
+    return compile_program(planned.landscape, files.network.catalog)
+
+
+@pytest.mark.parametrize("planner", [*COMPARED])
+def test_every_planner_leads_to_operators_that_can_run(planner: str) -> None:
+    network = load_network(EXAMPLES / "network.yaml")
+    queries = load_queries(EXAMPLES / "airline-queries.yaml", network)
+    chosen = planner_named(planner, network.landscape.topology, Options(max_cs=4, iterations=200))
+    program = compile_program(deploy(chosen, network.landscape, queries).landscape, network.catalog)
+    deliveries = {spec.serves: spec for spec in program.operators.values() if spec.kind == DELIVERY}
+    assert set(deliveries) == {query.name for query in queries}
+    for query in queries:
+        spec = deliveries[query.name]
+        assert (spec.site, spec.query.schema) == (query.sink, query.query.schema)
+    assert {spec.serves for spec in program.operators.values() if spec.kind == GATE} == set(network.catalog.streams)
+    for spec in program.operators.values():
+        for taken in spec.inputs:
+            made = program.operators[taken.producer].query.schema
+            assert all(made.find(field.name) == field or made.find(field.name) for field in taken.schema)
+
+
+def test_joins_of_one_site_that_nobody_else_reads_are_one_operator(tmp_path: Path) -> None:
+    text = (
+        "SELECT a.x, b.y FROM a [RANGE 10 SECONDS], b [RANGE 5 SECONDS], a [RANGE 3 SECONDS] AS c "
+        "WHERE a.k = b.k AND c.k = b.k"
+    )
+    program = program_of(tmp_path, ("q", "east", text))
+    (join,) = (spec for spec in program.operators.values() if spec.kind == JOIN)
+    assert len(join.inputs) == 3
+    assert len(join.query.graph.keys) == 1
+
+
+def test_an_operator_is_the_same_after_a_trip_through_a_file(tmp_path: Path) -> None:
+    network = load_network(EXAMPLES / "network.yaml")
+    queries = load_queries(EXAMPLES / "airline-queries.yaml", network)
+    chosen = planner_named("top-down", network.landscape.topology, Options(max_cs=4))
+    program = compile_program(deploy(chosen, network.landscape, queries).landscape, network.catalog)
+    again = decode(json.loads(json.dumps(encode(dict(program.operators)))))
+    assert again == dict(program.operators)
+    assert {s.query.fingerprint for s in again.values()} == {s.query.fingerprint for s in program.operators.values()}
+    with pytest.raises(SiteError, match="cannot be part of a deployment"):
+        encode(object())
+    with pytest.raises(SiteError, match="'Thing', which is not known"):
+        decode({"Thing": {}})
+
+
+def test_orders_are_the_same_after_a_trip_through_the_root(tmp_path: Path) -> None:
+    files = load_files(*written(tmp_path, ("q", "west", PAIR)))
+    wanted = changed(Wanted(), program_of(tmp_path, ("q", "west", PAIR)))
+    orders = Orders(wanted, files.sources, {"q": files.queries[0].into}, "links", 0.5, 1000)
+    root = Root(str(tmp_path / "root"))
+    assert root.orders() is None
+    root.order(orders)
+    assert root.orders() == orders
+    assert plain_status(root, orders)["sites"] == {"west": "silent", "east": "silent"}
+
+
+def test_a_plan_is_the_same_after_a_trip_through_its_file(tmp_path: Path) -> None:
+    files = load_files(*written(tmp_path, ("q", "west", PAIR)))
+    planned = Planned(files.network.landscape, planner="exhaustive").with_query(files.queries[0])
+    again = Planned.from_json(json.loads(json.dumps(planned.to_json())), files.network)
+    assert again.landscape.operators == planned.landscape.operators
+    one, other = (compile_program(p.landscape, files.network.catalog) for p in (planned, again))
+    assert one == other
+
+
+# --- changes ---------------------------------------------------------------------------------------------------------
+
+
+class Seen:
+    """Links in a folder; everything else as given."""
+
+    def __init__(self, place: Path, newest: int | None = None) -> None:
+        self.place, self.time, self.known = place, newest, True
+
+    def has_version(self, operator: str, version: int) -> bool:
+        return self.known
+
+    def newest(self, gate: str) -> int | None:
+        return self.time
+
+    def link(self, name: str) -> Link:
+        return open_link(str(self.place), name)
+
+
+def test_a_query_that_joins_waits_until_its_links_are_open(tmp_path: Path) -> None:
+    wanted = changed(Wanted(), program_of(tmp_path, ("q", "west", PAIR)))
+    assert not wanted.is_changing
+    assert wanted.since == {"q": BEFORE_ALL}
+    two = program_of(tmp_path, ("q", "west", PAIR), ("r", "middle", PAIR))
+    opened = changed(wanted, two)
+    new = set(two.operators) - set(wanted.operators)
+    assert opened.waiting == new
+    assert {spec.kind for name, spec in two.operators.items() if name in new} == {DELIVERY}
+    seen = Seen(tmp_path, newest=100)
+    seen.known = False
+    assert progressed(opened, seen) is opened
+    seen.known = True
+    begun = progressed(opened, seen)
+    assert (begun.waiting, begun.since["r"], begun.since["q"]) == (frozenset(), 101, BEFORE_ALL)
+    assert not begun.is_changing
+    left = changed(begun, program_of(tmp_path, ("q", "west", PAIR)))
+    assert not left.is_changing
+    assert set(left.operators) == set(wanted.operators)
+
+
+def test_a_cut_that_comes_too_late_is_proposed_again_further_on(tmp_path: Path) -> None:
+    wanted = changed(Wanted(), program_of(tmp_path, ("q", "west", PAIR)))
+    # With another window the join is another operator; its reader, the delivery, is too, so only gates stay.
+    wider = PAIR.replace("RANGE 5", "RANGE 7")
+    moved = changed(wanted, program_of(tmp_path, ("q", "west", PAIR), ("r", "west", wider)))
+    seen = Seen(tmp_path, newest=10_000_000)
+    moved = progressed(moved, seen)
+    (wire,) = (wire for wire in moved.wiring.wires.values() if len(wire.stretches) > 1)
+    old = seen.link(wire.link(wire.stretches[0]))
+    moved = progressed(moved, seen)
+    (wire,) = (wire for wire in moved.wiring.wires.values() if len(wire.stretches) > 1)
+    first = wire.stretches[-1].proposed
+    # The new join began at 10 s and 1 µs, and its windows reach ten seconds back.
+    assert first == 20_000_001
+    assert moved.wiring.readers(wire.stretches[0].producer)[0].until == first
+    assert [segment.link for segment in moved.wiring.inlets(moved.operators[wire.reader])[0].segments] == [old.name]
+    old.append(0, [old.write(0, "x", 0, _rows(), first + 5)], 0)
+    seen.time = first + 5
+    moved = progressed(moved, seen)
+    (wire,) = (wire for wire in moved.wiring.wires.values() if len(wire.stretches) > 1)
+    again = wire.stretches[-1].proposed
+    assert again is not None
+    assert again > first + 5
+    assert old.cut(again)
+    moved = progressed(moved, seen)
+    (wire,) = (wire for wire in moved.wiring.wires.values() if len(wire.stretches) > 1)
+    assert wire.stretches[-1].start == again
+    assert progressed(moved, seen) is moved
+    old.append(1, [], again)
+    old.ack(wire.reader, 1)
+    done = progressed(moved, seen)
+    assert not done.is_changing
+    assert wire.stretches[0].producer not in done.operators
+
+
+def _rows() -> object:
+    import pyarrow as pa
+
+    return pa.table({"v": [1]})
+
+
+def test_two_changes_at_once_are_refused(tmp_path: Path) -> None:
+    wanted = changed(Wanted(), program_of(tmp_path, ("q", "west", PAIR)))
+    two = program_of(tmp_path, ("q", "west", PAIR), ("r", "middle", PAIR))
+    with pytest.raises(SiteError, match="another change of the deployment is under way"):
+        changed(changed(wanted, two), two)
+
+
+def test_a_new_plan_must_be_worth_its_hand_over(tmp_path: Path) -> None:
+    files = load_files(*written(tmp_path, ("q", "middle", PAIR)))
+    planned = Planned(files.network.landscape, planner="exhaustive").with_query(files.queries[0])
+    same = judged(planned, planned.replanned({}), 10.0)
+    assert not same.is_taken
+    # A stream ten times as fast: the join moves to its site.
+    rates = {"b": 500.0}
+    fast = judged(planned.measured(rates), planned.replanned(rates), 10.0)
+    assert fast.after <= fast.before
+    assert not judged(planned.measured(rates), planned.replanned(rates), 1e9).is_taken
+    assert planned.replanned({}, ["east"]).closed == {"east"}
+    with pytest.raises(AnabranchError, match="no site 'north'"):
+        planned.replanned({}, ["north"])
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_controller_and_a_second_site_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Root(str(tmp_path / "root"))
+    first, second = root.lease("controller"), root.lease("controller")
+    first.take()
+    with pytest.raises(SiteError, match="'controller' is at work already"):
+        second.take()
+    first.take()
+    monkeypatch.setattr(root_module, "now", lambda: 1e12)
+    second.take()
+    monkeypatch.setattr(root_module, "now", lambda: 2e12)
+    with pytest.raises(SiteError, match="has lost its lease"):
+        first.renew()
+    first.release()
+    assert root.read("leases/controller.json") is not None
+    second.release()
+    assert root.read("leases/controller.json") is None
+
+
+def test_without_a_controller_nothing_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(SiteError, match="no controller is at work"):
+        ask(Root(str(tmp_path)), "stop")
+
+
+def test_the_controller_answers_what_it_refuses(tmp_path: Path) -> None:
+    network, queries = written(tmp_path, ("q", "west", PAIR))
+    files = load_files(network, queries)
+    root = Root(str(tmp_path / "root"))
+    with Controller(root, files.network, files.sources) as controller:
+        planned = Planned(files.network.landscape, planner="exhaustive")
+        controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
+        with pytest.raises(SiteError, match="no query 'z' is deployed"):
+            ask(root, "remove", wait=lambda: (controller.step(), None)[1], query="z")
+        more = written(tmp_path, ("r", "north", PAIR))[1]
+        with pytest.raises(SiteError, match="unknown site 'north'"):
+            ask(root, "add", wait=lambda: (controller.step(), None)[1], file=str(more))
+        assert set(controller.planned.queries) == {"q"}
+        done = ask(root, "replan", wait=lambda: (controller.step(), None)[1])
+        assert done.startswith("kept: network usage would go")
+        assert ask(root, "remove", wait=lambda: (controller.step(), None)[1], query="q") == "removing q"
+        assert not controller.orders.wanted.operators
+        assert ask(root, "stop", wait=lambda: (controller.step(), None)[1]) == "stopping"
+    assert controller.orders.wanted.is_stopped
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ((", source: {format: json, path: data/a}", ""), "reads stream 'a', which has no source"),
+        (("format: json, path: data/a", "path: data/a"), "format"),
+        (("sites: [west, middle, east]", "sites: [west, east]"), "unknown site 'middle'"),
+        (("{site: west, rate: 5", "{site: nowhere, rate: 5"), "unknown site 'nowhere'"),
+    ],
+)
+def test_a_network_file_that_contradicts_itself_is_refused(
+    tmp_path: Path, change: tuple[str, str], message: str
+) -> None:
+    text = NETWORK.replace(",\n      source", ", source")
+    assert change[0] in text
+    with pytest.raises(AnabranchError, match=message):
+        require_sources(load_files(*written(tmp_path, ("q", "west", PAIR), network=text.replace(*change))))
+
+
+def test_results_need_a_place_that_lasts(tmp_path: Path) -> None:
+    network, queries = written(tmp_path, ("q", "west", PAIR))
+    text = queries.read_text()
+    queries.write_text(text.replace('"parquet"', '"memory"'))
+    with pytest.raises(SpecError, match="has the format 'memory'"):
+        load_files(network, queries)
+    queries.write_text(text.replace('"into"', '"onto"'))
+    with pytest.raises(SpecError, match="into"):
+        load_files(network, queries)
+
+
+def test_a_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SiteError, match="cannot be written"):
+        Root(str(tmp_path / "file")).write("x.json", {})
+    assert replace(Orders(Wanted()), place="x").place == "x"
