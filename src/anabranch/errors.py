@@ -173,5 +173,9 @@ class LinkClosed(LinkError):
     """A link was closed because its reader fell too far behind; its producer goes on without it."""
 
 
+class SiteError(HostError):
+    """A site, or the controller of a deployment, cannot do its work: another has its lease, or it does not answer."""
+
+
 class InvariantBroken(AnabranchError):
     """A bug in Anabranch; carries the events that led to it."""

@@ -53,7 +53,7 @@ class World:
     """How likely an operator dies at each phase."""
     most_slots: int = 1
     results: dict[str, dict[int, pa.Table]] = field(default_factory=dict)
-    """By query and batch: a sink that replaces a batch that is repeated."""
+    """By delivery and batch: a sink that replaces a batch that is repeated."""
     started: int = 0
 
     def __post_init__(self) -> None:
@@ -108,12 +108,12 @@ class World:
             source = LinkSource(spec.name, self.place, lambda: self.wanted.wiring.inlets(spec))
         self.running[spec.name] = LocalOperator(
             spec,
-            self.folder,
+            self.folder / self.wanted.folder(spec.name),
             source,
             self.plan(relations),
             place=self.place,
             readers=lambda: self.wanted.wiring.readers(spec.name),
-            results=(lambda batch, answer: self._take(spec.serves, batch, answer)) if spec.kind == DELIVERY else None,
+            results=(lambda batch, answer: self._take(spec, batch, answer)) if spec.kind == DELIVERY else None,
             slots=self.random.randint(1, self.most_slots),
             announce=lambda phase: self._announce(spec.name, phase),
         )
@@ -151,14 +151,14 @@ class World:
                 return
 
     def answer(self, query: str, schema: pa.Schema) -> pa.Table:
-        batches = self.results.get(query, {})
+        batches = self.results.get(self.wanted.folder(self.delivery(query).spec.name), {})
         return pa.concat_tables([schema.empty_table(), *(batches[batch] for batch in sorted(batches))])
 
     def delivery(self, query: str) -> LocalOperator:
         return next(one for one in self.running.values() if one.spec.kind == DELIVERY and one.spec.serves == query)
 
-    def _take(self, query: str, batch: int, answer: pa.Table) -> None:
-        self.results.setdefault(query, {})[batch] = answer
+    def _take(self, spec: OperatorSpec, batch: int, answer: pa.Table) -> None:
+        self.results.setdefault(self.wanted.folder(spec.name), {})[batch] = answer
 
     def _announce(self, operator: str, phase: str) -> None:
         self.phase_seen(operator, phase)

@@ -173,11 +173,17 @@ class Store:
 
     # --- manifests ----------------------------------------------------------------------------------------------------
 
-    def latest(self) -> Manifest | None:
-        """The manifest of the last committed batch; all files that it lists can be opened."""
-        names = sorted(name for name in self._names("manifests") if name.endswith(".json"))
-        manifest = self.manifest(int(names[-1].removesuffix(".json"))) if names else None
-        for file in manifest.files if manifest else ():
+    def latest(self, *, is_used: bool = True) -> Manifest | None:
+        """The manifest of the last committed batch; all files that it lists can be opened.
+
+        Without `is_used` the files are not looked at: the query may be at work and remove them meanwhile.
+        """
+        while True:
+            names = sorted(name for name in self._names("manifests") if name.endswith(".json"))
+            manifest = self.manifest(int(names[-1].removesuffix(".json"))) if names else None
+            if manifest is not None or not names:
+                break
+        for file in manifest.files if manifest and is_used else ():
             self._open_rows(file.name)
         return manifest
 

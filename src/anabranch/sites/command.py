@@ -16,11 +16,12 @@ from rich.live import Live
 from anabranch.commands import add_command, writing
 from anabranch.errors import HostError, SiteError, SpecError
 from anabranch.place.run import PLANNERS, Options
-from anabranch.sites.controller import Controller, ask, silent_sites
+from anabranch.place.spec import load_network
+from anabranch.sites.controller import Controller, ask, silent_sites, site_command
 from anabranch.sites.files import load_files, require_sources
 from anabranch.sites.plan_state import Planned
 from anabranch.sites.root import Orders, Root
-from anabranch.sites.view import plain_status, status_table
+from anabranch.sites.view import measured_landscape, plain_status, status_table
 from anabranch.sites.wanted import Wanted
 
 if TYPE_CHECKING:
@@ -146,15 +147,15 @@ def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namesp
     )
     options = Options(max_cs=arguments.max_cs, seed=arguments.seed)
     planned = Planned(files.network.landscape, planner=arguments.planner, options=options)
-    with Controller(root, files.network, files.sources) as controller:
+    command = site_command(root, arguments.master, {"spark.driver.memory": arguments.memory})
+    with Controller(root, files.network, files.sources, str(network.resolve())) as controller:
         controller.begin(planned, files.queries, settings)
         started = time.monotonic()
         shown = 0
         with Live(console=console, auto_refresh=False, transient=False) as live:
             while arguments.seconds is None or time.monotonic() - started < arguments.seconds:
                 if arguments.local:
-                    memory = {"spark.driver.memory": arguments.memory}
-                    controller.keep_sites(arguments.master, memory, Path(root.location) / "logs")
+                    controller.keep_sites(command, Path(root.location) / "logs")
                 controller.step()
                 for line in controller.log[shown:]:
                     live.console.print(line, highlight=False)
@@ -167,8 +168,6 @@ def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namesp
                         raise SiteError("a site did not stop within a minute", hint="see its log in the root folder")
                     break
                 time.sleep(0.5)
-        if arguments.picture is not None:
-            _draw(root, controller.planned, arguments.picture)
     return 0
 
 
@@ -205,19 +204,26 @@ def _status(root: Root, arguments: argparse.Namespace) -> int:
         Console(soft_wrap=True).print(json.dumps(plain_status(root, orders), indent=2), highlight=False)
     else:
         Console().print(status_table(root, orders))
+    if arguments.picture is not None:
+        _draw(root, orders, arguments.picture)
     silent = silent_sites(root, orders)
     for site in silent:
         Console(stderr=True).print(f"site '{site}' does not answer: start it with 'anabranch site {site} --root …'")
     return 1 if silent else 0
 
 
-def _draw(root: Root, planned: Planned, path: Path) -> None:
+def _draw(root: Root, orders: Orders, path: Path) -> None:
+    """Draws the network with the operators at work and the flows that were measured."""
     try:
         from anabranch.place.picture import save
     except ImportError as error:
         raise HostError("pictures need matplotlib", hint="pip install 'anabranch[lab]'") from error
+    plan = root.read("plan.json")
+    if plan is None or not Path(plan["network"]).is_file():
+        raise SiteError("the network file of the deployment cannot be read", hint="put it back where it was")
+    topology = load_network(Path(plan["network"])).landscape.topology
     with writing(path):
-        save(planned.landscape, path, f"{len(planned.queries)} queries, version {planned.planner}")
+        save(measured_landscape(root, orders, topology), path, f"version {orders.wanted.version}, measured flows")
 
 
 def _file(words: list[str], count: int) -> Path:

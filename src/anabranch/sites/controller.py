@@ -53,7 +53,7 @@ class Observed:
 
     def newest(self, gate: str) -> int | None:
         # The manifest, not the report: it has every committed batch.
-        manifest = Store(self._root.checkpoint(gate)).latest()
+        manifest = Store(self._root.checkpoint(self._orders.wanted, gate)).latest(is_used=False)
         return None if manifest is None else manifest.clocks.newest
 
     def link(self, name: str) -> Link:
@@ -63,8 +63,9 @@ class Observed:
 class Controller:
     """The one process that may change a deployment."""
 
-    def __init__(self, root: Root, network: Network, sources: Mapping[str, StreamSpec]) -> None:
+    def __init__(self, root: Root, network: Network, sources: Mapping[str, StreamSpec], file: str = "") -> None:
         self.root, self.network, self.sources = root, network, sources
+        self._file = file
         self._lease = root.lease("controller")
         self.log: list[str] = []
         self._sites: dict[str, subprocess.Popen[bytes]] = {}
@@ -106,7 +107,7 @@ class Controller:
         for query in queries:
             planned = planned.with_query(query)
         program = compile_program(planned.landscape, self.network.catalog)
-        self.root.write("plan.json", planned.to_json())
+        self._keep(planned)
         wanted = changed(Wanted(), program)
         sinks = {name: query.into for name, query in planned.queries.items()}
         self.root.order(replace(settings, wanted=wanted, sources=self.sources, sinks=sinks))
@@ -117,9 +118,12 @@ class Controller:
         orders = self.orders
         program = compile_program(planned.landscape, self.network.catalog)
         wanted = changed(orders.wanted, program)
-        self.root.write("plan.json", planned.to_json())
+        self._keep(planned)
         sinks = {**orders.sinks, **{name: query.into for name, query in planned.queries.items()}}
         self.root.order(replace(orders, wanted=wanted, sinks=sinks))
+
+    def _keep(self, planned: Planned) -> None:
+        self.root.write("plan.json", {"network": self._file, **planned.to_json()})
 
     def step(self) -> bool:
         """One look at the sites: answers requests, and takes a change further; True if anything moved."""
@@ -169,7 +173,7 @@ class Controller:
 
     # --- sites of this machine ----------------------------------------------------------------------------------------
 
-    def keep_sites(self, master: str, settings: Mapping[str, str], output: Path) -> None:
+    def keep_sites(self, command: Callable[[str], list[str]], output: Path) -> None:
         """Starts every site that has an operator and no living process, as a child of this one."""
         wanted = self.orders.wanted
         for site in sorted({spec.site for spec in wanted.operators.values()}):
@@ -179,13 +183,9 @@ class Controller:
                 self.root.remove(f"leases/site-{site}.json")
             if child is None or child.poll() is not None:
                 output.mkdir(parents=True, exist_ok=True)
-                command = [sys.executable, "-m", "anabranch", "site", site, "--root", self.root.location]
-                command += ["--master", master]
-                for key, value in settings.items():
-                    command += ["--conf", f"{key}={value}"]
                 with (output / f"{site}.log").open("ab") as log:
                     self._sites[site] = subprocess.Popen(
-                        command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                        command(site), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
                     )
 
     @property
@@ -274,6 +274,13 @@ def _longest_range(wanted: Wanted) -> int:
         if part.range < FOREVER
     ]
     return max(ranges, default=0)
+
+
+def site_command(root: Root, master: str, settings: Mapping[str, str]) -> Callable[[str], list[str]]:
+    """The command that runs a site on this machine."""
+    options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    before = [sys.executable, "-m", "anabranch", "site"]
+    return lambda site: [*before, site, "--root", root.location, "--master", master, *options]
 
 
 def ask(root: Root, kind: str, wait: Callable[[], None] = lambda: time.sleep(0.2), **details: Any) -> str:

@@ -72,7 +72,7 @@ class LocalOperator:
         announce: Announce = lambda phase: None,
     ) -> None:
         self.spec = spec
-        self._folder = folder / spec.name
+        self._folder = folder
         self._source = source
         self._outlet = Outlet(place, readers)
         self._results = results

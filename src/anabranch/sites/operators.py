@@ -78,9 +78,12 @@ class Program:
         return tuple(dict.fromkeys(operator.site for operator in self.operators.values()))
 
 
-def link_name(producer: str, reader: str, stream: str) -> str:
-    """The name of the link from a producer to one input of a reader."""
-    return f"{producer}--{reader}.{stream}"
+def link_name(producer: str, reader: str, stream: str, opened: int) -> str:
+    """The name of the link from a producer to one input of a reader, opened with a version of the deployment.
+
+    A query that leaves and comes back gets links of its own: nothing of its first life is left in them.
+    """
+    return f"{producer}--{reader}.{stream}.{opened}"
 
 
 def control_link(gate: str) -> str:

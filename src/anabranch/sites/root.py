@@ -16,7 +16,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,6 +25,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from anabranch.errors import SiteError
+from anabranch.host.links.feed import Inlet
+from anabranch.host.links.outlet import Reader
 from anabranch.host.locations import UNKNOWN, locate
 from anabranch.sites.codec import decode, encode
 from anabranch.sites.wanted import Wanted
@@ -64,8 +66,8 @@ class Root:
     def default_place(self) -> str:
         return f"{self.location}/links"
 
-    def checkpoint(self, operator: str) -> str:
-        return f"{self.location}/work/{operator}"
+    def checkpoint(self, wanted: Wanted, operator: str) -> str:
+        return f"{self.location}/work/{wanted.folder(operator)}"
 
     # --- orders and reports -------------------------------------------------------------------------------------------
 
@@ -206,6 +208,32 @@ class Lease:
             f"leases/{self.owner}.json",
             {"mark": self._mark, "process": os.getpid(), "machine": os.uname().nodename, "renewed": self._renewed},
         )
+
+
+@dataclass(frozen=True)
+class InletsOf:
+    """The inlets of an operator by the latest orders; pickled on its way to Spark's process for the source."""
+
+    root: str
+    operator: str
+
+    def __call__(self) -> Sequence[Inlet]:
+        orders = Root(self.root).orders()
+        if orders is None or self.operator not in orders.wanted.operators:
+            raise SiteError(f"operator '{self.operator}' is not part of the deployment any more")
+        return orders.wanted.wiring.inlets(orders.wanted.operators[self.operator])
+
+
+@dataclass(frozen=True)
+class ReadersOf:
+    """The readers of an operator by the latest orders."""
+
+    root: Root
+    operator: str
+
+    def __call__(self) -> Sequence[Reader]:
+        orders = self.root.orders()
+        return () if orders is None else orders.wanted.wiring.readers(self.operator)
 
 
 def now() -> float:

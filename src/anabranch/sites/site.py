@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from anabranch.adapt.settings import Settings
 from anabranch.choosing import AUTO, change_rules, decide, first_plan
-from anabranch.errors import SiteError
 from anabranch.host.links.feed import Inlet, Segment
-from anabranch.host.links.outlet import Outlet, Reader
+from anabranch.host.links.outlet import Outlet
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.linked import LinkInputs, link_frame
 from anabranch.host.spark.runner import RunOptions, SparkRunner, start_query
@@ -32,7 +31,7 @@ from anabranch.host.work import Work
 from anabranch.plan.query_set import ALONE, Plans, alone
 from anabranch.sites.controller import timeout_of
 from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec, control_link
-from anabranch.sites.root import Orders, Root, now
+from anabranch.sites.root import InletsOf, Orders, ReadersOf, Root, now
 from anabranch.spec.launch import read
 
 POLL = 0.3
@@ -43,37 +42,12 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 Announce = Callable[[str, str, int], None]
 
 
-@dataclass(frozen=True)
-class InletsOf:
-    """The inlets of an operator by the latest orders; pickled on its way to Spark's process for the source."""
-
-    root: str
-    operator: str
-
-    def __call__(self) -> Sequence[Inlet]:
-        orders = Root(self.root).orders()
-        if orders is None or self.operator not in orders.wanted.operators:
-            raise SiteError(f"operator '{self.operator}' is not part of the deployment any more")
-        return orders.wanted.wiring.inlets(orders.wanted.operators[self.operator])
-
-
-@dataclass(frozen=True)
-class ReadersOf:
-    """The readers of an operator by the latest orders."""
-
-    root: Root
-    operator: str
-
-    def __call__(self) -> Sequence[Reader]:
-        orders = self.root.orders()
-        return () if orders is None else orders.wanted.wiring.readers(self.operator)
-
-
 class Running:
     """An operator at work, or on its way to be started again."""
 
-    def __init__(self, spec: OperatorSpec) -> None:
+    def __init__(self, spec: OperatorSpec, checkpoint: str) -> None:
         self.spec = spec
+        self.checkpoint = checkpoint
         self.handle: QueryHandle | None = None
         self.runner: SparkRunner | None = None
         self.outlet: Outlet | None = None
@@ -148,6 +122,7 @@ class Running:
             "late": None if latest is None else sum(latest.late_rows.values()),
             "state_bytes": None if latest is None else latest.statistics.state_bytes,
             "rate": self.rate,
+            "first": self._first,
             "heard": self.heard,
             "refused": sorted(self.outlet.refused) if self.outlet is not None else [],
             "error": self.error,
@@ -190,10 +165,15 @@ class Site:
     def follow(self, orders: Orders) -> None:
         """Starts and stops operators as ordered."""
         wanted = {spec.name: spec for spec in orders.wanted.running if spec.site == self.name}
-        for name in [name for name in self._running if name not in wanted]:
-            _stop(self._running.pop(name))
+        for name, running in list(self._running.items()):
+            # One that left and came back between two looks is another one.
+            if name not in wanted or running.checkpoint != self.root.checkpoint(orders.wanted, name):
+                _stop(self._running.pop(name))
+                self.root.remove_folder(f"work/{running.checkpoint.rpartition('/')[2]}")
         for name, spec in wanted.items():
-            running = self._running.setdefault(name, Running(spec))
+            if name not in self._running:
+                self._running[name] = Running(spec, self.root.checkpoint(orders.wanted, name))
+            running = self._running[name]
             handle = running.handle
             if handle is not None and not handle.isActive:
                 self._failed(running, handle.exception())
@@ -257,7 +237,7 @@ class Site:
             {"processingTime": f"{round(1000 * orders.interval)} milliseconds"},
             announce=self._announcing(spec.name),
         )
-        query, runner = start_query(spark, frames, work, {ALONE: sink}, self.root.checkpoint(spec.name), options)
+        query, runner = start_query(spark, frames, work, {ALONE: sink}, running.checkpoint, options)
         running.handle, running.runner, running.error = QueryHandle(query, runner), runner, None
         running.pause = FIRST_PAUSE
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 
-from anabranch.sites.controller import flows
-from anabranch.sites.operators import DELIVERY
+from anabranch.place.landscape import Input, Landscape, Operator
+from anabranch.place.statistics import Statistics
+from anabranch.place.topology import Topology
+from anabranch.place.view import View
+from anabranch.sites.controller import Observed, flows
+from anabranch.sites.operators import DELIVERY, GATE
 from anabranch.sites.root import LEASE, Orders, Root, now
 from anabranch.sizes import size_text
 
@@ -40,6 +45,36 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
         "operators": operators,
         "links": {name: status.to_json() for name, status in flows(orders).items()},
     }
+
+
+def measured_landscape(root: Root, orders: Orders, topology: Topology) -> Landscape:
+    """The operators at work, with the bytes per second of event time that their links have carried so far."""
+    seen = Observed(root, orders)
+    wanted = orders.wanted
+    reports = [report for name in wanted.operators if (report := seen.operator(name)) is not None]
+    spans = [one["newest"] - one["first"] for one in reports if one.get("first") is not None and one["newest"]]
+    seconds = max(spans, default=0) / 1e6 or 1.0
+    nothing = View((), frozenset())
+    operators = {}
+    for name, spec in wanted.operators.items():
+        wires = [wanted.wiring.wires[name, taken.stream] for taken in spec.inputs]
+        inputs = tuple(
+            Input(stretch.producer, nothing, (), seen.link(wire.link(stretch)).status().bytes / seconds)
+            for wire in wires
+            for stretch in wire.stretches[-1:]
+        )
+        shown = f"@{spec.serves}" if spec.kind == GATE else name
+        operators[name] = Operator(shown, topology.position(spec.site), nothing, inputs)
+    # The picture calls a source by the name of its stream.
+    streams = {spec.name: f"@{spec.serves}" for spec in wanted.operators.values() if spec.kind == GATE}
+    named = {
+        streams.get(name, name): replace(
+            one,
+            inputs=tuple(replace(each, producer=streams.get(each.producer, each.producer)) for each in one.inputs),
+        )
+        for name, one in operators.items()
+    }
+    return Landscape(topology, Statistics({}), named)
 
 
 def status_table(root: Root, orders: Orders) -> Group:

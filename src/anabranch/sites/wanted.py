@@ -42,6 +42,8 @@ class Wanted:
     waiting: frozenset[str] = frozenset()
     target: frozenset[str] = frozenset()
     """The operators that are to be left when a change is through."""
+    born: Mapping[str, int] = field(default_factory=dict)
+    """By operator: the version with which it came; part of the name of its checkpoint."""
     wiring: Wiring = field(default_factory=lambda: Wiring({}))
     since: Mapping[str, int] = field(default_factory=dict)
     """By query: the event time from which on its results are complete."""
@@ -59,6 +61,10 @@ class Wanted:
             or set(self.operators) != self.target
             or any(len(wire.stretches) > 1 for wire in self.wiring.wires.values())
         )
+
+    def folder(self, operator: str) -> str:
+        """The name of an operator's checkpoint: one that leaves and comes back begins anew."""
+        return f"{operator}.{self.born[operator]}"
 
     def gates_of(self, operator: str) -> set[str]:
         """The gates whose rows reach an operator."""
@@ -87,6 +93,7 @@ def changed(wanted: Wanted, program: Program) -> Wanted:
     """The state in which a change to another program begins; at first only links are opened."""
     if wanted.is_changing:
         raise SiteError("another change of the deployment is under way", hint="wait until it is through")
+    version = wanted.version + 1
     new = {name: spec for name, spec in program.operators.items() if name not in wanted.operators}
     is_first = not wanted.operators
     wires: list[Wire] = []
@@ -94,18 +101,19 @@ def changed(wanted: Wanted, program: Program) -> Wanted:
         for taken in spec.inputs:
             if name in new:
                 since = BEFORE_ALL if is_first else None
-                wires.append(Wire(name, taken.stream, (Stretch(taken.producer, taken),), since))
+                wires.append(Wire(name, taken.stream, (Stretch(taken.producer, taken, opened=version),), since))
                 continue
             wire = wanted.wiring.wires[name, taken.stream]
             if wire.stretches[-1].producer != taken.producer:
                 _refuse_endless(spec, taken.stream)
-                wires.append(wire.continued(taken.producer, taken))
+                wires.append(wire.continued(taken.producer, taken, version))
     gone = [name for name, spec in wanted.operators.items() if spec.kind == DELIVERY and name not in program.operators]
     queries = {spec.serves for spec in program.operators.values() if spec.kind == DELIVERY}
     return _pruned(
         replace(
             wanted,
-            version=wanted.version + 1,
+            version=version,
+            born={**wanted.born, **dict.fromkeys(new, version)},
             operators={**{n: s for n, s in wanted.operators.items() if n not in gone}, **new},
             waiting=frozenset() if is_first else frozenset(new),
             target=frozenset(program.operators),
@@ -217,7 +225,8 @@ def _pruned(wanted: Wanted) -> Wanted:
     while gone := _unread(operators, wanted.target, wiring):
         operators = {name: spec for name, spec in operators.items() if name not in gone}
         wiring = wiring.without(gone)
-    return replace(wanted, operators=operators, wiring=wiring)
+    born = {name: version for name, version in wanted.born.items() if name in operators}
+    return replace(wanted, operators=operators, wiring=wiring, born=born)
 
 
 def _unread(operators: Mapping[str, OperatorSpec], target: Iterable[str], wiring: Wiring) -> set[str]:

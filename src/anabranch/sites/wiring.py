@@ -24,6 +24,8 @@ class Stretch:
     taken: InputSpec
     """What the wire takes of this producer."""
     start: int | None = BEFORE_ALL
+    opened: int = 0
+    """The version of the deployment with which the link was opened."""
     proposed: int | None = None
     """The cut that the producer before is asked for, until it has agreed."""
 
@@ -39,11 +41,11 @@ class Wire:
     """None while it is not known: links are open, and the reader does not run yet."""
 
     def link(self, stretch: Stretch) -> str:
-        return link_name(stretch.producer, self.reader, self.stream)
+        return link_name(stretch.producer, self.reader, self.stream, stretch.opened)
 
-    def continued(self, producer: str, taken: InputSpec) -> Wire:
+    def continued(self, producer: str, taken: InputSpec, opened: int) -> Wire:
         """The wire with a further producer, whose beginning is not known yet."""
-        return replace(self, stretches=(*self.stretches, Stretch(producer, taken, None)))
+        return replace(self, stretches=(*self.stretches, Stretch(producer, taken, None, opened)))
 
     def proposing(self, at: int) -> Wire:
         """The wire whose producer before the last is asked to end at an event time."""

@@ -143,7 +143,7 @@ def test_a_query_that_joins_waits_until_its_links_are_open(tmp_path: Path) -> No
     wanted = changed(Wanted(), program_of(tmp_path, ("q", "west", PAIR)))
     assert not wanted.is_changing
     assert wanted.since == {"q": BEFORE_ALL}
-    two = program_of(tmp_path, ("q", "west", PAIR), ("r", "middle", PAIR))
+    two = program_of(tmp_path, ("q", "west", PAIR), ("r", "west", PAIR))
     opened = changed(wanted, two)
     new = set(two.operators) - set(wanted.operators)
     assert opened.waiting == new
