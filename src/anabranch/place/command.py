@@ -41,7 +41,14 @@ def add_arguments(commands: Commands) -> None:
     parser.add_argument(
         "--planner", default="top-down", choices=sorted(PLANNERS), help="which planner decides (default: top-down)"
     )
-    parser.add_argument("--max-cs", type=int, default=32, metavar="N", help="sites a cluster may have")
+    parser.add_argument(
+        "--max-cs",
+        type=int,
+        nargs="+",
+        default=[32],
+        metavar="N",
+        help="sites a cluster may have; of several, the best",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
     parser.add_argument("--compare", action="store_true", help="run all planners side by side")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the network (svg, png or pdf)")
@@ -58,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     network = load_network(arguments.network)
     queries = load_queries(arguments.queries, network)
-    options = Options(max_cs=arguments.max_cs, seed=arguments.seed)
+    first, *others = arguments.max_cs
+    options = Options(max_cs=first, other_cs=tuple(others), seed=arguments.seed)
     topology = network.landscape.topology
     planner = planner_named(arguments.planner, topology, options)
     chosen = deploy(planner, network.landscape, queries)

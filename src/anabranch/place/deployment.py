@@ -2,8 +2,8 @@
 
 It names the site of each sub-plan, the links of each flow, the running operators that are reused, and those that are
 relaxed. Limit: it describes a plan to a reader and is not enough to run one. Views are texts without their columns, the
-inputs of a join are names without their slots, predicates are texts, and the SELECT list and the grouping are absent;
-whoever runs a deployment takes those from the query.
+inputs of a join are names without their slots, predicates are texts, and the SELECT list and the grouping are absent.
+What runs is compiled from the landscape (`sites.compile`), and its files have all of that (`sites.codec`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import process_time
 
 from anabranch.errors import SpecError
@@ -25,6 +25,8 @@ class Options:
     """Options of planners; a planner ignores those that it does not need."""
 
     max_cs: int = 32
+    other_cs: tuple[int, ...] = ()
+    """Further sizes of clusters; of the hierarchies with all sizes, the cheapest placement is taken (3.1.2)."""
     zones: int = 5
     iterations: int = 4000
     seed: int = 0
@@ -43,6 +45,26 @@ PLANNERS: dict[str, Callable[[Topology, Options], Planner]] = {
 }
 COMPARED = tuple(name for name in PLANNERS if name != "integer-program")
 """The planners that `--compare` runs; the integer program is for a handful of sites."""
+
+
+HIERARCHICAL = ("top-down", "bottom-up", "npc")
+"""The planners that work on a hierarchy of clusters."""
+
+
+@dataclass(frozen=True)
+class Cheapest:
+    """Several planners; each query gets the cheapest of their placements."""
+
+    name: str
+    planners: tuple[Planner, ...]
+
+    def plan(self, landscape: Landscape, query: SinkQuery) -> Placement:
+        found = [planner.plan(landscape, query) for planner in self.planners]
+        best = min(found, key=lambda one: one.deployment.cost)
+        considered, evaluated = (
+            sum(getattr(one.deployment, count) for one in found) for count in ("considered", "evaluated")
+        )
+        return replace(best, deployment=replace(best.deployment, considered=considered, evaluated=evaluated))
 
 
 @dataclass(frozen=True)
@@ -84,7 +106,9 @@ def planner_named(name: str, topology: Topology, options: Options) -> Planner:
     """Return the planner with that name for a network."""
     if name not in PLANNERS:
         raise SpecError(f"unknown planner '{name}'", hint=f"one of {', '.join(PLANNERS)}")
-    return PLANNERS[name](topology, options)
+    sizes = (options.max_cs, *options.other_cs) if name in HIERARCHICAL else (options.max_cs,)
+    planners = [PLANNERS[name](topology, replace(options, max_cs=size)) for size in sizes]
+    return planners[0] if len(planners) == 1 else Cheapest(name, tuple(planners))
 
 
 def deploy(planner: Planner, landscape: Landscape, queries: Sequence[SinkQuery]) -> Run:

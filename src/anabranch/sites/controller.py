@@ -118,6 +118,7 @@ class Controller:
         orders = self.orders
         program = compile_program(planned.landscape, self.network.catalog)
         wanted = changed(orders.wanted, program)
+        self._retire(orders.wanted, wanted, Observed(self.root, orders))
         self._keep(planned)
         sinks = {**orders.sinks, **{name: query.into for name, query in planned.queries.items()}}
         self.root.order(replace(orders, wanted=wanted, sinks=sinks))
@@ -133,10 +134,12 @@ class Controller:
         moved = wanted is not orders.wanted
         if moved:
             self.root.order(replace(orders, wanted=wanted))
-            self._forget(orders.wanted, wanted, orders.place, orders.limit)
+            self._retire(orders.wanted, wanted, Observed(self.root, orders))
         if not wanted.is_changing:
             moved |= self._answer_one()
+        orders = self.orders
         self._wake_silent_gates(orders)
+        self._remove_retired(orders)
         return moved
 
     def _wake_silent_gates(self, orders: Orders) -> None:
@@ -163,13 +166,36 @@ class Controller:
             if (report["watermark"] is None or min(awake) > report["watermark"]) and (known is None or tick > known):
                 link.append(link.last() + 1, (), tick)
 
-    def _forget(self, before: Wanted, after: Wanted, place: str, limit: int) -> None:
-        """Removes the links that nobody reads any more."""
-        kept = {reader.link for name in after.operators for reader in after.wiring.readers(name)}
-        for name in before.operators:
-            for reader in before.wiring.readers(name):
-                if reader.link not in kept:
-                    open_link(place, reader.link, limit).remove()
+    def _retire(self, before: Wanted, after: Wanted, seen: Observed) -> None:
+        """Notes the links that nobody reads any more, with the batch at which their reader was."""
+        retired = self.root.read("retired.json") or {}
+        for key, wire in before.wiring.wires.items():
+            now_read = after.wiring.wires.get(key)
+            kept = {now_read.link(stretch) for stretch in now_read.stretches} if now_read is not None else set()
+            report = seen.operator(wire.reader)
+            for link in {wire.link(stretch) for stretch in wire.stretches} - kept:
+                retired[link] = {"reader": wire.reader, "batch": report["batch"] if report is not None else 0}
+        self.root.write("retired.json", retired)
+
+    def _remove_retired(self, orders: Orders) -> None:
+        """Removes retired links once no replay of their reader can ask for them.
+
+        One batch of the reader may have been planned before it knew; when the batch after that one is committed, no
+        offset names the link.
+        """
+        retired = self.root.read("retired.json")
+        if not retired:
+            return
+        seen, left = Observed(self.root, orders), {}
+        for link, note in retired.items():
+            report = seen.operator(note["reader"]) if note["reader"] in orders.wanted.operators else None
+            is_needed = note["reader"] in orders.wanted.operators
+            if is_needed and (report is None or report["batch"] < note["batch"] + 2):
+                left[link] = note
+            else:
+                seen.link(link).remove()
+        if left != retired:
+            self.root.write("retired.json", left)
 
     # --- sites of this machine ----------------------------------------------------------------------------------------
 

@@ -113,7 +113,12 @@ class Planned:
             operators=decode(value["operators"]),
             queries={name: query.query for name, query in queries.items()},
         )
-        state = cls(landscape, queries, value["planner"], Options(**value["options"]))
+        state = cls(
+            landscape,
+            queries,
+            value["planner"],
+            Options(**{**value["options"], "other_cs": tuple(value["options"]["other_cs"])}),
+        )
         return state.measured(value["rates"], value["closed"])
 
 

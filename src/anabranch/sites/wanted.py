@@ -149,8 +149,8 @@ def _begun(wanted: Wanted, seen: Seen) -> Wanted:
     if not all(seen.has_version(name, wanted.version) for name in producers):
         return wanted
     gates = {gate for name in wanted.waiting for gate in wanted.gates_of(name)}
-    newest = [time for gate in gates - wanted.waiting if (time := seen.newest(gate)) is not None]
-    start = max(newest) + 1 if newest else BEFORE_ALL
+    newest = max((_newest(wanted, gate, seen) for gate in gates - wanted.waiting), default=BEFORE_ALL)
+    start = newest + 1 if newest > BEFORE_ALL else BEFORE_ALL
     queries = {
         wanted.operators[name].serves: start for name in wanted.waiting if wanted.operators[name].kind == DELIVERY
     }
@@ -180,6 +180,16 @@ def _handed_over(wanted: Wanted, wire: Wire, seen: Seen) -> tuple[Wire, bool]:
     return wire, False
 
 
+def _newest(wanted: Wanted, gate: str, seen: Seen) -> int:
+    """The newest event time of a gate that anybody can have seen.
+
+    A batch is in the links before it is committed; its readers may be through with it while its gate is not.
+    """
+    committed = seen.newest(gate)
+    written = [_top(seen.link(reader.link)) for reader in wanted.wiring.readers(gate)]
+    return max([BEFORE_ALL if committed is None else committed, *written])
+
+
 def _top(link: Link) -> int:
     """The newest time of any row that a link has carried."""
     last = link.last()
@@ -191,8 +201,8 @@ def _cut(wanted: Wanted, wire: Wire, seen: Seen, slack: int) -> int:
     """An event time from which on the last producer is complete, and that the one before has not reached."""
     last = wire.stretches[-1]
     complete = _complete_from(wanted, last.producer)
-    newest = [time for gate in wanted.gates_of(wire.reader) if (time := seen.newest(gate)) is not None]
-    return max(complete, max(newest, default=BEFORE_ALL) + slack)
+    newest = max((_newest(wanted, gate, seen) for gate in wanted.gates_of(wire.reader)), default=BEFORE_ALL)
+    return max(complete, newest + slack)
 
 
 def _complete_from(wanted: Wanted, producer: str) -> int:

@@ -23,6 +23,7 @@ from anabranch.lab import (
     migration_low_high,
     migration_runtime,
     place_comparison,
+    place_deployed,
     place_scaling,
     qualified_sets,
     qualified_sweep,
@@ -521,6 +522,18 @@ def _time() -> Doctored:
 
 
 # --- the law ----------------------------------------------------------------------------------------------------------
+
+
+@case("place-deployed")
+def _place_deployed() -> Doctored:
+    def found(off: float, best: float, replanned: float) -> place_deployed.Found:
+        usage = {
+            "top-down": place_deployed.Usage(100.0, 100.0 * (1 + off), 1.0, 9),
+            "in-network": place_deployed.Usage(100.0 * best, 100.0 * best, 1.0, 9),
+        }
+        return place_deployed.Found(usage, 10.0, replanned)
+
+    return Doctored(found(0.05, 1.4, 5.0), (found(0.2, 1.4, 5.0), found(0.0, 0.8, 5.0), found(0.0, 1.4, 8.0)))
 
 
 def test_every_experiment_has_doctored_measurements() -> None:

@@ -22,7 +22,7 @@ from anabranch.place.landscape import Landscape
 from anabranch.place.phased import InNetwork, PlanThenDeploy
 from anabranch.place.planner import cost_of, joins_of
 from anabranch.place.problem import problem_of
-from anabranch.place.run import COMPARED, deploy
+from anabranch.place.run import COMPARED, Options, deploy, planner_named
 from anabranch.place.search import JoinAt, Placed, Take, all_splits
 from anabranch.place.top_down import TopDown, suboptimality_bound
 from anabranch.window import Window
@@ -246,3 +246,17 @@ def test_the_checker_sees_what_is_wrong() -> None:
     assert any("asked for" in one for one in complaints(stricter, query))
     delivered = replace(after.operators["q"], site=0)
     assert any("another site" in one for one in complaints(after.with_operators([delivered]), query))
+
+
+def test_of_several_cluster_sizes_each_query_gets_the_cheapest_placement() -> None:
+    topology = transit_stub(40, 3)
+    sites = {name: topology.sites[number * 9].name for number, name in enumerate("abc")}
+    running = landscape(topology, sites)
+    wanted = join("q", "abc", topology.sites[20].name)
+    one_by_one = [
+        planner_named("bottom-up", topology, Options(max_cs=size, seed=1)).plan(running, wanted) for size in (4, 8, 16)
+    ]
+    several = planner_named("bottom-up", topology, Options(max_cs=4, other_cs=(8, 16), seed=1)).plan(running, wanted)
+    assert several.deployment.cost == min(one.deployment.cost for one in one_by_one)
+    assert several.deployment.considered == sum(one.deployment.considered for one in one_by_one)
+    assert not complaints(several.landscape, wanted)
