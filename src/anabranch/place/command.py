@@ -47,7 +47,7 @@ def add_arguments(commands: Commands) -> None:
         nargs="+",
         default=[32],
         metavar="N",
-        help="sites a cluster may have; of several, the best",
+        help="sites a cluster may have, or several sizes",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
     parser.add_argument("--compare", action="store_true", help="run all planners side by side")

@@ -23,7 +23,7 @@ from anabranch.expr import AggregateCall, Column, Expr, columns, conjunction, tr
 from anabranch.host.links.feed import NEWEST
 from anabranch.host.links.shape import Shape
 from anabranch.place.check import complaints
-from anabranch.place.landscape import Landscape, Operator
+from anabranch.place.landscape import Input, Landscape, Operator
 from anabranch.place.removal import in_order, tightened
 from anabranch.place.selection import to_filter
 from anabranch.place.view import Slot, View, needs
@@ -69,7 +69,7 @@ class _Compiler:
         self.readers: dict[str, list[Operator]] = {name: [] for name in landscape.operators}
         for operator in landscape.operators.values():
             for taken in operator.inputs:
-                self.readers[taken.producer].append(operator)
+                self.readers[self._producer(taken)].append(operator)
         self.names: dict[str, str] = {}
         """The operator that offers the view of an operator of the landscape."""
         self.made: dict[str, OperatorSpec] = {}
@@ -93,6 +93,16 @@ class _Compiler:
         if name:
             self.names[name] = spec.name
         self.made[spec.name] = spec
+
+    def _producer(self, taken: Input) -> str:
+        """The operator that an input reads: where a delivery has its rows from the same site, what it has them from."""
+        name = taken.producer
+        while (operator := self.landscape.operators[name]).is_delivery:
+            (below,) = operator.inputs
+            if self.landscape.operators[below.producer].site != operator.site:
+                break
+            name = below.producer
+        return name
 
     def _is_fused(self, operator: Operator) -> bool:
         """True if one join at the same site reads the operator, and nothing else does."""
@@ -143,7 +153,7 @@ class _Compiler:
             inputs = [_Taken(operator.name, need.view, tuple(range(len(need.view.slots))))]
         else:
             (taken,) = operator.inputs
-            inputs = [_Taken(taken.producer, taken.view, taken.slots)]
+            inputs = [_Taken(self._producer(taken), taken.view, taken.slots)]
         graph = wanted.query.graph
         ranges = {slot: _range(each) for slot, each in enumerate(need.view.slots)}
         placed, relations, specs = self._relations(inputs, ranges)
@@ -178,14 +188,14 @@ class _Compiler:
         """The inputs of an operator, with those of the joins that are fused into it."""
         found = []
         for taken in operator.inputs:
-            producer = self.landscape.operators[taken.producer]
+            producer = self.landscape.operators[self._producer(taken)]
             if producer.is_join and operator.is_join and self._is_fused(producer):
                 found += [
                     _Taken(below.producer, below.view, tuple(taken.slots[slot] for slot in below.slots))
                     for below in self._inputs(producer)
                 ]
             else:
-                found.append(_Taken(taken.producer, taken.view, taken.slots))
+                found.append(_Taken(producer.name, taken.view, taken.slots))
         return found
 
     def _relations(
