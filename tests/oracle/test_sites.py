@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
@@ -86,7 +86,6 @@ def since(rows: Arrivals, start: int) -> Arrivals:
     return replace(rows, tables=tables)
 
 
-@settings(max_examples=2 * settings().max_examples)
 @given(data=st.data(), crashes=st.sampled_from([0.0, 0.03]))
 def test_queries_join_leave_and_move_while_others_run(data: st.DataObject, crashes: float) -> None:
     """A query that runs from the beginning has the batch answer whatever changes around it, and under it.
@@ -151,7 +150,6 @@ def world_of(data: st.DataObject, rows: Arrivals, queries: list[DrawnQuery], fol
     return World(program, Path(folder), rows.tables, random, crashes=crashes, most_slots=2)
 
 
-@settings(max_examples=2 * settings().max_examples)
 @given(data=st.data(), crashes=st.sampled_from([0.0, 0.05]))
 def test_joins_over_sites_give_the_batch_answer(data: st.DataObject, crashes: float) -> None:
     streams = data.draw(st.integers(2, 3), "streams")

@@ -60,7 +60,7 @@ def add_arguments(commands: Commands) -> None:
     parser.add_argument("--planner", default="top-down", choices=sorted(PLANNERS), help="which planner decides")
     parser.add_argument("--max-cs", type=int, default=32, metavar="N", help="sites a cluster may have")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
-    parser.add_argument("--seconds", type=float, metavar="N", help="end the controller after this long; sites run on")
+    parser.add_argument("--seconds", type=float, metavar="N", help="end after this long, with the local sites")
     parser.add_argument("--without", action="append", default=[], metavar="SITE", help="replan as if a site were gone")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the network with measured flows")
     parser.add_argument("--json", action="store_true", help="print the status as JSON")

@@ -47,6 +47,11 @@ class Observed:
         found: dict[str, Any] | None = None if status is None else status["operators"].get(name)
         return found
 
+    def age(self, operator: str) -> float:
+        """Seconds since the site of an operator reported last."""
+        status = self._status.get(self._orders.wanted.operators[operator].site)
+        return float("inf") if status is None else now() - float(status["at"])
+
     def has_version(self, operator: str, version: int) -> bool:
         report = self.operator(operator)
         return report is not None and report["version"] >= version
@@ -153,7 +158,9 @@ class Controller:
         silent = {}
         for name, report in reports.items():
             timeout = timeout_of(orders.sources[gates[name].serves].idle_timeout)
-            if timeout is not None and report["heard"] is not None and now() - report["heard"] >= timeout / 1e6:
+            # A gate whose site does not answer, or that failed, is not idle: its rows will come.
+            is_well = report["active"] and report["error"] is None and seen.age(name) < LEASE
+            if timeout is not None and is_well and now() - report["heard"] >= timeout / 1e6:
                 silent[name] = report
         awake = [report["watermark"] for name, report in reports.items() if name not in silent]
         if not silent or not awake or any(floor is None for floor in awake):
@@ -203,11 +210,14 @@ class Controller:
         """Starts every site that has an operator and no living process, as a child of this one."""
         wanted = self.orders.wanted
         for site in sorted({spec.site for spec in wanted.operators.values()}):
-            child = self._sites.get(site)
+            child, lease = self._sites.get(site), self.root.holder(f"site-{site}")
             if child is not None and child.poll() is not None:
                 self.log.append(f"site '{site}' ended with status {child.returncode} and is started again")
-                self.root.remove(f"leases/site-{site}.json")
-            if child is None or child.poll() is not None:
+                if lease is not None and lease["process"] == child.pid:
+                    # Its process is known to be dead, so nobody need wait until the lease is free.
+                    self.root.remove(f"leases/site-{site}.json")
+                    lease = None
+            if lease is None and (child is None or child.poll() is not None):
                 output.mkdir(parents=True, exist_ok=True)
                 with (output / f"{site}.log").open("ab") as log:
                     self._sites[site] = subprocess.Popen(

@@ -14,12 +14,13 @@ from anabranch.host.links.link import Link
 from anabranch.host.links.place import open_link
 from anabranch.place.run import COMPARED, Options, deploy, planner_named
 from anabranch.place.spec import load_network, load_queries
+from anabranch.sites import controller as controller_module
 from anabranch.sites import root as root_module
 from anabranch.sites.codec import decode, encode
 from anabranch.sites.compile import compile_program
 from anabranch.sites.controller import Controller, ask
 from anabranch.sites.files import load_files, require_sources
-from anabranch.sites.operators import DELIVERY, GATE, JOIN, Program
+from anabranch.sites.operators import DELIVERY, GATE, JOIN, Program, control_link
 from anabranch.sites.plan_state import Planned, judged
 from anabranch.sites.root import Orders, Root
 from anabranch.sites.view import plain_status
@@ -225,6 +226,44 @@ def test_a_new_plan_must_be_worth_its_hand_over(tmp_path: Path) -> None:
     assert planned.replanned({}, ["east"]).closed == {"east"}
     with pytest.raises(AnabranchError, match="no site 'north'"):
         planned.replanned({}, ["north"])
+
+
+def test_a_silent_gate_hears_how_far_the_others_are_and_a_dead_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = NETWORK.replace("watermark: 2 seconds", "watermark: 2 seconds, idle_timeout: 30 seconds")
+    files = load_files(*written(tmp_path, ("q", "west", PAIR), network=text))
+    root = Root(str(tmp_path / "root"))
+    clock = 1000.0
+    monkeypatch.setattr(root_module, "now", lambda: clock)
+    monkeypatch.setattr(controller_module, "now", lambda: clock)
+    with Controller(root, files.network, files.sources) as controller:
+        planned = Planned(files.network.landscape, planner="exhaustive")
+        controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
+        gates = {s.serves: s for s in controller.orders.wanted.operators.values() if s.kind == GATE}
+        control = open_link(root.default_place, control_link(gates["b"].name))
+
+        def report(at: float, heard: float, watermark: int) -> None:
+            for stream, floor, last in (("a", watermark, at), ("b", 5_000_000, heard)):
+                spec = gates[stream]
+                one = {"active": True, "error": None, "heard": last, "watermark": floor, "version": 1, "batch": 3}
+                root.report(spec.site, {"at": at, "stopped": False, "operators": {spec.name: one}})
+
+        report(at=990.0, heard=980.0, watermark=9_000_000)
+        controller.step()
+        assert control.last() == -1, "not silent for long enough"
+        report(at=980.0, heard=900.0, watermark=9_000_000)
+        controller.step()
+        assert control.last() == -1, "its site does not answer"
+        report(at=999.0, heard=900.0, watermark=9_000_000)
+        controller.step()
+        # The gate's floor is two seconds of disorder below what it hears.
+        assert [entry.tick for entry in control.entries(-1, control.last())] == [11_000_000]
+        controller.step()
+        assert control.last() == 0, "said once"
+        report(at=999.0, heard=900.0, watermark=4_000_000)
+        controller.step()
+        assert control.last() == 0, "the others are behind it"
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
