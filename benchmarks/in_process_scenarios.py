@@ -5,13 +5,24 @@ Every engine is run once on a small workload first, so that neither side pays fo
 
 from __future__ import annotations
 
+import time
 from statistics import median
 
+import pyarrow.compute as pc
+
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.cql import compile_query
+from anabranch.functions import own_function as own
+from anabranch.host.local import LocalHost
+from anabranch.plan.physical import mjoin
+from anabranch.plan.query import Query
+from anabranch.schema import Schema
 from benchmarks import in_process
 from benchmarks.bench import Bench, say
 from benchmarks.figures import Bound, Figure, ratio
+from benchmarks.job import WrongAnswer
 from benchmarks.polars_join import FORMS
-from benchmarks.workloads import SECOND, Workload, steady, w3
+from benchmarks.workloads import SECOND, Workload, steady, tables, w3
 
 LONGER = 30
 REJOINS_WHOLE_WINDOWS = "whole"
@@ -93,3 +104,48 @@ def window_growth(bench: Bench) -> list[Figure]:
 
 def _step(workload: Workload, fill: int) -> float:
     return median(in_process.ours(workload).seconds[fill:])
+
+
+def own_function(bench: Bench) -> list[Figure]:
+    """W3 with two conditions and an output by an expression, and by an equal function of one's own."""
+    workload = w3(bench.sizes.rows // 4, bench.sizes.batches)
+    sides = {
+        "built in": _with_expression(workload, "({a} * 0.5 + {b})"),
+        "own": _with_expression(workload, "mix({a}, {b})"),
+    }
+    pairs: list[tuple[float, float]] = []
+    answers: set[int] = set()
+    for run in range(bench.repeats + 1):
+        spent = {}
+        # In alternating order, and the first run of each is not counted.
+        for name in sorted(sides, reverse=bool(run % 2)):
+            running = LocalHost(sides[name], mjoin(sides[name].graph.names))
+            batches = list(tables(workload))
+            started = time.process_time()
+            answers.add(sum(running.step(batch).num_rows for batch in batches))
+            spent[name] = time.process_time() - started
+        if run:
+            pairs.append((spent["own"], spent["built in"]))
+            say(f"own function {spent['own']:.2f} s, built in {spent['built in']:.2f} s")
+    if len(answers) != 1:
+        raise WrongAnswer(f"the two queries gave {answers} results")
+    return [
+        ratio(
+            "CPU of an own vectorised function over the same expression",
+            [a / b for a, b in pairs],
+            Bound("at most", 1.1),
+        )
+    ]
+
+
+def _with_expression(workload: Workload, expression: str) -> Query:
+    catalog = Catalog()
+    for name, table in next(tables(workload)).items():
+        catalog.register(StreamDeclaration(name, Schema.from_arrow(table.schema), "ts"))
+    mix = own(
+        "mix", lambda a, b: pc.add(pc.multiply(a, 0.5), b), "double", takes=["double", "double"], never_fails=True
+    )
+    catalog.define(mix)
+    one, other = expression.format(a="r0.p", b="r1.p"), expression.format(a="r1.p", b="r2.p")
+    text = workload.cql.replace("SELECT ", f"SELECT {one} AS v, ", 1)
+    return compile_query(f"{text} AND {one} > 1.0 AND {other} > 1.0", catalog)

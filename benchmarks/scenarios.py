@@ -304,5 +304,6 @@ SCENARIOS = (
     Scenario("slots", "rows/s for one and two slots", slots),
     Scenario("inprocess-polars", "our engine in-process against a polars loop", in_process("polars_loop")),
     Scenario("inprocess-batch", "our engine in-process against one batch join", in_process("batch")),
+    Scenario("own-function", "a function of one's own against the same expression", in_process("own_function")),
     Scenario("window-growth", "step time as the window grows tenfold", in_process("window_growth")),
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from anabranch.errors import CatalogError
+from anabranch.expr import OwnFunction
 from anabranch.schema import Schema, type_name
 
 
@@ -40,9 +41,11 @@ class StreamDeclaration:
 
 @dataclass
 class Catalog:
-    """Streams by name; names are case-insensitive."""
+    """Streams and functions of one's own by name; names are case-insensitive."""
 
     streams: dict[str, StreamDeclaration] = field(default_factory=dict)
+    functions: dict[str, OwnFunction] = field(default_factory=dict)
+    """The user's own functions, by their names in lower case."""
 
     def register(self, stream: StreamDeclaration) -> None:
         """Adds the stream, or replaces the one of that name."""
@@ -50,3 +53,7 @@ class Catalog:
 
     def find(self, name: str) -> StreamDeclaration | None:
         return self.streams.get(name.lower())
+
+    def define(self, function: OwnFunction) -> None:
+        """Adds the function, or replaces the one of that name."""
+        self.functions[function.name.lower()] = function

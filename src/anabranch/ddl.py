@@ -59,6 +59,19 @@ def parse_schema(text: str) -> Schema:
         raise ValueError(error.message) from error
 
 
+def parse_type(text: str) -> pa.DataType:
+    """Parse one type; a ValueError says where it is wrong and what was expected.
+
+    >>> str(parse_type("decimal(10, 2)"))
+    'decimal128(10, 2)'
+    """
+    reader = _Reader(text)
+    kind = reader.type()
+    if reader.token:
+        raise reader.wrong("the end")
+    return kind
+
+
 class _Reader:
     """A cursor over the tokens of a column list."""
 

@@ -137,8 +137,23 @@ class ExpressionError(AnabranchError):
     """An expression failed on real data, for example an integer overflow."""
 
 
+class FunctionError(ExpressionError):
+    """A function of the user's own failed; nothing of the batch was committed."""
+
+    relations: tuple[str, ...] = ()
+    """The relations whose rows it was given."""
+
+
 class BatchError(AnabranchError):
     """A micro-batch does not fit the streams of its query; nothing of it was taken."""
+
+
+class SlowFunction(UserWarning):
+    """A function of the user's own computes single values or pandas series, not whole columns."""
+
+
+class LateRowsDropped(UserWarning):
+    """A stream loses late rows although nobody said how far its rows may lag behind."""
 
 
 class MigrationError(AnabranchError):

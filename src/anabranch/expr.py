@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -19,6 +19,8 @@ import pyarrow as pa
 from anabranch.schema import is_float, is_wider, type_name
 from anabranch.window import duration_text
 
+OWN = "own"
+"""The function of a call of a user's own function."""
 GROUPED = "#grouped"
 """The relation whose columns are a grouped query's keys (`key0`…) and aggregates (`aggregate0`…)."""
 
@@ -66,14 +68,43 @@ class Literal:
 
 
 @dataclass(frozen=True)
+class OwnFunction:
+    """A function that the user registered; two are the same if all but their code agrees.
+
+    It must give the same value for the same arguments: a batch may be repeated, and a plan may ask twice.
+    """
+
+    name: str
+    returns: pa.DataType
+    takes: tuple[pa.DataType, ...] | None
+    """The types of the arguments; None for any."""
+    kind: str
+    """How it is called: with `arrow` arrays, with `pandas` series, or row by row (`scalar`)."""
+    skips_nulls: bool
+    """Whether a row with a NULL argument gives NULL, and the function does not see the row."""
+    version: str
+    """A change of meaning needs another version; checkpoints tell queries apart by it."""
+    never_fails: bool
+    code: Callable[..., object] = field(compare=False, repr=False)
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}@{self.version}" if self.version else self.name
+
+
+@dataclass(frozen=True)
 class Call:
     """A function applied to arguments that have exactly the types of its kernel."""
 
     function: str
     arguments: tuple[Expr, ...]
     type: pa.DataType
+    own: OwnFunction | None = None
+    """The user's function that is called; `function` is then OWN."""
 
     def __str__(self) -> str:
+        if self.own is not None:
+            return f"{self.own.title}({', '.join(map(str, self.arguments))})"
         return _call_text(self.function, [_nested_text(argument) for argument in self.arguments])
 
 
@@ -150,8 +181,14 @@ def can_fail(expr: Expr) -> bool:
     return any(
         (isinstance(node, Cast) and not is_wider(node.type, node.argument.type))
         or (isinstance(node, Call) and node.function in _FALLIBLE and not is_float(node.type))
+        or (isinstance(node, Call) and node.own is not None and not node.own.never_fails)
         for node in walk(expr)
     )
+
+
+def own_functions(expr: Expr) -> tuple[OwnFunction, ...]:
+    """Return the distinct functions of the user's own that an expression calls."""
+    return tuple(dict.fromkeys(node.own for node in walk(expr) if isinstance(node, Call) and node.own is not None))
 
 
 def conjuncts(expr: Expr) -> tuple[Expr, ...]:

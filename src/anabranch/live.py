@@ -43,6 +43,7 @@ class View:
     rows_in: int = 0
     rows_out: int = 0
     late_rows: int = 0
+    ahead_rows: int = 0
     state_rows: int = 0
     state_bytes: int = 0
     plan: str = ""
@@ -92,6 +93,7 @@ def advance(view: View, recent: Sequence[Mapping[str, Any]]) -> View:
             rows_in=view.rows_in + progress["numInputRows"],
             rows_out=view.rows_out + ours["rowsOut"],
             late_rows=view.late_rows + sum(ours["lateRows"].values()),
+            ahead_rows=view.ahead_rows + sum(ours["aheadRows"].values()),
             state_rows=ours["stateRows"],
             state_bytes=ours["stateBytes"],
             plan=ours["plan"],
@@ -108,12 +110,23 @@ def summary(view: View, places: Sequence[str]) -> str | None:
     return f"{rows} -> {', '.join(places)}   (batch {view.batch}, {view.rows_in:,} rows in)"
 
 
-def late_notice(view: View) -> str | None:
-    """Return the message about late rows of a run, or nothing."""
-    if not view.late_rows:
-        return None
-    rows = "1 late row" if view.late_rows == 1 else f"{view.late_rows:,} late rows"
-    return f"dropped {rows}: older than the 'watermark' of their stream allows; a larger one keeps more rows"
+def late_notice(view: View, *, kept: bool = False) -> str | None:
+    """Return the message about late rows of a run, and rows too far in the future, or nothing.
+
+    `kept` says that they have a sink of their own.
+    """
+    lines = []
+    did = "kept aside" if kept else "dropped"
+    if view.late_rows:
+        rows = _rows(view.late_rows, "late row")
+        lines.append(f"{did} {rows}: older than the 'watermark' of their stream allows; a larger one keeps more rows")
+    if view.ahead_rows:
+        lines.append(f"{did} {_rows(view.ahead_rows, 'row')} from the future: beyond the 'max_ahead' of their stream")
+    return "\n".join(lines) or None
+
+
+def _rows(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def shown(view: View) -> Group | Text:

@@ -1,13 +1,16 @@
-"""Late rows and idle streams: the answer is the batch answer of the rows that were on time, after every batch.
+"""Late rows, rows from the future and idle streams: the answer is the batch answer of the rows that count.
 
-What is on time, and how far the watermark is, is reckoned here once more from ADR 7 alone.
+Which rows count, and how far the watermark is, is reckoned here once more from ADR 7 and ADR 44 alone. All other rows
+are diverted, each once.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,10 +18,14 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
+from anabranch.expr import Column, conjuncts
+from anabranch.host.diverted import DivertedLayout
 from anabranch.host.local import LocalHost
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
+from anabranch.plan.join_graph import Relation
 from anabranch.plan.query import Query
-from anabranch.testing.interpreter import column_values
+from anabranch.schema import Schema
+from anabranch.testing.interpreter import column_values, interpret
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import SECOND, Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
 
@@ -28,8 +35,10 @@ BEFORE_ALL = -(2**62)
 class Reckoning:
     """Streams by ADR 7: their floors, the rows that were on time, and how many were not."""
 
-    def __init__(self, rows: Arrivals, timeouts: Mapping[str, int | None]) -> None:
+    def __init__(self, rows: Arrivals, timeouts: Mapping[str, int | None], max_ahead: Mapping[str, int]) -> None:
         self.disorder = rows.disorder
+        self.max_ahead = max_ahead
+        self.outside = {name: table.slice(0, 0) for name, table in rows.tables.items()}
         self.timeouts = timeouts
         self.floors = dict.fromkeys(rows.tables, BEFORE_ALL)
         self.on_time = {name: table.slice(0, 0) for name, table in rows.tables.items()}
@@ -43,13 +52,17 @@ class Reckoning:
     def take(self, batch: Mapping[str, pa.Table], now: int) -> None:
         awake = []
         for name, floor in self.floors.items():
+            ceiling = now + self.max_ahead[name] if name in self.max_ahead else -BEFORE_ALL
             times = column_values(batch[name]["ts"]) if name in batch else []
-            if times:
-                admitted = batch[name].filter(pa.array([time >= floor for time in times]))
-                self.on_time[name] = pa.concat_tables([self.on_time[name], admitted])
-                self.late += len(times) - admitted.num_rows
-                self.floors[name] = max(floor, max(times) - self.disorder[name])
+            counts = [floor <= time <= ceiling for time in times]
+            given = batch.get(name, self.outside[name].slice(0, 0))
+            self.outside[name] = given.filter(pa.array([not each for each in counts], pa.bool_()))
+            if any(time <= ceiling for time in times):
+                self.floors[name] = max(floor, max(time for time in times if time <= ceiling) - self.disorder[name])
                 self.heard[name] = now
+            if times:
+                self.on_time[name] = pa.concat_tables([self.on_time[name], batch[name].filter(pa.array(counts))])
+                self.late += len(times) - sum(counts)
             timeout = self.timeouts[name]
             if timeout is None or now - self.heard[name] < timeout:
                 awake.append(name)
@@ -80,7 +93,10 @@ def test_the_answer_is_that_of_the_rows_on_time(
     drawn = data.draw((grouped_queries if is_grouped else join_queries)(streams, relations), "query")
     query = compile_query(drawn.cql, rows.catalog)
     timeouts = {name: data.draw(st.sampled_from([None, 1, 2, 5]), "timeout") for name in rows.tables}
-    reckoning, now, answer = Reckoning(rows, timeouts), 0, Answer()
+    leads = {name: data.draw(st.sampled_from([None, None, 2 * SECOND, 9 * SECOND]), "lead") for name in rows.tables}
+    max_ahead = {name: lead for name, lead in leads.items() if lead is not None}
+    reckoning, now, answer = Reckoning(rows, timeouts, max_ahead), 0, Answer()
+    layout = DivertedLayout({name: Schema.from_arrow(table.schema) for name, table in rows.tables.items()})
     some_plan = plans(drawn.relations, merging=is_grouped)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = folder if data.draw(st.booleans(), "checkpoint") else None
@@ -94,6 +110,8 @@ def test_the_answer_is_that_of_the_rows_on_time(
                 idle_timeouts=timeouts,
                 now=lambda: now,
                 execution=execution,
+                max_ahead=max_ahead,
+                diverted=layout,
             )
 
         running = host()
@@ -106,7 +124,27 @@ def test_the_answer_is_that_of_the_rows_on_time(
             reckoning.take(batch, now)
             assert running.clocks.watermark == reckoning.watermark
             assert not describe_difference(reckoning.answer(query, execution), answer)
+            for relation in query.graph.relations:
+                _are_diverted(running, reckoning, relation)
     event(f"late rows: {'some' if reckoning.late else 'none'}, results: {'some' if answer else 'none'}")
+
+
+def _are_diverted(running: LocalHost, reckoning: Reckoning, relation: Relation) -> None:
+    """The rows of the last batch that the relation lost, whole, are those that should be."""
+    assert running.diverted_rows is not None
+    found = running.diverted_rows.filter(pc.equal(running.diverted_rows["relation"], relation.name))
+    lost = found.column(relation.stream).combine_chunks()
+    outside = reckoning.outside[relation.stream]
+    columns = {name: column_values(outside[name]) for name in outside.column_names}
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    tests = () if relation.filter is None else conjuncts(relation.filter)
+    passes = [all(interpret(each, partial(_value, row)) is True for each in tests) for row in rows]
+    expected = outside.filter(pa.array(passes, pa.bool_()))
+    assert rows_as_multiset(pa.Table.from_struct_array(lost)) == rows_as_multiset(expected)
+
+
+def _value(row: Mapping[str, Any], column: Column) -> Any:
+    return row[column.name]
 
 
 def _out_of_order(rows: Arrivals, random: Random) -> Arrivals:

@@ -33,6 +33,7 @@ def progress(
             "plan": plans[0],
             "rowsOut": rows_out,
             "lateRows": {"s0": late, "s1": 0},
+            "aheadRows": {"s0": 0, "s1": 0},
             "stateRows": 100 + batch,
             "stateBytes": 2_345_678,
             "plans": list(plans),
@@ -134,6 +135,8 @@ def test_rows_that_were_dropped_are_told_at_the_end() -> None:
     assert late_notice(View()) is None
     assert str(late_notice(View(late_rows=1))).startswith("dropped 1 late row:")
     assert str(late_notice(View(late_rows=1_000))).startswith("dropped 1,000 late rows:")
+    assert str(late_notice(View(ahead_rows=1))).startswith("dropped 1 row from the future:")
+    assert str(late_notice(View(late_rows=2, ahead_rows=3), kept=True)).split(":")[0] == "kept aside 2 late rows"
 
 
 def test_a_terminal_sees_the_last_batch() -> None:

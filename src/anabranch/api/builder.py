@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +10,7 @@ from difflib import get_close_matches
 from typing import Self
 
 from anabranch.adapt.balancing import Balance
-from anabranch.api.settings import RunSettings
+from anabranch.api.settings import LateSettings, RunSettings
 from anabranch.entries import argument
 from anabranch.errors import SpecError
 from anabranch.host.spark.runner import Listener
@@ -108,6 +109,18 @@ class RunBuilder(ABC):
         """Sets the idle timeout of streams that were registered without one; `none` to wait for ever."""
         argument("the idle timeout of the query", timeout).timeout()
         self._run = replace(self._run, idle_timeout=timeout)
+        return self
+
+    def late(self, path: str | os.PathLike[str] | None = None, format: str = "parquet", **options: object) -> Self:
+        """Gives late rows, and rows beyond the `max_ahead` of their stream, a sink of their own.
+
+        Its columns are `stream`, `relation` (the alias that lost the row), `reason` (`late` or `ahead`), `event_time`,
+        `seconds` (how far beyond the cutoff), and for each stream a struct with all its columns. It has the guarantees
+        of a sink of results of that format; `memory` makes a table named `<queryName>_late`.
+        """
+        texts = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in options.items()}
+        place = None if path is None else os.fspath(path)
+        self._run = replace(self._run, late=LateSettings(format, place, texts))
         return self
 
     def onChange(self, listener: Listener) -> Self:

@@ -25,6 +25,10 @@ class RegisteredStream:
     frame: spark_host.DataFrame
     idle_timeout: str | None
     sample: Callable[[], StreamSample | None] | None = None
+    max_ahead: int | None = None
+    """In microseconds; None for any event time."""
+    has_watermark: bool = True
+    """Whether somebody said how far rows may lag behind."""
 
 
 class CompiledQuery:

@@ -21,8 +21,10 @@ from anabranch.choosing import DEFAULT_BATCH, change_rules, decide, first_plan, 
 from anabranch.entries import argument
 from anabranch.errors import BundleError, SpecError
 from anabranch.explain import explain_queries
+from anabranch.host.diverted import DivertedLayout
 from anabranch.host.sample import Sample
 from anabranch.host.spark.handle import QueryHandle
+from anabranch.host.spark.late import LateRows
 from anabranch.host.spark.runner import Listener, RunOptions, start_query
 from anabranch.host.spark.sinks.functions import ForeachBatchSink
 from anabranch.host.spark.sinks.make import make_sink, require_columns
@@ -36,6 +38,10 @@ from anabranch.stats.measured import from_progress
 
 if TYPE_CHECKING:
     from anabranch.api.session import Session
+
+
+_LATE = "late rows"
+"""The sink of diverted rows among those of the queries, as errors name it."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,8 @@ class Run:
         """Starts the queries as one streaming query; the session lists it from then on."""
         settings, spark = self._settings, self._session.spark
         sinks = {name: self._sink(name, member) for name, member in self._members.items()}
-        _refuse_shared_places(sinks)
+        late = self._late_rows()
+        _refuse_shared_places(sinks if late is None else {**sinks, _LATE: late.sink})
         checkpoint = self._checkpoint(sinks)
         choices = self.choices()
         rules = {
@@ -123,7 +130,15 @@ class Run:
             name: argument("the idle timeout", stream.idle_timeout or settings.idle_timeout).timeout()
             for name, stream in self._streams.items()
         }
-        options = RunOptions(settings.trigger.for_spark(), settings.name, timeouts, settings.listeners)
+        options = RunOptions(
+            settings.trigger.for_spark(),
+            settings.name,
+            timeouts,
+            settings.listeners,
+            max_ahead={name: each.max_ahead for name, each in self._streams.items() if each.max_ahead is not None},
+            late=late,
+            assumed_disorder=frozenset(name for name, each in self._streams.items() if not each.has_watermark),
+        )
         frames = {name: stream.frame for name, stream in self._streams.items()}
         running, runner = start_query(spark, frames, work, sinks, checkpoint, options)
         handle = QueryHandle(running, runner)
@@ -176,6 +191,17 @@ class Run:
             partition_by=settings.partition_by,
         )
 
+    def _late_rows(self) -> LateRows | None:
+        """The sink of diverted rows, if they have one."""
+        asked = self._settings.late
+        if asked is None:
+            return None
+        layout = DivertedLayout({name: stream.declaration.schema for name, stream in self._streams.items()})
+        name = self._settings.name and f"{self._settings.name}_late"
+        spark = self._session.spark
+        sink = make_sink(asked.format, asked.options, spark=spark, schema=layout.schema, name=name, path=asked.path)
+        return LateRows(sink, layout)
+
     def _checkpoint(self, sinks: Mapping[str, Sink]) -> str:
         """Returns the given folder, else one below the session's, else a temporary one if no sink lasts."""
         name, given = self._settings.name, self._settings.checkpoint
@@ -213,7 +239,5 @@ def _refuse_shared_places(sinks: Mapping[str, Sink]) -> None:
     for name, sink in sinks.items():
         place = sink.place
         if place is not None and (other := places.setdefault(place, name)) != name:
-            raise SpecError(
-                f"queries '{other}' and '{name}' write to the same folder '{place}'",
-                hint="give each query a folder of its own",
-            )
+            who = "late rows and results" if name == _LATE else f"queries '{other}' and '{name}'"
+            raise SpecError(f"{who} write to the same folder '{place}'", hint="give each a folder of its own")

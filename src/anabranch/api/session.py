@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -14,13 +15,15 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.console.runs import LiveRun
 from anabranch.console.server import LOOPBACK, Console
 from anabranch.entries import argument
-from anabranch.errors import CatalogError
+from anabranch.errors import CatalogError, SlowFunction
 from anabranch.explain import Explanation
+from anabranch.functions import own_function
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.handle import ContinuousQueries
 from anabranch.host.spark.sample import StreamSample
 from anabranch.host.spark.warming import warm_workers
+from anabranch.window import duration_text
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
@@ -57,9 +60,10 @@ class Session:
         name: str,
         frame: spark_host.DataFrame,
         event_time: str,
-        watermark: str = "0 seconds",
+        watermark: str | None = None,
         idle_timeout: str | None = None,
         sample: spark_host.DataFrame | Callable[[], StreamSample | None] | None = None,
+        max_ahead: str | None = None,
     ) -> None:
         """Registers a streaming DataFrame under a name, or replaces the stream of that name.
 
@@ -72,7 +76,9 @@ class Session:
         event_time
             The timestamp column that says when a row happened.
         watermark
-            How far a row may lag behind the newest row of its stream; later rows are dropped and counted.
+            How far a row may lag behind the newest row of its stream; later rows are dropped and counted, or go to the
+            writer's `late` sink. The default is the `withWatermark` of the frame. Without either, rows must arrive in
+            order, and the first late row raises a warning (`LateRowsDropped`).
         idle_timeout
             A stream without rows for this long no longer holds the others back; `none` to wait for ever. The default is
             the writer's `idleTimeout`, else 10 minutes.
@@ -80,11 +86,15 @@ class Session:
             Some rows of the stream as a batch DataFrame of the same columns, such as its first files read with
             `spark.read`, or a function that returns them when they are needed. Plans are then chosen by statistics of
             these rows. The whole sample is read, once for all queries of a run.
+        max_ahead
+            How far the event time of a row may lie ahead of the time of day. A row further ahead is counted and takes
+            no part, so that one wrong clock does not make all later rows late. Without it every event time counts.
 
         Raises
         ------
         CatalogError
-            When the frame is not streaming, lacks the column, or has a column of a type that cannot be carried.
+            When the frame is not streaming, lacks the column, has a column of a type that cannot be carried, or has
+            another watermark than the one given.
         """
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             raise CatalogError(f"'{name}' is not a valid stream name", hint="use letters, digits and _, a letter first")
@@ -99,12 +109,10 @@ class Session:
             )
         schema = from_spark(frame.schema, name)
         column = schema.find(event_time)
-        declaration = StreamDeclaration(
-            name,
-            schema,
-            event_time if column is None else column.name,
-            argument(f"the watermark of stream '{name}'", watermark, CatalogError).duration(),
-        )
+        time = event_time if column is None else column.name
+        disorder = _disorder(name, frame, time, watermark)
+        declaration = StreamDeclaration(name, schema, time, disorder or 0)
+        lead = None if max_ahead is None else argument(f"'max_ahead' of stream '{name}'", max_ahead, CatalogError)
         if idle_timeout is not None:
             argument(f"the idle timeout of stream '{name}'", idle_timeout, CatalogError).timeout()
         if isinstance(sample, spark_host.DataFrame):
@@ -116,11 +124,78 @@ class Session:
         elif sample is not None and not callable(sample):
             raise CatalogError(f"the sample of stream '{name}' is not a DataFrame", hint="read it with spark.read")
         self.catalog.register(declaration)
-        self._streams[name.lower()] = RegisteredStream(declaration, frame, idle_timeout, sample)
+        self._streams[name.lower()] = RegisteredStream(
+            declaration,
+            frame,
+            idle_timeout,
+            sample,
+            max_ahead=None if lead is None else lead.duration(),
+            has_watermark=disorder is not None,
+        )
 
     def registered(self, name: str) -> RegisteredStream:
         """Returns a registered stream, whatever the case of its name."""
         return self._streams[name.lower()]
+
+    def function(
+        self,
+        name: str,
+        code: Callable[..., object],
+        returns: str,
+        *,
+        takes: Sequence[str] | None = None,
+        kind: str = "arrow",
+        nulls: str = "skip",
+        version: str = "",
+        never_fails: bool = False,
+        deterministic: bool = True,
+    ) -> None:
+        """Registers a function of your own for SELECT, WHERE and ON of queries compiled from now on.
+
+        Parameters
+        ----------
+        name
+            Its name in queries; not one of the language's own functions.
+        code
+            A function of one pyarrow array per argument, which returns a pyarrow or numpy array with a value per row.
+            It is sent to the workers with each batch; a function of a module must be importable there.
+        returns
+            The type of its values, such as `double`.
+        takes
+            The types of its arguments, such as `["double", "string"]`; arguments are widened to them. Without it, the
+            function gets its arguments as they are.
+        kind
+            `arrow`, or `pandas` for series, or `scalar` for single values; the last two are slow, and raise a warning.
+        nulls
+            `skip`: the function does not see rows with a NULL argument, and they give NULL. `pass`: it sees them.
+        version
+            A text that you change with the meaning of the function. A checkpoint belongs to one version.
+        never_fails
+            Promises that it raises on no row; then it may be computed on rows that other conditions reject.
+        deterministic
+            Only True: a batch may be repeated, and a plan may ask for a value twice.
+
+        Examples
+        --------
+        >>> session.function("score", lambda price, size: pc.multiply(price, size), returns="double")  # doctest: +SKIP
+        """
+        if not deterministic:
+            raise CatalogError(
+                f"function '{name}' is not deterministic",
+                detail="a batch may be repeated after a crash, and a plan may compute a value twice",
+                hint="compute the value in the DataFrame before it is registered, from a source that keeps it",
+            )
+        own = own_function(
+            name, code, returns, takes=takes, kind=kind, nulls=nulls, version=version, never_fails=never_fails
+        )
+        if kind != "arrow":
+            warnings.warn(
+                f"function '{name}' computes {'pandas series' if kind == 'pandas' else 'single values'}; "
+                "a function of Arrow arrays is many times as fast",
+                SlowFunction,
+                stacklevel=2,
+            )
+        self.catalog.define(own)
 
     def sql(self, text: str, allow_unbounded: bool = False, late_filters: Sequence[str] = ()) -> ContinuousQuery:
         """Compiles a CQL query over the streams that are registered now.
@@ -141,7 +216,7 @@ class Session:
             When the text is wrong; it names the place, and what was expected there or which names exist.
         """
         # A copy of the catalog: a stream that is registered later does not reach into a compiled query.
-        catalog = Catalog(dict(self.catalog.streams))
+        catalog = Catalog(dict(self.catalog.streams), dict(self.catalog.functions))
         stages = Explanation(text, catalog, allow_unbounded=allow_unbounded, late_filters=late_filters)
         return ContinuousQuery(self, CompiledQuery(stages, self.registered))
 
@@ -198,3 +273,24 @@ class Session:
             When queries cannot share their rows; it names the reason and what to do.
         """
         return Together(self, queries)
+
+
+def _disorder(name: str, frame: spark_host.DataFrame, event_time: str, given: str | None) -> int | None:
+    """The allowed disorder of a stream: as given, else the frame's own; None when there is neither."""
+    wanted = None
+    if given is not None:
+        wanted = argument(f"the watermark of stream '{name}'", given, CatalogError).duration()
+    for column, own in spark_host.watermarks(frame).items():
+        if column != event_time:
+            raise CatalogError(
+                f"stream '{name}' has a watermark on column '{column}', and its event time is '{event_time}'",
+                hint=f"register it with event_time='{column}', or call withWatermark on '{event_time}'",
+            )
+        if wanted not in (None, own):
+            raise CatalogError(
+                f"stream '{name}' is registered with a watermark of {given}, and its frame has one of "
+                f"{duration_text(own)}",
+                hint="leave one of them out: the frame's withWatermark is used where no watermark is given",
+            )
+        wanted = own
+    return wanted

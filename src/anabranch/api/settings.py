@@ -30,8 +30,18 @@ NAMES = {
     "execution": "an execution model",
     "balance": "a balance setting",
     "moves": "a schedule of moves",
+    "late": "a sink for late rows",
 }
 """The settings of a run as errors name them."""
+
+
+@dataclass(frozen=True)
+class LateSettings:
+    """Where rows go that are late or lie too far in the future."""
+
+    format: str = "parquet"
+    path: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,8 @@ class RunSettings:
     """Who may move partition groups between slots."""
     moves: tuple[ScheduledMove, ...] = ()
     """Moves of partition groups at batches that are known beforehand."""
+    late: LateSettings | None = None
+    """None to drop and count them."""
 
     def changed(self) -> list[str]:
         """Returns the fields that differ from their defaults."""

@@ -18,8 +18,9 @@ from itertools import combinations, pairwise
 from math import prod
 from typing import TypeAlias
 
+from anabranch.cost.units import ENGINE, unit_costs
 from anabranch.errors import PlanError
-from anabranch.expr import Call, Expr, conjuncts
+from anabranch.expr import Call, Expr, conjuncts, own_functions
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.schema import Schema, is_fixed_width
 from anabranch.stats.view import Known, Provenance, StatisticsView
@@ -34,6 +35,8 @@ ASSUMED_BAND = 0.1
 ASSUMED_VALUE_BYTES = 24.0
 WIRE_BYTES = 17.0
 """A row travels with the number of its relation, its time and at least one code."""
+ASSUMED_FUNCTION = {"arrow": 1e-7, "pandas": 5e-7, "scalar": 2e-6}
+"""Seconds per row of a function of the user's own, by its kind."""
 SHORTEST_WINDOW = 1e-6
 """Seconds; [NOW] keeps the rows of one instant, and the clock of event times ticks in microseconds."""
 
@@ -54,6 +57,8 @@ class ThetaEstimate:
     relations: int
     selectivity: float
     is_band: bool = False
+    weight: float = 1.0
+    """How many checks of an ordinary predicate one check of it costs."""
 
 
 @dataclass(frozen=True)
@@ -225,4 +230,13 @@ def _theta(theta: Theta, graph: JoinGraph, seen: StatisticsView, use: _Use) -> T
     if len(names) == 1:
         assumed = _passing(theta.predicate)
     value = use(f"selectivity of {theta}", known, assumed)
-    return ThetaEstimate(sum(1 << graph.names.index(name) for name in names), value, theta.band is not None)
+    mask = sum(1 << graph.names.index(name) for name in names)
+    return ThetaEstimate(mask, value, theta.band is not None, _weight(theta, seen, use))
+
+
+def _weight(theta: Theta, seen: StatisticsView, use: _Use) -> float:
+    """The cost of a check in checks of an ordinary predicate; the user's own functions come on top."""
+    check = unit_costs(seen)[0].check or ENGINE.check
+    functions = own_functions(theta.predicate)
+    costs = [use(f"cost of {f.name}", seen.function_cost(f.name), ASSUMED_FUNCTION[f.kind]) for f in functions]
+    return 1.0 + sum(costs) / check

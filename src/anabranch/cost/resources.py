@@ -234,11 +234,12 @@ class ResourceModel:
             )
         ]
 
-    def _checks(self, bound: int, block: int) -> int:
-        """How many thetas are checked when a probe of `block` succeeds."""
-        later = dict(self.deferred)
-        early = sum(position not in later for position in self._checkable(bound, block))
-        return early + sum(above == bound | block for above in later.values())
+    def _checks(self, bound: int, block: int) -> float:
+        """The weight of the thetas that are checked when a probe of `block` succeeds."""
+        later, thetas = dict(self.deferred), self.estimates.thetas
+        early = [position for position in self._checkable(bound, block) if position not in later]
+        now = [position for position, above in later.items() if above == bound | block]
+        return sum(thetas[position].weight for position in (*early, *now))
 
     def selectivity(self, left: int, right: int) -> float:
         """The share of pairs of two disjoint sets that pass every predicate between them."""
@@ -256,7 +257,7 @@ class ResourceModel:
         """Cost of letting each living combination of `bound` probe the state of `block` once."""
         units = self.units
         thetas = self.thetas_between(bound, block)
-        checks = self._checks(bound, block) if self.deferred else len(thetas)
+        checks = self._checks(bound, block) if self.deferred else sum(theta.weight for theta in thetas)
         share = self.key_selectivity(bound, block) if self.keyed else 1.0
         if self.keyed and self.index(bound, block) < 0:
             # Two neighbouring buckets of a band's width hold twice the partners.

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from anabranch.errors import Span
-from anabranch.expr import LiteralValue
+from anabranch.expr import LiteralValue, OwnFunction
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class FunctionCall:
     arguments: tuple[Expression, ...]
     star: bool
     span: Span
+    own: OwnFunction | None = None
+    """The user's own function of that name."""
 
 
 @dataclass(frozen=True)

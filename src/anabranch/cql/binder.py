@@ -8,6 +8,7 @@ reads the columns of GROUPED only. Nothing is optimised here; `rewrite` does tha
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 from anabranch.catalog import Catalog
@@ -36,7 +37,7 @@ _BindItem: TypeAlias = Callable[[Expression], Expr]
 
 def bind(text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> LogicalPlan:
     """Bind a query text to the streams of a catalog and return its logical plan."""
-    statement = parse(text)
+    statement = parse(text, catalog.functions)
     rows = bind_rows(statement, catalog)
     plan, sources = rows.plan, rows.visible
     if not allow_unbounded:
@@ -275,7 +276,7 @@ def _replace_keys(expr: Expr, by_key: dict[Expr, Column]) -> Expr:
     match expr:
         case Call():
             arguments = tuple(_replace_keys(argument, by_key) for argument in expr.arguments)
-            return Call(expr.function, arguments, expr.type)
+            return replace(expr, arguments=arguments)
         case Cast():
             return Cast(_replace_keys(expr.argument, by_key), expr.type)
         case _:

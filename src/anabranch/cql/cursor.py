@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from anabranch.cql.ast import Identifier, Statement
 from anabranch.cql.lexer import Kind, Token, tokens
 from anabranch.errors import ParseError, Unsupported
+from anabranch.expr import OwnFunction
 
 # fmt: off
 RESERVED = frozenset({
@@ -23,13 +25,22 @@ MOST_NESTED = 40
 """The largest nesting depth of brackets, CASE, NOT and signs; the parser makes eight calls per level."""
 
 
+NO_FUNCTIONS: Mapping[str, OwnFunction] = MappingProxyType({})
+
+
 class Cursor:
     """A position in the tokens of one text."""
 
-    def __init__(self, text: str, subquery: Callable[[Cursor], Statement] | None = None) -> None:
-        """`subquery` parses a SELECT inside an expression."""
+    def __init__(
+        self,
+        text: str,
+        subquery: Callable[[Cursor], Statement] | None = None,
+        functions: Mapping[str, OwnFunction] = NO_FUNCTIONS,
+    ) -> None:
+        """`subquery` parses a SELECT inside an expression; `functions` are the user's own, by names in lower case."""
         self.text = text
         self.subquery = subquery
+        self.functions = functions
         self._tokens = tokens(text)
         self._at = 0
         self._depth = 0

@@ -248,7 +248,8 @@ def _call(cursor: Cursor) -> Expression:
     cursor.expect_symbol(")", also="" if star else "','")
     if cursor.peek().is_word("OVER"):
         raise cursor.unsupported("OVER is not supported", "use GROUP BY with a SLIDE on the windows")
-    return FunctionCall(name, tuple(arguments), star, _since(cursor, name.span.start))
+    own = cursor.functions.get(name.name.lower())
+    return FunctionCall(name, tuple(arguments), star, _since(cursor, name.span.start), own)
 
 
 def _refuse_subquery(cursor: Cursor) -> None:

@@ -14,6 +14,7 @@ Legal CQL or SQL that Anabranch does not run raises `Unsupported` with the remed
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from anabranch.cql.ast import (
@@ -27,10 +28,11 @@ from anabranch.cql.ast import (
     Statement,
     WindowClause,
 )
-from anabranch.cql.cursor import Cursor
+from anabranch.cql.cursor import NO_FUNCTIONS, Cursor
 from anabranch.cql.expressions import duration, expression
 from anabranch.cql.lexer import Kind
 from anabranch.errors import Span
+from anabranch.expr import OwnFunction
 
 _CLAUSES = {
     "ORDER": ("ORDER BY", "results of a stream have no end to sort; sort where they are read"),
@@ -45,9 +47,12 @@ _HALF = {"SEMI": JoinKind.SEMI, "ANTI": JoinKind.ANTI}
 _WINDOW_HELP = "RANGE, NOW or UNBOUNDED, as in [RANGE 10 SECONDS]"
 
 
-def parse(text: str) -> Statement:
-    """Parse a query text; raise ParseError or Unsupported with the position of the problem."""
-    cursor = Cursor(text, subquery)
+def parse(text: str, functions: Mapping[str, OwnFunction] = NO_FUNCTIONS) -> Statement:
+    """Parse a query text; raise ParseError or Unsupported with the position of the problem.
+
+    `functions` are those of the user's own, by their names in lower case.
+    """
+    cursor = Cursor(text, subquery, functions)
     for operator in ("RSTREAM", "DSTREAM"):
         if cursor.peek().is_word(operator):
             raise cursor.unsupported(

@@ -16,8 +16,17 @@ import pyarrow as pa
 
 from anabranch.cql.ast import CastTo, ColumnName, Constant, Exists, Expression, FunctionCall, InQuery, Operation
 from anabranch.errors import BindError, Span, Unsupported
-from anabranch.expr import GROUPED, AggregateCall, Column, Expr, Literal, LiteralValue
-from anabranch.functions import AGGREGATES, SPELLINGS, bind_aggregate, bind_call, bind_cast, kind_of, type_named
+from anabranch.expr import GROUPED, AggregateCall, Column, Expr, Literal, LiteralValue, OwnFunction
+from anabranch.functions import (
+    AGGREGATES,
+    SPELLINGS,
+    bind_aggregate,
+    bind_call,
+    bind_cast,
+    bind_own,
+    kind_of,
+    type_named,
+)
 from anabranch.plan.logical import BOUNDARY, Source
 from anabranch.schema import INTERVAL, TIMESTAMP, type_name
 
@@ -159,6 +168,8 @@ class Scope:
 
     def _function(self, node: FunctionCall) -> Expr:
         name = node.name.name.lower()
+        if node.own is not None:
+            return self._own(node, node.own)
         if name in AGGREGATES:
             return self._aggregate(node)
         if name == "window_end":
@@ -177,11 +188,19 @@ class Scope:
                 text=self.text,
                 span=node.name.span,
                 detail=f"did you mean {' or '.join(known)}?" if known else "",
-                hint="docs/cql.md lists the functions",
+                hint="docs/cql.md lists the functions; session.function() adds one of your own",
             )
         if node.star:
             raise BindError(f"'{name.upper()}' does not take *", text=self.text, span=node.span)
         return self._call(name, node.arguments, node.span)
+
+    def _own(self, node: FunctionCall, own: OwnFunction) -> Expr:
+        if node.star:
+            raise BindError(f"'{own.name}' does not take *", text=self.text, span=node.span)
+        try:
+            return bind_own(own, tuple(self.expression(argument) for argument in node.arguments))
+        except ValueError as error:
+            raise self.error(error, node.span) from None
 
     def _aggregate(self, node: FunctionCall) -> Column:
         name = node.name.name.upper()

@@ -11,6 +11,7 @@ anything with a float double; of dates and timestamps timestamp. Text is never c
 double, except beside a decimal, where it is the exact decimal.
 """
 
+from anabranch.functions.own import bind_own, own_function
 from anabranch.functions.table import (
     AGGREGATES,
     FUNCTIONS,
@@ -31,10 +32,12 @@ __all__ = [
     "bind_aggregate",
     "bind_call",
     "bind_cast",
+    "bind_own",
     "coerce",
     "common_type",
     "is_nullable",
     "kind_of",
+    "own_function",
     "type_named",
     "without_widening",
 ]

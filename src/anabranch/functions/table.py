@@ -105,6 +105,8 @@ def is_nullable(expr: Expr) -> bool:
             return is_nullable(expr.argument) or makes_null(expr)
         case Call(function="is_null" | "is_not_null"):
             return False
+        case Call(own=own) if own is not None:
+            return True
         case Call(function="coalesce" | "greatest" | "least"):
             return all(is_nullable(argument) for argument in expr.arguments)
         case Call(function="case"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from anabranch.engine.expiry import expiry
 from anabranch.host.clock import Clocks
@@ -19,6 +20,7 @@ from anabranch.plan.query_set import QuerySet
 from anabranch.plan.slots import Orders, most_frequent
 from anabranch.stats.report import SlotReports
 
+NOTHING: Mapping[str, int] = MappingProxyType({})
 COMPACT_FILES = 32
 """A slot with this many row files is compacted, once the younger ones hold half as many rows as the oldest."""
 COMPACT_FILES_ALWAYS = 256
@@ -70,6 +72,11 @@ def late_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
     return _by_stream(queries, [report.late for report in reports.values()])
 
 
+def ahead_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
+    """The rows of each stream that lay too far in the future."""
+    return _by_stream(queries, [report.ahead for report in reports.values()])
+
+
 def _by_stream(queries: QuerySet, counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """Adds up counts by relation; of a stream that a self-join reads several times, the largest count is taken."""
     totals = {relation.stream: 0 for relation in queries.graph.relations}
@@ -86,10 +93,12 @@ def next_task(
     manifest: Manifest | None,
     clocks: Clocks,
     clocks_after: Clocks | None,
+    ceilings: Mapping[str, int] = NOTHING,
 ) -> SlotTask:
     """A new attempt at a batch, from the state that the last manifest left.
 
-    `clocks` hold as of before the batch, `clocks_after` as of after it, if they are known yet.
+    `clocks` hold as of before the batch, `clocks_after` as of after it, if they are known yet. `ceilings` has the
+    largest event time that is admitted, by relation, where there is one.
     """
     return SlotTask(
         queries=setup.queries,
@@ -106,6 +115,7 @@ def next_task(
         partitionings=manifest.partitionings if manifest else (),
         execution=setup.execution,
         compacting=slots_to_compact(manifest, orders.table),
+        ceilings=ceilings,
     )
 
 

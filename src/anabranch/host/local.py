@@ -33,7 +33,16 @@ from anabranch.engine.state.columns import to_numpy
 from anabranch.errors import BatchError, HostError
 from anabranch.expr import Column, columns
 from anabranch.host.clock import Clocks
-from anabranch.host.commit import derived_relations, late_by_stream, next_manifest, next_task, rows_by_stream
+from anabranch.host.commit import (
+    ahead_by_stream,
+    derived_relations,
+    late_by_stream,
+    next_manifest,
+    next_task,
+    rows_by_stream,
+)
+from anabranch.host.diverted import Bounds, DivertedLayout, ceilings
+from anabranch.host.functions import functions_named
 from anabranch.host.memory import keep, recall
 from anabranch.host.rebuilding import Holding, Rows, durable_holdings, follow, rebuild
 from anabranch.host.results import ResultLayout
@@ -70,6 +79,8 @@ class LocalHost:
         slots: int = 1,
         checkpoint: str | None = None,
         idle_timeouts: Mapping[str, int | None] | None = None,
+        max_ahead: Mapping[str, int] | None = None,
+        diverted: DivertedLayout | None = None,
         now: Callable[[], int] = lambda: 0,
         rules: ChangeRules | Mapping[str, ChangeRules] = NO_RULES,
         execution: ExecutionModel = DEFAULT_EXECUTION,
@@ -81,9 +92,15 @@ class LocalHost:
         by_query = dict.fromkeys(queries.names, rules) if isinstance(rules, ChangeRules) else rules
         work = Work(queries, as_plans(plan), slots, by_query, execution, tuple(moves), balance, traffic or {})
         self.idle_timeouts = idle_timeouts or {}
+        self.max_ahead = max_ahead or {}
+        self.diverted = diverted
+        """How rows that are late or ahead look; None to count them only."""
+        self.diverted_rows = None if diverted is None else diverted.together([])
+        """The rows that the latest batch diverted."""
         self.now = now
         self.statistics = StepStatistics()
         self.late: dict[str, int] = dict.fromkeys(self.queries.graph.streams, 0)
+        self.ahead: dict[str, int] = dict.fromkeys(self.queries.graph.streams, 0)
         self._store = Store(checkpoint) if checkpoint is not None else None
         self._manifest: Manifest | None = None
         if self._store is not None:
@@ -98,7 +115,7 @@ class LocalHost:
         self.seconds_adapting = 0.0
         self._orders = Orders(self.steering.plans, self.partitioning)
         self._engines: dict[int, Engine] = {}
-        task = self._task(self.clocks)
+        task = self._task(self.clocks, {})
         if not task.is_moving:
             # A restart with other slots takes rows over with its first batch.
             for slot in self.partitioning.working:
@@ -134,8 +151,11 @@ class LocalHost:
             return batch, _cells(expected, relation.name, batch)
 
         reading = self._threads.map(read, present)
-        clocks = self._clocks_after(rows, ticks)
-        arrived = {relation.name: found for relation, found in zip(present, reading, strict=True)}
+        now = self.now()
+        limits = ceilings(self.queries.graph.relations, self.max_ahead, now)
+        clocks = self._clocks_after(rows, limits, now, ticks)
+        with functions_named(self.queries.graph, self.batch):
+            arrived = {relation.name: found for relation, found in zip(present, reading, strict=True)}
         before, self._orders = self._orders, self._next_orders()
         if self._orders.table != expected:
             # A scheduled move is known only now.
@@ -143,7 +163,7 @@ class LocalHost:
         if self._manifest is None and self._orders.table != before.table:
             # No batch has been taken yet, so there are no rows to take over; new engines own their part of the results.
             self._engines.clear()
-        task = self._task(clocks)
+        task = self._task(clocks, limits)
         working = task.partitioning.working
         # Before any slot steps: without a checkpoint, slots take rows over from each other's engines.
         held = self._held(task)
@@ -159,9 +179,15 @@ class LocalHost:
         steps = dict(zip(working, self._threads.map(step_slot, working), strict=True))
         reports = {slot: idle_report(task, slot) for slot in range(task.partitioning.slots)}
         reports |= {slot: report for slot, (_, report) in steps.items()}
-        answer = self._finished([batch for batches, _ in steps.values() for batch in batches])
+        with functions_named(self.queries.graph, self.batch):
+            answer = self._finished([batch for batches, _ in steps.values() for batch in batches])
         for stream, count in late_by_stream(self.queries, reports).items():
             self.late[stream] += count
+        for stream, count in ahead_by_stream(self.queries, reports).items():
+            self.ahead[stream] += count
+        if self.diverted is not None:
+            found = [_diverted(relation, rows[relation.stream], self.diverted, task.bounds) for relation in present]
+            self.diverted_rows = self.diverted.together(found)
         self.statistics = merged_statistics(reports.values())
         if deliver is not None:
             deliver(task, answer)
@@ -210,15 +236,18 @@ class LocalHost:
             for record in records:
                 self._store.note(record)
 
-    def _clocks_after(self, rows: Mapping[str, pa.Table], ticks: Mapping[str, int]) -> Clocks:
+    def _clocks_after(
+        self, rows: Mapping[str, pa.Table], limits: Mapping[str, int], now: int, ticks: Mapping[str, int]
+    ) -> Clocks:
         newest: dict[str, int | None] = dict.fromkeys(self.queries.graph.streams)
         for relation in self.queries.graph.relations:
             if relation.stream in rows:
                 times = _times(_flat(rows[relation.stream].column(relation.event_time)))
+                times = Bounds({}, limits).below(relation.name, times)
                 newest[relation.stream] = int(times.max()) if len(times) else None
         disorder = {relation.stream: relation.disorder for relation in self.queries.graph.relations}
         derived = {relation.stream: ticks.get(relation.stream) for relation in derived_relations(self.queries).values()}
-        return self.clocks.advance(newest, disorder, self.now(), self.idle_timeouts, derived)
+        return self.clocks.advance(newest, disorder, now, self.idle_timeouts, derived)
 
     def move(self, groups: Iterable[int], to: int) -> None:
         """Moves partition groups to a slot with the next batch; refuses without any effect."""
@@ -237,8 +266,8 @@ class LocalHost:
         """The grid and the table of the next batch."""
         return self.steering.table.table
 
-    def _task(self, clocks_after: Clocks) -> SlotTask:
-        return next_task(self._setup, self._orders, self.batch, self._manifest, self.clocks, clocks_after)
+    def _task(self, clocks_after: Clocks, limits: Mapping[str, int]) -> SlotTask:
+        return next_task(self._setup, self._orders, self.batch, self._manifest, self.clocks, clocks_after, limits)
 
     def _next_orders(self) -> Orders:
         orders, refused = self.steering.next(self.batch)
@@ -338,6 +367,20 @@ def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> R
             codes[code] = key_codes(evaluate(key.expression(relation.name), read, len(times)), key.type)
     payload = pa.RecordBatch.from_pydict({field.name: flat[field.name].cast(field.type) for field in relation.schema})
     return RelationBatch(times, codes, payload)
+
+
+def _diverted(relation: Relation, table: pa.Table, layout: DivertedLayout, bounds: Bounds) -> pa.Table:
+    """The rows of a stream that one of its relations would have, were they not late or ahead."""
+    timed = table.filter(table.column(relation.event_time).is_valid())
+    outside = ~bounds.admitted(relation.name, _times(_flat(timed.column(relation.event_time))))
+    rows = timed.filter(pa.array(outside))
+    flat = {name: _flat(rows.column(name)) for name in rows.column_names}
+    if relation.filter is not None and rows.num_rows:
+        passes = pa.array(evaluate_mask(relation.filter, lambda column: flat[column.name], rows.num_rows))
+        flat = {name: values.filter(passes) for name, values in flat.items()}
+    schema = layout.streams[relation.stream]
+    whole = pa.StructArray.from_arrays([flat[field.name].cast(field.type) for field in schema], list(schema.names))
+    return layout.table(relation.stream, relation.name, _times(flat[relation.event_time]), whole, bounds)
 
 
 def _row_codes(times: Any, columns: Mapping[str, pa.Array]) -> Any:

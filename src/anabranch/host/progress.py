@@ -100,6 +100,8 @@ class BatchProgress:
     """By stream."""
     late_rows: Mapping[str, int]
     """By stream."""
+    ahead_rows: Mapping[str, int]
+    """Rows too far in the future, by stream."""
     watermark: int | None
     idle_streams: tuple[str, ...]
     seconds: Mapping[str, float]
@@ -128,6 +130,7 @@ class BatchProgress:
             "rowsIn": dict(self.rows_in),
             "rowsOut": self.statistics.rows_out,
             "lateRows": dict(self.late_rows),
+            "aheadRows": dict(self.ahead_rows),
             "stateRows": self.statistics.state_rows,
             "stateBytes": self.statistics.state_bytes,
             "watermark": self.watermark,

@@ -8,8 +8,9 @@ or never. Such a selectivity stays unknown, and the optimizer then treats the eq
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from time import thread_time
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.engine.evaluate.codes import combine_codes
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.errors import ExpressionError
-from anabranch.expr import Column
+from anabranch.expr import Call, Column, walk
 from anabranch.plan.join_graph import JoinGraph, Theta
 from anabranch.plan.pregrouping import Agreement, agreement
 from anabranch.plan.query import Query
@@ -69,6 +70,7 @@ def sampled(query: Query, stretches: Mapping[str, Stretch], rows: Mapping[str, R
         if len(batch) and batch.payload.num_columns
     }
     selectivities: dict[str, float] = {}
+    functions: dict[str, float] = {}
     known = [name for name in graph.names if len(rows.get(name, ()))]
     for position, left in enumerate(known):
         for right in known[position + 1 :]:
@@ -82,12 +84,14 @@ def sampled(query: Query, stretches: Mapping[str, Stretch], rows: Mapping[str, R
                     # It is tried alone: what another predicate keeps from failing is not known.
                     with contextlib.suppress(ExpressionError):
                         selectivities[str(theta)] = _share(theta, pairs, rows)
+                        functions |= _function_costs(theta, pairs, rows)
     return FixedStatistics(
         rates={name: stretch.rows / stretch.seconds for name, stretch in stretches.items() if stretch.seconds > 0},
         filters=passing,
         selectivities=selectivities,
         bytes=sizes,
         groups=_groups(query, rows),
+        functions=functions,
         provenance="sampled",
     )
 
@@ -180,10 +184,22 @@ def _codes(batch: RelationBatch, keys: list[str]) -> Integers:
 
 def _share(theta: Theta, pairs: _Pairs, rows: Mapping[str, RelationBatch]) -> float:
     """The share of the agreeing pairs that pass a predicate."""
-    numbers = {pairs.left: pairs.left_rows, pairs.right: pairs.right_rows}
-
-    def column(reference: Column) -> pa.Array:
-        return rows[reference.relation].payload.column(reference.name).take(pa.array(numbers[reference.relation]))
-
-    passing = float(evaluate_mask(theta.predicate, column, pairs.tried).sum())
+    passing = float(evaluate_mask(theta.predicate, _reader(pairs, rows), pairs.tried).sum())
     return max(passing, 0.5) / pairs.tried
+
+
+def _function_costs(theta: Theta, pairs: _Pairs, rows: Mapping[str, RelationBatch]) -> dict[str, float]:
+    """The seconds per row that the user's own functions in a predicate take on the agreeing pairs."""
+    costs = {}
+    for node in walk(theta.predicate):
+        if isinstance(node, Call) and node.own is not None:
+            started = thread_time()
+            evaluate(node, _reader(pairs, rows), pairs.tried)
+            costs[node.own.name] = (thread_time() - started) / pairs.tried
+    return costs
+
+
+def _reader(pairs: _Pairs, rows: Mapping[str, RelationBatch]) -> Callable[[Column], pa.Array]:
+    """Reads columns of the agreeing pairs."""
+    numbers = {pairs.left: pairs.left_rows, pairs.right: pairs.right_rows}
+    return lambda column: rows[column.relation].payload.column(column.name).take(pa.array(numbers[column.relation]))

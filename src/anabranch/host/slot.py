@@ -18,13 +18,17 @@ from time import perf_counter, thread_time
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from anabranch.engine.batch import RelationBatch, deadlines, joined
 from anabranch.engine.engine import Engine
+from anabranch.engine.kernels import Int64Array
 from anabranch.engine.ownership import Ownership, needed_in, own_cells, owner_test
 from anabranch.engine.query_engine import QueryEngine
 from anabranch.engine.state.arena import Arena
 from anabranch.errors import HostError, MigrationError
+from anabranch.host.diverted import Bounds
+from anabranch.host.functions import functions_named
 from anabranch.host.profiles import take_profiles
 from anabranch.host.results import ResultLayout
 from anabranch.host.store import RowFile, Store, rows_name
@@ -66,6 +70,13 @@ class SlotTask:
     """The slots that write all their live rows with this batch, so that older files can be removed."""
     counts_cells: bool = False
     """Whether slots report their rows by cell."""
+    ceilings: Mapping[str, int] = field(default_factory=dict)
+    """The largest event time that is admitted, by relation, where there is one."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """The event times that are admitted."""
+        return Bounds(self.floors, self.ceilings)
 
     @property
     def is_moving(self) -> bool:
@@ -166,27 +177,33 @@ def advance(
     """Yields the results of one step; at its end the rows are durable, and with them the report that it returns."""
     started, cpu = perf_counter(), thread_time()
     admitted: dict[str, RelationBatch] = {}
-    rows, late, newest = dict[str, int](), dict[str, int](), dict[str, int]()
+    rows, late, ahead, newest = dict[str, int](), dict[str, int](), dict[str, int](), dict[str, int]()
+    bounds = task.bounds
     for name, batch in arrived.items():
         relation = task.queries.graph.relation(name)
         if relation.is_derived:
             # Its producer may have longer windows than this query.
             batch = _within(relation, batch)
-        on_time = batch.times >= task.floors[name]
-        is_on_time = bool(on_time.all())
-        admitted[name] = batch if is_on_time else batch.take(np.flatnonzero(on_time))
+        inside = bounds.admitted(name, batch.times)
+        is_inside = bool(inside.all())
+        admitted[name] = batch if is_inside else batch.take(np.flatnonzero(inside))
         rows[name] = _first_copies(task.partitioning, slot, name, admitted[name])
-        if not is_on_time:
-            late[name] = _first_copies(task.partitioning, slot, name, batch.take(np.flatnonzero(~on_time)))
-        if len(batch):
+        if not is_inside:
+            outside = batch.take(np.flatnonzero(~inside))
+            mine = first_copies(task.partitioning, slot, name, outside.codes, len(outside))
+            is_late = outside.times[mine] < task.floors[name]
+            late[name], ahead[name] = int(is_late.sum()), int((~is_late).sum())
+        moving = bounds.below(name, batch.times)
+        if len(moving):
             # Late rows too: a stream that brings nothing else is not silent.
-            newest[name] = int(batch.times.max())
+            newest[name] = int(moving.max())
             _refuse_beyond_all_windows(name, newest[name])
     admitting = perf_counter() - started
     layout = ResultLayout(task.queries)
-    for query, batch in engine.step(admitted, task.floors, task.watermark):
-        if batch.num_rows:
-            yield layout.wrap(query, batch)
+    with functions_named(task.queries.graph, task.batch):
+        for query, batch in engine.step(admitted, task.floors, task.watermark):
+            if batch.num_rows:
+                yield layout.wrap(query, batch)
     # Rows that groups have left behind may be among all rows; no table since needs them, so the file does not count.
     kept = engine.export() if slot in task.compacting else _both(admitted, opening.taken)
     statistics, wanted = engine.statistics(), task.of_slot(slot)
@@ -198,6 +215,7 @@ def advance(
         statistics=statistics.total,
         rows=rows,
         late=late,
+        ahead=ahead,
         newest=newest,
         rejected=opening.rejected,
         seconds={**opening.seconds, "admit": admitting},
@@ -277,4 +295,14 @@ def _first_copies(partitioning: Partitioning, slot: int, name: str, batch: Relat
     """The number of rows that this slot counts: each row counts once, in the first of the slots that it was sent to."""
     if partitioning.is_partition or not len(batch):
         return len(batch)
-    return int((needed_in(partitioning, name, batch.codes, len(batch)).argmax(axis=1) == slot).sum())
+    return int(first_copies(partitioning, slot, name, batch.codes, len(batch)).sum())
+
+
+def first_copies(
+    partitioning: Partitioning, slot: int, name: str, codes: Mapping[str, Int64Array], length: int
+) -> NDArray[np.bool_]:
+    """True for the rows of which this slot has the first copy."""
+    if partitioning.is_partition:
+        return np.ones(length, dtype=np.bool_)
+    first: NDArray[np.bool_] = needed_in(partitioning, name, codes, length).argmax(axis=1) == slot
+    return first

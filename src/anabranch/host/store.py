@@ -2,6 +2,7 @@
 
     <checkpoint>/anabranch/metadata.json            the identity of the queries
     <checkpoint>/anabranch/rows/<batch>-<slot>-<attempt>.arrow  the rows of one batch, or after compaction all live rows
+    <checkpoint>/anabranch/late/<batch>-<slot>-<attempt>.arrow  diverted rows of the batch, on their way to their sink
     <checkpoint>/anabranch/manifests/<batch>.json   the clocks and row files that are the state after the batch
     <checkpoint>/anabranch/history.jsonl            decisions and migrations, one line each, for people
     <checkpoint>/anabranch/memory.json              statistics, and the plans that served them; a restart can do without
@@ -212,6 +213,10 @@ class Store:
         for name in self._names("rows"):
             if name not in rows and int(name[:9]) <= newest:
                 self.files.delete_file(f"{self.root}/rows/{name}")
+        # Their sink has the diverted rows of a committed batch.
+        for name in self._names("late"):
+            if int(name[:9]) <= newest:
+                self.files.delete_file(f"{self.root}/late/{name}")
         manifests = {f"{manifest.batch:09d}.json" for manifest in keep}
         for name in self._names("manifests"):
             if name not in manifests and int(name[:9]) <= newest:
@@ -221,12 +226,22 @@ class Store:
 
     def write_rows(self, name: str, table: pa.Table, report: SlotReport) -> None:
         """Keeps the rows that a slot took in, and with them its report to the driver."""
-        schema = table.schema.with_metadata({_REPORT: json.dumps(report.to_json()).encode()})
-        path = f"{self.root}/rows/{name}"
+        metadata = {_REPORT: json.dumps(report.to_json()).encode()}
+        self._write_table(f"{self.root}/rows/{name}", table.replace_schema_metadata(metadata))
+
+    def write_diverted(self, name: str, table: pa.Table) -> None:
+        """Keeps the diverted rows of a slot until their sink has them."""
+        self.files.create_dir(f"{self.root}/late", recursive=True)
+        self._write_table(f"{self.root}/late/{name}", table)
+
+    def read_diverted(self, name: str) -> pa.Table:
+        return self._open_rows(name, "late").read_all()
+
+    def _write_table(self, path: str, table: pa.Table) -> None:
         partial = f"{path}.{uuid.uuid4().hex}.partial"
         try:
-            with self.files.open_output_stream(partial) as stream, pa.ipc.new_file(stream, schema) as writer:
-                writer.write_table(table.replace_schema_metadata(schema.metadata))
+            with self.files.open_output_stream(partial) as stream, pa.ipc.new_file(stream, table.schema) as writer:
+                writer.write_table(table)
             self.files.move(partial, path)
         except OSError as error:
             raise self._storage_error(error, path) from error
@@ -239,8 +254,8 @@ class Store:
         metadata = self._open_rows(name).schema.metadata or {}
         return SlotReport.from_json(json.loads(metadata[_REPORT]))
 
-    def _open_rows(self, name: str) -> pa.ipc.RecordBatchFileReader:
-        path = f"{self.root}/rows/{name}"
+    def _open_rows(self, name: str, folder: str = "rows") -> pa.ipc.RecordBatchFileReader:
+        path = f"{self.root}/{folder}/{name}"
         try:
             if isinstance(self.files, pafs.LocalFileSystem):
                 return pa.ipc.open_file(pa.memory_map(path))
@@ -292,7 +307,7 @@ class Store:
 
     def _drop_unfinished(self) -> None:
         """Removes the files that a driver or a worker was writing when it died."""
-        for folder in ("", "rows", "manifests"):
+        for folder in ("", "rows", "late", "manifests"):
             for info in self._files_in(folder):
                 if _UNFINISHED.fullmatch(info.base_name):
                     # A worker that outlived its driver may finish just now.

@@ -16,11 +16,14 @@ import pyarrow as pa
 from anabranch.engine.batch import RelationBatch, empty_batch
 from anabranch.engine.kernels import Int64Array
 from anabranch.errors import HostError
+from anabranch.host.diverted import Bounds
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import QuerySet
 from anabranch.schema import is_fixed_width
 
 RELATION, TIME = "_relation", "_time"
+WHOLE = "_whole"
+"""Before the position of a stream: the column of its whole rows, filled in rows that may be diverted."""
 MOST_BYTES = (1 << 31) - 1
 """The largest column of texts or lists that a slot can take in one batch."""
 
@@ -68,17 +71,32 @@ class WireLayout:
         fields += [pa.field(name, kind) for name, kind in self._placed[1]]
         return pa.schema(fields)
 
-    def without_rejected(self, table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
+    def without_rejected(self, table: pa.Table, bounds: Bounds) -> tuple[pa.Table, dict[str, int]]:
         """The rows that passed their filter, and the newest time of the others, by relation.
 
-        A row that did not pass bears the complement of its relation's number; only its event time counts.
+        A row that did not pass bears the complement of its relation's number; only its event time counts, and only
+        up to the ceiling of its stream.
         """
         tags = _numpy(table, RELATION)
         if not len(tags) or tags.min() >= 0:
             return table, {}
         rejected, times = tags < 0, _numpy(table, TIME)
-        newest = {self.queries.graph.names[~tag]: int(times[tags == tag].max()) for tag in np.unique(tags[rejected])}
+        moving = {
+            name: bounds.below(name, times[tags == ~position]) for position, name in enumerate(self.queries.graph.names)
+        }
+        newest = {name: int(of_name.max()) for name, of_name in moving.items() if len(of_name)}
         return table.filter(pa.array(~rejected)), newest
+
+    def outside(self, table: pa.Table, bounds: Bounds) -> dict[str, Int64Array]:
+        """The positions of the rows that are diverted, by relation, where there are any."""
+        tags, times = _numpy(table, RELATION), _numpy(table, TIME)
+        found = {}
+        for position, name in enumerate(self.queries.graph.names):
+            mine = np.flatnonzero(tags == position)
+            rows = mine[~bounds.admitted(name, times[mine])]
+            if len(rows):
+                found[name] = rows
+        return found
 
     def split(self, table: pa.Table) -> dict[str, RelationBatch]:
         """The rows of each relation, in time order."""

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from anabranch.optimize.lookups import Thetas, Units, looked_up, meeting
 
-# Built on optimize/lookups.py 732e0008e279
+# Built on optimize/lookups.py 2d933b8614c3
 
 SLACK = 1 - 1e-9
 """Bounds are lowered by this, so that rounding never prunes a plan that no other dominates."""
@@ -129,7 +129,7 @@ def price_lookups(sets: Sets, thetas: Thetas, units: Units) -> Lookups:
             apart = agree[bound] * agree[block]
             agreeing = agree[bound | block] / apart if apart > 0 else 0.0
             shared = classes[bound] & classes[block]
-            checks, band = 0, 1.0
+            checks, band = 0.0, 1.0
             if has_thetas:
                 _, checks, band = meeting(thetas, bound, block)
                 if shared == 0:

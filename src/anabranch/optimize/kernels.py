@@ -17,7 +17,7 @@ from anabranch.cost.resources import ResourceModel
 from anabranch.optimize.compiled import looked_up, meeting
 from anabranch.optimize.lookups import Floats, Integers, Thetas, Units, thetas_of, units_of
 
-# Built on optimize/lookups.py 732e0008e279
+# Built on optimize/lookups.py 2d933b8614c3
 
 
 class Numbers(NamedTuple):

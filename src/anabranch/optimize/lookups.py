@@ -38,6 +38,7 @@ class Thetas(NamedTuple):
     relations: Integers
     selectivity: Floats
     is_band: NDArray[np.bool_]
+    weight: Floats
 
 
 def thetas_of(model: ResourceModel) -> Thetas:
@@ -46,6 +47,7 @@ def thetas_of(model: ResourceModel) -> Thetas:
         np.array([theta.relations for theta in thetas], dtype=np.int64),
         np.array([theta.selectivity for theta in thetas], dtype=np.float64),
         np.array([theta.is_band for theta in thetas], dtype=np.bool_),
+        np.array([theta.weight for theta in thetas], dtype=np.float64),
     )
 
 
@@ -64,9 +66,9 @@ def units_of(model: ResourceModel) -> Units:
     )
 
 
-def meeting(thetas: Thetas, left: int | np.int64, right: int | np.int64) -> tuple[float, int, float]:
-    """The selectivity and number of the thetas that become checkable, and the selectivity of the first band or 1."""
-    share, count, band, has_band = 1.0, 0, 1.0, False
+def meeting(thetas: Thetas, left: int | np.int64, right: int | np.int64) -> tuple[float, float, float]:
+    """The selectivity and weight of the thetas that become checkable, and the selectivity of the first band or 1."""
+    share, weight, band, has_band = 1.0, 0.0, 1.0, False
     for theta in range(len(thetas.relations)):
         relations = thetas.relations[theta]
         if relations & (relations - 1) == 0:
@@ -76,10 +78,10 @@ def meeting(thetas: Thetas, left: int | np.int64, right: int | np.int64) -> tupl
             meets = relations & (left | right) == relations and relations & ~left != 0 and relations & ~right != 0
         if meets:
             share *= thetas.selectivity[theta]
-            count += 1
+            weight += thetas.weight[theta]
             if not has_band and thetas.is_band[theta]:
                 band, has_band = thetas.selectivity[theta], True
-    return share, count, band
+    return share, weight, band
 
 
 def looked_up(keyed: bool, agreeing: float, shares_key: bool, band_selectivity: float) -> float:

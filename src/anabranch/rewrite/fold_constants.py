@@ -87,7 +87,7 @@ def _connective(expr: Call, *, absorbing: Literal, neutral: Literal) -> Expr:
         return absorbing
     if len(parts) < 2:
         return parts[0] if parts else neutral
-    return expr if parts == expr.arguments else Call(expr.function, parts, expr.type)
+    return expr if parts == expr.arguments else replace(expr, arguments=parts)
 
 
 def _null_test(expr: Call, argument: Expr) -> Expr:

@@ -166,7 +166,7 @@ def run(arguments: argparse.Namespace) -> int:
                 page.close()
             seen = advance(seen, handle.recentProgress)
             places = [str(each.sink.path or each.sink.format) for each in chosen.queries.values()]
-            for words in (summary(seen, places), late_notice(seen)):
+            for words in (summary(seen, places), late_notice(seen, kept=chosen.late is not None)):
                 if words:
                     console.print(words, highlight=False, soft_wrap=True)
             if arguments.report is not None:

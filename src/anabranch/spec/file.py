@@ -18,6 +18,7 @@ from anabranch.choosing import AUTO, PLAN_WORDS, Wishes, cpu_limit, given_statis
 from anabranch.ddl import parse_schema
 from anabranch.entries import Entry, document, optional
 from anabranch.errors import CatalogError, PlanError, SpecError
+from anabranch.functions.own import KINDS
 from anabranch.host.formats import FILE_FORMATS
 from anabranch.host.triggers import ALL_AND_END, Every, Trigger
 from anabranch.migrate.strategies.registry import strategy_names
@@ -27,6 +28,7 @@ from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE
 from anabranch.schema import Schema
 from anabranch.spec.model import (
+    FunctionSpec,
     QuerySpec,
     SinkSpec,
     SparkSpec,
@@ -54,7 +56,7 @@ _REQUIRED_OF_SWITCHES = {
 
 
 _OF_A_QUERY = "query sink plan limits objective hints stats allow_unbounded late_filters adapt switch"
-_OF_A_RUN = "streams checkpoint trigger slots name idle_timeout balance moves spark"
+_OF_A_RUN = "streams checkpoint trigger slots name idle_timeout balance moves spark late functions"
 _EXAMPLE = "queries: {alerts: {query: …, sink: …}}"
 
 
@@ -136,11 +138,36 @@ def _spec(entries: Mapping[str, Entry], queries: Mapping[str, QuerySpec], folder
         balance=optional(entries, "balance", Balance.read, BY_HAND),
         moves=optional(entries, "moves", _moves, ()),
         spark=optional(entries, "spark", _spark, SparkSpec()),
+        functions=optional(entries, "functions", lambda given: _functions(given, folder), ()),
+        late=optional(entries, "late", lambda given: read_sink(given, folder), None),
     )
 
 
 def _execution(entry: Entry) -> ExecutionModel:
     return execution_model(entry.choice(tuple(map(str, EXECUTION_MODELS))))
+
+
+def _functions(entry: Entry, folder: Path) -> tuple[FunctionSpec, ...]:
+    found = []
+    for name, each in entry.filled().items():
+        required = {"python": "python: module:name", "returns": "returns: double"}
+        entries = each.mapping("python returns takes kind nulls version", required)
+        place = entries["python"].text("write module:name")
+        if not all(part.replace(".", "_").isidentifier() for part in place.partition(":")[::2]):
+            raise entries["python"].refused("write module:name, such as scores:score")
+        found.append(
+            FunctionSpec(
+                name,
+                place,
+                entries["returns"].text("write a type, such as double"),
+                optional(entries, "takes", Entry.texts, None),
+                optional(entries, "kind", lambda given: given.choice(KINDS), "arrow"),
+                optional(entries, "nulls", lambda given: given.choice(("skip", "pass")), "skip"),
+                optional(entries, "version", Entry.label, ""),
+                str(folder),
+            )
+        )
+    return tuple(found)
 
 
 def _timeout(entry: Entry) -> str:
@@ -201,7 +228,7 @@ def _switches(entry: Entry) -> tuple[SwitchSpec, ...]:
 
 
 def _stream(name: str, entry: Entry, folder: Path) -> StreamSpec:
-    known = "format path table schema event_time watermark options idle_timeout"
+    known = "format path table schema event_time watermark options idle_timeout max_ahead"
     entries = entry.mapping(known, {"event_time": "event_time: ts, the timestamp column that windows count by"})
     event_time = entries["event_time"]
     schema = optional(entries, "schema", _schema, None)
@@ -213,9 +240,10 @@ def _stream(name: str, entry: Entry, folder: Path) -> StreamSpec:
         schema=schema,
         schema_text=optional(entries, "schema", Entry.text, None),
         event_time=event_time.text(),
-        disorder=optional(entries, "watermark", Entry.duration, 0),
+        disorder=optional(entries, "watermark", Entry.duration, None),
         idle_timeout=optional(entries, "idle_timeout", _timeout, None),
         options=optional(entries, "options", Entry.options, ()),
+        max_ahead=optional(entries, "max_ahead", Entry.duration, None),
     )
     if stream.table is not None:
         if stream.path is not None or stream.format is not None:

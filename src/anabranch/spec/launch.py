@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import partial
+from pathlib import Path
 
 from anabranch.adapt.rules import Switch
 from anabranch.api import QueryHandle, Session
 from anabranch.api.run import Member, Run
-from anabranch.api.settings import QuerySettings, RunSettings
+from anabranch.api.settings import LateSettings, QuerySettings, RunSettings
 from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.formats import FILE_FORMATS
 from anabranch.host.spark.failure import named_source, refuses_schema
+from anabranch.host.spark.own import travel_by_value
 from anabranch.host.spark.sample import StreamSample, sample_of_files
 from anabranch.host.spark.session import DataFrame, SparkSession, open_session
 from anabranch.plan.mesh import parse_plan
-from anabranch.spec.model import QuerySpec, Spec, StreamSpec
+from anabranch.spec.model import FunctionSpec, QuerySpec, Spec, StreamSpec
 from anabranch.window import duration_text
 
 
@@ -42,22 +45,34 @@ def prepare(spec: Spec, spark: SparkSession) -> Run:
         execution=spec.execution,
         balance=spec.balance,
         moves=spec.moves,
+        late=None if spec.late is None else LateSettings(spec.late.format, spec.late.path, dict(spec.late.options)),
     )
     return Run(session, members, settings)
 
 
 def _session(spec: Spec, spark: SparkSession) -> Session:
     session = Session(spark)
+    for function in spec.functions:
+        session.catalog.define(function.load())
+        _ship(function)
     for stream in spec.streams:
         session.register(
             stream.name,
             read(stream, spark),
             event_time=stream.event_time,
-            watermark=duration_text(stream.disorder),
+            watermark=None if stream.disorder is None else duration_text(stream.disorder),
             idle_timeout=stream.idle_timeout,
+            max_ahead=None if stream.max_ahead is None else duration_text(stream.max_ahead),
             sample=partial(sample, stream, spark),
         )
     return session
+
+
+def _ship(function: FunctionSpec) -> None:
+    """Lets a module beside the spec file travel to the workers, which cannot import it from there."""
+    module = sys.modules[function.python.partition(":")[0]]
+    if Path(getattr(module, "__file__", None) or "").is_relative_to(function.folder):
+        travel_by_value(module)
 
 
 def _member(spec: QuerySpec, session: Session) -> Member:

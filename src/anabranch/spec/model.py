@@ -6,7 +6,9 @@ name (`ALONE`).
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -16,6 +18,8 @@ from anabranch.adapt.table import ScheduledMove
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes
 from anabranch.errors import SpecError
+from anabranch.expr import OwnFunction
+from anabranch.functions import own_function
 from anabranch.host.triggers import ALL_AND_END, Trigger
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.schema import Schema
@@ -37,10 +41,12 @@ class StreamSpec:
     schema: Schema | None
     schema_text: str | None
     event_time: str
-    disorder: int = 0
+    disorder: int | None = None
+    """None where the spec does not say."""
     idle_timeout: str | None = None
     """As written: a duration, or `none`."""
     options: tuple[tuple[str, str], ...] = ()
+    max_ahead: int | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,38 @@ class SinkSpec:
     mode: str = "append"
     options: tuple[tuple[str, str], ...] = ()
     partition_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FunctionSpec:
+    """A function of the user's own: where its code is, and its types."""
+
+    name: str
+    python: str
+    """`module:name`; the folder of the spec file is searched first."""
+    returns: str
+    takes: tuple[str, ...] | None = None
+    kind: str = "arrow"
+    nulls: str = "skip"
+    version: str = ""
+    folder: str = ""
+
+    def load(self) -> OwnFunction:
+        """Imports the function."""
+        module, _, name = self.python.partition(":")
+        if self.folder and self.folder not in sys.path:
+            sys.path.insert(0, self.folder)
+        try:
+            code = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise SpecError(
+                f"entry 'functions.{self.name}.python' is '{self.python}', which cannot be imported",
+                detail=str(error),
+                hint="write module:name; the folder of the spec file is searched first",
+            ) from error
+        return own_function(
+            self.name, code, self.returns, takes=self.takes, kind=self.kind, nulls=self.nulls, version=self.version
+        )
 
 
 @dataclass(frozen=True)
@@ -119,6 +157,9 @@ class Spec:
     balance: Balance = BY_HAND
     moves: tuple[ScheduledMove, ...] = ()
     spark: SparkSpec = SparkSpec()
+    functions: tuple[FunctionSpec, ...] = ()
+    late: SinkSpec | None = None
+    """Where rows go that are late or too far in the future; None to count them only."""
 
     @property
     def only(self) -> QuerySpec:
@@ -139,6 +180,8 @@ class Spec:
     def catalog(self) -> Catalog:
         """Returns the streams for the binder; every stream must have its schema in the spec."""
         catalog = Catalog()
+        for function in self.functions:
+            catalog.define(function.load())
         for stream in self.streams:
             if stream.schema is None:
                 raise SpecError(
@@ -146,5 +189,5 @@ class Spec:
                     detail="a query is explained without Spark, so its columns cannot be asked from the source",
                     hint='write the columns down, for example schema: "ts timestamp, k bigint"',
                 )
-            catalog.register(StreamDeclaration(stream.name, stream.schema, stream.event_time, stream.disorder))
+            catalog.register(StreamDeclaration(stream.name, stream.schema, stream.event_time, stream.disorder or 0))
         return catalog

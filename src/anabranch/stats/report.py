@@ -77,8 +77,10 @@ class SlotReport:
     """Rows admitted, by relation."""
     late: Mapping[str, int] = field(default_factory=dict)
     """Late rows, by relation, where there were any."""
+    ahead: Mapping[str, int] = field(default_factory=dict)
+    """Rows too far in the future, by relation, where there were late or such rows."""
     newest: Mapping[str, int] = field(default_factory=dict)
-    """The largest event time received, by relation; late rows count."""
+    """The largest event time received, by relation; late rows count, rows ahead do not."""
     rejected: Mapping[str, int] = field(default_factory=dict)
     """The largest event time among rows that a filter rejected, by relation."""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -105,6 +107,7 @@ class SlotReport:
             "statistics": self.statistics.to_json(),
             "rows": dict(self.rows),
             "late": dict(self.late),
+            "ahead": dict(self.ahead),
             "newest": dict(self.newest),
             "rejected": dict(self.rejected),
             "seconds": dict(self.seconds),
@@ -135,6 +138,7 @@ class SlotReport:
             statistics=statistics,
             rows=value["rows"],
             late=value["late"],
+            ahead=value["ahead"],
             newest=value["newest"],
             rejected=value["rejected"],
             seconds=value["seconds"],

@@ -14,6 +14,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from anabranch.entries import LARGEST, Entry, suggestion
 from anabranch.errors import StatisticsError
+from anabranch.expr import own_functions
 from anabranch.plan.join_graph import JoinGraph
 
 Provenance: TypeAlias = Literal["given", "sampled", "measured", "calibrated", "assumed"]
@@ -25,6 +26,7 @@ _SECTIONS = {
     "bytes": ("number of bytes", 0.0, LARGEST),
     "groups": ("number of groups", 1.0, LARGEST),
     "costs": ("cost", 0.0, LARGEST),
+    "functions": ("number of seconds per row", 0.0, LARGEST),
 }
 """The sections of a `stats:` block: what their numbers are, and between which bounds."""
 
@@ -76,6 +78,10 @@ class StatisticsView(Protocol):
         """The costs of the engine's elementary operations."""
         ...
 
+    def function_cost(self, name: str) -> Known | None:
+        """Seconds per row of a function of the user's own."""
+        ...
+
 
 @dataclass(frozen=True)
 class FixedStatistics:
@@ -94,6 +100,8 @@ class FixedStatistics:
     """By a relation such as 'a', or by several that are joined before they are merged, in any order."""
     costs: Numbers = field(default_factory=dict)
     """Unit costs by name; `cost.units` knows the names."""
+    functions: Numbers = field(default_factory=dict)
+    """Seconds per row of functions of the user's own."""
     provenance: Provenance = "given"
 
     def __post_init__(self) -> None:
@@ -144,6 +152,10 @@ class FixedStatistics:
             for name in entries:
                 if name not in known:
                     raise _unknown(section, name, known)
+        called = {own.name for theta in graph.thetas for own in own_functions(theta.predicate)}
+        for name in self.functions:
+            if name not in called:
+                raise _unknown("functions", name, called)
         for name in self.groups:
             if not set(name.split()) <= relations:
                 raise _unknown("groups", name, relations)
@@ -174,6 +186,9 @@ class FixedStatistics:
 
     def unit_costs(self) -> KnownCosts | None:
         return KnownCosts(self.costs, self.provenance) if self.costs else None
+
+    def function_cost(self, name: str) -> Known | None:
+        return self._known(self.functions, name)
 
     def _known(self, entries: Numbers, *names: str) -> Known | None:
         for name in names:
@@ -209,6 +224,9 @@ class Layered:
 
     def unit_costs(self) -> KnownCosts | None:
         return next((costs for view in self.views if (costs := view.unit_costs()) is not None), None)
+
+    def function_cost(self, name: str) -> Known | None:
+        return next((k for view in self.views if (k := view.function_cost(name)) is not None), None)
 
 
 NOTHING_KNOWN = FixedStatistics()

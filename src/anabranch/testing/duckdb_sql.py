@@ -20,6 +20,7 @@ import pyarrow as pa
 from anabranch.expr import Call, Cast, Column, Expr, Literal
 from anabranch.plan.query import Query
 from anabranch.schema import is_decimal, is_float, is_integer, is_text
+from anabranch.testing.own import MACROS
 
 _INFIX = {
     "add": "+",
@@ -76,7 +77,10 @@ def select(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
 @functools.cache
 def _database() -> duckdb.DuckDBPyConnection:
     """One database for the process: to open one takes ten times as long as to join a few rows in it."""
-    return duckdb.connect(config={"threads": 1})
+    database = duckdb.connect(config={"threads": 1})
+    for macro in MACROS:
+        database.execute(macro)
+    return database
 
 
 def to_duckdb(query: Query) -> str:
@@ -129,6 +133,8 @@ def _sql(expr: Expr) -> str:
 
 def _call(expr: Call, arguments: list[str]) -> str:
     function = expr.function
+    if expr.own is not None:
+        return f"{expr.own.name}({', '.join(arguments)})"
     if function in _INFIX:
         return f"({f' {_INFIX[function]} '.join(arguments)})"
     if function in _PREFIX:

@@ -52,6 +52,15 @@ def interpret(expr: Expr, row: Callable[[Column], Value]) -> Value:
                 if (value := interpret(argument, row)) is not None:
                     return value
             return None
+        case Call(own=own) if own is not None:
+            given = [interpret(argument, row) for argument in expr.arguments]
+            if own.skips_nulls and any(value is None for value in given):
+                return None
+            arrays = [
+                pa.array([value], pa.int64() if _is_counted(argument.type) else argument.type).cast(argument.type)
+                for value, argument in zip(given, expr.arguments, strict=True)
+            ]
+            return column_values(pa.array(own.code(*arrays)).cast(expr.type))[0]
         case Call():
             if expr.function in ("divide", "modulo") and not interpret(expr.arguments[1], row):
                 return None
@@ -61,6 +70,10 @@ def interpret(expr: Expr, row: Callable[[Column], Value]) -> Value:
                 if values[-1] is None and expr.function not in ("greatest", "least", "is_null", "is_not_null", "in"):
                     return None
             return _call(expr, values)
+
+
+def _is_counted(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_duration(kind))
 
 
 def plain(value: object) -> Value:

@@ -29,6 +29,7 @@ from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, node
 from anabranch.plan.selections import guarded_by
 from anabranch.rewrite.pipeline import rewrite
 from anabranch.schema import TIMESTAMP, Schema
+from anabranch.testing.own import OWN_FUNCTIONS
 
 SECOND = 1_000_000
 _SPAN = 40
@@ -56,6 +57,8 @@ _EQUALITIES = (
     "{a}.ts = {b}.ts",
     "{a}.d = {b}.f",
     "{a}.y = {b}.d",
+    "half({a}.x) = half({b}.x)",
+    "digit({a}.x) = {b}.y",
     "{a}.x = {b}.x AND {a}.s = {b}.s",
     "{a}.x = {b}.x AND {a}.y = {b}.y",
 )
@@ -73,6 +76,9 @@ _THETAS = (
     "({a}.x = {b}.x OR {a}.s = {b}.s)",
     "{a}.s <> {b}.s",
     "{a}.p % 2 = {b}.p % 2",
+    "near({a}.x, {b}.x)",
+    "{a}.p < 10 AND {b}.p < 10 AND digit({a}.p + {b}.p - {b}.p) <= {b}.p",
+    "half({a}.x) < known({b}.y)",
 )
 _OF_ANY_TYPE = (
     "{last}.ts - {first}.ts",
@@ -103,6 +109,9 @@ _FILTERS = (
     "NOT ({a}.y = 1)",
     "{a}.f > 0.5",
     "COALESCE({a}.x, {a}.y) >= 1",
+    "known({a}.x) = 1",
+    "{a}.p < 10 AND digit({a}.p) < 9",
+    "CASE WHEN {a}.p < 10 THEN digit({a}.p) ELSE 1 END > 0",
 )
 
 
@@ -115,7 +124,7 @@ class Arrivals:
 
     @property
     def catalog(self) -> Catalog:
-        catalog = Catalog()
+        catalog = Catalog(functions={own.name: own for own in OWN_FUNCTIONS})
         for name, disorder in self.disorder.items():
             catalog.register(StreamDeclaration(name, Schema.from_arrow(_COLUMNS), "ts", disorder))
         return catalog
@@ -184,6 +193,7 @@ def join_queries(
     parts = _Parts(draw, streams, relations, shuffled=shuffled, equalities=_EQUALITIES[: 1 if one_column else None])
     outputs = [f"{name}.p AS p{i}" for i, name in enumerate(parts.names)]
     outputs.append(f"{parts.names[0]}.s AS s, {parts.names[-1]}.x + 1 AS x, {parts.names[0]}.f AS f")
+    outputs.append(f"half({parts.names[-1]}.p) AS h, known({parts.names[0]}.y) AS k")
     where = f" WHERE {' AND '.join(parts.predicates)}" if parts.predicates else ""
     cql = f"SELECT {', '.join(outputs)} FROM {parts.from_cql}{where}"
     newest = f"greatest({', '.join(f'epoch_us({name}.ts)' for name in parts.names)})"

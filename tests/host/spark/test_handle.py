@@ -77,6 +77,7 @@ class FakeRunner:
             records=(),
             rows_in={"s0": 2, "s1": 1},
             late_rows={"s0": 1, "s1": 2},
+            ahead_rows={},
             watermark=None,
             idle_streams=(),
             seconds={"plan": 0.002, "step": 0.09, "commit": 0.003},

@@ -71,6 +71,7 @@ def progress(batch: int, plan: Plan = TREE, records: Sequence[Mapping[str, Any]]
         records=tuple(Recorded(record) for record in records),  # type: ignore[misc]
         rows_in={"a": 40, "b": 20, "c": 10},
         late_rows={"a": 1, "b": 0},
+        ahead_rows={},
         watermark=(1_700_000_000 + batch) * 1_000_000,
         idle_streams=(),
         seconds={"plan": 0.1, "step": 0.9, "commit": 0.1, "adapt": 0.0},

@@ -12,6 +12,7 @@ from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
 from anabranch.errors import HostError
 from anabranch.host import wire
+from anabranch.host.diverted import Bounds
 from anabranch.host.wire import RELATION, TIME, WireLayout, wire_layout
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query_set import alone
@@ -106,11 +107,11 @@ def test_rejected_rows_leave_only_their_newest_times() -> None:
     empty = pa.RecordBatch.from_pydict({})
     rows = {name: RelationBatch(np.array([7, 5, 6]), codes[name], empty) for name in ("a", "b")}
     table = layout.join(rows)
-    same, nothing = layout.without_rejected(table)
+    same, nothing = layout.without_rejected(table, Bounds({}, {}))
     assert same is table
     assert nothing == {}
     tags = pa.array(np.array([0, ~0, ~0, 1, 1, ~1], dtype=np.int8))
-    passed, newest = layout.without_rejected(table.set_column(0, table.schema.field(0), tags))
+    passed, newest = layout.without_rejected(table.set_column(0, table.schema.field(0), tags), Bounds({}, {}))
     assert newest == {"a": 6, "b": 6}
     assert {name: batch.times.tolist() for name, batch in layout.split(passed).items()} == {"a": [7], "b": [5, 7]}
 

@@ -73,7 +73,7 @@ def test_a_good_spec_is_read_whole(tmp_path: Path) -> None:
     assert first.options == (("maxFilesPerTrigger", "1"), ("recursiveFileLookup", "true"))
     assert first.disorder == 5_000_000
     assert second.path == "s3://bucket/s1"
-    assert second.disorder == 0
+    assert second.disorder is None
     assert spec.only.sink == SinkSpec("parquet", str(tmp_path / "out"))
     assert spec.checkpoint == str(tmp_path / "ckpt")
     assert spec.trigger == Every(2_000_000)
@@ -222,6 +222,9 @@ def test_the_catalog_needs_schemas() -> None:
         ("streams.s0.format", None, "entry 'streams.s0.format' is missing", "table: name"),
         ("streams.s0.path", None, "entry 'streams.s0.path' is missing", "data/s0"),
         ("streams.s0.table", "t", "entry 'streams.s0' has both 'table' and 'path'", "keep one"),
+        ("streams.s0.max_ahead", "soon", "entry 'streams.s0.max_ahead' is 'soon'", "10 seconds"),
+        ("late", {"format": "parquet"}, "entry 'late.path' is missing", "path: out"),
+        ("late", "here", "entry 'late' is 'here'", "write entries below it"),
         ("streams.s0.watermark", 5, "entry 'streams.s0.watermark' is 5", "10 seconds"),
         ("streams.s0.watermark", "5 parsecs", "entry 'streams.s0.watermark' is '5 parsecs'", "10 seconds"),
         ("streams.s0.watermark", "-1 seconds", "entry 'streams.s0.watermark' is negative", "10 seconds"),
@@ -310,3 +313,14 @@ def test_an_idle_timeout_may_be_switched_off(tmp_path: Path) -> None:
     file = tmp_path / "spec.yaml"
     file.write_text(GOOD + "idle_timeout: none\n")
     assert load(file).idle_timeout == "none"
+
+
+def test_late_rows_and_the_future_are_read() -> None:
+    spec = parse(
+        changed("late", {"format": "json", "path": "aside", "options": {"compression": "gzip"}}), folder=FOLDER
+    )
+    assert spec.late == SinkSpec("json", "/specs/aside", options=(("compression", "gzip"),))
+    assert [stream.disorder for stream in spec.streams] == [5_000_000, None]
+    spec = parse(changed("streams.s1.max_ahead", "1 hour"), folder=FOLDER)
+    assert [stream.max_ahead for stream in spec.streams] == [None, 3_600_000_000]
+    assert spec.late is None

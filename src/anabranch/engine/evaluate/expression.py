@@ -21,8 +21,9 @@ from anabranch.engine.evaluate import numbers as arithmetic
 from anabranch.engine.evaluate.casts import cast
 from anabranch.engine.evaluate.compare import Datum
 from anabranch.engine.evaluate.numbers import as_array, on_arrays
-from anabranch.errors import ExpressionError
-from anabranch.expr import Call, Cast, Column, Expr, Literal, can_fail, conjuncts
+from anabranch.engine.evaluate.own import call_own
+from anabranch.errors import ExpressionError, FunctionError
+from anabranch.expr import Call, Cast, Column, Expr, Literal, OwnFunction, can_fail, conjuncts, relations
 
 ColumnLookup: TypeAlias = Callable[[Column], pa.Array]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -69,6 +70,8 @@ def _value(expr: Expr, columns: ColumnLookup, length: int) -> Datum:
                 return _case(expr, columns, length)
             case Call(function="coalesce"):
                 return _coalesce(expr, columns, length)
+            case Call(own=own) if own is not None:
+                return _own(expr, own, columns, length)
             case Call():
                 return _retyped(KERNELS[expr.function](*_arguments(expr, columns, length)), expr.type)
     except pa.ArrowInvalid as error:
@@ -90,7 +93,8 @@ def _arguments(expr: Call, columns: ColumnLookup, length: int) -> list[Datum]:
         return [_on_rows(first, columns, _true(as_array(pc.not_equal(divisor, 0), length))), divisor]
     values = [_value(first, columns, length)]
     for argument in others:
-        if expr.function in _LENIENT or not can_fail(argument):
+        sees_nulls = expr.own is not None and not expr.own.skips_nulls
+        if expr.function in _LENIENT or sees_nulls or not can_fail(argument):
             values.append(_value(argument, columns, length))
         else:
             needed = np.ones(length, dtype=np.bool_)
@@ -98,6 +102,15 @@ def _arguments(expr: Call, columns: ColumnLookup, length: int) -> list[Datum]:
                 needed &= as_array(value, length).is_valid().to_numpy(zero_copy_only=False)
             values.append(_on_rows(argument, columns, needed))
     return values
+
+
+def _own(expr: Call, own: OwnFunction, columns: ColumnLookup, length: int) -> Datum:
+    values = [as_array(value, length) for value in _arguments(expr, columns, length)]
+    try:
+        return call_own(own, values, length)
+    except FunctionError as error:
+        error.relations = tuple(sorted(relations(expr)))
+        raise
 
 
 def _retyped(value: Datum, kind: pa.DataType) -> Datum:

@@ -31,8 +31,9 @@ from anabranch.engine.evaluate.casts import (
     TIMESTAMP_FORM,
 )
 from anabranch.errors import HostError
-from anabranch.expr import Call, Cast, Column, Expr, Literal, can_fail
+from anabranch.expr import Call, Cast, Column, Expr, Literal, can_fail, own_functions
 from anabranch.host.spark.arrow_schema import data_type
+from anabranch.host.spark.own import spark_name
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.schema import TIMESTAMP, is_decimal, is_float, is_integer, is_text, type_name
 
@@ -85,17 +86,54 @@ def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def to_spark_sql(expr: Expr, column: Callable[[Column], str]) -> str:
-    """The expression as Spark SQL; `column` gives the text of a column reference."""
+def to_spark_sql(expr: Expr, column: Callable[[Column], str], guard: str = "") -> str:
+    """The expression as Spark SQL; `column` gives the text of a column reference.
+
+    `guard` is the condition under which the value is needed, as text. Only functions of the user's own need it: Spark
+    computes them for every row.
+    """
     match expr:
         case Column():
             return column(expr)
         case Literal():
             return literal(expr)
         case Cast():
-            return _cast(to_spark_sql(expr.argument, column), expr.argument.type, expr.type)
+            return _cast(to_spark_sql(expr.argument, column, guard), expr.argument.type, expr.type)
         case Call():
-            return _call(expr, [to_spark_sql(argument, column) for argument in expr.arguments])
+            arguments: list[str] = []
+            for argument in expr.arguments:
+                needed = _guard(expr, arguments, guard) if own_functions(argument) else guard
+                arguments.append(to_spark_sql(argument, column, needed))
+            return _own(expr, arguments, guard) if expr.own is not None else _call(expr, arguments)
+
+
+def _guard(expr: Call, before: list[str], guard: str) -> str:
+    """When the next argument of a call is needed, given the texts of those before it."""
+    match expr.function:
+        case "and":
+            conditions = [f"({text}) IS NOT FALSE" for text in before]
+        case "or":
+            conditions = [f"({text}) IS NOT TRUE" for text in before]
+        case "coalesce":
+            conditions = [f"({text}) IS NULL" for text in before]
+        case "case":
+            # Conditions stand at even places, their values at odd ones, and the last value is that of the rest.
+            asked = before[: len(before) - len(before) % 2 : 2]
+            conditions = [f"({text}) IS NOT TRUE" for text in asked]
+            if len(before) % 2:
+                conditions.append(f"({before[-1]}) IS TRUE")
+        case _:
+            conditions = []
+    return " AND ".join([*([guard] if guard else []), *conditions])
+
+
+def _own(expr: Call, arguments: list[str], guard: str) -> str:
+    needed = guard or "TRUE"
+    safe = [
+        f"CASE WHEN {needed} THEN {text} END" if guard and can_fail(argument) else text
+        for text, argument in zip(arguments, expr.arguments, strict=True)
+    ]
+    return f"{spark_name(expr)}({', '.join([*safe, needed])})"
 
 
 def to_column(expr: Expr) -> SparkColumn:

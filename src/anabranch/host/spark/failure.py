@@ -23,9 +23,11 @@ from anabranch.errors import (
     CheckpointError,
     CorruptCheckpoint,
     ExpressionError,
+    FunctionError,
     HostError,
     SinkError,
 )
+from anabranch.host.functions import named
 from anabranch.host.spark.session import first_cause
 
 
@@ -141,6 +143,8 @@ def evaluating(batch_id: int) -> Iterator[None]:
         yield
     except PythonException as error:
         own = step_error(error)
+        if isinstance(own, FunctionError) and " in batch " not in own.message:
+            own = named(own, [], batch_id)
         if own is not None:
             raise own from error
         raise HostError(

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -29,6 +29,7 @@ from anabranch.errors import CorruptCheckpoint, SpecError
 from anabranch.host import hot
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import (
+    ahead_by_stream,
     last_ticks,
     late_by_stream,
     newest_by_stream,
@@ -37,6 +38,7 @@ from anabranch.host.commit import (
     rows_by_stream,
     ticks_by_stream,
 )
+from anabranch.host.diverted import ceilings
 from anabranch.host.memory import keep, recall
 from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
 from anabranch.host.results import ResultLayout
@@ -45,14 +47,23 @@ from anabranch.host.spark.anchor import forget_at_slots, is_on_several_machines,
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.expressions import require_ansi
 from anabranch.host.spark.failure import evaluating, for_spark, named_start, query_id
+from anabranch.host.spark.late import LateRows, LateRowsWarning, only_diverted
 from anabranch.host.spark.session import refuse_speculation
 from anabranch.host.spark.sinks.delivery import deliver
 from anabranch.host.spark.sinks.sink import Batch, Sink
 from anabranch.host.spark.sinks.workers import ArrowFunction
-from anabranch.host.spark.source import PASSES, Cells, Routing, has_observed_filters, routing, tagged_union
+from anabranch.host.spark.source import (
+    PASSES,
+    Cells,
+    Routing,
+    below_ceilings,
+    has_observed_filters,
+    routing,
+    tagged_union,
+)
 from anabranch.host.spark.worker import finish_function, step_function, then
 from anabranch.host.store import Store
-from anabranch.host.wire import RELATION, TIME, wire_layout
+from anabranch.host.wire import RELATION, wire_layout
 from anabranch.host.work import Work
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import Partitioning
@@ -91,6 +102,12 @@ class RunOptions:
     """In microseconds, by stream; None for a stream that is never idle."""
     listeners: tuple[Listener, ...] = ()
     """Functions that get every record of the history."""
+    max_ahead: Mapping[str, int] = field(default_factory=dict)
+    """In microseconds, by stream: rows further ahead of the time of day are diverted."""
+    late: LateRows | None = None
+    """Where diverted rows go; None to count them only."""
+    assumed_disorder: frozenset[str] = frozenset()
+    """The streams whose allowed disorder nobody gave; their first late rows raise a warning."""
     announce: Announce = _announce_nothing
     """Gets each phase of each batch, for tests that end the driver there."""
 
@@ -116,6 +133,7 @@ class SparkRunner:
         hot.claim(self.identity, self.store.location)
         self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(self.queries.graph.streams, _now())
         self._is_observed = has_observed_filters(self.queries.graph.relations)
+        self._late_warning = LateRowsWarning(options.assumed_disorder if options.late is None else frozenset())
         self._anchor: DataFrame | None = None
         self._is_configured = False
         self._is_released = False
@@ -206,23 +224,32 @@ class SparkRunner:
         # Once per batch: whether a stream is idle depends on the time of day, and what a grouped query answers, or
         # which rows have waited long enough, on that.
         clocks = None
+        limits = ceilings(self.queries.graph.relations, self.options.max_ahead, now)
+        moving = below_ceilings(self.queries.graph.names, limits)
         if self.queries.needs_watermark or self.setup.execution.rows_wait:
             with evaluating(batch_id):
-                newest = frame.groupBy(RELATION).agg(f.max(TIME).alias("newest")).collect()
+                newest = frame.groupBy(RELATION).agg(f.max(moving).alias("newest")).collect()
             clocks = self._clocks_after(self._newest(newest), now, self._ticks(newest))
         observation = Observation()
         if self._is_observed:
             if clocks is None:
-                frame = frame.observe(observation, *self._maxima())
+                frame = frame.observe(observation, *self._maxima(moving))
             frame = frame.where(PASSES).drop(PASSES)
         orders, refused = self.steering.next(batch_id)
-        task = next_task(self.setup, orders, batch_id, self.manifest, self._clocks, clocks)
+        task = next_task(self.setup, orders, batch_id, self.manifest, self._clocks, clocks, limits)
+        late = self.options.late
+        if late is not None:
+            frame = only_diverted(frame, self.cells.layout, late.layout, task.bounds)
         planned = time.perf_counter()
         batch = Batch(batch_id, query_id(frame), task.attempt, task.answered_before)
         deliver(self.sinks, batch, partial(self._results, frame, task))
         written = time.perf_counter()
         self.options.announce("written", batch_id)
         reports = self._reports(task)
+        if late is not None:
+            session, is_first = frame.sparkSession, not self._progress
+            late.deliver(session, batch, task, reports, self.store.location, may_replace=is_first)
+            self.options.announce("diverted", batch_id)
         if clocks is None:
             seen = self._observed(observation.get) if self._is_observed else newest_by_stream(self.queries, reports)
             clocks = self._clocks_after(seen, now, ticks_by_stream(self.queries, reports))
@@ -262,7 +289,8 @@ class SparkRunner:
         if self._anchor is None and is_on_several_machines(frame.sparkSession):
             self._anchor = make_anchor(frame.sparkSession, len(task.partitioning.working))
         rows = self._route(task.partitioning).send(frame, self._anchor)
-        step = step_function(task, self.identity, self.store.location)
+        layout = None if self.options.late is None else self.options.late.layout
+        step = step_function(task, self.identity, self.store.location, layout)
         results, grouped = ResultLayout(self.queries), self.queries.grouped
         if grouped is None or grouped.grouping is None:
             return rows.mapInArrow(then(step, into_sink), to_spark(results.schema))
@@ -287,9 +315,9 @@ class SparkRunner:
 
     # --- event time ---------------------------------------------------------------------------------------------------
 
-    def _maxima(self) -> list[Any]:
+    def _maxima(self, time: Column) -> list[Any]:
         return [
-            f.max(f.when(f.col(RELATION).isin(position, ~position), f.col(TIME))).alias(relation.name)
+            f.max(f.when(f.col(RELATION).isin(position, ~position), time)).alias(relation.name)
             for position, relation in enumerate(self.queries.graph.relations)
         ]
 
@@ -303,6 +331,8 @@ class SparkRunner:
     def _newest(self, rows: list[Any]) -> dict[str, int | None]:
         names, newest = self.queries.graph.names, dict[str, int]()
         for row in rows:
+            if row["newest"] is None:
+                continue
             name = names[max(row[RELATION], ~row[RELATION])]
             if row[RELATION] < 0 and self.queries.graph.relation(name).is_derived:
                 continue
@@ -339,13 +369,16 @@ class SparkRunner:
         records: list[Record],
     ) -> None:
         names = self.queries.names if self.queries.is_named else ()
+        late = late_by_stream(self.queries, reports)
+        self._late_warning.note(late)
         self._progress[batch_id] = BatchProgress(
             plan=str(self.plan),
             plans=tuple(each.plan for plans in task.plans.values() for each in plans),
             migrating=migrating_slots(reports),
             records=tuple(records),
             rows_in=rows_by_stream(self.queries, reports),
-            late_rows=late_by_stream(self.queries, reports),
+            late_rows=late,
+            ahead_rows=ahead_by_stream(self.queries, reports),
             watermark=clocks.known_watermark,
             idle_streams=tuple(name for name, clock in clocks.streams.items() if clock.is_idle),
             seconds=seconds,
@@ -384,7 +417,8 @@ def start_query(
     # Hot state is memory; a driver that ends without stop() gives it back too.
     atexit.register(runner.release)
     try:
-        union = frames(runner.cells) if callable(frames) else tagged_union(runner.cells, frames)
+        late = None if options.late is None else options.late.layout
+        union = frames(runner.cells) if callable(frames) else tagged_union(runner.cells, frames, late)
         writer = union.writeStream.foreachBatch(runner.on_batch)
         writer = writer.option("checkpointLocation", f"{runner.store.location}/spark").trigger(**options.trigger)
         if options.name:
@@ -396,7 +430,7 @@ def start_query(
             _latest[runner.identity] = earlier
         runner.release()
         raise
-    for sink in sinks.values():
+    for sink in (*sinks.values(), *([] if options.late is None else [options.late.sink])):
         sink.begin()
     return started, runner
 

@@ -31,9 +31,19 @@ except ModuleNotFoundError as error:
         "pyspark is not installed", hint="install the package with its extra: pip install 'anabranch[spark]'"
     ) from error
 
-__all__ = ["DataFrame", "SparkSession", "local_session", "open_session", "recommended_configuration", "require_java"]
+__all__ = [
+    "DataFrame",
+    "SparkSession",
+    "local_session",
+    "open_session",
+    "recommended_configuration",
+    "require_java",
+    "watermarks",
+]
 
 OLDEST_JAVA = 17
+_WATERMARK = "spark.watermarkDelayMs"
+"""In the metadata of a column, as Spark's own event-time operators read it."""
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -148,3 +158,10 @@ def _major_version(text: str) -> int | None:
     """17 of `openjdk version "17.0.15"`, 8 of `java version "1.8.0_392"`."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found.group(1)) if found else None
+
+
+def watermarks(frame: DataFrame) -> dict[str, int]:
+    """The delay of `withWatermark`, in microseconds, of each column of the frame that has one."""
+    return {
+        field.name: 1000 * int(field.metadata[_WATERMARK]) for field in frame.schema if _WATERMARK in field.metadata
+    }

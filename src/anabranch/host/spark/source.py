@@ -13,7 +13,7 @@ the complement of their relation's number, as bare times (`WireLayout.without_re
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -22,10 +22,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, ByteType, IntegerType, MapType, StructType, TimestampType, VariantType
 
 from anabranch.expr import Call, Expr, conjuncts
+from anabranch.host.diverted import DivertedLayout
 from anabranch.host.spark.anchor import SLOT, anchored, slot_keys
-from anabranch.host.spark.arrow_schema import nulls_of
+from anabranch.host.spark.arrow_schema import data_type, nulls_of
 from anabranch.host.spark.expressions import key_code, quote, to_column
-from anabranch.host.wire import RELATION, TIME, WireLayout
+from anabranch.host.spark.own import register_functions
+from anabranch.host.wire import RELATION, TIME, WHOLE, WireLayout
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Partitioning, row_code
 
@@ -84,8 +86,10 @@ class Cells:
         return found
 
 
-def tagged_union(cells: Cells, frames: Mapping[str, DataFrame]) -> DataFrame:
+def tagged_union(cells: Cells, frames: Mapping[str, DataFrame], diverted: DivertedLayout | None = None) -> DataFrame:
     """All relations in the wire layout, with the cell of each row, and whether it passes where that is to be observed.
+
+    With a layout of diverted rows, the whole row of its stream travels along, until the batch knows which are diverted.
 
     Each relation is one projection, because Spark plans it anew for every micro-batch. Expressions that the user did
     not write are built without SQL text: the first text of a session takes Spark's parser a second.
@@ -103,8 +107,29 @@ def tagged_union(cells: Cells, frames: Mapping[str, DataFrame]) -> DataFrame:
         columns[CELL] = cells.column(relation.name, columns)
         if is_observed:
             columns[PASSES] = passes
+        if diverted is not None:
+            columns |= _whole_rows(relation, diverted)
         parts.append(_selected(relation, frames[relation.stream], columns))
     return reduce(DataFrame.unionAll, parts)
+
+
+def _whole_rows(relation: Relation, diverted: DivertedLayout) -> dict[str, Column]:
+    """The whole row of the relation's stream, and NULL in the places of the other streams."""
+    columns = {}
+    for number, (name, schema) in enumerate(diverted.streams.items()):
+        whole = f.struct(*map(_named, schema.names)) if name == relation.stream else f.lit(None)
+        columns[f"{WHOLE}{number}"] = whole.cast(data_type(diverted.struct(name), name))
+    return columns
+
+
+def below_ceilings(names: Sequence[str], bounds: Mapping[str, int]) -> Column:
+    """The event time of a row, or NULL if it lies beyond the ceiling of its relation."""
+    time = f.col(TIME)
+    for position, name in enumerate(names):
+        if (ceiling := bounds.get(name)) is not None:
+            is_here = f.col(RELATION).isin(position, ~position)
+            time = f.when(is_here & (f.col(TIME) > ceiling), f.lit(None)).otherwise(time)
+    return time
 
 
 def has_observed_filters(relations: Iterable[Relation]) -> bool:
@@ -125,6 +150,9 @@ def relation_frame(position: int, relation: Relation, layout: WireLayout, frame:
 def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: DataFrame) -> dict[str, Column]:
     """Every wire column of a relation, and whether a row passes its filter."""
     keys = {key.name: key for key in layout.queries.graph.keys_of([relation.name])}
+    computed = [key.expression(relation.name) for key in keys.values()]
+    computed += [relation.filter] if relation.filter is not None else []
+    register_functions(frame.sparkSession, computed, relation.stream)
     selected = {
         RELATION: f.lit(position).cast(ByteType()),
         TIME: event_micros(relation),

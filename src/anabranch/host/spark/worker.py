@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import perf_counter, thread_time
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from anabranch.engine.operators.group_by import finish, parts_schema
+from anabranch.host.diverted import DivertedLayout
 from anabranch.host.hot import keep_engine, open_engine
-from anabranch.host.slot import Opening, SlotTask, advance
+from anabranch.host.slot import Opening, SlotTask, advance, first_copies
 from anabranch.host.spark.sinks.workers import ArrowFunction
 from anabranch.host.store import Store
-from anabranch.host.wire import wire_layout
+from anabranch.host.wire import TIME, WHOLE, WireLayout, wire_layout
 from anabranch.plan.query import Query
 
 
-def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFunction:
-    """The function that `mapInArrow` applies to the rows of each slot."""
+def step_function(
+    task: SlotTask, identity: str, checkpoint: str, diverted: DivertedLayout | None = None
+) -> ArrowFunction:
+    """The function that `mapInArrow` applies to the rows of each slot; with a layout it keeps diverted rows."""
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -28,11 +31,13 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
         received = list(batches)
         layout = wire_layout(task.queries, task.partitioning)
         table = pa.Table.from_batches(received) if received else layout.schema.empty_table()
-        passed, rejected = layout.without_rejected(table)
+        passed, rejected = layout.without_rejected(table, task.bounds)
         rows = layout.split(passed)
         transfer = perf_counter() - started
         started = perf_counter()
         store = Store(checkpoint)
+        if diverted is not None:
+            _keep_diverted(passed, diverted, layout, task, slot, store)
         opened = open_engine(task, slot, identity, store)
         seconds = {"transfer": transfer, "open": perf_counter() - started}
         opening = Opening(opened.changes, opened.was_hot, rejected, seconds, thread_time() - cpu, opened.taken)
@@ -40,6 +45,37 @@ def step_function(task: SlotTask, identity: str, checkpoint: str) -> ArrowFuncti
         keep_engine(opened, task, slot, identity)
 
     return step
+
+
+def _keep_diverted(
+    table: pa.Table, diverted: DivertedLayout, layout: WireLayout, task: SlotTask, slot: int, store: Store
+) -> None:
+    """Writes the diverted rows of which this slot has the first copy, if there are any."""
+    tables = []
+    for name, rows in layout.outside(table, task.bounds).items():
+        chosen = table.take(pa.array(rows)).combine_chunks()
+        columns = zip(layout.code_columns, layout.codes[name], strict=False)
+        codes = {code: chosen.column(wire).to_numpy() for wire, code in columns}
+        mine = pa.array(first_copies(task.partitioning, slot, name, codes, len(rows)))
+        chosen = chosen.filter(mine)
+        stream = task.queries.graph.relation(name).stream
+        whole = chosen.column(f"{WHOLE}{list(diverted.streams).index(stream)}")
+        tables.append(diverted.table(stream, name, chosen.column(TIME).to_numpy(), whole, task.bounds))
+    together = diverted.together(tables)
+    if together.num_rows:
+        store.write_diverted(task.rows_name(slot), together)
+
+
+def read_diverted_function(names: Sequence[str], checkpoint: str) -> ArrowFunction:
+    """The function that reads the diverted rows of a batch; its input are positions in the list of files."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        store = Store(checkpoint)
+        for batch in batches:
+            for position in batch.column(0).to_pylist():
+                yield from store.read_diverted(names[position]).to_batches()
+
+    return read
 
 
 def warm(row: int) -> int:
