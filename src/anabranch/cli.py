@@ -30,6 +30,7 @@ from anabranch.spec import commands as spec_commands
 USER_ERROR = 2
 
 ROOMS = {
+    "checkpoint": ("anabranch.checkpoint.command", "look into a checkpoint, check that it is whole, or copy it"),
     "console": ("anabranch.console.command", "show the history of a checkpoint in the browser"),
     "lab": ("anabranch.lab.command", "reproduce an experiment of the papers"),
     "place": ("anabranch.place.command", "plan queries over a network of sites"),

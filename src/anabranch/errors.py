@@ -168,6 +168,10 @@ class ForeignCheckpoint(CheckpointError):
     """The checkpoint belongs to another query."""
 
 
+class CheckpointInUse(CheckpointError):
+    """Another driver runs a query with the checkpoint."""
+
+
 class CorruptCheckpoint(CheckpointError):
     """The checkpoint is damaged or incomplete."""
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from anabranch.errors import CheckpointError
-from anabranch.host.store import Manifest, Store
+from anabranch.checkpoint.examine import opened
+from anabranch.host.store import Manifest
 from anabranch.plan.query_set import QuerySet
 
 
@@ -140,14 +140,7 @@ class StoredRun:
     control: Control | None = None
 
     def __init__(self, location: str) -> None:
-        self._store = Store(location)
-        metadata = self._store.metadata()
-        if metadata is None:
-            raise CheckpointError(
-                f"'{location}' is not a checkpoint of Anabranch",
-                detail="it has no 'anabranch/metadata.json'",
-                hint="name the folder that 'checkpoint:' or checkpointLocation names",
-            )
+        self._store, metadata = opened(location)
         self.id = str(metadata.get("identity", "checkpoint"))
         self.title = location
         self.text = str(metadata.get("query", ""))

@@ -4,6 +4,7 @@
     <checkpoint>/anabranch/rows/<batch>-<slot>-<attempt>.arrow  the rows of one batch, or after compaction all live rows
     <checkpoint>/anabranch/late/<batch>-<slot>-<attempt>.arrow  diverted rows of the batch, on their way to their sink
     <checkpoint>/anabranch/manifests/<batch>.json   the clocks and row files that are the state after the batch
+    <checkpoint>/anabranch/lease.json               the driver that may commit; gone once the query has stopped
     <checkpoint>/anabranch/history.jsonl            decisions and migrations, one line each, for people
     <checkpoint>/anabranch/memory.json              statistics, and the plans that served them; a restart can do without
 
@@ -43,7 +44,8 @@ FORMAT_VERSION = 2
 READABLE = (1, FORMAT_VERSION)
 """A manifest of format 1 has one table, or the one before a restart in front of it, and means the same."""
 _REPORT = b"anabranch.report"
-_UNFINISHED = re.compile(r"(metadata\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
+_LEASE = "lease.json"
+_UNFINISHED = re.compile(r"(metadata\.json|lease\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
 """Files of ours that were never renamed; no other file in the folder is touched."""
 
 
@@ -294,6 +296,24 @@ class Store:
     def keep_memory(self, memory: Writable) -> None:
         """Replaces the memory as a whole."""
         self._write_json(f"{self.root}/memory.json", memory.to_json())
+
+    # --- lease --------------------------------------------------------------------------------------------------------
+
+    def lease(self) -> dict[str, Any] | None:
+        """The JSON of the lease on the checkpoint; None while nobody has it."""
+        try:
+            return self._read_json(f"{self.root}/{_LEASE}")
+        except (CorruptCheckpoint, OSError):
+            # Cut short by a crash: the one who wrote it is gone.
+            return None
+
+    def keep_lease(self, value: Mapping[str, Any]) -> None:
+        """Writes the lease, in place of the one before."""
+        self._write_json(f"{self.root}/{_LEASE}", value)
+
+    def drop_lease(self) -> None:
+        """Removes the lease."""
+        self.files.delete_file(f"{self.root}/{_LEASE}")
 
     # --- files --------------------------------------------------------------------------------------------------------
 

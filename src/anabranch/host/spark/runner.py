@@ -39,6 +39,7 @@ from anabranch.host.commit import (
     ticks_by_stream,
 )
 from anabranch.host.diverted import ceilings
+from anabranch.host.lease import Lease
 from anabranch.host.memory import keep, recall
 from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
 from anabranch.host.results import ResultLayout
@@ -130,6 +131,7 @@ class SparkRunner:
         if self.manifest is not None:
             work = work.resumed(self.manifest.plans)
         self.steering = work.steering(table)
+        self._lease = Lease(self.store)
         hot.claim(self.identity, self.store.location)
         self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(self.queries.graph.streams, _now())
         self._is_observed = has_observed_filters(self.queries.graph.relations)
@@ -183,6 +185,7 @@ class SparkRunner:
         is_latest = _latest.get(self.identity) is self
         if is_latest:
             hot.forget(self.identity)
+            self._lease.close()
         if self._anchor is not None:
             with suppress(Exception):  # Spark may have ended before
                 if is_latest:
@@ -254,6 +257,7 @@ class SparkRunner:
             seen = self._observed(observation.get) if self._is_observed else newest_by_stream(self.queries, reports)
             clocks = self._clocks_after(seen, now, ticks_by_stream(self.queries, reports))
         manifest = next_manifest(task, reports, clocks)
+        self._lease.require()
         self.store.commit(manifest)
         self.options.announce("committed", batch_id)
         seconds = clocks.seconds_since(self._clocks)

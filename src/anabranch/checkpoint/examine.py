@@ -1,0 +1,169 @@
+"""What a checkpoint holds, and whether it is whole.
+
+Law: examining reads only. Every file that the last manifest lists is read to its end, so that a file cut short or
+altered is found before a restart needs it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from anabranch.errors import AnabranchError, CheckpointError
+from anabranch.host.lease import Holder
+from anabranch.host.store import READABLE, Manifest, Store
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The contents of a checkpoint, for people."""
+
+    location: str
+    version: int
+    identity: str
+    query: str
+    batch: int | None
+    """The last committed batch."""
+    plans: dict[str, str]
+    slots: dict[int, int]
+    """Partition groups by slot."""
+    rows: int
+    files: int
+    bytes: int
+    """Of the row files that the last manifest lists."""
+    clocks: dict[str, dict[str, int | None]]
+    """Newest event time and late-row cutoff of each stream, in microseconds."""
+    records: int
+    """Lines of the history."""
+    spark_batch: int | None
+    """The last batch that Spark's part has committed; None where it cannot be told."""
+    holder: str | None
+    """The driver that has the lease."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "slots": {str(slot): groups for slot, groups in self.slots.items()}}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something wrong with a checkpoint, and what to do."""
+
+    what: str
+    remedy: str
+
+
+def opened(location: str) -> tuple[Store, dict[str, Any]]:
+    """The store of a checkpoint and its metadata; an error where there is none."""
+    store = Store(location)
+    metadata = store.metadata()
+    if metadata is None:
+        raise CheckpointError(
+            f"'{location}' is not a checkpoint of Anabranch",
+            detail="it has no 'anabranch/metadata.json'",
+            hint="name the folder that 'checkpoint:' or checkpointLocation names",
+        )
+    return store, metadata
+
+
+def contents(location: str) -> Contents:
+    """Reads what a checkpoint holds."""
+    store, metadata = opened(location)
+    manifest = store.latest(is_used=False)
+    table = manifest.partitionings[-1] if manifest else None
+    lease = store.lease()
+    holder = None if lease is None else Holder.from_json(lease)
+    return Contents(
+        location=store.location,
+        version=int(metadata.get("version", 0)),
+        identity=str(metadata.get("identity", "")),
+        query=str(metadata.get("query", "")),
+        batch=None if manifest is None else manifest.batch,
+        plans=dict(manifest.plans) if manifest else {},
+        slots={slot: table.table.count(slot) for slot in range(table.slots)} if table else {},
+        rows=sum(file.rows for file in manifest.files) if manifest else 0,
+        files=len(manifest.files) if manifest else 0,
+        bytes=sum(_size(store, file.name) or 0 for file in manifest.files) if manifest else 0,
+        clocks={
+            name: {"newest": clock.newest, "cutoff": clock.floor if clock.newest is not None else None}
+            for name, clock in (manifest.clocks.streams.items() if manifest else ())
+        },
+        records=len(store.history()),
+        spark_batch=_spark_batch(store),
+        holder=None if holder is None else str(holder),
+    )
+
+
+def faults(location: str) -> Iterator[Fault]:
+    """Everything that a restart would stumble over, in the order in which it would."""
+    store, metadata = opened(location)
+    if lacking := {"version", "identity", "fingerprint", "query"} - metadata.keys():
+        yield Fault(f"metadata.json lacks {', '.join(sorted(lacking))}", "restore metadata.json from a copy")
+    if metadata.get("version") not in READABLE:
+        yield Fault(
+            f"the format version is {metadata.get('version')}; this release reads {', '.join(map(str, READABLE))}",
+            "use the release that wrote the checkpoint",
+        )
+        return
+    try:
+        manifest = store.latest(is_used=False)
+    except AnabranchError as error:
+        yield Fault(error.message, "remove the damaged manifest if the one before it is there, or restore a copy")
+        return
+    if manifest is None:
+        return
+    yield from _faults_of_rows(store, manifest)
+    spark = _spark_batch(store)
+    if spark is not None and spark > manifest.batch:
+        yield Fault(
+            f"Spark's part has committed batch {spark}, ours batch {manifest.batch}",
+            "the parts are of different copies: restore the folder as a whole",
+        )
+
+
+def _faults_of_rows(store: Store, manifest: Manifest) -> Iterator[Fault]:
+    for file in manifest.files:
+        try:
+            found = store.read_rows(file.name).num_rows
+        except (AnabranchError, pa.ArrowException, OSError) as error:
+            yield Fault(f"rows/{file.name} cannot be read: {error}".partition("\n")[0], "restore the file from a copy")
+            continue
+        if found != file.rows:
+            yield Fault(f"rows/{file.name} has {found} rows instead of {file.rows}", "restore the file from a copy")
+
+
+def _spark_batch(store: Store) -> int | None:
+    folder = f"{store.root.removesuffix('/anabranch')}/spark/commits"
+    selector = pafs.FileSelector(folder, allow_not_found=True)
+    batches = [int(info.base_name) for info in store.files.get_file_info(selector) if info.base_name.isdigit()]
+    return max(batches, default=None)
+
+
+def _size(store: Store, name: str) -> int | None:
+    return store.files.get_file_info(f"{store.root}/rows/{name}").size
+
+
+def as_text(found: Contents) -> str:
+    """The contents as lines for a terminal."""
+    newest = json.dumps(found.plans) if "" not in found.plans else found.plans[""]
+    lines = [
+        ("checkpoint", found.location),
+        ("query", " ".join(found.query.split())),
+        ("format", f"{found.version}, identity {found.identity}"),
+        ("in use by", found.holder or "nobody"),
+        (
+            "last batch",
+            "none was committed" if found.batch is None else f"{found.batch}; Spark's part {found.spark_batch}",
+        ),
+        ("plan", newest or "-"),
+        ("slots", ", ".join(f"{slot}: {groups} groups" for slot, groups in found.slots.items()) or "-"),
+        ("rows", f"{found.rows:,} in {found.files} files, {found.bytes:,} bytes"),
+        ("history", f"{found.records} records"),
+    ]
+    for name, clock in found.clocks.items():
+        lines.append((f"stream {name}", f"newest {clock['newest']} us, late below {clock['cutoff']} us"))
+    return "\n".join(f"{title:12} {words}" for title, words in lines)

@@ -1,0 +1,101 @@
+"""Checkpoints from a shell: what one holds, faults that a restart would meet, and copies that a restart can use."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from anabranch import cli
+from anabranch.host.lease import Holder
+from anabranch.host.local import LocalHost
+from anabranch.host.store import Store
+from anabranch.testing.scripted import read_rows
+from tests.unit.host.test_store import CATALOG, files_in, host
+
+ROWS = [["a 0 1 x", "a 1 2 y", "b 1 1 z"], ["b 2 2 w"]]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkpoint"
+    running = host(folder, slots=2)
+    for batch in ROWS:
+        step(running, batch)
+    return folder
+
+
+def step(running: LocalHost, batch: list[str]) -> int:
+    return int(running.step(read_rows(CATALOG, batch)).num_rows)
+
+
+def test_inspect_says_what_is_there_and_changes_nothing(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = files_in(checkpoint)
+    assert cli.main(["checkpoint", "inspect", str(checkpoint), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["batch"], found["rows"], found["plans"]) == (1, 4, {"": "(a b)"})
+    assert sum(found["slots"].values()) >= 64
+    assert cli.main(["checkpoint", "inspect", str(checkpoint)]) == 0
+    assert "last batch   1" in capsys.readouterr().out
+    assert files_in(checkpoint) == before
+
+
+def test_a_whole_checkpoint_is_found_whole(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["checkpoint", "verify", str(checkpoint)]) == 0
+    assert "the checkpoint is whole" in capsys.readouterr().out
+
+
+def test_a_row_file_that_was_cut_short_is_named(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = max((checkpoint / "anabranch" / "rows").iterdir(), key=lambda path: path.stat().st_size)
+    file.write_bytes(file.read_bytes()[:-20])
+    assert cli.main(["checkpoint", "verify", str(checkpoint)]) == 1
+    assert file.name in capsys.readouterr().out
+
+
+def test_a_missing_row_file_and_a_damaged_manifest_are_named(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    next((checkpoint / "anabranch" / "rows").iterdir()).unlink()
+    assert cli.main(["checkpoint", "verify", str(checkpoint)]) == 1
+    assert "missing or damaged" in capsys.readouterr().out
+    (checkpoint / "anabranch" / "manifests" / "000000001.json").write_text("{")
+    assert cli.main(["checkpoint", "verify", str(checkpoint)]) == 1
+    assert "not valid JSON" in capsys.readouterr().out
+
+
+def test_parts_of_different_copies_are_told(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (checkpoint / "spark" / "commits").mkdir(parents=True)
+    (checkpoint / "spark" / "commits" / "7").write_text("v1\n{}")
+    assert cli.main(["checkpoint", "verify", str(checkpoint)]) == 1
+    assert "Spark's part has committed batch 7, ours batch 1" in capsys.readouterr().out
+
+
+def test_a_copy_goes_on_where_the_checkpoint_ended(checkpoint: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "copy"
+    assert cli.main(["checkpoint", "copy", str(checkpoint), str(copied)]) == 0
+    more = ["a 3 1 v", "b 3 2 u"]
+    assert step(host(copied, slots=2), more) == step(host(checkpoint, slots=2), more) > 0
+
+
+def test_a_copy_overwrites_nothing(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "mine").write_text("mine")
+    assert cli.main(["checkpoint", "copy", str(checkpoint), str(tmp_path / "copy")]) == cli.USER_ERROR
+    assert "is not empty" in capsys.readouterr().err
+    assert files_in(tmp_path / "copy") == {"mine": b"mine"}
+
+
+def test_a_checkpoint_in_use_is_not_copied(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Store(str(checkpoint)).keep_lease(asdict(replace(Holder.me(0), owner="another")))
+    assert cli.main(["checkpoint", "copy", str(checkpoint), str(tmp_path / "copy")]) == cli.USER_ERROR
+    assert "is in use" in capsys.readouterr().err
+
+
+def test_another_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["inspect"], ["verify"]):
+        assert cli.main(["checkpoint", *words, str(tmp_path)]) == cli.USER_ERROR
+        assert "is not a checkpoint of Anabranch" in capsys.readouterr().err
