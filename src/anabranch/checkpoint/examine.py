@@ -144,7 +144,8 @@ def _spark_batch(store: Store) -> int | None:
 
 
 def _size(store: Store, name: str) -> int | None:
-    return store.files.get_file_info(f"{store.root}/rows/{name}").size
+    size: int | None = store.files.get_file_info(f"{store.root}/rows/{name}").size
+    return size
 
 
 def as_text(found: Contents) -> str:
