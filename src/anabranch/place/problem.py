@@ -18,6 +18,7 @@ from anabranch.place.load import Load, join_load
 from anabranch.place.search import Mask, Producer, Space, Split, split_of
 from anabranch.place.topology import Floats, Indices
 from anabranch.place.view import Need, needs
+from anabranch.window import Window
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,13 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
             raise TopologyError(
                 f"query '{query.name}' reads stream '{relation.stream}', which no site advertises",
                 hint="give its site and rate under 'streams' of the network file",
+            )
+        if type(relation.window) is not Window:
+            raise TopologyError(
+                f"query '{query.name}' has the window {relation.window} of relation '{relation.name}', which cannot be "
+                "placed",
+                detail="operators at different sites agree on windows by event time alone",
+                hint="give it a [RANGE ...], or run the query at one site with 'anabranch run'",
             )
         if relation.window.range is None and len(query.query.graph.relations) > 1:
             raise TopologyError(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import pytest
 
+from anabranch.errors import TopologyError
 from anabranch.place.landscape import view_bytes
 from anabranch.place.problem import problem_of
 from anabranch.place.view import needs
+from anabranch.window import Window
 from tests.unit.place.builders import join, landscape, line, planner_for, query, statistics
 
 STATISTICS = statistics(dict.fromkeys("abcd", "n0"))
@@ -90,3 +94,16 @@ def test_a_join_that_can_fail_is_not_shared_by_queries_with_other_filters() -> N
         offered = {one.operator for one in problem_of(after, second).offered if one.mask.bit_count() > 1}
         assert bool(offered) == is_shared
         assert {one.operator for one in problem_of(after, third).offered if one.mask.bit_count() > 1}
+
+
+def test_a_window_that_is_not_by_event_time_alone_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Days(Window):
+        """A kind of window of its own."""
+
+    topology = line(2)
+    wanted = join("q", "ab", "n1")
+    graph = wanted.query.graph
+    odd = replace(graph, relations=(replace(graph.relations[0], window=Days(5)), *graph.relations[1:]))
+    with pytest.raises(TopologyError, match="which cannot be placed"):
+        problem_of(landscape(topology, {"a": "n0", "b": "n1"}), replace(wanted, query=replace(wanted.query, graph=odd)))
