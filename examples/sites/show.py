@@ -78,7 +78,8 @@ def difference(folder: Path, query: str, selected: str, ranges: tuple[int, int, 
         text = f"SELECT *, epoch_us(CAST(ts AS TIMESTAMPTZ)) AS micros FROM read_json('{files}/*.json')"
         duckdb.execute(f"CREATE OR REPLACE TEMP TABLE {stream} AS SELECT * FROM ({text}) WHERE micros >= {since}")
     newest = "greatest(fl.micros, ci.micros, bg.micros)"
-    inside = [f"{newest} - {name}.micros <= {r * 1_000_000}" for name, r in zip(("fl", "ci", "bg"), ranges, strict=True)]
+    names = zip(("fl", "ci", "bg"), ranges, strict=True)
+    inside = [f"{newest} - {name}.micros <= {r * 1_000_000}" for name, r in names]
     where = " AND ".join(["fl.num = ci.flight", "fl.num = bg.flight", *inside, *([extra] if extra else [])])
     wanted = f"{selected} FROM flights fl, checkins ci, baggage bg WHERE {where}"
     given = f"SELECT * FROM read_parquet('{folder / 'out' / query}/part-*')"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -110,7 +111,7 @@ def run_site(arguments: argparse.Namespace) -> int:
     """Runs a site until its deployment is stopped."""
     # Here, because only a site needs Spark.
     from anabranch.host.spark.session import open_session
-    from anabranch.sites.site import Site
+    from anabranch.sites.site import SITE_SETTINGS, Site
 
     root = Root(arguments.root)
     orders = root.orders()
@@ -119,7 +120,9 @@ def run_site(arguments: argparse.Namespace) -> int:
         Console(stderr=True).print(f"nothing is to run at '{arguments.name}' yet; operators are at {', '.join(known)}")
     root.lease(f"site-{arguments.name}").refuse_living()
     settings = dict(_pair(text) for text in arguments.conf)
-    spark = open_session(arguments.master, {"spark.app.name": f"anabranch site {arguments.name}", **settings})
+    spark = open_session(
+        arguments.master, {"spark.app.name": f"anabranch site {arguments.name}", **SITE_SETTINGS, **settings}
+    )
     is_ended = False
 
     def end(*_: object) -> None:
@@ -130,8 +133,11 @@ def run_site(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, end)
     try:
         Site(root, arguments.name, spark).run(lambda: is_ended)
-    finally:
-        spark.stop()
+    except SiteError as error:
+        # A query that hangs would keep Spark, and with it this process, from ending.
+        Console(stderr=True).print(f"error: {error}", highlight=False)
+        os._exit(1)
+    spark.stop()
     return 0
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from anabranch.adapt.settings import Settings
 from anabranch.choosing import AUTO, change_rules, decide, first_plan
+from anabranch.errors import SiteError
 from anabranch.host.links.feed import Inlet, Segment
 from anabranch.host.links.outlet import Outlet
 from anabranch.host.spark.handle import QueryHandle
@@ -38,6 +39,15 @@ POLL = 0.3
 """Seconds between two looks at the orders."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before an operator that failed is started again; each failure doubles them."""
+
+STUCK = 180.0
+"""Seconds without any progress after which an operator that has just been started is taken for stuck."""
+SITE_SETTINGS = {
+    # On a busy machine a new Python process may need longer than the usual 15 seconds to reach its JVM; a source whose
+    # process has given up is never asked again.
+    "spark.python.authenticate.socketTimeout": "120s",
+}
+"""Settings of Spark that serve a site with many operators."""
 
 Announce = Callable[[str, str, int], None]
 
@@ -62,6 +72,7 @@ class Running:
         self._first: int | None = None
         self.heard: float | None = None
         """The time of day of the last batch, or of the start."""
+        self.started = 0.0
 
     @property
     def batch(self) -> int:
@@ -77,6 +88,12 @@ class Running:
             self._asked, self._batch = version, self.batch
         if self.version < self._asked and (not self._is_busy() or self.batch > self._batch):
             self.version = self._asked
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if Spark has not finished a single look at the sources for long: it waits for a process that is gone."""
+        is_new = self.handle is not None and self.handle.isActive and self.handle.lastProgress is None
+        return is_new and time.monotonic() - self.started > STUCK
 
     def _is_busy(self) -> bool:
         return self.handle is not None and self.handle.isActive and bool(self.handle.status["isTriggerActive"])
@@ -157,7 +174,8 @@ class Site:
     def close(self) -> None:
         """Stops all operators and gives the lease back."""
         for running in self._running.values():
-            _stop(running)
+            if not running.is_stuck:
+                _stop(running)
         self._running.clear()
         self.report(is_stopped=True)
         self._lease.release()
@@ -177,6 +195,9 @@ class Site:
             handle = running.handle
             if handle is not None and not handle.isActive:
                 self._failed(running, handle.exception())
+            if running.is_stuck:
+                # Spark cannot stop such a query either; whoever started this process starts another one.
+                raise SiteError(f"operator '{name}' does not start", hint="start the site again")
             if running.handle is None and time.monotonic() >= running.again:
                 try:
                     self._start(running, orders)
@@ -240,6 +261,7 @@ class Site:
         query, runner = start_query(spark, frames, work, {ALONE: sink}, running.checkpoint, options)
         running.handle, running.runner, running.error = QueryHandle(query, runner), runner, None
         running.pause = FIRST_PAUSE
+        running.started = time.monotonic()
 
     def _announcing(self, operator: str) -> Callable[[str, int], None]:
         announce = self._announce

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from anabranch.host.spark.session import open_session
 from anabranch.sites.root import Root
-from anabranch.sites.site import Site
+from anabranch.sites.site import SITE_SETTINGS, Site
 
 
 def main(name: str, root: str, marks: str, *phases: str) -> None:
@@ -35,7 +35,7 @@ def main(name: str, root: str, marks: str, *phases: str) -> None:
         ended = True
 
     signal.signal(signal.SIGTERM, end)
-    spark = open_session("local[1]", {"spark.driver.memory": "512m"})
+    spark = open_session("local[1]", {"spark.driver.memory": "512m", **SITE_SETTINGS})
     try:
         Site(Root(root), name, spark, announce).run(lambda: ended)
     finally:
