@@ -34,7 +34,8 @@ def expected(workload: Workload) -> Digest:
         return Digest(found["count"], tuple(found["sums"]))
     files = [f"read_parquet('{workload.path(stream)}/*.parquet')" for stream in workload.streams]
     with duckdb.connect() as connection:
-        row = connection.execute(f"{_digest_columns(workload)} FROM ({batch_sql(workload, files)})").fetchone()
+        answer_sql = workload.answer_sql(files) or batch_sql(workload, files)
+        row = connection.execute(f"{_digest_columns(workload)} FROM ({answer_sql}) WHERE {workload.counted}").fetchone()
     answer = _digest(row)
     kept.write_text(json.dumps(asdict(answer)))
     return answer
@@ -44,9 +45,10 @@ def found_in(workload: Workload, output: Path) -> Digest:
     """The digest of the Parquet files below a directory."""
     files = [str(file) for file in output.rglob("*.parquet") if "_temporary" not in file.parts]
     if not files:
-        return Digest(0, (0,) * len(workload.streams))
+        return Digest(0, (0,) * workload.outputs)
     with duckdb.connect() as connection:
-        row = connection.execute(f"{_digest_columns(workload)} FROM read_parquet(?)", [files]).fetchone()
+        counted = f"{_digest_columns(workload)} FROM read_parquet(?) WHERE {workload.counted}"
+        row = connection.execute(counted, [files]).fetchone()
     return _digest(row)
 
 
@@ -85,5 +87,5 @@ def _digest(row: tuple[int, ...] | None) -> Digest:
 
 
 def _digest_columns(workload: Workload) -> str:
-    sums = ", ".join(f"coalesce(sum(p{i}), 0)::BIGINT" for i in range(len(workload.streams)))
+    sums = ", ".join(f"coalesce(sum(p{i}), 0)::BIGINT" for i in range(workload.outputs))
     return f"SELECT count(*), {sums}"

@@ -9,6 +9,7 @@ from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.session import recommended_configuration
 from benchmarks.job import Job
 from benchmarks.spark_native import streams
+from benchmarks.workloads import TableJoin
 
 
 def settings(_job: Job) -> dict[str, str]:
@@ -20,6 +21,8 @@ def start(spark: SparkSession, job: Job) -> QueryHandle:
     session = Session(spark)
     for stream, frame in zip(job.workload.streams, streams(spark, job), strict=True):
         session.register(stream.name, frame, event_time="ts", watermark="0 seconds")
+    if isinstance(job.workload, TableJoin):
+        session.table("facts", spark.read.parquet(str(job.source / job.workload.table.name)))
     return (
         session.sql(job.workload.cql)
         .writeStream.format("parquet")

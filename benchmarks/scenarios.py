@@ -17,7 +17,7 @@ from statistics import median
 from benchmarks.bench import Bench, say
 from benchmarks.figures import Bound, Figure, ratio
 from benchmarks.job import Outcome, Run, Scratch, System, check, execute
-from benchmarks.workloads import Workload, held, steady, w3, w3x, w4, written
+from benchmarks.workloads import Workload, held, left_joins, steady, table_join, w3, w3x, w4, written
 
 SUSTAINED_LIMIT = 2.0
 SUSTAINED_FILL = 6
@@ -116,6 +116,16 @@ def spark_w4(bench: Bench) -> list[Figure]:
 
 def spark_w3x(bench: Bench) -> list[Figure]:
     return against_native(bench, w3x(bench.sizes.rows, bench.sizes.batches), "W3x", 3.0)
+
+
+def spark_left(bench: Bench) -> list[Figure]:
+    """A left join of three streams."""
+    return against_native(bench, left_joins(bench.sizes.rows, bench.sizes.batches), "left joins", 3.0)
+
+
+def spark_table(bench: Bench) -> list[Figure]:
+    """A stream and a table, against Spark's stream-static join."""
+    return against_native(bench, table_join(bench.sizes.rows, bench.sizes.batches), "stream and table", 1.0)
 
 
 def slots(bench: Bench) -> list[Figure]:
@@ -297,6 +307,8 @@ SCENARIOS = (
     Scenario("spark-same-jvm", "W3 with the same JVM options on both sides", spark_same_jvm),
     Scenario("spark-w4", "four-way, one stream ten times as fast", spark_w4),
     Scenario("spark-w3x", "a chain on different keys", spark_w3x),
+    Scenario("spark-left", "a left join of three streams against Spark's own", spark_left),
+    Scenario("spark-table", "a stream joined with a table against Spark's stream-static join", spark_table),
     Scenario("sustained", "highest input rate with micro-batches of at most 2 s", sustained),
     Scenario("fixed-cost", "our part of a micro-batch of 1,000 rows", fixed_cost),
     Scenario("restart", "first new result after a restart with 1 M rows of state", restart),

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.host.spark.jvm import driver_options
 from benchmarks.job import Job
-from benchmarks.workloads import Workload
+from benchmarks.workloads import LeftJoins, TableJoin, Workload
 
 ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -41,13 +41,22 @@ def settings(job: Job) -> dict[str, str]:
 def start(spark: SparkSession, job: Job) -> StreamingQuery:
     """Starts the workload's query over its files, to end when they are read."""
     return (
-        joined(job.workload, streams(spark, job))
+        query(spark, job)
         .writeStream.format("parquet")
         .option("path", str(job.output))
         .option("checkpointLocation", str(job.checkpoint))
         .trigger(availableNow=True)
         .start()
     )
+
+
+def query(spark: SparkSession, job: Job) -> DataFrame:
+    """The workload's query: a chain of joins, or a stream joined with a batch frame."""
+    frames = streams(spark, job)
+    if isinstance(job.workload, TableJoin):
+        facts = spark.read.parquet(str(job.source / job.workload.table.name)).withColumnRenamed("p", "p1")
+        return frames[0].withColumnRenamed("p", "p0").join(facts, "k").select("p0", "p1")
+    return joined(job.workload, frames)
 
 
 def streams(spark: SparkSession, job: Job) -> list[DataFrame]:
@@ -68,7 +77,8 @@ def joined(workload: Workload, frames: list[DataFrame]) -> DataFrame:
     ]
     whole = relations[0]
     for i, relation in enumerate(relations[1:], start=1):
-        whole = whole.join(relation, reduce(Column.__and__, _conditions(workload, i)))
+        how = "left_outer" if isinstance(workload, LeftJoins) else "inner"
+        whole = whole.join(relation, reduce(Column.__and__, _conditions(workload, i)), how)
         whole = whole.withColumn(f"ts{i}", F.col(f"ts{i}") + F.expr("INTERVAL 0 SECONDS"))
     return whole.select([f"p{i}" for i in range(len(frames))])
 
@@ -81,4 +91,6 @@ def _conditions(workload: Workload, i: int) -> list[Column]:
         if max(e.left, e.right) == i
     ]
     near = [F.col(f"ts{i}").between(F.col(f"ts{j}") - window, F.col(f"ts{j}") + window) for j in range(i)]
+    if isinstance(workload, LeftJoins):
+        near[1:] = [F.col(f"ts{j}").isNull() | condition for j, condition in enumerate(near[1:], start=1)]
     return equal + near

@@ -17,7 +17,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -83,6 +83,20 @@ class Workload:
         on = " AND ".join(f"r{e.left}.{e.left_key} = r{e.right}.{e.right_key}" for e in self.equalities)
         return f"SELECT {outputs} FROM {relations} WHERE {on}"
 
+    def answer_sql(self, sources: Sequence[str]) -> str | None:
+        """The batch answer in DuckDB's SQL, each stream read from the source given for it; None for an inner join."""
+        return None
+
+    @property
+    def counted(self) -> str:
+        """The results that every system gives within the run, as a condition on their columns."""
+        return "TRUE"
+
+    @property
+    def outputs(self) -> int:
+        """The number of output columns."""
+        return len(self.streams)
+
     @property
     def directory(self) -> Path:
         """Where the files are kept; the digest makes any change of the workload another directory."""
@@ -90,6 +104,66 @@ class Workload:
 
     def path(self, stream: Stream) -> Path:
         return self.directory / stream.name
+
+
+@dataclass(frozen=True)
+class LeftJoins(Workload):
+    """The first stream left-joined with each of the others on one key.
+
+    A row without partner comes out when the watermark says so, which no system knows of the last rows of the run. So
+    only the results of rows from before the last windows count.
+    """
+
+    @property
+    def cql(self) -> str:
+        window = f"[RANGE {self.window} MICROSECONDS]"
+        outputs = ", ".join(f"r{i}.p AS p{i}" for i in range(len(self.streams)))
+        first, *others = (f"{stream.name} {window} AS r{i}" for i, stream in enumerate(self.streams))
+        joins = "".join(f" LEFT JOIN {other} ON r0.k = r{i}.k" for i, other in enumerate(others, start=1))
+        return f"SELECT {outputs} FROM {first}{joins}"
+
+    def answer_sql(self, sources: Sequence[str]) -> str:
+        outputs = ", ".join(f"r{i}.p AS p{i}" for i in range(len(sources)))
+        text = f"SELECT {outputs} FROM (SELECT epoch_us(ts) AS t, * FROM {sources[0]}) r0"
+        for i, source in enumerate(sources[1:], start=1):
+            near = [f"(r{j}.t IS NULL OR abs(r{i}.t - r{j}.t) <= {self.window})" for j in range(1, i)]
+            on = " AND ".join(
+                [f"r0.k = r{i}.k", f"r{i}.t BETWEEN r0.t - {self.window} AND r0.t + {self.window}", *near]
+            )
+            text += f" LEFT JOIN (SELECT epoch_us(ts) AS t, * FROM {source}) r{i} ON {on}"
+        return text
+
+    @property
+    def counted(self) -> str:
+        # Rows of the first stream are numbered in the order of their times.
+        left = 4 * self.window + 3 * self.span // self.batches
+        return f"p0 < {self.streams[0].rows * max(0, self.span - left) // self.span}"
+
+
+@dataclass(frozen=True)
+class TableJoin(Workload):
+    """One stream joined with a table of `table_rows` keys, of which `domain` are asked for."""
+
+    table_rows: int = 0
+
+    @property
+    def cql(self) -> str:
+        return f"SELECT r0.p AS p0, t.p AS p1 FROM {self.streams[0].name} AS r0 JOIN facts AS t ON r0.k = t.k"
+
+    def answer_sql(self, sources: Sequence[str]) -> str:
+        return f"SELECT r0.p AS p0, t.p AS p1 FROM {sources[0]} r0 JOIN read_parquet('{self.table}') t ON r0.k = t.k"
+
+    @property
+    def outputs(self) -> int:
+        return 2
+
+    @property
+    def table(self) -> Path:
+        return self.directory / "facts.parquet"
+
+    def facts(self) -> pa.Table:
+        keys = np.arange(self.table_rows, dtype=np.int64)
+        return pa.table({"k": pa.array(keys), "p": pa.array(10 * keys)})
 
 
 def domain_for_total(rows: tuple[int, ...], window: int, span: int, results: float) -> int:
@@ -136,6 +210,18 @@ def w3x(rows: int, batches: int) -> Workload:
     return Workload("w3x", streams, equalities, window, span, batches, domain_for_total(sizes, window, span, rows))
 
 
+def left_joins(rows: int, batches: int) -> LeftJoins:
+    """W3's streams, the first left-joined with the other two; about a third of its rows meet nothing of one."""
+    plain = w3(rows, batches)
+    return LeftJoins("left", plain.streams, plain.equalities, plain.window, plain.span, batches, plain.domain)
+
+
+def table_join(rows: int, batches: int, table_rows: int = 100_000) -> TableJoin:
+    """One stream and a table; half of the rows find a row of the table."""
+    stream = Stream("s0", rows, ("k",))
+    return TableJoin("table", (stream,), (), 10 * SECOND, 400 * SECOND, batches, 2 * table_rows, table_rows=table_rows)
+
+
 def steady(rows_per_batch: int, batches: int, *, batch: int = 2 * SECOND, window: int = 10 * SECOND) -> Workload:
     """W3 at a constant rate: each micro-batch covers `batch` of event time and one row gives one result."""
     each = max(1, rows_per_batch // 3) * batches
@@ -174,6 +260,8 @@ def written(workload: Workload) -> Path:
     for number, batch in enumerate(tables(workload)):
         for name, table in batch.items():
             write_file(directory / name, number, table)
+    if isinstance(workload, TableJoin):
+        pq.write_table(workload.facts(), workload.table)
     (directory / "ready.json").write_text(json.dumps({"workload": repr(workload)}))
     return directory
 

@@ -1,4 +1,4 @@
-"""The streams a query may name: their columns, event time and allowed disorder."""
+"""The streams and tables a query may name: columns, and of streams event time and allowed disorder."""
 
 from __future__ import annotations
 
@@ -39,17 +39,39 @@ class StreamDeclaration:
             )
 
 
+@dataclass(frozen=True)
+class TableDeclaration:
+    """The declaration of one table: rows without event time."""
+
+    name: str
+    schema: Schema
+
+
 @dataclass
 class Catalog:
-    """Streams and functions of one's own by name; names are case-insensitive."""
+    """Streams, tables and functions of one's own by name; names are case-insensitive, streams and tables share them."""
 
     streams: dict[str, StreamDeclaration] = field(default_factory=dict)
     functions: dict[str, OwnFunction] = field(default_factory=dict)
     """The user's own functions, by their names in lower case."""
+    tables: dict[str, TableDeclaration] = field(default_factory=dict)
 
     def register(self, stream: StreamDeclaration) -> None:
-        """Adds the stream, or replaces the one of that name."""
+        """Adds the stream, or replaces the stream or table of that name."""
+        self.tables.pop(stream.name.lower(), None)
         self.streams[stream.name.lower()] = stream
+
+    def register_table(self, table: TableDeclaration) -> None:
+        """Adds the table, or replaces the stream or table of that name."""
+        self.streams.pop(table.name.lower(), None)
+        self.tables[table.name.lower()] = table
+
+    def table(self, name: str) -> TableDeclaration | None:
+        return self.tables.get(name.lower())
+
+    def copy(self) -> Catalog:
+        """A catalog that later registrations do not change."""
+        return Catalog(dict(self.streams), dict(self.functions), dict(self.tables))
 
     def find(self, name: str) -> StreamDeclaration | None:
         return self.streams.get(name.lower())

@@ -63,6 +63,28 @@ class Window:
         return f"[RANGE {duration_text(self.range)}{slide}]"
 
 
+@dataclass(frozen=True)
+class Always(Window):
+    """The window of a table: its rows are older than every event time, and never leave."""
+
+    range: int | None = None
+
+    @property
+    def span(self) -> int:
+        return 2 * FOREVER - 1
+
+    def deadline(self, time: Any) -> Any:
+        return time + self.span
+
+    def __str__(self) -> str:
+        return "[TABLE]"
+
+
+ALWAYS = Always()
+BEFORE_ALL = -FOREVER
+"""The event time of the rows of a table, and of a stream that has had no row."""
+
+
 def duration_text(micros: int) -> str:
     """The shortest whole-unit spelling of a duration.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.choosing import AUTO, Wishes, decide, proposal
 from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
@@ -13,6 +13,7 @@ from anabranch.errors import BindError, CqlError, NoFeasiblePlan, ParseError, Pl
 CATALOG = Catalog()
 for _name in "ab":
     CATALOG.register(StreamDeclaration(_name, parse_schema("ts timestamp, k bigint, v string"), "ts"))
+CATALOG.register_table(TableDeclaration("t", parse_schema("k bigint, name string")))
 PAIR = "FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS]"
 
 
@@ -22,7 +23,7 @@ PAIR = "FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS]"
         ("SELECT", ParseError, "", "expected an expression, found the end"),
         (f"SELECT a.v {PAIR} WHERE a.k = ,", ParseError, ",", "expected an expression, found ','"),
         (f"SELECT a.q {PAIR} WHERE a.k = b.k", BindError, "a.q", "relation 'a' has ts, k, v"),
-        ("SELECT z.v FROM z [NOW]", BindError, "z", "the streams are a, b"),
+        ("SELECT z.v FROM z [NOW]", BindError, "z", "the streams are a, b; the tables are t"),
         (f"SELECT LENGTHS(a.v) {PAIR} WHERE a.k = b.k", BindError, "LENGTHS", "did you mean length"),
         (f"SELECT k {PAIR} WHERE a.k = b.k", BindError, "k", "write 'a.k' or 'b.k'"),
         (f"SELECT a.v {PAIR}, a [NOW]", BindError, "a", "relation 'a' occurs twice"),
@@ -32,6 +33,11 @@ PAIR = "FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS]"
         ("SELECT a.k FROM a [RANGE 5 SECONDS SLIDE 0 SECONDS]", BindError, "0 SECONDS", "SLIDE must be more than zero"),
         ("SELECT a.k FROM a [RANGE 5 SECONDS] GROUP BY a.k", BindError, "[RANGE 5 SECONDS]", "needs a SLIDE"),
         ("SELECT a.v FROM a [ROWS 5], b [NOW]", Unsupported, "ROWS", "use a time window"),
+        ("SELECT a.v FROM a [NOW], t [NOW] WHERE a.k = t.k", BindError, "[NOW]", "table 't' cannot have a window"),
+        ("SELECT t.name FROM t", Unsupported, "t", "rows of table 't' cannot come out without a row of a stream"),
+        ("SELECT a.v FROM a RIGHT JOIN t ON a.k = t.k", Unsupported, "RIGHT JOIN", "join the table to a stream"),
+        ("SELECT a.v FROM a [NOW] FULL JOIN t ON a.k = t.k", Unsupported, "FULL JOIN", "join the table to a stream"),
+        ("SELECT t.name FROM t LEFT JOIN a [NOW] ON a.k = t.k", Unsupported, "t", "join the table to a stream"),
         ("SELECT a.v FROM a [UNBOUNDED], b [NOW]", UnboundedJoin, "[UNBOUNDED]", "relation 'a' is unbounded"),
         ("SELECT a.v FROM a [NOW], b", UnboundedJoin, "b", "relation 'b' is unbounded"),
     ],

@@ -64,13 +64,14 @@ class Steering:
         rules: Mapping[str, ChangeRules],
         moves: Iterable[ScheduledMove] = (),
         balance: Balance = BY_HAND,
+        held: frozenset[str] = frozenset(),
     ) -> None:
         self.is_named = queries.is_named
         self.queries = {
             member.name: QuerySteering(member.query, plans[member.name], partitioning, rules.get(member.name, NO_RULES))
             for member in queries.members
         }
-        grids = partial(partitioning_of, queries, partitioning.slots)
+        grids = partial(partitioning_of, queries, partitioning.slots, held=held)
         self.table = TableSteering(partitioning, moves, balance, grids)
 
     @property

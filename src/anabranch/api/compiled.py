@@ -13,6 +13,7 @@ from anabranch.host.meshing import learn_from_rows
 from anabranch.host.sample import Sample
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.sample import StreamSample, sample_streams
+from anabranch.host.spark.tables import TableSource
 from anabranch.plan.query import Query
 from anabranch.stats.mesh.learnt import LearntMesh
 
@@ -32,12 +33,18 @@ class RegisteredStream:
 
 
 class CompiledQuery:
-    """A query and the streams that it reads, by name; a stream that is registered anew does not change them."""
+    """A query and the streams and tables that it reads, by name; one that is registered anew does not change them."""
 
-    def __init__(self, stages: Explanation, registered: Callable[[str], RegisteredStream]) -> None:
+    def __init__(
+        self,
+        stages: Explanation,
+        registered: Callable[[str], RegisteredStream],
+        tables: Mapping[str, TableSource] | None = None,
+    ) -> None:
         self.stages = stages
         self.query: Query = stages.query
-        self.streams = {relation.stream: registered(relation.stream) for relation in self.query.whole.relations}
+        self.streams = {name: registered(name) for name in self.query.whole.streams}
+        self.tables = {name: (tables or {})[name.lower()] for name in self.query.whole.tables}
         self._sample: Sample | None = None
 
     @property

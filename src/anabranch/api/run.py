@@ -130,6 +130,7 @@ class Run:
             name: argument("the idle timeout", stream.idle_timeout or settings.idle_timeout).timeout()
             for name, stream in self._streams.items()
         }
+        tables = {name: source for member in self._members.values() for name, source in member.compiled.tables.items()}
         options = RunOptions(
             settings.trigger.for_spark(),
             settings.name,
@@ -137,6 +138,7 @@ class Run:
             settings.listeners,
             max_ahead={name: each.max_ahead for name, each in self._streams.items() if each.max_ahead is not None},
             late=late,
+            tables=tables,
             assumed_disorder=frozenset(name for name, each in self._streams.items() if not each.has_watermark),
         )
         frames = {name: stream.frame for name, stream in self._streams.items()}

@@ -11,7 +11,7 @@ from anabranch.api.compiled import CompiledQuery, RegisteredStream
 from anabranch.api.query import ContinuousQuery
 from anabranch.api.together import Together
 from anabranch.api.writer import ContinuousQueryWriter
-from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.console.runs import LiveRun
 from anabranch.console.server import LOOPBACK, Console
 from anabranch.entries import argument
@@ -22,6 +22,7 @@ from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.handle import ContinuousQueries
 from anabranch.host.spark.sample import StreamSample
+from anabranch.host.spark.tables import TableSource
 from anabranch.host.spark.warming import warm_workers
 from anabranch.window import duration_text
 
@@ -53,6 +54,7 @@ class Session:
         self.catalog = Catalog()
         self.streams = ContinuousQueries(spark)
         self._streams: dict[str, RegisteredStream] = {}
+        self._tables: dict[str, TableSource] = {}
         warm_workers(spark)
 
     def register(
@@ -124,6 +126,7 @@ class Session:
         elif sample is not None and not callable(sample):
             raise CatalogError(f"the sample of stream '{name}' is not a DataFrame", hint="read it with spark.read")
         self.catalog.register(declaration)
+        self._tables.pop(name.lower(), None)
         self._streams[name.lower()] = RegisteredStream(
             declaration,
             frame,
@@ -131,6 +134,60 @@ class Session:
             sample,
             max_ahead=None if lead is None else lead.duration(),
             has_watermark=disorder is not None,
+        )
+
+    def table(
+        self,
+        name: str,
+        frame: spark_host.DataFrame | Callable[[], spark_host.DataFrame],
+        refresh: str | None = None,
+        version: Callable[[], object] | None = None,
+    ) -> None:
+        """Registers a table under a name, or replaces the stream or table of that name.
+
+        Queries join a table without a window: its rows have no event time and are always valid. A row of a stream
+        meets the table as it is in the batch that completes the result.
+
+        Parameters
+        ----------
+        name
+            The name of the table in queries: letters, digits and `_`; case does not matter.
+        frame
+            A batch DataFrame, from `spark.read`, that is read when a query starts; or a function that returns one, if
+            the table is to be read again while queries run.
+        refresh
+            How often the table is read again, such as `10 minutes`. The default is never.
+        version
+            A function that returns another value when the table has changed; it is asked before every batch, and the
+            table is read again if it has.
+
+        Raises
+        ------
+        CatalogError
+            When the frame is streaming, cannot be read again, or has a column of a type that cannot be carried.
+        """
+        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+            raise CatalogError(f"'{name}' is not a valid table name", hint="use letters, digits and _, a letter first")
+        if isinstance(frame, spark_host.DataFrame):
+            if refresh is not None or version is not None:
+                raise CatalogError(
+                    f"table '{name}' is a DataFrame, which cannot be read again",
+                    detail="a DataFrame remembers the files that it was made of",
+                    hint="give a function, as in lambda: spark.read.parquet(path)",
+                )
+            first = frame
+        elif callable(frame):
+            first = frame()
+        else:
+            raise CatalogError(f"table '{name}' is not a DataFrame", detail=f"it is {frame!r}", hint="use spark.read")
+        if not isinstance(first, spark_host.DataFrame) or first.isStreaming:
+            raise CatalogError(f"table '{name}' is not a batch DataFrame", hint="read it with spark.read")
+        schema = from_spark(first.schema, name)
+        every = argument(f"the refresh of table '{name}'", refresh, CatalogError).duration() if refresh else None
+        self.catalog.register_table(TableDeclaration(name, schema))
+        self._streams.pop(name.lower(), None)
+        self._tables[name.lower()] = TableSource(
+            frame if callable(frame) else partial(_same, frame), schema, every, version
         )
 
     def registered(self, name: str) -> RegisteredStream:
@@ -216,9 +273,8 @@ class Session:
             When the text is wrong; it names the place, and what was expected there or which names exist.
         """
         # A copy of the catalog: a stream that is registered later does not reach into a compiled query.
-        catalog = Catalog(dict(self.catalog.streams), dict(self.catalog.functions))
-        stages = Explanation(text, catalog, allow_unbounded=allow_unbounded, late_filters=late_filters)
-        return ContinuousQuery(self, CompiledQuery(stages, self.registered))
+        stages = Explanation(text, self.catalog.copy(), allow_unbounded=allow_unbounded, late_filters=late_filters)
+        return ContinuousQuery(self, CompiledQuery(stages, self.registered, dict(self._tables)))
 
     def console(self, port: int | None = None, host: str = LOOPBACK, token: str | None = None) -> Console:
         """Serves a page in the browser with the queries of this session, and `/metrics` for Prometheus.
@@ -294,3 +350,7 @@ def _disorder(name: str, frame: spark_host.DataFrame, event_time: str, given: st
             )
         wanted = own
     return wanted
+
+
+def _same(frame: spark_host.DataFrame) -> spark_host.DataFrame:
+    return frame

@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 from anabranch.checkpoint.examine import opened
 from anabranch.errors import CheckpointError, CheckpointInUse
 from anabranch.host.lease import Holder
-from anabranch.host.store import Store
+from anabranch.host.store import TABLES, Store
 
 
 def copy(source: str, target: str) -> int:
@@ -31,6 +31,7 @@ def copy(source: str, target: str) -> int:
         raise CheckpointError(f"'{target}' is not empty", hint="name a new folder for the copy")
     manifest = store.latest(is_used=False)
     names = [f"anabranch/rows/{file.name}" for file in manifest.files] if manifest else []
+    names += [f"anabranch/{TABLES}/{name}" for name in store.table_versions()]
     names += [f"anabranch/{name}" for name in ("metadata.json", "history.jsonl", "memory.json")]
     selector = pafs.FileSelector(f"{root}/spark", recursive=True, allow_not_found=True)
     names += [info.path.removeprefix(f"{root}/") for info in store.files.get_file_info(selector) if info.is_file]

@@ -134,6 +134,11 @@ def _faults_of_rows(store: Store, manifest: Manifest) -> Iterator[Fault]:
             continue
         if found != file.rows:
             yield Fault(f"rows/{file.name} has {found} rows instead of {file.rows}", "restore the file from a copy")
+    for name in manifest.tables.values():
+        try:
+            store.read_table(name)
+        except (AnabranchError, pa.ArrowException, OSError) as error:
+            yield Fault(f"tables/{name} cannot be read: {error}".partition("\n")[0], "restore the file from a copy")
 
 
 def _spark_batch(store: Store) -> int | None:

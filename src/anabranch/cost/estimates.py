@@ -29,6 +29,8 @@ MOST_RELATIONS = 62
 MOST_MERGED = 8
 """With more relations than this, only single relations are considered as merged inputs."""
 ASSUMED_RATE = 1_000.0
+ASSUMED_TABLE = 10_000.0
+"""Rows of a table."""
 ASSUMED_EQUALITY = 0.1
 ASSUMED_COMPARISON = 1 / 3
 ASSUMED_BAND = 0.1
@@ -133,7 +135,11 @@ def from_statistics(
     windows: list[float] = []
     row_bytes: list[float] = []
     for relation in graph.relations:
-        rate = use(f"rate of {relation.name}", seen.rate(relation.name, relation.stream), fallback)
+        if relation.is_table:
+            # Its rows do not arrive; spread over the horizon, as many are held.
+            rate = use(f"rows of {relation.name}", None, ASSUMED_TABLE) / horizon
+        else:
+            rate = use(f"rate of {relation.name}", seen.rate(relation.name, relation.stream), fallback)
         if relation.filter is not None:
             passing = seen.filter_selectivity(relation.name)
             rate *= use(f"selectivity of {relation.filter}", passing, _passing(relation.filter))

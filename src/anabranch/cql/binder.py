@@ -60,10 +60,11 @@ def bind(text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> Logic
 
 
 def _refuse_unbounded(statement: Statement, rows: Rows) -> None:
-    if len(rows.items) < 2 and not _is_grouped(statement):
+    streams = [(item, source) for item, source in rows.items if not source.is_table]
+    if len(streams) < 2 and not _is_grouped(statement):
         return
-    for item, source in rows.items:
-        if not source.window.is_bounded and (len(rows.items) > 1 or source.window.slide is not None):
+    for item, source in streams:
+        if not source.window.is_bounded and (len(streams) > 1 or source.window.slide is not None):
             raise UnboundedJoin(
                 f"the window of relation '{source.relation}' is unbounded",
                 text=statement.text,

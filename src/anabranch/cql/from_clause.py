@@ -34,7 +34,7 @@ from anabranch.expr import Expr, conjuncts, relations
 from anabranch.functions import AGGREGATES, bind_call, is_nullable
 from anabranch.plan.logical import Filter, Join, LogicalPlan, OuterJoin, SideKind, Source
 from anabranch.schema import Field, Schema
-from anabranch.window import Window
+from anabranch.window import ALWAYS, Window
 
 _RELATION_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _SIDES = {JoinKind.LEFT: SideKind.LEFT, JoinKind.SEMI: SideKind.SEMI, JoinKind.ANTI: SideKind.ANTI}
@@ -57,6 +57,7 @@ def bind_rows(statement: Statement, catalog: Catalog) -> Rows:
     nullable = frozenset(_nullable(items))
     items = [(item, _made_nullable(source) if source.relation in nullable else source) for item, source in items]
     plan = _Tree(statement.text).of(items)
+    _refuse_tables_that_would_come_out(statement.text, items)
     visible = tuple(source for item, source in items if item.kind not in (JoinKind.SEMI, JoinKind.ANTI))
     rest: list[Expression] = []
     for node in _conditions(statement.where):
@@ -95,14 +96,16 @@ def _bind_items(
 
 
 def _bind_source(text: str, item: FromItem, catalog: Catalog) -> Source:
-    stream = catalog.find(item.stream.name)
-    if stream is None:
+    stream, table = catalog.find(item.stream.name), catalog.table(item.stream.name)
+    if stream is None and table is None:
         names = closest_first(item.stream.name, (known.name for known in catalog.streams.values()))
+        tables = closest_first(item.stream.name, (known.name for known in catalog.tables.values()))
+        found = f"the streams are {', '.join(names)}" if names else "no stream is registered"
         raise BindError(
             f"stream '{item.stream.name}' does not exist",
             text=text,
             span=item.stream.span,
-            detail=f"the streams are {', '.join(names)}" if names else "no stream is registered",
+            detail=found + (f"; the tables are {', '.join(tables)}" if tables else ""),
         )
     name = item.alias or item.stream
     if not _RELATION_NAME.fullmatch(name.name):
@@ -112,10 +115,37 @@ def _bind_source(text: str, item: FromItem, catalog: Catalog) -> Source:
             span=name.span,
             hint="give it an alias of letters, digits and underscores, as in AS a",
         )
+    if table is not None:
+        if item.window is not None:
+            raise BindError(
+                f"table '{table.name}' cannot have a window",
+                text=text,
+                span=item.window.span,
+                hint="leave the window out: the rows of a table have no event time and are always valid",
+            )
+        return Source(name.name, table.name, table.schema, "", ALWAYS, is_table=True)
+    assert stream is not None
     time = stream.schema.find(stream.event_time)
     assert time is not None, "the declaration checked it"
     window = _bind_window(text, item.window)
     return Source(name.name, stream.name, stream.schema, time.name, window, stream.disorder)
+
+
+def _refuse_tables_that_would_come_out(text: str, items: Sequence[tuple[FromItem, Source]]) -> None:
+    """A table never has a last row to wait for, so its rows come out only with rows of streams."""
+    right = next((number for number, (item, _) in enumerate(items) if item.kind is JoinKind.RIGHT), None)
+    core = items[right:] if right is not None else items
+    core = [(item, source) for item, source in core if item.kind in (*_INNER, JoinKind.RIGHT)]
+    kept = [each for each in items if each[0].kind is JoinKind.FULL]
+    for several in (core, kept):
+        if several and all(source.is_table for _, source in several):
+            item, source = several[0]
+            raise Unsupported(
+                f"rows of table '{source.stream}' cannot come out without a row of a stream",
+                text=text,
+                span=item.join or item.span,
+                hint="join the table to a stream by JOIN or LEFT JOIN; read the table itself with Spark",
+            )
 
 
 def _bind_window(text: str, clause: WindowClause | None) -> Window:

@@ -74,8 +74,11 @@ class Engine:
         self.bases = {name: BaseState(arena, queries.graph, name, names[name]) for name in queries.graph.names}
         for name in queries.may_be_absent:
             self.bases[name].may_be_absent = True
-        self._longest_range = max(state.window.reach for state in self.bases.values())
+        self._longest_range = max(relation.window.reach for relation in queries.graph.streamed)
+        self.versions: dict[str, str] = {}
+        """The version of each table that has been loaded."""
         self._is_stepping = False
+        self._tables = frozenset(relation.name for relation in queries.graph.relations if relation.is_table)
         self._left: dict[str, int] = {}
         """The number of the next row of each relation when the slot last lost partition groups."""
         self.engines = {
@@ -133,6 +136,7 @@ class Engine:
             "queries": {name: each.layout() for name, each in self.engines.items()},
             "entrance": self.entrance.layout() if self.entrance is not None else None,
             "left": self._left,
+            "versions": self.versions,
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
@@ -144,14 +148,23 @@ class Engine:
         if self.entrance is not None:
             self.entrance.reopen(layout["entrance"])
         self._left = dict(layout["left"])
+        self.versions = dict(layout["versions"])
 
     def export(self) -> dict[str, RelationBatch]:
-        """The live base rows and those that wait: all that a checkpoint needs, and all that a rebuild carries."""
+        """The live rows of streams and those that wait: all that a checkpoint needs, and all that a rebuild carries."""
         waiting = self.entrance.rows if self.entrance is not None else {}
         return {
             name: joined([state.export(), *([waiting[name]] if name in waiting else [])])
             for name, state in self.bases.items()
+            if name not in self._tables
         }
+
+    def load(self, rows: Mapping[str, RelationBatch], versions: Mapping[str, str]) -> None:
+        """Takes the rows of tables, by relation, before any row of a stream; notes the versions of the tables."""
+        for _ in self._advance(rows, restores=True):
+            pass
+        self.versions = dict(versions)
+        self.meter.reset()
 
     def restore(self, rows: Mapping[str, RelationBatch], answered_before: int | None) -> None:
         """Takes base rows as already processed: states are filled, no result is produced.

@@ -11,7 +11,7 @@ from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.logical import SideKind
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet
-from anabranch.window import FOREVER
+from anabranch.window import BEFORE_ALL, FOREVER
 
 
 def expiry(
@@ -22,14 +22,17 @@ def expiry(
     Where rows wait for the watermark, the rows that they may meet wait as well.
     """
     several = [_expiry(member.query, floors, execution) for member in queries.members]
-    return {name: min(lows[name] for lows in several if name in lows) for name in queries.graph.names}
+    streams = [relation.name for relation in queries.graph.streamed]
+    lows = {name: min(lows[name] for lows in several if name in lows) for name in streams}
+    return {**dict.fromkeys(queries.graph.names, BEFORE_ALL), **lows}
 
 
 def _expiry(query: Query, floors: Mapping[str, int], execution: ExecutionModel) -> dict[str, int]:
-    names = query.whole.names
-    if query.sides:
+    names = [relation.name for relation in query.whole.streamed]
+    if query.waits:
         least = min(floors[name] for name in names)
-        return {name: least - kept for name, kept in _kept_after_deadline(query).items()}
+        kept = _kept_after_deadline(query)
+        return {name: least - kept[name] for name in names}
     if query.grouping is not None or execution.rows_wait:
         return dict.fromkeys(names, min(floors[name] for name in names))
     return {name: min((floors[other] for other in names if other != name), default=2 * FOREVER - 1) for name in names}
@@ -46,7 +49,7 @@ def _kept_after_deadline(query: Query) -> dict[str, int]:
     if query.grouping is not None:
         return kept
     # The relations of earlier sides are part of combinations too; their deadlines only make those shorter.
-    core = min(relation.window.reach for relation in query.graph.relations)
+    core = min(relation.window.reach for relation in query.graph.streamed)
     for side in query.sides:
         kept |= dict.fromkeys(side.names, core)
         if side.kind is SideKind.FULL:

@@ -198,7 +198,7 @@ class QueryEngine:
 
     def drop(self, floors: Mapping[str, int]) -> None:
         """Drops intermediate results that no row still to come can complete; base states have dropped before."""
-        floors = {name: floors[name] for name in self.ground.bases}
+        floors = {name: floors[name] for name in self.ground.bases if name in floors}
         self.track.drop(floors)
         self._floors = floors
         settled = self.track.settled()

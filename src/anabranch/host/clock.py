@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from anabranch.window import FOREVER
+from anabranch.window import BEFORE_ALL
 
-BEFORE_ALL = -FOREVER
 IDLE_TIMEOUT = "10 minutes"
 """The timeout of a stream that has none of its own."""
 

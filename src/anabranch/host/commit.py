@@ -29,7 +29,7 @@ COMPACT_FILES_ALWAYS = 256
 
 def relation_floors(queries: QuerySet, clocks: Clocks) -> dict[str, int]:
     """The floor of each relation's stream."""
-    return {relation.name: clocks.streams[relation.stream].floor for relation in queries.graph.relations}
+    return {relation.name: clocks.streams[relation.stream].floor for relation in queries.graph.streamed}
 
 
 def newest_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
@@ -79,8 +79,8 @@ def ahead_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
 
 def _by_stream(queries: QuerySet, counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """Adds up counts by relation; of a stream that a self-join reads several times, the largest count is taken."""
-    totals = {relation.stream: 0 for relation in queries.graph.relations}
-    for relation in queries.graph.relations:
+    totals = {relation.stream: 0 for relation in queries.graph.streamed}
+    for relation in queries.graph.streamed:
         count = sum(each.get(relation.name, 0) for each in counts)
         totals[relation.stream] = max(count, totals[relation.stream])
     return totals
@@ -94,11 +94,12 @@ def next_task(
     clocks: Clocks,
     clocks_after: Clocks | None,
     ceilings: Mapping[str, int] = NOTHING,
+    versions: Mapping[str, str] | None = None,
 ) -> SlotTask:
     """A new attempt at a batch, from the state that the last manifest left.
 
     `clocks` hold as of before the batch, `clocks_after` as of after it, if they are known yet. `ceilings` has the
-    largest event time that is admitted, by relation, where there is one.
+    largest event time that is admitted, by relation, where there is one; `versions` are those of tables in force.
     """
     return SlotTask(
         queries=setup.queries,
@@ -116,6 +117,7 @@ def next_task(
         execution=setup.execution,
         compacting=slots_to_compact(manifest, orders.table),
         ceilings=ceilings,
+        versions=versions or {},
     )
 
 
@@ -144,6 +146,7 @@ def next_manifest(task: SlotTask, reports: SlotReports, clocks: Clocks) -> Manif
         tuple(replace(file, partitioning=file.partitioning - oldest) for file in files),
         tables[oldest:],
         plans,
+        task.versions,
     )
 
 

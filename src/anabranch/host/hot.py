@@ -96,7 +96,7 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
         shutil.rmtree(old, ignore_errors=True)
     arrays = Path(tempfile.mkdtemp(prefix=f"slot-{slot}-", dir=folder))
     engine = make_engine(task, slot, MappedArena(arrays))
-    taken = rebuild(engine, task, slot, durable_holdings(task, store, slot))
+    taken = rebuild(engine, task, slot, durable_holdings(task, store, slot), store.read_table)
     return OpenEngine(engine, arrays.name, was_hot=False, taken=taken)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from types import MappingProxyType
@@ -48,6 +49,7 @@ from anabranch.host.rebuilding import Holding, Rows, durable_holdings, follow, r
 from anabranch.host.results import ResultLayout
 from anabranch.host.slot import Opening, SlotTask, advance, bring_to, drain, idle_report, make_engine
 from anabranch.host.store import Manifest, Store
+from anabranch.host.tables import Shelf, read_columns
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.host.work import Work
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
@@ -87,6 +89,7 @@ class LocalHost:
         moves: Iterable[ScheduledMove] = (),
         balance: Balance = BY_HAND,
         traffic: Mapping[str, float] | None = None,
+        tables: Mapping[str, pa.Table] | None = None,
     ) -> None:
         self.queries = queries = as_set(query)
         by_query = dict.fromkeys(queries.names, rules) if isinstance(rules, ChangeRules) else rules
@@ -110,14 +113,20 @@ class LocalHost:
         self._setup = work.setup
         self.batch = manifest.batch + 1 if manifest else 0
         self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self.queries.graph.streams, now())
+        self._shelf = Shelf(queries, self._store)
+        for name, table in (tables or {}).items():
+            self._offer(name, table)
+        _refuse_missing_tables(self._shelf)
+        work = replace(work, held=self._shelf.small())
         self.steering = work.steering(work.first_table(manifest.partitionings[-1] if manifest else None))
         self._records: list[Record] = []
         self.seconds_adapting = 0.0
         self._orders = Orders(self.steering.plans, self.partitioning)
         self._engines: dict[int, Engine] = {}
+        self._versions: dict[str, str] = {}
         task = self._task(self.clocks, {})
-        if not task.is_moving:
-            # A restart with other slots takes rows over with its first batch.
+        if not task.is_moving and not self._shelf.tables:
+            # A restart with other slots takes rows over with its first batch, which also says what tables it meets.
             for slot in self.partitioning.working:
                 self._open(task, slot, [])
         self._threads = ThreadPoolExecutor(slots)
@@ -144,7 +153,7 @@ class LocalHost:
         _refuse_misfits(self.queries.graph, rows)
         expected = self.partitioning
         layout = wire_layout(self.queries, expected)
-        present = [relation for relation in self.queries.graph.relations if relation.stream in rows]
+        present = [relation for relation in self.queries.graph.streamed if relation.stream in rows]
 
         def read(relation: Relation) -> tuple[RelationBatch, Int64Array | None]:
             batch = relation_batch(relation, layout, rows[relation.stream])
@@ -160,6 +169,8 @@ class LocalHost:
         if self._orders.table != expected:
             # A scheduled move is known only now.
             arrived = {name: (batch, _cells(self._orders.table, name, batch)) for name, (batch, _) in arrived.items()}
+        if self._shelf.tables:
+            self._versions = self._shelf.in_force(self.batch)
         if self._manifest is None and self._orders.table != before.table:
             # No batch has been taken yet, so there are no rows to take over; new engines own their part of the results.
             self._engines.clear()
@@ -230,6 +241,30 @@ class LocalHost:
         """
         self.steering.of_query(query).migrate(plan, strategy, slots, box_by_box=box_by_box)
 
+    def change_table(self, name: str, rows: pa.Table) -> None:
+        """Gives a table other rows, from the next batch on (the one after it, right after a restart)."""
+        if self._shelf.is_fixed:
+            raise BatchError(
+                f"table '{name}' cannot change: the query has groups or waits for the watermark",
+                hint="start a new query with an empty checkpoint to use the new rows",
+            )
+        self._offer(name, rows)
+
+    def _offer(self, name: str, rows: pa.Table) -> None:
+        graph = self.queries.graph
+        if name not in graph.tables:
+            raise BatchError(
+                f"the query reads no table '{name}'", hint=f"its tables are {', '.join(graph.tables) or 'none'}"
+            )
+        wanted = read_columns(graph, name)
+        if missing := [column for column in wanted if column not in rows.column_names]:
+            raise BatchError(
+                f"table '{name}' has no column '{missing[0]}'",
+                detail=f"it has {', '.join(rows.column_names) or 'none'}",
+                hint="give the table the columns it was registered with",
+            )
+        self._shelf.offer(name, rows.select(list(wanted)))
+
     def _note(self, records: list[Record]) -> None:
         self._records += records
         if self._store is not None:
@@ -240,12 +275,12 @@ class LocalHost:
         self, rows: Mapping[str, pa.Table], limits: Mapping[str, int], now: int, ticks: Mapping[str, int]
     ) -> Clocks:
         newest: dict[str, int | None] = dict.fromkeys(self.queries.graph.streams)
-        for relation in self.queries.graph.relations:
+        for relation in self.queries.graph.streamed:
             if relation.stream in rows:
                 times = _times(_flat(rows[relation.stream].column(relation.event_time)))
                 times = Bounds({}, limits).below(relation.name, times)
                 newest[relation.stream] = int(times.max()) if len(times) else None
-        disorder = {relation.stream: relation.disorder for relation in self.queries.graph.relations}
+        disorder = {relation.stream: relation.disorder for relation in self.queries.graph.streamed}
         derived = {relation.stream: ticks.get(relation.stream) for relation in derived_relations(self.queries).values()}
         return self.clocks.advance(newest, disorder, now, self.idle_timeouts, derived)
 
@@ -267,7 +302,8 @@ class LocalHost:
         return self.steering.table.table
 
     def _task(self, clocks_after: Clocks, limits: Mapping[str, int]) -> SlotTask:
-        return next_task(self._setup, self._orders, self.batch, self._manifest, self.clocks, clocks_after, limits)
+        before = self._manifest, self.clocks
+        return next_task(self._setup, self._orders, self.batch, *before, clocks_after, limits, self._versions)
 
     def _next_orders(self) -> Orders:
         orders, refused = self.steering.next(self.batch)
@@ -276,23 +312,24 @@ class LocalHost:
 
     def _held(self, task: SlotTask) -> list[Holding]:
         """The rows of all engines, where groups move and no checkpoint has the rows."""
-        if self._store is not None or not task.is_moving:
+        is_changing = any(engine.versions != task.versions for engine in self._engines.values())
+        if self._store is not None or not (task.is_moving or is_changing):
             return []
-        tables = task.partitionings[-1:]
+        tables = task.partitionings[-1:] or (task.partitioning,)
         exported = {slot: engine.export() for slot, engine in self._engines.items()}
         return [Holding(slot, tables, partial(dict, rows)) for slot, rows in exported.items()]
 
     def _open(self, task: SlotTask, slot: int, held: list[Holding], *, same_plans: bool = True) -> Opening:
         """Brings the engine of a slot to the task's table and plans."""
         engine = self._engines.get(slot)
-        if engine is not None:
+        if engine is not None and engine.versions == task.versions:
             taken: Rows | None = {}
             if task.is_moving:
                 taken = follow(engine, task, slot, self._holdings(task, slot, held))
             if taken is not None:
                 return Opening({} if same_plans else bring_to(engine, task, slot), was_hot=True, taken=taken)
         self._engines[slot] = engine = make_engine(task, slot)
-        return Opening(taken=rebuild(engine, task, slot, self._holdings(task, slot, held)))
+        return Opening(taken=rebuild(engine, task, slot, self._holdings(task, slot, held), self._shelf.read))
 
     def _holdings(self, task: SlotTask, slot: int, held: list[Holding]) -> Iterable[Holding]:
         return held if self._store is None else durable_holdings(task, self._store, slot)
@@ -318,6 +355,11 @@ def _cells(table: Partitioning, relation: str, batch: RelationBatch) -> Int64Arr
     return None if table.slots == 1 else own_cells(table, relation, batch.codes, len(batch))
 
 
+def _refuse_missing_tables(shelf: Shelf) -> None:
+    if shelf.lacking:
+        raise BatchError(f"table '{shelf.lacking[0]}' has no rows", hint="give its rows under 'tables'")
+
+
 def _refuse_misfits(graph: JoinGraph, rows: Mapping[str, pa.Table]) -> None:
     """Refuses a batch with streams that the queries do not read, or without columns that they read."""
     streams = graph.streams
@@ -326,7 +368,7 @@ def _refuse_misfits(graph: JoinGraph, rows: Mapping[str, pa.Table]) -> None:
             f"the batch has rows of '{unknown[0]}', which the query does not read",
             hint=f"give tables under the names of its streams: {', '.join(streams)}",
         )
-    for relation in graph.relations:
+    for relation in graph.streamed:
         if relation.stream not in rows:
             continue
         expressions = [key.expression(relation.name) for key in graph.keys_of([relation.name])]

@@ -7,10 +7,10 @@ law of `holdings`.
 When the table changes, a slot that is found at work follows in place where it can. A receiver takes the rows over as
 already processed and fills the states of its own plan with them, whatever plan the sender has (moving state, Zhu 2006,
 Section 22.1). A sender leaves its rows to expire. It is rebuilt instead where rows left behind could still be part of a
-result: in queries with outer joins, which follow no change in place; in grouped queries, whose pending groups hold
-them; where rows wait for the watermark; and where rows of some relation go to several slots, so that new ones would
-meet them. A slot to which a group comes back before its rows have expired is rebuilt as well. Slots that neither gain
-nor lose rows keep their state as it is.
+result: in queries with outer joins or tables, which follow no change in place; in grouped queries, whose pending groups
+hold them; where rows wait for the watermark; and where rows of some relation go to several slots, so that new ones
+would meet them. A slot to which a group comes back before its rows have expired is rebuilt as well. Slots that neither
+gain nor lose rows keep their state as it is.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from anabranch.engine.kernels import BoolArray
 from anabranch.host.holdings import gains_and_losses, kept_rows, taken_rows
 from anabranch.host.slot import SlotTask, owners
 from anabranch.host.store import Store
+from anabranch.host.tables import ReadTable, table_rows
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.plan.partitioning import Partitioning
 
@@ -56,20 +57,23 @@ def _read(layout: WireLayout, store: Store, name: str) -> Rows:
     return layout.split(store.read_rows(name))
 
 
-def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding]) -> Rows:
-    """Brings a fresh engine to the state before the task's batch; returns the rows that it took over from others."""
+def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding], read: ReadTable) -> Rows:
+    """Brings a fresh engine to the state before the task's batch; returns the rows that it took over from others.
+
+    `read` returns the rows of versions of tables.
+    """
+    layout = wire_layout(task.queries, task.partitioning)
+    if task.versions:
+        engine.load(table_rows(layout, task.partitioning, slot, task.versions, read), task.versions)
     own: dict[str, list[RelationBatch]] = {}
     taken: dict[str, list[RelationBatch]] = {}
     for holding in holdings:
         into = own if holding.slot == slot else taken
         for name, batch in _chosen(task, slot, holding).items():
             into.setdefault(name, []).append(batch)
-    layout = wire_layout(task.queries, task.partitioning)
+    streams = [relation.name for relation in task.queries.graph.streamed]
     engine.restore(
-        {
-            name: joined([layout.empty(name), *own.get(name, ()), *taken.get(name, ())])
-            for name in task.queries.graph.names
-        },
+        {name: joined([layout.empty(name), *own.get(name, ()), *taken.get(name, ())]) for name in streams},
         task.answered_before,
     )
     return {name: joined(batches) for name, batches in taken.items()}
@@ -81,7 +85,7 @@ def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding
     Returns the rows that the slot took over. `holdings` are read only if the slot gains rows.
     """
     before, now = task.partitionings[-1], task.partitioning
-    if task.queries.has_sides:
+    if task.queries.has_sides or task.versions:
         return None
     gains, loses = gains_and_losses(before, now, slot)
     if _ownership_flips(task, before) or (loses and not _may_leave_behind(engine, task, before)):

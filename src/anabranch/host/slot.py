@@ -72,6 +72,8 @@ class SlotTask:
     """Whether slots report their rows by cell."""
     ceilings: Mapping[str, int] = field(default_factory=dict)
     """The largest event time that is admitted, by relation, where there is one."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """The version of each table of the queries that is in force in this batch."""
 
     @property
     def bounds(self) -> Bounds:
@@ -141,8 +143,11 @@ def owners(task: SlotTask, slot: int) -> dict[str, Ownership | None]:
 
 
 def can_reach(engine: Engine, task: SlotTask, slot: int) -> bool:
-    """True when each query has the task's plan, or can change to it without being rebuilt."""
-    return all(engine.engines[name].can_reach(wanted.plan) for name, wanted in task.of_slot(slot).items())
+    """True when tables are the same, and each query has the task's plan or can change to it without being rebuilt."""
+    plans = task.of_slot(slot)
+    return engine.versions == task.versions and all(
+        engine.engines[name].can_reach(wanted.plan) for name, wanted in plans.items()
+    )
 
 
 def bring_to(engine: Engine, task: SlotTask, slot: int) -> dict[str, PlanChange]:
@@ -180,6 +185,8 @@ def advance(
     rows, late, ahead, newest = dict[str, int](), dict[str, int](), dict[str, int](), dict[str, int]()
     bounds = task.bounds
     for name, batch in arrived.items():
+        if name not in task.floors:
+            continue  # a table, whose rows do not travel
         relation = task.queries.graph.relation(name)
         if relation.is_derived:
             # Its producer may have longer windows than this query.
@@ -276,7 +283,7 @@ def _refuse_beyond_all_windows(relation: str, time: int) -> None:
 
 
 def _query_report(engine: QueryEngine, wanted: SlotPlan, statistics: StepStatistics, change: PlanChange) -> QueryReport:
-    is_asked = wanted.learns and not engine.is_migrating
+    is_asked = wanted.learns and not engine.is_migrating and not engine.query.graph.tables
     profiles = tuple(take_profiles(engine)) if is_asked else None
     return QueryReport(engine.plan, engine.is_migrating, statistics, change, profiles)
 

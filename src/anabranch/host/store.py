@@ -5,6 +5,7 @@
     <checkpoint>/anabranch/late/<batch>-<slot>-<attempt>.arrow  diverted rows of the batch, on their way to their sink
     <checkpoint>/anabranch/manifests/<batch>.json   the clocks and row files that are the state after the batch
     <checkpoint>/anabranch/lease.json               the driver that may commit; gone once the query has stopped
+    <checkpoint>/anabranch/tables/<batch>-<table>.arrow   the version of a table that is in force from the batch on
     <checkpoint>/anabranch/history.jsonl            decisions and migrations, one line each, for people
     <checkpoint>/anabranch/memory.json              statistics, and the plans that served them; a restart can do without
 
@@ -44,6 +45,8 @@ FORMAT_VERSION = 2
 READABLE = (1, FORMAT_VERSION)
 """A manifest of format 1 has one table, or the one before a restart in front of it, and means the same."""
 _REPORT = b"anabranch.report"
+TABLES = "tables"
+"""The folder of the versions of tables."""
 _LEASE = "lease.json"
 _UNFINISHED = re.compile(r"(metadata\.json|lease\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
 """Files of ours that were never renamed; no other file in the folder is touched."""
@@ -82,6 +85,8 @@ class Manifest:
     """The last one is in force."""
     plans: Mapping[str, str] = field(default_factory=dict)
     """The plan that most slots had, by query, as text; no answer depends on it."""
+    tables: Mapping[str, str] = field(default_factory=dict)
+    """The version of each table that the batch met, by the name of its file."""
 
 
 class Store:
@@ -223,6 +228,10 @@ class Store:
         for name in self._names("manifests"):
             if name not in manifests and int(name[:9]) <= newest:
                 self.files.delete_file(f"{self.root}/manifests/{name}")
+        tables = {name for manifest in keep for name in manifest.tables.values()}
+        for name in self._names(TABLES) if tables else ():
+            if name not in tables and int(name[:9]) <= newest:
+                self.files.delete_file(f"{self.root}/{TABLES}/{name}")
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
@@ -264,10 +273,32 @@ class Store:
             return pa.ipc.open_file(self.files.open_input_file(path))
         except (OSError, pa.ArrowInvalid) as error:
             raise CorruptCheckpoint(
-                f"rows '{name}' of checkpoint '{self.location}' are missing or damaged",
+                f"{folder} '{name}' of checkpoint '{self.location}' are missing or damaged",
                 detail=str(error),
                 hint="restore the file from a copy, or start with an empty checkpoint folder",
             ) from error
+
+    # --- tables -------------------------------------------------------------------------------------------------------
+
+    def table_versions(self) -> list[str]:
+        """The names of all versions of tables, oldest first."""
+        return sorted(self._names(TABLES))
+
+    def write_table(self, name: str, table: pa.Table) -> None:
+        """Keeps a version of a table."""
+        path = f"{self.root}/{TABLES}/{name}"
+        partial = f"{path}.{uuid.uuid4().hex}.partial"
+        try:
+            self.files.create_dir(f"{self.root}/{TABLES}", recursive=True)
+            with self.files.open_output_stream(partial) as stream, pa.ipc.new_file(stream, table.schema) as writer:
+                writer.write_table(table)
+            self.files.move(partial, path)
+        except OSError as error:
+            raise self._storage_error(error, path) from error
+
+    def read_table(self, name: str) -> pa.Table:
+        """Reads a version of a table."""
+        return self._open_rows(name, TABLES).read_all()
 
     # --- history ------------------------------------------------------------------------------------------------------
 
@@ -327,7 +358,7 @@ class Store:
 
     def _drop_unfinished(self) -> None:
         """Removes the files that a driver or a worker was writing when it died."""
-        for folder in ("", "rows", "late", "manifests"):
+        for folder in ("", "rows", "late", "manifests", TABLES):
             for info in self._files_in(folder):
                 if _UNFINISHED.fullmatch(info.base_name):
                     # A worker that outlived its driver may finish just now.
@@ -405,6 +436,7 @@ def _manifest_to_json(manifest: Manifest) -> dict[str, Any]:
         "files": [asdict(file) for file in manifest.files],
         "partitionings": [partitioning.to_json() for partitioning in manifest.partitionings],
         "report": _plans_to_json(manifest.plans),
+        **({"tables": dict(manifest.tables)} if manifest.tables else {}),
     }
 
 
@@ -416,6 +448,7 @@ def _manifest_from_json(value: Mapping[str, Any]) -> Manifest:
         files=tuple(RowFile(**file) for file in value["files"]),
         partitionings=tuple(Partitioning.from_json(each) for each in value["partitionings"]),
         plans=_plans_from_json(value["report"]),
+        tables=dict(value.get("tables", {})),
     )
 
 

@@ -38,6 +38,8 @@ class Work:
     balance: Balance = BY_HAND
     traffic: Mapping[str, float] = field(default_factory=dict)
     """Bytes or rows per second of each relation, by which the grid is chosen; without it, all count the same."""
+    held: frozenset[str] = frozenset()
+    """The tables that every slot holds whole."""
 
     @property
     def setup(self) -> Setup:
@@ -47,7 +49,7 @@ class Work:
         """The table to begin with; a restart goes on with the last one, unless the number of slots is another."""
         if last is not None and last.slots == self.slots:
             return last
-        return partitioning_of(self.queries, self.slots, self.traffic)
+        return partitioning_of(self.queries, self.slots, self.traffic, self.held)
 
     def resumed(self, left: Mapping[str, str]) -> Work:
         """The work after a restart: a query whose rules say so begins with the plan that the last batch left."""
@@ -60,4 +62,4 @@ class Work:
 
     def steering(self, partitioning: Partitioning) -> Steering:
         """The steering of the queries."""
-        return Steering(self.queries, self.plans, partitioning, self.rules, self.moves, self.balance)
+        return Steering(self.queries, self.plans, partitioning, self.rules, self.moves, self.balance, self.held)

@@ -48,6 +48,8 @@ class Relation:
     filter: Expr | None = None
     parts: tuple[Part, ...] = ()
     """The rows inside a row of a derived relation; empty for a stream's own rows."""
+    is_table: bool = False
+    """Whether `stream` names a table: rows without event time, which never arrive and never leave."""
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -142,7 +144,17 @@ class JoinGraph:
     @cached_property
     def streams(self) -> tuple[str, ...]:
         """Return the streams of the relations, each once, in FROM order."""
-        return tuple(dict.fromkeys(relation.stream for relation in self.relations))
+        return tuple(dict.fromkeys(relation.stream for relation in self.streamed))
+
+    @cached_property
+    def streamed(self) -> tuple[Relation, ...]:
+        """The relations of streams: all that are not tables."""
+        return tuple(relation for relation in self.relations if not relation.is_table)
+
+    @cached_property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that relations are of, each once, in FROM order."""
+        return tuple(dict.fromkeys(relation.stream for relation in self.relations if relation.is_table))
 
     def relation(self, name: str) -> Relation:
         for relation in self.relations:

@@ -23,7 +23,7 @@ BOUNDARY = Column(GROUPED, "boundary", TIMESTAMP, nullable=False)
 
 @dataclass(frozen=True)
 class Source:
-    """The rows of a stream under an alias, while they are inside their window."""
+    """The rows of a stream under an alias, while they are inside their window; or those of a table."""
 
     relation: str
     stream: str
@@ -31,6 +31,7 @@ class Source:
     event_time: str
     window: Window
     disorder: int = 0
+    is_table: bool = False
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -247,6 +247,7 @@ def _relation(arm: _Arm, filters: list[Expr], readers: list[Expr]) -> Relation:
         event_time=source.event_time,
         window=source.window,
         disorder=source.disorder,
+        is_table=source.is_table,
         filter=conjunction((*arm.conditions, *filters)),
     )
 

@@ -66,6 +66,11 @@ class Query:
         return frozenset(absent | {n for side in extending if side.kind is SideKind.FULL for n in self.graph.names})
 
     @property
+    def waits(self) -> bool:
+        """Whether combinations wait at a side until the watermark says that they meet nothing."""
+        return any(not side.is_known_at_once for side in self.sides)
+
+    @property
     def merging(self) -> Grouping | None:
         """The grouping by which a plan may merge rows before they join; None where it must not.
 

@@ -15,7 +15,7 @@ of its own streams.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from anabranch.errors import BundleError
@@ -95,7 +95,7 @@ class QuerySet:
     @property
     def needs_watermark(self) -> bool:
         """Whether a step must know the watermark after it: for groups, and for combinations that meet nothing."""
-        return self.grouped is not None or self.has_sides
+        return self.grouped is not None or any(member.query.waits for member in self.members)
 
     @property
     def may_be_absent(self) -> frozenset[str]:
@@ -164,6 +164,11 @@ def together(queries: Mapping[str, Query]) -> QuerySet:
                 detail="its rows stay, and its answers wait, for the watermark of its own streams alone",
                 hint="start it on its own",
             )
+        if query.graph.tables:
+            raise BundleError(
+                f"query '{name}' reads table '{query.graph.tables[0]}' and cannot share its rows with others",
+                hint="start it on its own",
+            )
     relations = _shared_relations({name: query.graph for name, query in named.items()})
     if len(relations) > MOST_RELATIONS:
         raise BundleError(
@@ -208,10 +213,21 @@ def describe(queries: QuerySet) -> str:
     return "\n".join(lines)
 
 
-def partitioning_of(queries: QuerySet, slots: int, traffic: Mapping[str, float] | None = None) -> Partitioning:
-    """How the rows of a set of queries are spread over slots; see `choose_partitioning`."""
-    axes = tuple(_axis(key, queries.members) for key in queries.graph.keys)
-    spread = queries.graph.names
+def partitioning_of(
+    queries: QuerySet, slots: int, traffic: Mapping[str, float] | None = None, held: Collection[str] = ()
+) -> Partitioning:
+    """How the rows of a set of queries are spread over slots; see `choose_partitioning`.
+
+    `held` are tables that every slot holds whole. A key that only one other relation has is then no axis: rows are
+    spread more evenly by themselves.
+    """
+    whole = {relation.name for relation in queries.graph.relations if relation.is_table and relation.stream in held}
+    axes = tuple(_without(_axis(key, queries.members), whole) for key in queries.graph.keys)
+    spread = tuple(relation.name for relation in queries.graph.streamed)
+    axes = tuple(axis for axis in axes if axis.relations & set(spread) and (len(axis.members) > 1 or not whole))
+    if queries.graph.tables:
+        # Rows of tables are not sent.
+        traffic = traffic or dict.fromkeys(spread, 1.0)
     for query in (member.query for member in queries.members if member.query.sides):
         axes, spread = _around_core(query, axes)
     return choose_partitioning(replace(queries.graph, keys=axes), slots, traffic=traffic, spread=spread)
@@ -227,7 +243,12 @@ def _around_core(query: Query, axes: Sequence[KeyClass]) -> tuple[tuple[KeyClass
     core = frozenset(query.graph.names)
     needed = [core, *(frozenset(side.names) for side in query.sides if side.kind is SideKind.FULL)]
     kept = tuple(axis for axis in axes if all(axis.relations & several for several in needed))
-    return kept, query.graph.names if len(needed) == 1 else ()
+    streams = tuple(relation.name for relation in query.graph.streamed)
+    return kept, streams if len(needed) == 1 else ()
+
+
+def _without(axis: KeyClass, relations: Collection[str]) -> KeyClass:
+    return replace(axis, members=tuple(member for member in axis.members if member[0] not in relations))
 
 
 def _axis(key: KeyClass, members: Sequence[Member]) -> KeyClass:

@@ -49,6 +49,11 @@ class Side:
     def own(self) -> tuple[Relation, ...]:
         return tuple(self.graph.relation(name) for name in self.names)
 
+    @property
+    def is_known_at_once(self) -> bool:
+        """Whether all rows that a combination may meet are there when it arrives: the side has only tables."""
+        return all(relation.is_table for relation in self.own)
+
     def __str__(self) -> str:
         parts = [str(key) for key in self.graph.keys if key.relations & set(self.names)]
         parts += [str(theta) for theta in self.graph.thetas]

@@ -35,6 +35,7 @@ from anabranch.spec.model import (
     Spec,
     StreamSpec,
     SwitchSpec,
+    TableSpec,
 )
 
 _REQUIRED = {
@@ -56,7 +57,7 @@ _REQUIRED_OF_SWITCHES = {
 
 
 _OF_A_QUERY = "query sink plan limits objective hints stats allow_unbounded late_filters adapt switch"
-_OF_A_RUN = "streams checkpoint trigger slots name idle_timeout balance moves spark late functions"
+_OF_A_RUN = "streams tables checkpoint trigger slots name idle_timeout balance moves spark late functions"
 _EXAMPLE = "queries: {alerts: {query: …, sink: …}}"
 
 
@@ -128,6 +129,7 @@ def _spec(entries: Mapping[str, Entry], queries: Mapping[str, QuerySpec], folder
             raise entries["streams"].wrong(f"has a stream named '{name}'", "use letters, digits and _, a letter first")
     return Spec(
         streams=tuple(_stream(name, entry, folder) for name, entry in streams.items()),
+        tables=_tables(entries["tables"], frozenset(map(str.lower, streams)), folder) if "tables" in entries else (),
         queries=queries,
         checkpoint=entries["checkpoint"].location(folder),
         trigger=optional(entries, "trigger", _trigger, ALL_AND_END),
@@ -263,6 +265,40 @@ def _stream(name: str, entry: Entry, folder: Path) -> StreamSpec:
             hint = error.hint or f"name one of {', '.join(schema.names)}"
             raise SpecError(f"entry '{event_time.path}': {error.message}", detail=error.detail, hint=hint) from error
     return stream
+
+
+def _tables(entry: Entry, streams: frozenset[str], folder: Path) -> tuple[TableSpec, ...]:
+    found = []
+    for name, each in entry.filled().items():
+        if not name.isidentifier():
+            raise entry.wrong(f"has a table named '{name}'", "use letters, digits and _, a letter first")
+        if name.lower() in streams:
+            raise entry.wrong(f"has a table named '{name}', as a stream is", "give one of them another name")
+        found.append(_table(name, each, folder))
+    return tuple(found)
+
+
+def _table(name: str, entry: Entry, folder: Path) -> TableSpec:
+    entries = entry.mapping("format path table schema refresh options", {})
+    if "refresh" in entries:
+        entries["refresh"].duration()
+    table = TableSpec(
+        name=name,
+        format=optional(entries, "format", Entry.text, None),
+        path=optional(entries, "path", lambda given: given.location(folder), None),
+        table=optional(entries, "table", Entry.text, None),
+        schema=optional(entries, "schema", _schema, None),
+        schema_text=optional(entries, "schema", Entry.text, None),
+        refresh=optional(entries, "refresh", Entry.text, None),
+        options=optional(entries, "options", Entry.options, ()),
+    )
+    if table.table is not None:
+        if table.path is not None or table.format is not None:
+            other = "path" if table.path is not None else "format"
+            raise entry.wrong(f"has both 'table' and '{other}'", "keep one: a table knows its own place and format")
+    elif table.format is None:
+        raise entry.missing("format", "format: parquet, or table: name for a registered table")
+    return table
 
 
 def _schema(entry: Entry) -> Schema:

@@ -18,7 +18,7 @@ from anabranch.host.spark.own import travel_by_value
 from anabranch.host.spark.sample import StreamSample, sample_of_files
 from anabranch.host.spark.session import DataFrame, SparkSession, open_session
 from anabranch.plan.mesh import parse_plan
-from anabranch.spec.model import FunctionSpec, QuerySpec, Spec, StreamSpec
+from anabranch.spec.model import FunctionSpec, QuerySpec, Spec, StreamSpec, TableSpec
 from anabranch.window import duration_text
 
 
@@ -65,6 +65,9 @@ def _session(spec: Spec, spark: SparkSession) -> Session:
             max_ahead=None if stream.max_ahead is None else duration_text(stream.max_ahead),
             sample=partial(sample, stream, spark),
         )
+    for table in spec.tables:
+        read_again = partial(read_table, table, spark)
+        session.table(table.name, read_again if table.refresh is not None else read_again(), refresh=table.refresh)
     return session
 
 
@@ -95,6 +98,19 @@ def sample(stream: StreamSpec, spark: SparkSession) -> StreamSample | None:
         return None
     reader = spark.read.options(**dict(stream.options)).schema(stream.schema_text)
     return sample_of_files(reader, stream.format, stream.path, spark)
+
+
+def read_table(table: TableSpec, spark: SparkSession) -> DataFrame:
+    """Reads the batch frame of a table's entry."""
+    reader = spark.read.options(**dict(table.options))
+    with named_source(table.name, kind="table"):
+        if table.table is not None:
+            return reader.table(table.table)
+        assert table.format is not None, "a table without a name of its own has a format"
+        reader = reader.format(table.format)
+        if table.schema_text is not None:
+            reader = reader.schema(table.schema_text)
+        return reader.load(table.path)
 
 
 def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:

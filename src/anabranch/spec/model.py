@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.table import ScheduledMove
-from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes
 from anabranch.errors import SpecError
 from anabranch.expr import OwnFunction
@@ -47,6 +47,21 @@ class StreamSpec:
     """As written: a duration, or `none`."""
     options: tuple[tuple[str, str], ...] = ()
     max_ahead: int | None = None
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """Where a table comes from, and how often it is read again, in microseconds."""
+
+    name: str
+    format: str | None
+    path: str | None
+    table: str | None
+    schema: Schema | None
+    schema_text: str | None
+    refresh: str | None = None
+    """As written: a duration."""
+    options: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -160,6 +175,7 @@ class Spec:
     functions: tuple[FunctionSpec, ...] = ()
     late: SinkSpec | None = None
     """Where rows go that are late or too far in the future; None to count them only."""
+    tables: tuple[TableSpec, ...] = ()
 
     @property
     def only(self) -> QuerySpec:
@@ -190,4 +206,12 @@ class Spec:
                     hint='write the columns down, for example schema: "ts timestamp, k bigint"',
                 )
             catalog.register(StreamDeclaration(stream.name, stream.schema, stream.event_time, stream.disorder or 0))
+        for table in self.tables:
+            if table.schema is None:
+                raise SpecError(
+                    f"entry 'tables.{table.name}.schema' is missing",
+                    detail="a query is explained without Spark, so its columns cannot be asked from the source",
+                    hint='write the columns down, for example schema: "k bigint, name string"',
+                )
+            catalog.register_table(TableDeclaration(table.name, table.schema))
         return catalog

@@ -29,7 +29,7 @@ from anabranch.plan.logical import SideKind
 from anabranch.plan.query import Grouping, Query
 from anabranch.plan.sides import Side
 from anabranch.testing.interpreter import Value, column_values, interpret, order
-from anabranch.window import FOREVER
+from anabranch.window import BEFORE_ALL, FOREVER
 
 Answer: TypeAlias = Counter[tuple[Any, ...]]
 Row: TypeAlias = dict[str, Value]
@@ -100,7 +100,7 @@ def _rows(relation: Relation, table: pa.Table) -> list[Row]:
     """The relation's rows that have an event time and pass its filter."""
     # The relation's schema lists what results need; filters and keys may read more of the stream.
     columns = {name.lower(): column_values(table[name]) for name in table.column_names}
-    columns[_TIME] = columns[relation.event_time.lower()]
+    columns[_TIME] = [BEFORE_ALL] * table.num_rows if relation.is_table else columns[relation.event_time.lower()]
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     timed = [row for row in rows if row[_TIME] is not None]
     if relation.filter is None:
@@ -227,7 +227,8 @@ def _at_side(
             elif side.kind is SideKind.SEMI and not found:
                 yield combination
             found = True
-        if not found and side.kind is not SideKind.SEMI and _deadline(combination, ranges) < watermark:
+        is_known = side.is_known_at_once or _deadline(combination, ranges) < watermark
+        if not found and side.kind is not SideKind.SEMI and is_known:
             yield {**combination, **absent} if side.kind.extends else combination
     if side.kind is SideKind.FULL:
         for partners in itertools.product(*(rows[name] for name in side.names)):
@@ -265,7 +266,7 @@ def _deadline(combination: Combination, ranges: Mapping[str, int | None]) -> flo
 def _grouped_around(query: Query, grouping: Grouping, rows: Mapping[str, list[Row]], watermark: float) -> Answer:
     """The answer at each boundary is that of the query over the rows that are in their windows there."""
     answer: Answer = Counter()
-    times = [row[_TIME] for several in rows.values() for row in several]
+    times = [row[_TIME] for relation in query.whole.streamed for row in rows[relation.name]]
     if not times or watermark == -math.inf:
         return answer
     ranges = {relation.name: relation.window.range for relation in query.whole.relations}
@@ -288,7 +289,7 @@ def _grouped_around(query: Query, grouping: Grouping, rows: Mapping[str, list[Ro
 def _watermark(graph: JoinGraph, tables: Mapping[str, pa.Table]) -> float:
     """The least, over the streams, of the largest event time less the allowed disorder."""
     marks = []
-    for relation in graph.relations:
+    for relation in graph.streamed:
         table = tables[relation.stream.lower()]
         names = {name.lower(): name for name in table.column_names}
         times = [time for time in column_values(table[names[relation.event_time.lower()]]) if time is not None]

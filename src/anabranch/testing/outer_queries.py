@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from anabranch.testing.strategies import SECOND, Arrivals, DrawnQuery
+from anabranch.catalog import Catalog, TableDeclaration
+from anabranch.schema import Schema
+from anabranch.testing.strategies import SECOND, Arrivals, DrawnQuery, arrivals
 
 WATERMARK = "$WATERMARK"
 _EQUAL = (
@@ -52,8 +54,11 @@ class _Relation:
     name: str
     stream: str
     seconds: int
+    is_table: bool = False
 
     def cql(self, slide: int | None) -> str:
+        if self.is_table:
+            return f"{self.stream} AS {self.name}"
         suffix = f" SLIDE {slide} SECONDS" if slide else ""
         window = f"[RANGE {self.seconds} SECONDS{suffix}]" if self.seconds else "[NOW]"
         return f"{self.stream} {window} AS {self.name}"
@@ -68,10 +73,30 @@ class _Relation:
 
 
 @st.composite
-def outer_queries(draw: st.DrawFn, streams: int, slide: int | None = None) -> DrawnQuery:
-    """A query of one to three streams in its core and one to three sides; of groups if a slide is given."""
-    drawn = _Drawn(draw, streams, slide)
+def outer_queries(draw: st.DrawFn, streams: int, slide: int | None = None, tables: int = 0) -> DrawnQuery:
+    """A query of one to three streams in its core and one to three sides; of groups if a slide is given.
+
+    Some of the relations are of tables, if there are any; then there may be no side.
+    """
+    drawn = _Drawn(draw, streams, slide, tables)
     return drawn.query()
+
+
+@st.composite
+def drawn_tables(draw: st.DrawFn, count: int, most_rows: int = 6) -> dict[str, pa.Table]:
+    """Tables t0, t1, … with the columns of drawn streams, but for the event time."""
+    found = {}
+    for number in range(count):
+        table = draw(arrivals(1, most_rows=most_rows)).tables["s0"].drop_columns(["ts"])
+        found[f"t{number}"] = table
+    return found
+
+
+def with_tables(catalog: Catalog, tables: Mapping[str, pa.Table]) -> Catalog:
+    """The catalog of streams with tables beside them."""
+    for name, table in tables.items():
+        catalog.register_table(TableDeclaration(name, Schema.from_arrow(table.schema)))
+    return catalog
 
 
 def with_watermark(sql: str, rows: Arrivals) -> str:
@@ -90,8 +115,9 @@ def final_watermark(tables: Mapping[str, pa.Table], disorder: Mapping[str, int])
 
 
 class _Drawn:
-    def __init__(self, draw: st.DrawFn, streams: int, slide: int | None) -> None:
+    def __init__(self, draw: st.DrawFn, streams: int, slide: int | None, tables: int) -> None:
         self.draw = draw
+        self.tables = tables
         self.streams = streams
         self.slide = slide
         self.made: list[_Relation] = []
@@ -99,8 +125,12 @@ class _Drawn:
         self.cql_where: list[str] = []
         self.windows = draw(st.sampled_from([(3, 10), (10,), (0, 3, 5, 10, 25)]))
 
-    def relation(self) -> _Relation:
+    def relation(self, *, may_be_table: bool = True) -> _Relation:
         number = len(self.made)
+        if may_be_table and self.tables and self.draw(st.booleans()):
+            table = _Relation("abceghij"[number], f"t{self.draw(st.integers(0, self.tables - 1))}", 0, is_table=True)
+            self.made.append(table)
+            return table
         seconds = self.draw(st.sampled_from(self.windows))
         if self.slide is not None:
             seconds = seconds or self.slide
@@ -115,17 +145,22 @@ class _Drawn:
         parts = []
         if self.draw(st.integers(0, 9)):
             partner = self.draw(st.sampled_from(list(before)))
-            templates = _EQUAL if self.draw(st.integers(0, 3)) else _OTHER
+            templates: tuple[str, ...] = _EQUAL if self.draw(st.integers(0, 3)) else _OTHER
+            if partner.is_table or last.is_table:
+                templates = tuple(template for template in templates if ".ts" not in template)
             parts.append(self.draw(st.sampled_from(templates)).format(a=partner.name, b=last.name))
         if not self.draw(st.integers(0, 2)):
             partner = self.draw(st.sampled_from(list(before)))
-            chosen = self.draw(st.sampled_from((*_EQUAL, *_OTHER, *_BESIDE)))
+            every: tuple[str, ...] = (*_EQUAL, *_OTHER, *_BESIDE)
+            if partner.is_table or last.is_table:
+                every = tuple(template for template in every if ".ts" not in template)
+            chosen = self.draw(st.sampled_from(every))
             parts.append(chosen.format(a=partner.name, b=last.name))
         return " AND ".join(parts) or "TRUE"
 
-    def inner(self, count: int) -> tuple[list[_Relation], str, str]:
+    def inner(self, count: int, *, of_any: bool = False) -> tuple[list[_Relation], str, str]:
         """Streams joined by JOIN … ON: as CQL, and as SQL with the windows."""
-        several = [self.relation()]
+        several = [self.relation(may_be_table=of_any)]
         cql, sql = several[0].cql(self.slide), several[0].sql
         for _ in range(count - 1):
             new = self.relation()
@@ -140,7 +175,7 @@ class _Drawn:
         visible = list(core)
         first = self.draw(st.sampled_from(["", "", "RIGHT", "FULL"]))
         if first:
-            new = self.relation()
+            new = self.relation(may_be_table=False)
             on = self.on(core, [new])
             cql += f" {first} JOIN {new.cql(self.slide)} ON {on}"
             inside = f"({on}) AND {_inside(core, [new])}"
@@ -154,34 +189,38 @@ class _Drawn:
                     f" OR ({new.name}.ts IS NULL AND {_due(core)}) OR ({core[0].name}.ts IS NULL AND {_due([new])}))"
                 )
             visible = [*core, new]
-        for _ in range(self.draw(st.integers(0 if first else 1, 2 if first else 3))):
+        for _ in range(self.draw(st.integers(0 if first or self.tables else 1, 2 if first else 3))):
             kind = self.draw(st.sampled_from(["LEFT", "LEFT", "SEMI", "ANTI", "EXISTS", "IN"]))
             if kind == "LEFT":
                 new = self.relation()
                 on = self.on(visible, [new])
                 cql += f" LEFT {self.draw(st.sampled_from(['', 'OUTER ']))}JOIN {new.cql(self.slide)} ON {on}"
                 sql += f" LEFT JOIN {new.sql} ON ({on}) AND {_inside(visible, [new])}"
-                self.sql_where.append(f"({new.name}.ts IS NOT NULL OR {_due(visible)})")
+                if not new.is_table:
+                    self.sql_where.append(f"({new.name}.p IS NOT NULL OR {_due(visible)})")
                 visible.append(new)
             elif kind in ("SEMI", "ANTI"):
                 new = self.relation()
                 on = self.on(visible, [new])
                 cql += f" LEFT {kind} JOIN {new.cql(self.slide)} ON {on}"
                 inside = f"EXISTS (SELECT 1 FROM {new.sql} WHERE ({on}) AND {_inside(visible, [new])})"
-                self.sql_where.append(inside if kind == "SEMI" else f"(NOT {inside} AND {_due(visible)})")
+                due = "TRUE" if new.is_table else _due(visible)
+                self.sql_where.append(inside if kind == "SEMI" else f"(NOT {inside} AND {due})")
             else:
                 self._subquery(kind, visible)
             if len(self.made) > 6:
                 break
         for _ in range(self.draw(st.integers(0, 2))):
             # Conditions stand after the subqueries, which they do not change.
-            condition = self.draw(st.sampled_from(_WHERE)).format(a=self.draw(st.sampled_from(visible)).name)
+            chosen = self.draw(st.sampled_from(visible))
+            template = self.draw(st.sampled_from(_WHERE[:-1] if chosen.is_table else _WHERE))
+            condition = template.format(a=chosen.name)
             self.cql_where.append(condition)
             self.sql_where.append(condition)
         return self._text(cql, sql, visible, tuple(relation.name for relation in core))
 
     def _subquery(self, kind: str, visible: list[_Relation]) -> None:
-        own, from_cql, from_sql = self.inner(self.draw(st.sampled_from([1, 1, 2])))
+        own, from_cql, from_sql = self.inner(self.draw(st.sampled_from([1, 1, 2])), of_any=True)
         on = self.on(visible, own)
         negated = self.draw(st.booleans())
         column = self.draw(st.sampled_from(["x", "s"]))
@@ -190,7 +229,8 @@ class _Drawn:
         selected = f"{own[-1].name}.{column}" if kind == "IN" else "1"
         self.cql_where.append(f"{head} (SELECT {selected} FROM {from_cql} WHERE {on})")
         found = f"{head} (SELECT {selected} FROM {from_sql} WHERE ({on}) AND {_inside(visible, own)})"
-        self.sql_where.append(f"({found} AND {_due(visible)})" if negated else found)
+        due = "TRUE" if all(each.is_table for each in own) else _due(visible)
+        self.sql_where.append(f"({found} AND {due})" if negated else found)
 
     def _text(self, cql: str, sql: str, visible: list[_Relation], core: tuple[str, ...]) -> DrawnQuery:
         where = f" WHERE {' AND '.join(self.cql_where)}" if self.cql_where else ""
@@ -218,11 +258,12 @@ def _inside(before: Sequence[_Relation], own: Sequence[_Relation]) -> str:
         f" AND epoch_us({other.name}.ts) <= {one.leaves}))"
         for one in before
         for other in own
+        if not one.is_table and not other.is_table
     ]
-    return " AND ".join(parts)
+    return " AND ".join(parts) or "TRUE"
 
 
 def _due(several: Sequence[_Relation]) -> str:
     """That the watermark has passed the deadline of a combination."""
-    ends = ", ".join(f"coalesce({each.leaves}, {2**61})" for each in several)
+    ends = ", ".join(f"coalesce({each.leaves}, {2**61})" for each in several if not each.is_table)
     return f"least({ends}) < {WATERMARK}"

@@ -7,7 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.host.clock import BEFORE_ALL, Clocks, StreamClock
+from anabranch.host.clock import Clocks, StreamClock
+from anabranch.window import BEFORE_ALL
 
 NAMES = ["a", "b", "c"]
 Step = tuple[dict[str, int | None], int]

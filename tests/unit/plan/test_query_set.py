@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.cql import compile_query
 from anabranch.errors import BundleError
 from anabranch.plan import query_set
@@ -125,6 +125,14 @@ def test_a_query_with_outer_joins_is_refused() -> None:
     outer = "SELECT a.v AS x FROM a [RANGE 20 SECONDS] AS a LEFT ANTI JOIN b [RANGE 20 SECONDS] AS b ON a.k = b.k"
     with pytest.raises(BundleError, match="query 'unpaid' has outer joins"):
         together(unpaid=outer, pair=PAIR.format(20))
+
+
+def test_a_query_with_a_table_is_refused() -> None:
+    catalog = catalog_of()
+    catalog.register_table(TableDeclaration("t", Schema((Field("k", pa.int64()),))))
+    query = compile_query("SELECT a.v AS x FROM a [NOW] AS a, t WHERE a.k = t.k", catalog)
+    with pytest.raises(BundleError, match="query 'looked_up' reads table 't'"):
+        query_set.together({"looked_up": query, "pair": compile_query(PAIR.format(20), catalog)})
 
 
 def test_a_filter_of_one_query_that_guards_a_computation_is_refused() -> None:

@@ -225,6 +225,10 @@ def test_the_catalog_needs_schemas() -> None:
         ("streams.s0.max_ahead", "soon", "entry 'streams.s0.max_ahead' is 'soon'", "10 seconds"),
         ("late", {"format": "parquet"}, "entry 'late.path' is missing", "path: out"),
         ("late", "here", "entry 'late' is 'here'", "write entries below it"),
+        ("tables", {"t": {"path": "t"}}, "entry 'tables.t.format' is missing", "format: parquet"),
+        ("tables", {"s0": {"table": "x"}}, "entry 'tables' has a table named 's0', as a stream is", "another name"),
+        ("tables", {"t": {"table": "x", "path": "t"}}, "entry 'tables.t' has both 'table' and 'path'", "keep one"),
+        ("tables", {"t": {"table": "x", "refresh": "soon"}}, "entry 'tables.t.refresh'", "10 seconds"),
         ("streams.s0.watermark", 5, "entry 'streams.s0.watermark' is 5", "10 seconds"),
         ("streams.s0.watermark", "5 parsecs", "entry 'streams.s0.watermark' is '5 parsecs'", "10 seconds"),
         ("streams.s0.watermark", "-1 seconds", "entry 'streams.s0.watermark' is negative", "10 seconds"),
@@ -269,6 +273,16 @@ def test_a_wrong_entry_is_named_with_what_to_write(path: str, value: object, pri
         parse(changed(path, value), folder=FOLDER)
     assert primary in caught.value.message
     assert hint in caught.value.hint
+
+
+def test_tables_stand_beside_streams() -> None:
+    table = {"format": "parquet", "path": "data/t", "schema": "k bigint, name string", "refresh": "10 minutes"}
+    spec = parse(changed("tables", {"t": table}), folder=FOLDER)
+    (found,) = spec.tables
+    assert (found.name, found.path, found.refresh) == ("t", "/specs/data/t", "10 minutes")
+    declared = spec.catalog().table("T")
+    assert declared is not None
+    assert declared.schema.names == ("k", "name")
 
 
 def test_a_key_given_twice_is_refused() -> None:

@@ -7,7 +7,8 @@ match marks its combination. A combination whose keys are NULL, or read an absen
 without an index. A full join waits with the rows of its side as well.
 
 A combination that has met nothing goes on, with absent rows (`ABSENT`) for those of the side, once the watermark has
-passed its deadline: no row that could meet it will be admitted any more. In a grouped query the answer at a boundary is
+passed its deadline: no row that could meet it will be admitted any more. At a side of tables it goes on at once. In a
+grouped query the answer at a boundary is
 over the rows that are inside their windows there; so a combination goes on alone at each boundary, as a combination
 that is valid at that instant only, at which no match of it counts.
 
@@ -173,15 +174,41 @@ class SideWork:
         found, known = keep(found, open_), known[open_]
         if self.side.ready is not None and len(found):
             able = evaluate_mask(self.side.ready, lambda column: read_column(self.bases, column, found), len(found))
-            if self.side.kind is not SideKind.SEMI:
+            if self.side.is_known_at_once:
+                yield from self._unmatched(keep(found, ~able), known[~able])
+            elif self.side.kind is not SideKind.SEMI:
                 self.unable.add(keep(found, ~able), self._codes)
             found, known = keep(found, able), known[able]
         if not len(found):
+            return
+        if self.side.is_known_at_once:
+            yield from self._known_at_once(found, known)
             return
         numbers = self.waiting.add(found, self._codes)
         probing = Combinations({**found.rows, NUMBER: numbers, KNOWN: known}, found.newest, found.deadline)
         for block in self._join.probe(0, probing):
             yield from self._met(block)
+
+    def _known_at_once(self, found: Combinations, known: Int64Array) -> Iterator[Known]:
+        """Yields all that becomes of combinations at a side of tables: no row of it is still to come."""
+        kind, met = self.side.kind, np.zeros(len(found), dtype=np.bool_)
+        rows = {**found.rows, NUMBER: np.arange(len(found), dtype=np.int64)}
+        for block in self._join.probe(0, Combinations(rows, found.newest, found.deadline)):
+            if self.side.residual is not None and len(block):
+                block = passing(self.side.residual, block, self.bases)
+            places = block.rows[NUMBER]
+            met[places] = True
+            if kind.extends:
+                bound = {name: numbers for name, numbers in block.rows.items() if name != NUMBER}
+                yield Combinations(bound, block.newest, block.deadline), known[places]
+        if kind is SideKind.SEMI:
+            yield keep(found, met), known[met]
+        yield from self._unmatched(keep(found, ~met), known[~met])
+
+    def _unmatched(self, found: Combinations, known: Int64Array) -> Iterator[Known]:
+        """Yields combinations that meet nothing, as the kind of the side has them."""
+        if self.side.kind is not SideKind.SEMI:
+            yield self._with_absent(self.side.names if self.side.kind.extends else (), (found, known))
 
     def take(self, relation: str, news: Combinations) -> Iterator[Known]:
         """Takes new rows of the side; yields the combinations that go on at once."""

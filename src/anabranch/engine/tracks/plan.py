@@ -29,6 +29,7 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, input_operators, kept, shape
 from anabranch.plan.text import parse
 from anabranch.stats.step import StepStatistics
+from anabranch.window import FOREVER
 
 
 @dataclass(frozen=True)
@@ -207,9 +208,12 @@ class PlanTrack:
 
 
 def least_outside(floors: Mapping[str, int], relations: Iterable[str]) -> int:
-    """The event time below which a deadline makes combinations of some relations, but not all, useless."""
+    """The event time below which a deadline makes combinations of some relations, but not all, useless.
+
+    Tables have no floor: no row of theirs will come. What only they are missing from will never be completed.
+    """
     inside = frozenset(relations)
-    return min(floor for other, floor in floors.items() if other not in inside)
+    return min((floor for other, floor in floors.items() if other not in inside), default=2 * FOREVER - 1)
 
 
 def rise(way: Way, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:

@@ -59,13 +59,13 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def named_source(stream: str) -> Iterator[None]:
-    """Turns whatever a source raises when it is opened into an error that names the stream."""
+def named_source(name: str, kind: str = "stream") -> Iterator[None]:
+    """Turns whatever a source raises when it is opened or read into an error that names the stream or table."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
         raise CatalogError(
-            f"stream '{stream}' cannot be read",
+            f"{kind} '{name}' cannot be read",
             detail=first_cause(error),
             hint="check its format, its path or table, and its options",
         ) from error

@@ -14,7 +14,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -62,6 +62,7 @@ from anabranch.host.spark.source import (
     routing,
     tagged_union,
 )
+from anabranch.host.spark.tables import SparkTables, TableSource
 from anabranch.host.spark.worker import finish_function, step_function, then
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, wire_layout
@@ -109,6 +110,8 @@ class RunOptions:
     """Where diverted rows go; None to count them only."""
     assumed_disorder: frozenset[str] = frozenset()
     """The streams whose allowed disorder nobody gave; their first late rows raise a warning."""
+    tables: Mapping[str, TableSource] = field(default_factory=dict)
+    """Where the rows of tables come from, by table."""
     announce: Announce = _announce_nothing
     """Gets each phase of each batch, for tests that end the driver there."""
 
@@ -125,6 +128,8 @@ class SparkRunner:
         self.identity = self.store.open(work.queries, work.execution)
         self.manifest = self.store.latest()
         self.setup = work.setup
+        self._tables = SparkTables(work.queries, self.store, options.tables)
+        work = replace(work, held=self._tables.small())
         table = work.first_table(self.manifest.partitionings[-1] if self.manifest else None)
         self.cells = Cells(wire_layout(work.queries, table), table)
         self._routing: tuple[Partitioning, Routing] | None = None
@@ -239,7 +244,8 @@ class SparkRunner:
                 frame = frame.observe(observation, *self._maxima(moving))
             frame = frame.where(PASSES).drop(PASSES)
         orders, refused = self.steering.next(batch_id)
-        task = next_task(self.setup, orders, batch_id, self.manifest, self._clocks, clocks, limits)
+        versions = self._tables.in_force(batch_id)
+        task = next_task(self.setup, orders, batch_id, self.manifest, self._clocks, clocks, limits, versions)
         late = self.options.late
         if late is not None:
             frame = only_diverted(frame, self.cells.layout, late.layout, task.bounds)
@@ -323,11 +329,12 @@ class SparkRunner:
         return [
             f.max(f.when(f.col(RELATION).isin(position, ~position), time)).alias(relation.name)
             for position, relation in enumerate(self.queries.graph.relations)
+            if not relation.is_table
         ]
 
     def _observed(self, maxima: Mapping[str, Any]) -> dict[str, int | None]:
         seen: dict[str, int | None] = {}
-        for relation in self.queries.graph.relations:
+        for relation in self.queries.graph.streamed:
             newest = [time for time in (maxima.get(relation.name), seen.get(relation.stream)) if time is not None]
             seen[relation.stream] = max(newest, default=None)
         return seen
@@ -348,7 +355,7 @@ class SparkRunner:
         return last_ticks(self.queries, [{names[~row[RELATION]]: row["newest"]} for row in rows if row[RELATION] < 0])
 
     def _clocks_after(self, newest: Mapping[str, int | None], now: int, ticks: Mapping[str, int | None]) -> Clocks:
-        disorder = {relation.stream: relation.disorder for relation in self.queries.graph.relations}
+        disorder = {relation.stream: relation.disorder for relation in self.queries.graph.streamed}
         return self._clocks.advance(newest, disorder, now, self.options.idle_timeouts, ticks)
 
     # --- records ------------------------------------------------------------------------------------------------------

@@ -99,6 +99,8 @@ def tagged_union(cells: Cells, frames: Mapping[str, DataFrame], diverted: Divert
     is_observed = has_observed_filters(relations)
     parts = []
     for position, relation in enumerate(relations):
+        if relation.is_table:
+            continue
         columns = wire_columns(position, relation, layout, frames[relation.stream])
         passes = columns.pop(PASSES)
         if relation.filter is not None and keeps_null_keys_out(relation.filter):
@@ -133,8 +135,9 @@ def below_ceilings(names: Sequence[str], bounds: Mapping[str, int]) -> Column:
 
 
 def has_observed_filters(relations: Iterable[Relation]) -> bool:
-    """True when some relation has a filter that rejects more than NULL keys."""
-    return any(relation.filter is not None and not keeps_null_keys_out(relation.filter) for relation in relations)
+    """True when some relation of a stream has a filter that rejects more than NULL keys."""
+    filters = (relation.filter for relation in relations if not relation.is_table)
+    return any(condition is not None and not keeps_null_keys_out(condition) for condition in filters)
 
 
 def keeps_null_keys_out(condition: Expr) -> bool:
