@@ -299,6 +299,11 @@ def in_process(name: str) -> Callable[[Bench], list[Figure]]:
     return lambda bench: getattr(import_module("benchmarks.in_process_scenarios"), name)(bench)
 
 
+def balancing(name: str) -> Callable[[Bench], list[Figure]]:
+    """A scenario of `benchmarks.balancing`, loaded when it runs."""
+    return lambda bench: getattr(import_module("benchmarks.balancing"), name)(bench)
+
+
 SCENARIOS = (
     Scenario("spark-w3", "W3 against Spark's own joins, 40 micro-batches: rows/s, CPU, memory", spark_w3),
     Scenario("spark-w3-10", "the same rows in 10 micro-batches", spark_w3_few),
@@ -318,4 +323,10 @@ SCENARIOS = (
     Scenario("inprocess-batch", "our engine in-process against one batch join", in_process("batch")),
     Scenario("own-function", "a function of one's own against the same expression", in_process("own_function")),
     Scenario("window-growth", "step time as the window grows tenfold", in_process("window_growth")),
+    Scenario("move-pause", "a move of 1 M window rows, at once and in parts", balancing("pause")),
+    Scenario("balance-cost", "what balance: auto costs a query that is balanced", balancing("balance_cost")),
+    Scenario("two-slots", "two slots over one, in process", balancing("two_slots")),
+    Scenario(
+        "balance-cluster", "a skewed query on two executors: balance auto over off", balancing("on_two_executors")
+    ),
 )

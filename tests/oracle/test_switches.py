@@ -1,6 +1,7 @@
 """Whatever schedule of plan changes and moves a host is given, and wherever it crashes, the answer is the batch answer.
 
-Partition groups move between slots: some, all, or onto another grid. Changes come from a schedule or by hand, for all
+Partition groups move between slots: some, all, or onto another grid, at once, spread or on parallel tracks; the number
+of slots changes. Changes come from a schedule or by hand, for all
 slots or for some, at once or box by box; some are refused because one is under way, some are aborted. A crash is a new
 host from the same checkpoint, on some other plan.
 """
@@ -23,6 +24,7 @@ from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
 from anabranch.testing.duckdb_sql import select
+from anabranch.testing.moves import SLOTS, draw_move
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import (
     Arrivals,
@@ -33,7 +35,6 @@ from anabranch.testing.strategies import (
     join_queries,
     late_filters,
     plans,
-    tables,
 )
 
 HOW = st.sampled_from(["auto", "moving-state", "parallel-track", "parallel-track", *strategy_names()])
@@ -82,7 +83,7 @@ def _host(data: st.DataObject, drawn: DrawnQuery, query: Query, folder: str, bat
     at = data.draw(st.sets(st.integers(0, batches), max_size=3), "switches")
     thetas = query.graph.thetas
     switches = [Switch(batch, data.draw(plans(drawn.relations, thetas)), data.draw(HOW)) for batch in sorted(at)]
-    slots = data.draw(st.sampled_from([1, 2, 3]), "slots")
+    slots = data.draw(SLOTS, "slots")
     plan = data.draw(plans(drawn.relations, thetas), "plan")
     traffic = {name: data.draw(st.sampled_from([1.0, 3.0, 50.0])) for name in drawn.relations}
     rules = ChangeRules(switches=tuple(switches))
@@ -91,8 +92,7 @@ def _host(data: st.DataObject, drawn: DrawnQuery, query: Query, folder: str, bat
 
 def _ask(data: st.DataObject, host: LocalHost, drawn: DrawnQuery) -> None:
     """A change by hand, or an abort, now and then."""
-    if data.draw(st.booleans(), "moves"):
-        host.spread(data.draw(tables(host.partitioning), "table"))
+    draw_move(data, host)
     match data.draw(st.sampled_from(["", "change", "abort"] if _is_changing(host) else ["", "change"]), "ask"):
         case "change":
             slots = data.draw(st.one_of(st.none(), st.just([0])), "slots")

@@ -3,7 +3,12 @@
 The CPU time of every slot is in every report, so watching costs nothing. When the slowest slot has stood out for some
 batches, the slots are asked to count one batch by cell; the rule of `balance` then proposes moves. A proposal passes
 the gate when it wins by a ratio and by an amount, and when the batches of the horizon save more than taking the rows
-over costs. After a move, and after a proposal that did not pass, nothing is decided for the cool-down.
+over costs. After a move, after a proposal that did not pass, and after a change of plan, nothing is decided for the
+cool-down.
+
+An elastic query also watches how busy its slots are: their CPU time per second of wall clock. It uses more slots when
+an average one is busier than a limit, fewer when one less would still be idle, and never more than tasks can run at
+once.
 
 The thresholds of Zhu 2006, Section 20.3, are a policy of their own: they look at the bytes of state of the most and the
 least loaded slot, and move half the difference between that pair.
@@ -11,18 +16,22 @@ least loaded slot, and move half the difference between that pair.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
 
+from anabranch.adapt.course import STRATEGIES, MoveStrategy
+from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.policy import TEN_BATCHES, Interval
 from anabranch.balance.loads import Loads, skew
 from anabranch.balance.rule import Rebalancing, even_out, half_the_difference
 from anabranch.entries import Entry, optional
 from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.slots import SlotRange
 from anabranch.stats.report import SlotReports
 
 Mode: TypeAlias = Literal["off", "manual", "auto"]
@@ -60,13 +69,21 @@ class Balance:
     cool_down: Interval = TEN_BATCHES
     thresholds: Thresholds | None = None
     """Balances state by the paper's thresholds, instead of CPU time by ratio and amount."""
+    strategy: MoveStrategy = "moving-state"
+    """How the groups move that the query moves by itself."""
+    rows: int | None = None
+    """Rows that slots may take over with one batch; a larger move is spread over several. None for no limit."""
+    busy: float = 0.7
+    """CPU time of an average slot, per second of wall clock, above which an elastic query uses more slots."""
+    idle: float = 0.3
+    """The same with one slot less, below which it uses fewer."""
 
     @classmethod
     def read(cls, entry: Entry) -> Balance:
         """Reads `balance: auto`, or a block of settings."""
         if isinstance(entry.value, str):
             return cls(mode=_mode(entry))
-        entries = entry.mapping("mode ratio seconds horizon remember cool_down thresholds")
+        entries = entry.mapping("mode ratio seconds horizon remember cool_down thresholds strategy rows busy idle")
         count = "write a number of batches of at least 1"
         return cls(
             mode=optional(entries, "mode", _mode, "auto"),
@@ -76,6 +93,10 @@ class Balance:
             remember=optional(entries, "remember", lambda each: each.count(count), cls.remember),
             cool_down=optional(entries, "cool_down", lambda each: Interval(batches=each.count(count)), TEN_BATCHES),
             thresholds=optional(entries, "thresholds", _thresholds, None),
+            strategy=optional(entries, "strategy", read_strategy, cls.strategy),
+            rows=optional(entries, "rows", lambda each: each.count("write a number of rows of at least 1"), None),
+            busy=optional(entries, "busy", lambda each: each.number(0.0, above=0.0), cls.busy),
+            idle=optional(entries, "idle", lambda each: each.number(0.0), cls.idle),
         )
 
     @classmethod
@@ -89,6 +110,7 @@ class Balance:
 
 
 BY_HAND = Balance()
+BY_ITSELF = Balance("auto")
 
 
 @dataclass
@@ -97,29 +119,38 @@ class BalanceWatch:
 
     settings: Balance
     _cpu: deque[np.ndarray] = field(default_factory=deque)
+    _periods: deque[float | None] = field(default_factory=deque)
+    _cores: int | None = None
     _bytes: np.ndarray = field(default_factory=lambda: np.zeros(0))
     _quiet: int = 0
     """Batches since the last decision; the cool-down of a fresh query has passed."""
     _is_cooling: bool = False
 
-    def note(self, table: Partitioning, reports: SlotReports) -> str | None:
-        """Takes in a batch; returns why the slots should be counted, or None."""
+    def note(self, available: Sequence[int], reports: SlotReports, facts: BatchFacts) -> None:
+        """Takes in a batch of the slots that may have groups."""
         settings = self.settings
-        slots = [reports[slot] for slot in range(table.slots)]
+        slots = [reports[slot] for slot in available]
         self._cpu.append(np.array([slot.cpu for slot in slots]))
+        self._periods.append(facts.period)
+        self._cores = facts.cores
         while len(self._cpu) > settings.remember:
             self._cpu.popleft()
+            self._periods.popleft()
         self._bytes = np.array([float(slot.statistics.state_bytes) for slot in slots])
         self._quiet += 1
         if self._is_cooling and settings.cool_down.has_passed(self._quiet, 0.0):
             self._is_cooling = False
-        if table.slots < 2 or not self.is_free:
+
+    def stands_out(self, available: Sequence[int]) -> str | None:
+        """Why the slots should be counted and evened out, or None."""
+        settings = self.settings
+        if not self.is_free or len(available) < 2:
             return None
         if settings.thresholds is not None:
-            return self._by_thresholds(settings.thresholds)
+            return self._by_thresholds(settings.thresholds, available)
         mean = np.mean(self._cpu, axis=0)
         if skew(mean) >= settings.ratio and mean.max() - mean.mean() >= settings.seconds:
-            return f"slot {int(mean.argmax())} takes {skew(mean):.2f} times the average CPU time"
+            return f"slot {available[int(mean.argmax())]} takes {skew(mean):.2f} times the average CPU time"
         return None
 
     @property
@@ -127,25 +158,52 @@ class BalanceWatch:
         """True when the query may decide by itself and has seen enough batches."""
         return self.settings.mode == "auto" and not self._is_cooling and len(self._cpu) >= self.settings.remember
 
-    def _by_thresholds(self, limits: Thresholds) -> str | None:
+    def other_number(self, available: Sequence[int], limits: SlotRange) -> tuple[int, str] | None:
+        """How many slots the load needs, if that is another number than there are, and why."""
+        count, most = len(available), limits.most if self._cores is None else limits.within(self._cores)
+        if self.settings.mode != "auto" or self._is_cooling:
+            return None
+        if count > most:
+            return most, f"only {self._cores} tasks can run at once"
+        periods = [period for period in self._periods if period is not None]
+        if not self.is_free or len(periods) < len(self._periods):
+            return None
+        cores = float(np.sum(self._cpu)) / max(sum(periods), 1e-9)
+        # The load that a slot has afterwards is half-way between the two limits.
+        fitting = math.ceil(cores / ((self.settings.busy + self.settings.idle) / 2))
+        if cores / count > self.settings.busy and count < most:
+            return min(most, max(fitting, count + 1)), f"an average slot is busy for {cores / count:.0%} of the time"
+        if count > limits.least and cores / (count - 1) < self.settings.idle:
+            fewer = max(limits.least, min(fitting, count - 1))
+            return fewer, f"with one slot less, each would be busy for {cores / (count - 1):.0%} of the time"
+        return None
+
+    def _by_thresholds(self, limits: Thresholds, available: Sequence[int]) -> str | None:
         most, least = self._bytes.max(), self._bytes.min()
         if most < limits.most or least > limits.least or most - least < limits.difference:
             return None
-        sender, receiver = int(self._bytes.argmax()), int(self._bytes.argmin())
+        sender, receiver = available[int(self._bytes.argmax())], available[int(self._bytes.argmin())]
         return f"slot {sender} has {most:,.0f} bytes of state, slot {receiver} {least:,.0f}"
 
     def decided(self) -> None:
         """Begins the cool-down."""
         self._cpu.clear()
+        self._periods.clear()
         self._quiet, self._is_cooling = 0, True
 
-    def propose(self, table: Partitioning, loads: Loads) -> tuple[Rebalancing, str | None]:
+    def propose(
+        self,
+        table: Partitioning,
+        loads: Loads,
+        available: Sequence[int],
+        copying: Callable[[Partitioning], float] = lambda _: 0.0,
+    ) -> tuple[Rebalancing, str | None]:
         """The moves for measured loads, and why they are not to be made, or None."""
         settings = self.settings
         if settings.thresholds is not None:
             found = half_the_difference(table, loads)
             return found, None if found.moves else "no group fits into half the difference"
-        found = even_out(table, loads)
+        found = even_out(table, loads, available=available, copying=copying)
         if not found.moves:
             return found, "no group can move without making another slot the slowest"
         if found.saved < settings.seconds:
@@ -155,6 +213,23 @@ class BalanceWatch:
             batches = price / found.saved
             return found, f"is paid back after {batches:.3g} batches, {settings.horizon} are allowed"
         return found, None
+
+
+def read_slots(entry: Entry) -> SlotRange:
+    """Reads `slots: 4`, or `slots: {least: 1, most: 8}`."""
+    if not isinstance(entry.value, Mapping):
+        return SlotRange.fixed(entry.count("write a whole number of at least 1, or {least: 1, most: 8}"))
+    entries = entry.mapping("least most", {"most": "most: 8, the slots that there may be"})
+    least, most = optional(entries, "least", Entry.count, 1), entries["most"].count()
+    if least > most:
+        raise entry.wrong(f"has at least {least} and at most {most}", "write the smaller number as 'least'")
+    return SlotRange(least, most)
+
+
+def read_strategy(entry: Entry) -> MoveStrategy:
+    """Reads the name of a strategy of moves."""
+    name = entry.choice(STRATEGIES)
+    return next(strategy for strategy in STRATEGIES if strategy == name)
 
 
 def _mode(entry: Entry) -> Mode:

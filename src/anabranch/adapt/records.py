@@ -145,6 +145,11 @@ class GroupsMoved:
     """Rows that slots took over."""
     rebuilt: tuple[int, ...]
     """Of the slots that gave or took groups, those that had to be rebuilt; the others changed in place."""
+    strategy: str = "moving-state"
+    phase: str = "made"
+    """`began` and `ended` of a move on parallel tracks."""
+    left: int = 0
+    """Groups of the same move that are to follow with later batches."""
     grid: Mapping[str, int] | None = None
     """The parts of each dimension, where the grid changed."""
 
@@ -157,6 +162,9 @@ class GroupsMoved:
             "moves": [{"groups": list(m.groups), "from": m.sender, "to": m.receiver} for m in self.moves],
             "rows": self.rows,
             "rebuilt": list(self.rebuilt),
+            "strategy": self.strategy,
+            "phase": self.phase,
+            "left": self.left,
             **grid,
         }
 

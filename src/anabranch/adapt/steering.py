@@ -17,15 +17,17 @@ from functools import partial
 
 from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.change import Change, Wish, begin
+from anabranch.adapt.facts import AT_START, BatchFacts, Moment
 from anabranch.adapt.loop import Loop, Observation
 from anabranch.adapt.memory import Memory, QueryMemory
 from anabranch.adapt.mesh_watch import MeshWatch, learn_mesh
 from anabranch.adapt.records import DecisionMade, QueryRecord, Record, Refusal
 from anabranch.adapt.routing import decide_mesh
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Criteria, Staging, Switch
+from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.table import ScheduledMove, TableSteering
+from anabranch.adapt.table import Table, TableSteering
 from anabranch.errors import BundleError, MigrationError
 from anabranch.migrate.machine import Instruction, Run
 from anabranch.migrate.strategies.registry import check_migration, strategy_names
@@ -40,19 +42,6 @@ from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.report import QueryReport, SlotReports, merged_statistics
 
 
-@dataclass(frozen=True)
-class BatchFacts:
-    """A committed batch as the driver saw it."""
-
-    batch: int
-    seconds: float | None
-    """Event time that passed with the batch; None when it is not known, as with the first batch."""
-    waiting: int | None = None
-    """Rows that the batch took."""
-    behind: float | None = None
-    """Seconds from its newest event time to the time of day."""
-
-
 class Steering:
     """The steering of all queries of a run."""
 
@@ -60,19 +49,20 @@ class Steering:
         self,
         queries: QuerySet,
         plans: Plans,
-        partitioning: Partitioning,
+        table: Table,
         rules: Mapping[str, ChangeRules],
-        moves: Iterable[ScheduledMove] = (),
+        moves: Iterable[Scheduled] = (),
         balance: Balance = BY_HAND,
         held: frozenset[str] = frozenset(),
     ) -> None:
         self.is_named = queries.is_named
+        spread = table.partitioning
         self.queries = {
-            member.name: QuerySteering(member.query, plans[member.name], partitioning, rules.get(member.name, NO_RULES))
+            member.name: QuerySteering(member.query, plans[member.name], spread, rules.get(member.name, NO_RULES))
             for member in queries.members
         }
-        grids = partial(partitioning_of, queries, partitioning.slots, held=held)
-        self.table = TableSteering(partitioning, moves, balance, grids)
+        grids = partial(partitioning_of, queries, spread.slots, held=held)
+        self.table = TableSteering(table, moves, balance, grids)
 
     @property
     def plans(self) -> SlotPlans:
@@ -123,10 +113,10 @@ class Steering:
         for name, steering in self.queries.items():
             steering.recall(memory.queries.get(name, {}))
 
-    def next(self, batch: int) -> tuple[Orders, list[Record]]:
-        """The orders for a batch, and records of changes that could not be begun."""
+    def next(self, batch: int, moment: Moment = AT_START) -> tuple[Orders, list[Record]]:
+        """The orders for a batch that begins at a moment, and records of changes that could not be begun."""
         plans: dict[str, tuple[SlotPlan, ...]] = {}
-        table, not_moved = self.table.next(batch)
+        table, not_moved = self.table.next(batch, moment)
         refused: list[Record] = [*not_moved]
         for name, steering in self.queries.items():
             steering.spread(table)
@@ -136,11 +126,14 @@ class Steering:
 
     def after(self, facts: BatchFacts, reports: SlotReports) -> list[Record]:
         """Takes in a batch that was committed; returns its records. Changes take effect with the next batch."""
-        records: list[Record] = [*self.table.after(facts.batch, reports)]
+        records: list[Record] = []
+        is_moving = self.table.is_changing
         for name, steering in self.queries.items():
             own = {slot: report.queries[name] for slot, report in reports.items()}
-            records += [replace(record, query=name or None) for record in steering.after(facts, own)]
-        return records
+            decided = steering.after(facts, own, is_moving=is_moving)
+            records += [replace(record, query=name or None) for record in decided]
+        # Plans first: a cheaper plan may be all that a slow slot needs.
+        return [*self.table.after(facts, reports, is_busy=self.is_changing), *records]
 
 
 @dataclass(frozen=True)
@@ -281,8 +274,13 @@ class QuerySteering:
             now = tuple(replace(plan, learns=slot in self._triggers) for slot, plan in enumerate(self.plans))
         return now, refused
 
-    def after(self, facts: BatchFacts, reports: Mapping[int, QueryReport]) -> list[QueryRecord]:
-        """Takes in a batch that was committed; the loop may decide on a change for the next."""
+    def after(
+        self, facts: BatchFacts, reports: Mapping[int, QueryReport], *, is_moving: bool = False
+    ) -> list[QueryRecord]:
+        """Takes in a batch that was committed; the loop may decide on a change for the next.
+
+        While partition groups move, statistics mix two tables, so nothing is learnt and nothing decided.
+        """
         with self._lock:
             # The situation of the batch, before the change under way makes its next move.
             plans, changing = self.plans, set(self._changing)
@@ -297,7 +295,7 @@ class QuerySteering:
                         facts.seconds,
                         facts.waiting,
                         facts.behind,
-                        is_migrating=bool(changing & {*together}),
+                        is_migrating=is_moving or bool(changing & {*together}),
                     )
                     records += self._decisions(loop, seen, together)
             if self._staging is not None:

@@ -1,185 +1,304 @@
 """Steers the table of a running set of queries: which slot has which partition group, and who may change it.
 
-All queries of a set share one table, so it is steered beside their plans. The user and a schedule may move groups. The
-user may ask for a rebalancing, and a query with `balance: auto` asks for one by itself (`adapt.balancing`): the slots
-then count their rows by cell for one batch, and the rule of `balance` turns these counts and the measured CPU times
-into moves. If the rates of streams have changed, the grid itself may change (`adapt.grid`). A change is checked when it
-is asked for and takes effect with the next batch, whole. Every change leaves a record.
+All queries of a set share one table, so it is steered beside their plans. The user and a schedule may move groups, and
+may use more slots or fewer. The user may ask for a rebalancing, and a query with `balance: auto` asks for one by itself
+(`adapt.balancing`). What depends on loads is decided after one batch in which the slots count their rows by cell; the
+rules of `balance` turn these counts and the measured CPU times into moves. If the rates of streams have changed, the
+grid itself may change (`adapt.grid`).
+
+A change is checked when it is asked for and begins with the next batch; its course may take several (`adapt.course`).
+There is one change at a time. Every change leaves a record.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from anabranch.adapt.balancing import BY_HAND, Balance, BalanceWatch
-from anabranch.adapt.grid import ChooseGrid, GridWatch, matching_share
+from anabranch.adapt.course import STRATEGIES, Course, MoveStrategy
+from anabranch.adapt.facts import AT_START, BatchFacts, Moment
+from anabranch.adapt.grid import ChooseGrid, GridWatch
+from anabranch.adapt.measuring import even_loads, measured_loads, price_of_copies
 from anabranch.adapt.records import BalanceDecided, GridDecided, GroupsMoved, MoveRefused, TableRecord
-from anabranch.balance.loads import Loads, SlotLoad, estimate_loads
-from anabranch.balance.rule import Rebalancing, even_out, moves_between
+from anabranch.adapt.schedule import Scheduled, ScheduledScale
+from anabranch.balance.loads import Loads
+from anabranch.balance.rule import even_out, moves_between
+from anabranch.balance.scaling import require_count, rescale, spread_over
 from anabranch.errors import PlanError
 from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.slots import SlotRange
 from anabranch.stats.report import SlotReport, SlotReports
 
 
 @dataclass(frozen=True)
-class ScheduledMove:
-    """Partition groups that move at a batch that is known beforehand."""
+class Table:
+    """The grid and the table that a run begins with, and what is known about moves in it."""
 
-    at_batch: int
-    to: int
-    groups: int | tuple[int, ...]
-    """The groups, or how many of the sender's groups."""
-    sender: int | None = None
-    """The slot that gives groups away; needed where a number of groups is named."""
+    partitioning: Partitioning
+    slots: SlotRange | None = None
+    """How many slots may be used; those of the table when None."""
+    no_tracks: str | None = None
+    """Why groups cannot move on parallel tracks; None when they can."""
+    rebuilds: str | None = None
+    """Why a slot that loses groups is rebuilt whatever the table; None when it is not."""
 
-    def resolved(self, table: Partitioning) -> tuple[int, ...]:
-        """The groups that move by a table; PlanError when it has no such groups or slots."""
-        table.require_slots(self.to, *(() if self.sender is None else (self.sender,)))
-        if not isinstance(self.groups, int):
-            return self.groups
-        if self.sender is None:
-            raise PlanError(f"{self.groups} groups are to move, from no slot", hint="name the slot that has them: from")
-        return table.groups_of(self.sender)[: self.groups]
+
+@dataclass(frozen=True)
+class _Count:
+    """A batch in which the slots count their rows by cell, and what for."""
+
+    trigger: str | None = None
+    """Why the query decides by itself; None when the user asked for it."""
+    available: tuple[int, ...] | None = None
+    """The slots that shall be used afterwards, if these are to change."""
+    course: Course | None = None
+    """A change that only waits for the rows of its groups to be counted."""
 
 
 class TableSteering:
-    """The table of one running set of queries; `move` and `rebalance` may be called from any thread."""
+    """The table of one running set of queries; requests may come from any thread."""
 
     def __init__(
         self,
-        table: Partitioning,
-        schedule: Iterable[ScheduledMove] = (),
+        start: Table,
+        schedule: Iterable[Scheduled] = (),
         balance: Balance = BY_HAND,
         grids: ChooseGrid | None = None,
     ) -> None:
         """Without `grids` the grid of the table stays."""
+        table = start.partitioning
+        self._start = start
+        self._limits = start.slots or SlotRange.fixed(table.slots)
         self._table = table
+        self._available = table.working if self._limits.is_elastic else tuple(range(table.slots))
         self._watch = BalanceWatch(balance)
-        self._grid_watch = None if grids is None else GridWatch(balance, grids)
+        self._grid_watch = None if grids is None else GridWatch(balance, lambda traffic: self._in_use(grids(traffic)))
+        self._lost: set[int] = set()
+        """Slots that have no groups because the executor of their state was lost."""
         self._is_frozen = False
-        self._trigger: str | None = None
-        """Why the query measures a batch by itself; None when the user asked for it."""
-        self._schedule: dict[int, list[ScheduledMove]] = {}
-        for move in schedule:
+        self._require_strategy(balance.strategy)
+        self._schedule: dict[int, list[Scheduled]] = {}
+        for each in schedule:
             self._require_allowed()
-            move.resolved(table)
-            self._schedule.setdefault(move.at_batch, []).append(move)
-        self._wanted: tuple[Partitioning, str] | None = None
-        self._began: tuple[Partitioning, Partitioning, str] | None = None
-        """The last table, the new one and who asked for it, until the batch of the change has ended."""
-        self._is_measuring = False
+            each.target(table.settled)
+            self._require_strategy(each.strategy)
+            self._schedule.setdefault(each.at_batch, []).append(each)
+        self._course: Course | None = None
+        if table.mark is not None:
+            # A restart in the middle of a move on parallel tracks.
+            self._course = Course(table.settled, "restart", "parallel-track")
+        self._began: tuple[Partitioning, Partitioning, Course] | None = None
+        """The last table, the new one and its course, until the batch of the change has ended."""
+        self._count: _Count | None = None
         self._lock = threading.Lock()
 
     @property
     def table(self) -> Partitioning:
-        """The table of the next batch, as far as it is known."""
-        return self._table if self._wanted is None else self._wanted[0]
+        """The table of the latest batch, or the one that it is to become."""
+        return self._table if self._course is None else self._course.target
+
+    @property
+    def now(self) -> Partitioning:
+        """The table of the latest batch."""
+        return self._table
 
     @property
     def counts_cells(self) -> bool:
         """Whether the slots count their rows by cell in the next batch."""
-        return self._is_measuring
+        return self._count is not None
 
-    def move(self, groups: Iterable[int], to: int) -> None:
-        """Moves partition groups to a slot with the next batch; refuses without any effect."""
+    @property
+    def is_changing(self) -> bool:
+        """True from the request of a change until it has ended."""
+        return self._course is not None or self._began is not None
+
+    def move(
+        self, groups: Iterable[int], to: int, strategy: str = "moving-state", most_rows: int | None = None
+    ) -> None:
+        """Moves partition groups to a slot from the next batch on; refuses without any effect."""
         with self._lock:
             self._require_allowed()
             self._require_rest()
-            self._wanted = self._table.moved(groups, to), "user"
+            self._begin(Course(self._table.moved(groups, to), "user", self._require_strategy(strategy), most_rows))
 
-    def spread(self, table: Partitioning) -> None:
-        """Takes another grid or table, over as many slots, with the next batch; refuses without any effect."""
+    def spread(self, table: Partitioning, strategy: str = "moving-state", most_rows: int | None = None) -> None:
+        """Takes another grid or table, over as many slots, from the next batch on; refuses without any effect."""
         with self._lock:
             self._require_rest()
             if table.slots != self._table.slots:
                 raise PlanError(f"a table of {table.slots} slots does not fit {self._table.slots}")
-            self._wanted = table, "user"
+            if strategy == "parallel-track" and table.dimensions != self._table.dimensions:
+                raise PlanError("another grid cannot be taken on parallel tracks", hint="use strategy moving-state")
+            self._begin(Course(table, "user", self._require_strategy(strategy), most_rows))
+
+    def scale(self, slots: int) -> None:
+        """Measures the next batch, and then uses that many slots; refuses without any effect."""
+        with self._lock:
+            self._require_allowed()
+            self._require_rest()
+            require_count(self._table, slots)
+            self._count = _Count(available=tuple(range(slots)))
 
     def rebalance(self) -> None:
         """Measures the next batch, and then moves groups so that no slot holds the others back."""
         with self._lock:
             self._require_allowed()
             self._require_rest()
-            self._is_measuring, self._trigger = True, None
+            self._count = _Count()
+
+    def lose(self, slots: Iterable[int], reason: str) -> None:
+        """Spreads the groups of slots whose state is lost over the others, from the next batch on.
+
+        Only a query that balances itself does so, and not while another change is under way: then the slots are rebuilt
+        as they are.
+        """
+        with self._lock:
+            if self._watch.settings.mode != "auto" or self._is_frozen or self._course is not None:
+                return
+            gone = set(slots)
+            left = tuple(slot for slot in self._available if slot not in gone)
+            if left and gone & set(self._table.working):
+                found = even_out(self._table, even_loads(self._table), available=left)
+                self._lost |= gone & set(self._available)
+                self._available, self._count = left, None
+                self._course = Course(found.applied(self._table), reason)
+
+    def regain(self, reason: str) -> None:
+        """Gives the slots that were lost work again, after a batch that is measured."""
+        with self._lock:
+            if self._lost and self._course is None and not self._is_frozen:
+                self._count = _Count(reason, tuple(sorted({*self._available, *self._lost})))
+                self._lost.clear()
 
     def freeze(self, frozen: bool = True) -> None:
         """Keeps the query from rebalancing itself, or lets it again; moves by hand are still made."""
         with self._lock:
             self._is_frozen = frozen
 
-    def next(self, batch: int) -> tuple[Partitioning, list[TableRecord]]:
+    def next(self, batch: int, moment: Moment = AT_START) -> tuple[Partitioning, list[TableRecord]]:
         """The table for a batch, and records of scheduled moves that could not be made."""
         refused: list[TableRecord] = []
         with self._lock:
+            others = self._course
             for scheduled in self._schedule.pop(batch, []):
                 try:
-                    table = self.table.moved(scheduled.resolved(self.table), scheduled.to)
+                    # Several moves of one batch are one change.
+                    if self._course is others:
+                        self._require_rest()
+                    course = Course(scheduled.target(self.table), "schedule", scheduled.strategy)
+                    self._begin(replace(course, most_rows=self._watch.settings.rows))
                 except PlanError as error:
                     refused.append(MoveRefused(batch, error.message))
-                else:
-                    self._wanted = table, "schedule"
-            if self._wanted is not None:
-                table, by = self._wanted
-                self._began = self._table, table, by
-                self._table, self._wanted = table, None
+                    continue
+                if isinstance(scheduled, ScheduledScale):
+                    self._available = tuple(range(scheduled.slots))
+            if self._course is not None and not self._course.needs_counts:
+                after = self._course.after(self._table, moment)
+                if after != self._table:
+                    self._began = self._table, after, self._course
+                    self._table = after
+                if after == self._course.target:
+                    self._course = None
             return self._table, refused
 
-    def after(self, batch: int, reports: SlotReports) -> list[TableRecord]:
-        """Takes in a batch that was committed; returns its records."""
+    def after(self, facts: BatchFacts, reports: SlotReports, *, is_busy: bool = False) -> list[TableRecord]:
+        """Takes in a batch that was committed; returns its records.
+
+        While plans are changing, or are about to, the query does not move groups by itself: cheaper plans come first.
+        """
         records: list[TableRecord] = []
         with self._lock:
             if self._grid_watch is not None:
                 self._grid_watch.note(reports)
             if self._began is not None:
-                before, table, by = self._began
-                records.append(_moved(batch, by, before, table, reports))
+                before, table, course = self._began
+                records.append(_moved(facts.batch, course, before, table, reports))
                 self._began = None
                 self._rest()
-            elif not self._is_measuring:
-                self._trigger = self._watch.note(self._table, reports)
-                records += self._regrid(batch, reports)
-                self._is_measuring = self._trigger is not None and not self._is_frozen
-            elif all(report.cells is not None for report in _working(self._table, reports)):
+            elif is_busy:
+                self._rest()
+                if self._count is not None and self._count.trigger is not None:
+                    self._count = None
+            elif self._count is None:
+                records += self._look(facts, reports)
+            if self._count is not None and all(report.cells is not None for report in _working(self._table, reports)):
                 # Rows that go to fewer slots come first: another grid has other groups.
-                other = self._regrid(batch, reports) if self._trigger is None else []
-                records += other or [self._rebalance(batch, measured_loads(self._table, reports))]
-                self._is_measuring = False
+                other = self._regrid(facts.batch, reports, asked=True) if self._count == _Count() else []
+                if other:
+                    self._count = None
+                records += other or self._decide(facts.batch, measured_loads(self._table, reports), reports)
         return records
 
-    def _rebalance(self, batch: int, loads: Loads) -> BalanceDecided:
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _look(self, facts: BatchFacts, reports: SlotReports) -> list[TableRecord]:
+        """Asks for a count where the query should move groups, or use another number of slots, by itself.
+
+        Where the rates suggest another grid it decides on that at once.
+        """
+        if self._course is not None:
+            return []
+        self._watch.note(self._available, reports, facts)
+        if self._is_frozen:
+            return []
+        wanted = self._watch.other_number(self._available, self._limits) if self._limits.is_elastic else None
+        if wanted is not None:
+            self._count = _Count(wanted[1], tuple(range(wanted[0])))
+            return []
+        # Asked before the rows are compared, which begins the cool-down.
+        reason = self._watch.stands_out(self._available)
+        other = self._regrid(facts.batch, reports, asked=False) if self._watch.is_free else []
+        if reason is not None and self._course is None:
+            self._count = _Count(reason)
+        return other
+
+    def _decide(self, batch: int, loads: Loads, reports: SlotReports) -> list[TableRecord]:
         """Decides on the moves that measured loads suggest; those of the user's own wish need not pay."""
-        if self._trigger is None:
-            found, refused = even_out(self._table, loads), None
+        count, self._count = self._count, None
+        assert count is not None
+        if count.course is not None:
+            self._course = replace(count.course, group_rows=loads.group_rows)
+            return []
+        settings, table = self._watch.settings, self._table
+        copying = price_of_copies(table, loads, reports)
+        refused: str | None = None
+        if count.available is not None:
+            found = rescale(table, loads, count.available, copying)
+            self._available = count.available
+        elif count.trigger is None:
+            found = even_out(table, loads, available=self._available, copying=copying)
         else:
-            found, refused = self._watch.propose(self._table, loads)
+            found, refused = self._watch.propose(table, loads, self._available, copying)
         if refused is None and not found.moves:
             refused = "no group can move without making another slot the slowest"
-        if refused is None and self._wanted is not None:
-            refused = "another move was asked for"
         if refused is None:
-            self._wanted = _after(self._table, found), "user" if self._trigger is None else "balance"
+            by = "user" if count.trigger is None else "balance"
+            course = Course(found.applied(table), by, settings.strategy, settings.rows, loads.group_rows)
+            refused = self._cannot(course)
+            if refused is None:
+                self._course = course
         self._rest()
-        return BalanceDecided(batch, self._trigger or "asked for", found, refused)
+        return [BalanceDecided(batch, count.trigger or "asked for", found, refused)]
 
-    def _regrid(self, batch: int, reports: SlotReports) -> list[TableRecord]:
-        """Decides on another grid where the rates suggest one and the query, or its user, asks for it."""
-        if self._grid_watch is None or not (self._is_measuring or (self._watch.is_free and not self._is_frozen)):
+    def _regrid(self, batch: int, reports: SlotReports, *, asked: bool) -> list[TableRecord]:
+        """Decides on another grid where the rates suggest one; one that the user asked for need not pay."""
+        found = None if self._grid_watch is None else self._grid_watch.propose(self._table, reports)
+        if self._grid_watch is None or found is None:
             return []
-        found = self._grid_watch.propose(self._table, reports)
-        if found is None:
-            return []
-        refused = None if self._is_measuring else self._grid_watch.objection(found)
-        if refused is None and self._wanted is not None:
-            refused = "another move was asked for"
+        refused = None if asked else self._grid_watch.objection(found)
         if refused is None:
-            self._wanted = found.proposed, "user" if self._is_measuring else "balance"
-            self._trigger = None
+            self._course = Course(found.proposed, "user" if asked else "balance")
         self._rest()
         return [GridDecided(batch, found, refused)]
+
+    def _in_use(self, grid: Partitioning) -> Partitioning:
+        """A grid over the slots that may have groups."""
+        if len(self._available) == grid.slots:
+            return grid
+        blocks = spread_over(grid, len(self._available))
+        return blocks.with_table(self._available[slot] for slot in blocks.table)
 
     def _rest(self) -> None:
         """Begins the cool-down of all that the query decides on its table by itself."""
@@ -187,41 +306,64 @@ class TableSteering:
         if self._grid_watch is not None:
             self._grid_watch.decided()
 
+    def _begin(self, course: Course) -> None:
+        if (reason := self._cannot(course)) is not None:
+            raise PlanError(reason, hint="leave the limit out: the groups then move with one batch")
+        self._course = course
+        if course.needs_counts:
+            self._count = _Count(course=course)
+
+    def _cannot(self, course: Course) -> str | None:
+        """Why a change cannot keep its limit of rows; None when it can, or has none."""
+        if course.most_rows is None or course.strategy == "parallel-track":
+            return None
+        if self._start.rebuilds is not None:
+            return f"a move cannot be spread over several batches: {self._start.rebuilds}"
+        if not (self._table.is_partition and course.target.is_partition):
+            return "a move cannot be spread over several batches where rows go to several slots"
+        return None
+
     def _require_allowed(self) -> None:
         if self._watch.settings.mode == "off":
             raise PlanError("balancing is off, so partition groups stay where they are", hint="use balance: manual")
 
+    def _require_strategy(self, name: str) -> MoveStrategy:
+        for strategy in STRATEGIES:
+            if name == strategy:
+                if strategy == "parallel-track" and self._start.no_tracks is not None:
+                    raise PlanError(
+                        f"groups cannot move on parallel tracks: {self._start.no_tracks}",
+                        hint="use strategy moving-state",
+                    )
+                return strategy
+        raise PlanError(f"no strategy '{name}' of moves", hint=f"one of {', '.join(STRATEGIES)}")
+
     def _require_rest(self) -> None:
-        if self._wanted is not None:
-            raise PlanError(
-                "partition groups are to move with the next batch already", hint="wait for that batch, then ask again"
-            )
+        if self._course is not None or (self._count is not None and self._count.trigger is None):
+            state = "on their way" if self._table.mark is not None else "to move with the next batch already"
+            raise PlanError(f"partition groups are {state}", hint="wait for the end of that move, then ask again")
 
 
-def measured_loads(table: Partitioning, reports: SlotReports) -> Loads:
-    """The loads of slots and groups from one batch in which the slots counted their rows by cell."""
-    rows: dict[str, np.ndarray] = {}
-    for report in reports.values():
-        for name, counts in (report.cells or {}).items():
-            rows[name] = rows.get(name, 0) + np.array(counts)
-    slots = [SlotLoad(r.cpu, r.statistics.state_bytes, matching_share(r)) for _, r in sorted(reports.items())]
-    return estimate_loads(table, rows, slots)
+def first_table(grid: Partitioning, slots: SlotRange) -> Partitioning:
+    """The table to begin with: the grid's own, or over as many slots as an elastic run begins with."""
+    return grid if slots.start == grid.slots else spread_over(grid, slots.start)
 
 
 def _working(table: Partitioning, reports: SlotReports) -> list[SlotReport]:
     return [reports[slot] for slot in table.working]
 
 
-def _after(table: Partitioning, found: Rebalancing) -> Partitioning:
-    for move in found.moves:
-        table = table.moved(move.groups, move.receiver)
-    return table
-
-
-def _moved(batch: int, by: str, before: Partitioning, table: Partitioning, reports: SlotReports) -> GroupsMoved:
-    taken: Mapping[int, int] = {slot: report.taken for slot, report in reports.items() if report.taken}
+def _moved(batch: int, course: Course, before: Partitioning, table: Partitioning, reports: SlotReports) -> GroupsMoved:
+    if table.mark is not None:
+        phase, moves = "began", moves_between(table.before, table.settled)
+    elif before.mark is not None:
+        phase, moves = "ended", moves_between(before.before, before.settled)
+    else:
+        phase, moves = "made", moves_between(before, table)
     is_same_grid = before.dimensions == table.dimensions
-    moves = moves_between(before, table)
     touched = {slot for move in moves for slot in (move.sender, move.receiver)} if is_same_grid else {*table.working}
     rebuilt = tuple(slot for slot in table.working if slot in touched and not reports[slot].was_hot)
-    return GroupsMoved(batch, by, moves, sum(taken.values()), rebuilt, None if is_same_grid else table.shares)
+    taken = sum(report.taken for report in reports.values())
+    left = sum(now != then for now, then in zip(table.table, course.target.table, strict=True)) if is_same_grid else 0
+    grid = None if is_same_grid else table.shares
+    return GroupsMoved(batch, course.by, moves, taken, rebuilt, course.strategy, phase, left, grid)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Self
 
-from anabranch.adapt.balancing import Balance
+from anabranch.adapt.balancing import Balance, read_slots
 from anabranch.api.settings import LateSettings, RunSettings
 from anabranch.entries import argument
 from anabranch.errors import SpecError
@@ -92,9 +92,20 @@ class RunBuilder(ABC):
                 )
         return self
 
-    def slots(self, count: int) -> Self:
-        """Sets how many tasks share the work; a restart from a checkpoint may use another number."""
-        self._run = replace(self._run, slots=argument("the number of slots", count).count())
+    def slots(self, count: int | None = None, *, least: int | None = None, most: int | None = None) -> Self:
+        """Sets how many tasks share the work: a number, or limits within which the number follows the load.
+
+        A restart from a checkpoint may use other numbers.
+
+        Examples
+        --------
+        >>> query.writeStream.slots(4)  # doctest: +SKIP
+        >>> query.writeStream.slots(least=1, most=8)  # doctest: +SKIP
+        """
+        limits = {name: value for name, value in (("least", least), ("most", most)) if value is not None}
+        if (count is None) == (not limits):
+            raise SpecError("slots need a number, or limits", hint="write slots(4), or slots(least=1, most=8)")
+        self._run = replace(self._run, slots=read_slots(argument("the number of slots", count or limits)))
         return self
 
     def balance(self, balance: str | Mapping[str, object] = "auto") -> Self:

@@ -34,6 +34,7 @@ from anabranch.host.work import Work
 from anabranch.optimize import Choice
 from anabranch.plan.partitioning import axes_of
 from anabranch.plan.query_set import ALONE, Plans, alone, together
+from anabranch.plan.slots import SlotRange
 from anabranch.stats.measured import from_progress
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Run:
             rules,
             settings.execution,
             settings.moves,
-            settings.balance,
+            settings.balancing,
             shared_traffic(choices.values()),
         )
         timeouts = {
@@ -148,19 +149,22 @@ class Run:
         return handle
 
     @property
-    def _slots(self) -> int:
-        return self._settings.slots or int(self._session.spark.sparkContext.defaultParallelism)
+    def _slots(self) -> SlotRange:
+        """As many as tasks can run at once, within the limits of an elastic run; that many where nothing was said."""
+        cores = int(self._session.spark.sparkContext.defaultParallelism)
+        several = self._settings.slots
+        return SlotRange.fixed(cores) if several is None else replace(several, first=cores)
 
     def _sample(self) -> None:
-        sample_queries([member.compiled for member in self._members.values() if member.needs_sample(self._slots)])
+        sample_queries([member.compiled for member in self._members.values() if member.needs_sample(self._slots.most)])
 
     def _choice(self, member: Member) -> Choice:
         compiled, settings = member.compiled, member.settings
-        sample = compiled.sample if member.needs_sample(self._slots) else Sample()
+        sample = compiled.sample if member.needs_sample(self._slots.most) else Sample()
         return decide(
             compiled.query,
             settings.wishes,
-            slots=self._slots,
+            slots=self._slots.most,
             batch=self._settings.trigger.seconds or DEFAULT_BATCH,
             seen=sample.statistics,
             learn=compiled.learn_mesh if sample.rows else None,

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 
-from anabranch.adapt.balancing import BY_HAND, Balance
+from anabranch.adapt.balancing import BY_HAND, BY_ITSELF, Balance
 from anabranch.adapt.rules import Switch
+from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.table import ScheduledMove
 from anabranch.choosing import AUTO, Wishes
 from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.runner import Listener
 from anabranch.host.triggers import AS_FAST_AS_POSSIBLE, Trigger
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
+from anabranch.plan.slots import SlotRange
 
 NAMES = {
     "name": "a name",
@@ -50,7 +51,7 @@ class RunSettings:
 
     name: str | None = None
     trigger: Trigger = AS_FAST_AS_POSSIBLE
-    slots: int | None = None
+    slots: SlotRange | None = None
     """None for Spark's default parallelism."""
     idle_timeout: str = IDLE_TIMEOUT
     """Of streams that were registered without one: a duration, or `none`."""
@@ -58,12 +59,18 @@ class RunSettings:
     """Functions that get every decision and every migration."""
     checkpoint: str | None = None
     execution: ExecutionModel = DEFAULT_EXECUTION
-    balance: Balance = BY_HAND
-    """Who may move partition groups between slots."""
-    moves: tuple[ScheduledMove, ...] = ()
+    balance: Balance | None = None
+    """Who may move partition groups between slots; None for the user alone, or the query where slots are elastic."""
+    moves: tuple[Scheduled, ...] = ()
     """Moves of partition groups at batches that are known beforehand."""
     late: LateSettings | None = None
     """None to drop and count them."""
+
+    @property
+    def balancing(self) -> Balance:
+        """Who may move partition groups, as given or as follows from the slots."""
+        is_elastic = self.slots is not None and self.slots.is_elastic
+        return self.balance or (BY_ITSELF if is_elastic else BY_HAND)
 
     def changed(self) -> list[str]:
         """Returns the fields that differ from their defaults."""

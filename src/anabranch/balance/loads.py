@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,19 @@ class Loads:
     groups: tuple[float, ...]
     """Seconds of one core, each on the slot that has the group now."""
     group_bytes: tuple[float, ...]
+    group_rows: tuple[float, ...] = ()
+    """Base rows in their windows that go with each group, where they were counted."""
+
+    def on(self, table: Sequence[int]) -> Loads:
+        """The loads as they would be with the groups on other slots."""
+        cpu, held = np.zeros(len(self.slots)), np.zeros(len(self.slots))
+        np.add.at(cpu, list(table), self.groups)
+        np.add.at(held, list(table), self.group_bytes)
+        slots = (
+            replace(slot, cpu=float(spent), bytes=float(kept))
+            for slot, spent, kept in zip(self.slots, cpu, held, strict=True)
+        )
+        return replace(self, slots=tuple(slots))
 
     @property
     def cpu(self) -> Floats:
@@ -66,23 +79,29 @@ def skew(loads: Sequence[float] | Floats) -> float:
 
 
 def estimate_loads(
-    partitioning: Partitioning, rows: Mapping[str, Sequence[float] | Floats], slots: Sequence[SlotLoad]
+    partitioning: Partitioning,
+    rows: Mapping[str, Sequence[float] | Floats],
+    slots: Sequence[SlotLoad],
+    held: Mapping[str, Sequence[float] | Floats] | None = None,
 ) -> Loads:
     """Spreads the measured loads of slots over their groups.
 
     `rows` has, for each relation, how many rows fell on each of its own coordinates (as `Partitioning.slots_of`
-    numbers them): every row once, however many slots it went to.
+    numbers them): every row once, however many slots it went to. `held` has the same of the rows in their windows;
+    without it, state is taken to lie where the new rows fell.
     """
     owner = np.array(partitioning.table)
     by_row, by_match = _work(partitioning, rows)
-    cpu, held = np.zeros(partitioning.groups), np.zeros(partitioning.groups)
+    kept = by_row if held is None else _work(partitioning, held)[0]
+    cpu, state = np.zeros(partitioning.groups), np.zeros(partitioning.groups)
     for slot, load in enumerate(slots):
         mine = owner == slot
         if mine.any():
             cpu[mine] = _spread(by_row[mine], load.cpu * (1 - load.matching))
             cpu[mine] += _spread(by_match[mine], load.cpu * load.matching)
-            held[mine] = _spread(by_row[mine], load.bytes)
-    return Loads(tuple(slots), tuple(cpu.tolist()), tuple(held.tolist()))
+            state[mine] = _spread(kept[mine], load.bytes)
+    counted = () if held is None else tuple(kept.tolist())
+    return Loads(tuple(slots), tuple(cpu.tolist()), tuple(state.tolist()), counted)
 
 
 def _spread(weights: Floats, total: float) -> Floats:

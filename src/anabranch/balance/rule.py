@@ -43,6 +43,14 @@ class Rebalancing:
     """State that has to be taken over."""
     heavy: tuple[int, ...] = ()
     """Groups that are too heavy for any slot, the heaviest first."""
+    among: tuple[int, ...] | None = None
+    """The slots that may have groups; all when None."""
+
+    def applied(self, table: Partitioning) -> Partitioning:
+        """The table after the moves."""
+        for move in self.moves:
+            table = table.moved(move.groups, move.receiver)
+        return table
 
     @property
     def saved(self) -> float:
@@ -51,11 +59,14 @@ class Rebalancing:
 
     @property
     def skew_before(self) -> float:
-        return skew(self.before)
+        return skew(self._usable(self.before))
 
     @property
     def skew_after(self) -> float:
-        return skew(self.after)
+        return skew(self._usable(self.after))
+
+    def _usable(self, loads: tuple[float, ...]) -> list[float]:
+        return [load for slot, load in enumerate(loads) if self.among is None or slot in self.among]
 
 
 def even_out(
@@ -97,6 +108,7 @@ def even_out(
         tuple(state.cpu.tolist()),
         sum(loads.group_bytes[g] for g, slot in enumerate(partitioning.table) if state.table[g] != slot),
         state.heavy(tolerance),
+        None if available is None else tuple(available),
     )
 
 

@@ -63,11 +63,25 @@ class Ownership:
         self.partitioning = partitioning
         self.slot = slot
         self._owners = np.array(partitioning.table, dtype=np.int64)
+        self._leaving = None if partitioning.leaving is None else np.array(partitioning.leaving, dtype=np.int64)
 
     def holds(self, found: Combinations, bases: Mapping[str, BaseState]) -> BoolArray:
         """True for the finished combinations that belong to this slot."""
-        mine: BoolArray = self._owners[self.group(found, bases)] == self.slot
-        return mine
+        group = self.group(found, bases)
+        mine: BoolArray = self._owners[group] == self.slot
+        if self._leaving is None:
+            return mine
+        was_mine: BoolArray = self._leaving[group] == self.slot
+        return np.where(self.is_old(found, bases), was_mine, mine)
+
+    def is_old(self, found: Combinations, bases: Mapping[str, BaseState]) -> BoolArray:
+        """True for combinations with a row before the mark of a move on parallel tracks."""
+        mark = self.partitioning.mark
+        old = np.zeros(len(found), dtype=np.bool_)
+        if mark is not None and len(found):
+            for relation, rows in found.rows.items():
+                old |= bases[relation].times(rows) < mark
+        return old
 
     def group(self, found: Combinations, bases: Mapping[str, BaseState]) -> Int64Array:
         """The partition group of each combination; of one under way, as far as its bound relations tell."""
@@ -81,4 +95,7 @@ class Ownership:
 
 def owner_test(partitioning: Partitioning, slot: int, relations: Iterable[str]) -> Ownership | None:
     """The test that keeps the combinations of the relations in one slot; None when no other slot can find them."""
+    if partitioning.mark is not None and not partitioning.is_on_track(slot):
+        # The groups of the other slots stay where they are.
+        partitioning = partitioning.settled
     return None if partitioning.finds_once(relations) else Ownership(partitioning, slot)

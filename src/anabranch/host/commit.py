@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from anabranch.adapt.facts import Moment
 from anabranch.engine.expiry import expiry
 from anabranch.host.clock import Clocks
 from anabranch.host.slot import SlotTask
 from anabranch.host.store import Manifest, RowFile, new_attempt
 from anabranch.host.work import Setup
+from anabranch.plan.execution import ExecutionModel
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import QuerySet
@@ -84,6 +86,16 @@ def _by_stream(queries: QuerySet, counts: Sequence[Mapping[str, int]]) -> dict[s
         count = sum(each.get(relation.name, 0) for each in counts)
         totals[relation.stream] = max(count, totals[relation.stream])
     return totals
+
+
+def moment(queries: QuerySet, clocks: Clocks, execution: ExecutionModel) -> Moment:
+    """Event time as of the clocks: the newest row, and which rows have left all results."""
+
+    def is_over(time: int) -> bool:
+        lows = expiry(queries, relation_floors(queries, clocks), execution)
+        return all(relation.window.deadline(time - 1) < lows[relation.name] for relation in queries.graph.relations)
+
+    return Moment(clocks.newest, is_over)
 
 
 def next_task(

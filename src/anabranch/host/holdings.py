@@ -10,11 +10,15 @@ Law: after every commit, and in every slot that needs a row, exactly one file sp
 
 A group that leaves a slot and comes back is no exception. The old files of the slot still hold its rows, but the slot
 did not need them under the table in between, so the files do not speak for them any more.
+
+While groups move on parallel tracks, what a slot needs depends on event times as well: the receiver needs the rows from
+the mark on. So event times alone, which every row has, tell the two tracks apart after a crash or a compaction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -23,16 +27,24 @@ from anabranch.engine.ownership import needed_in
 from anabranch.plan.partitioning import Partitioning
 
 
-def kept_rows(
-    tables: Sequence[Partitioning], slot: int, relation: str, codes: Mapping[str, Int64Array], count: int
-) -> BoolArray:
+class Keyed(Protocol):
+    """Rows of a relation, as far as their places and their ages go."""
+
+    @property
+    def times(self) -> Int64Array: ...
+    @property
+    def codes(self) -> Mapping[str, Int64Array]: ...
+    def __len__(self) -> int: ...
+
+
+def kept_rows(tables: Sequence[Partitioning], slot: int, relation: str, rows: Keyed) -> BoolArray:
     """True for the rows of a slot's own file that the slot has needed under every table since it was written.
 
     `tables` begin with the one under which the file was written and end with the one in force.
     """
-    kept = np.ones(count, dtype=np.bool_)
+    kept = np.ones(len(rows), dtype=np.bool_)
     for table in dict.fromkeys(tables):
-        kept &= is_needed(table, slot, relation, codes, count)
+        kept &= is_needed(table, slot, relation, rows)
     return kept
 
 
@@ -42,38 +54,59 @@ def taken_rows(
     written_by: int,
     slot: int,
     relation: str,
-    codes: Mapping[str, Int64Array],
-    count: int,
+    rows: Keyed,
 ) -> BoolArray:
     """True for the rows of another slot's file that a slot takes over when a new table comes into force.
 
     `tables` begin with the one under which the file was written and end with the one in force before the new one.
     """
     last = tables[-1]
-    taken = is_needed(new, slot, relation, codes, count) & ~is_needed(last, slot, relation, codes, count)
+    taken = is_needed(new, slot, relation, rows) & ~is_needed(last, slot, relation, rows)
     if not taken.any():
         return taken
-    is_first: BoolArray = needed_in(last, relation, codes, count).argmax(axis=1) == written_by
-    return taken & is_first & kept_rows(tables, written_by, relation, codes, count)
+    is_first: BoolArray = _needed(last, relation, rows).argmax(axis=1) == written_by
+    return taken & is_first & kept_rows(tables, written_by, relation, rows)
 
 
-def is_needed(table: Partitioning, slot: int, relation: str, codes: Mapping[str, Int64Array], count: int) -> BoolArray:
+def is_needed(table: Partitioning, slot: int, relation: str, rows: Keyed) -> BoolArray:
     """True for the rows that a slot needs; a slot beyond those of the table needs none."""
     if slot >= table.slots:
-        return np.zeros(count, dtype=np.bool_)
-    needed: BoolArray = needed_in(table, relation, codes, count)[:, slot]
+        return np.zeros(len(rows), dtype=np.bool_)
+    needed: BoolArray = _needed(table, relation, rows)[:, slot]
+    return needed
+
+
+def _needed(table: Partitioning, relation: str, rows: Keyed) -> BoolArray:
+    """One row of slots per row of the relation: True where the row is needed.
+
+    Rows before the mark of a move on parallel tracks are needed where they were; the others at both ends of it.
+    """
+    if table.mark is None:
+        return needed_in(table, relation, rows.codes, len(rows))
+    is_new = (rows.times >= table.mark)[:, np.newaxis]
+    before, after = (needed_in(each, relation, rows.codes, len(rows)) for each in (table.before, table.settled))
+    needed: BoolArray = before | (is_new & after)
     return needed
 
 
 def gains_and_losses(before: Partitioning, after: Partitioning, slot: int) -> tuple[bool, bool]:
     """Whether a slot needs rows under the second table that it did not need under the first, and the other way round.
 
-    Tables over different grids may differ in every row.
+    Tables over different grids may differ in every row. So may tables that follow each other in no way that a move
+    takes.
     """
     if before == after:
         return False, False
     if before.dimensions != after.dimensions:
         return True, True
+    if after.mark is not None and after.before == before.settled and before.mark is None:
+        # No row has reached the mark yet, and those before it stay where they are.
+        return False, False
+    if before.mark is not None:
+        if after != before.settled:
+            return True, True
+        # No row before the mark is alive any more, and those from it on are at both ends already.
+        return False, gains_and_losses(before.before, after, slot)[1]
     gains = loses = False
     for relation in sorted(before.relations):
         for one, other in zip(before.slots_of(relation), after.slots_of(relation), strict=True):

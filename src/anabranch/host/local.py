@@ -7,6 +7,7 @@ another number of slots.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,11 +19,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch.adapt.balancing import BY_HAND, Balance
+from anabranch.adapt.balancing import BY_HAND, BY_ITSELF, Balance
+from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.records import Record
 from anabranch.adapt.rules import NO_RULES, ChangeRules
-from anabranch.adapt.steering import BatchFacts
-from anabranch.adapt.table import ScheduledMove
+from anabranch.adapt.schedule import Scheduled
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
 from anabranch.engine.evaluate.codes import combine_codes, key_codes
@@ -38,6 +39,7 @@ from anabranch.host.commit import (
     ahead_by_stream,
     derived_relations,
     late_by_stream,
+    moment,
     next_manifest,
     next_task,
     rows_by_stream,
@@ -58,7 +60,7 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning, row_code
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_plans, as_set
-from anabranch.plan.slots import Orders
+from anabranch.plan.slots import Orders, SlotRange
 from anabranch.schema import is_fixed_width, is_text
 from anabranch.stats.report import SlotReport, SlotReports, merged_statistics
 from anabranch.stats.step import StepStatistics
@@ -78,7 +80,7 @@ class LocalHost:
         query: Query | QuerySet,
         plan: Plan | Plans,
         *,
-        slots: int = 1,
+        slots: int | SlotRange = 1,
         checkpoint: str | None = None,
         idle_timeouts: Mapping[str, int | None] | None = None,
         max_ahead: Mapping[str, int] | None = None,
@@ -86,14 +88,16 @@ class LocalHost:
         now: Callable[[], int] = lambda: 0,
         rules: ChangeRules | Mapping[str, ChangeRules] = NO_RULES,
         execution: ExecutionModel = DEFAULT_EXECUTION,
-        moves: Iterable[ScheduledMove] = (),
-        balance: Balance = BY_HAND,
+        moves: Iterable[Scheduled] = (),
+        balance: Balance | None = None,
         traffic: Mapping[str, float] | None = None,
         tables: Mapping[str, pa.Table] | None = None,
     ) -> None:
         self.queries = queries = as_set(query)
         by_query = dict.fromkeys(queries.names, rules) if isinstance(rules, ChangeRules) else rules
-        work = Work(queries, as_plans(plan), slots, by_query, execution, tuple(moves), balance, traffic or {})
+        several = SlotRange.fixed(slots) if isinstance(slots, int) else slots
+        balance = balance or (BY_ITSELF if several.is_elastic else BY_HAND)
+        work = Work(queries, as_plans(plan), several, by_query, execution, tuple(moves), balance, traffic or {})
         self.idle_timeouts = idle_timeouts or {}
         self.max_ahead = max_ahead or {}
         self.diverted = diverted
@@ -102,6 +106,8 @@ class LocalHost:
         """The rows that the latest batch diverted."""
         self.now = now
         self.statistics = StepStatistics()
+        self.reports: SlotReports = {}
+        """What each slot said of the latest batch."""
         self.late: dict[str, int] = dict.fromkeys(self.queries.graph.streams, 0)
         self.ahead: dict[str, int] = dict.fromkeys(self.queries.graph.streams, 0)
         self._store = Store(checkpoint) if checkpoint is not None else None
@@ -121,15 +127,16 @@ class LocalHost:
         self.steering = work.steering(work.first_table(manifest.partitionings[-1] if manifest else None))
         self._records: list[Record] = []
         self.seconds_adapting = 0.0
-        self._orders = Orders(self.steering.plans, self.partitioning)
+        self._orders = Orders(self.steering.plans, self.steering.table.now)
+        self._began: float | None = None
         self._engines: dict[int, Engine] = {}
         self._versions: dict[str, str] = {}
         task = self._task(self.clocks, {})
         if not task.is_moving and not self._shelf.tables:
             # A restart with other slots takes rows over with its first batch, which also says what tables it meets.
-            for slot in self.partitioning.working:
+            for slot in task.partitioning.working:
                 self._open(task, slot, [])
-        self._threads = ThreadPoolExecutor(slots)
+        self._threads = ThreadPoolExecutor(several.most)
         self._is_broken = False
         if self._store is not None:
             self._note(recall(self._store, self.steering, self.batch))
@@ -151,6 +158,7 @@ class LocalHost:
                 hint="start it again; with a checkpoint it goes on after the last committed batch",
             )
         _refuse_misfits(self.queries.graph, rows)
+        earlier_step, self._began = self._began, perf_counter()
         expected = self.partitioning
         layout = wire_layout(self.queries, expected)
         present = [relation for relation in self.queries.graph.streamed if relation.stream in rows]
@@ -166,8 +174,8 @@ class LocalHost:
         with functions_named(self.queries.graph, self.batch):
             arrived = {relation.name: found for relation, found in zip(present, reading, strict=True)}
         before, self._orders = self._orders, self._next_orders()
-        if self._orders.table != expected:
-            # A scheduled move is known only now.
+        if self._orders.table.dimensions != expected.dimensions:
+            # Another grid, which is known only now.
             arrived = {name: (batch, _cells(self._orders.table, name, batch)) for name, (batch, _) in arrived.items()}
         if self._shelf.tables:
             self._versions = self._shelf.in_force(self.batch)
@@ -199,14 +207,21 @@ class LocalHost:
         if self.diverted is not None:
             found = [_diverted(relation, rows[relation.stream], self.diverted, task.bounds) for relation in present]
             self.diverted_rows = self.diverted.together(found)
-        self.statistics = merged_statistics(reports.values())
+        self.reports, self.statistics = reports, merged_statistics(reports.values())
         if deliver is not None:
             deliver(task, answer)
         earlier, self.clocks = self.clocks, clocks
         self._commit(task, reports, clocks)
         started = perf_counter()
         waiting = sum(rows_by_stream(self.queries, reports).values())
-        facts = BatchFacts(self.batch, clocks.seconds_since(earlier), waiting, clocks.seconds_behind(self.now()))
+        facts = BatchFacts(
+            self.batch,
+            clocks.seconds_since(earlier),
+            waiting,
+            clocks.seconds_behind(self.now()),
+            period=None if earlier_step is None else self._began - earlier_step,
+            cores=os.cpu_count(),
+        )
         records = self.steering.after(facts, reports)
         if self._store is not None:
             records += keep(self._store, self.steering, self.batch, records)
@@ -284,21 +299,27 @@ class LocalHost:
         derived = {relation.stream: ticks.get(relation.stream) for relation in derived_relations(self.queries).values()}
         return self.clocks.advance(newest, disorder, now, self.idle_timeouts, derived)
 
-    def move(self, groups: Iterable[int], to: int) -> None:
-        """Moves partition groups to a slot with the next batch; refuses without any effect."""
-        self.steering.table.move(groups, to)
+    def move(
+        self, groups: Iterable[int], to: int, strategy: str = "moving-state", most_rows: int | None = None
+    ) -> None:
+        """Moves partition groups to a slot from the next batch on; refuses without any effect."""
+        self.steering.table.move(groups, to, strategy, most_rows)
+
+    def scale(self, slots: int) -> None:
+        """Measures the next batch and uses that many slots from the batch after it on."""
+        self.steering.table.scale(slots)
 
     def rebalance(self) -> None:
         """Measures the next batch and moves groups with the batch after it, so that no slot holds the others back."""
         self.steering.table.rebalance()
 
-    def spread(self, partitioning: Partitioning) -> None:
+    def spread(self, partitioning: Partitioning, strategy: str = "moving-state", most_rows: int | None = None) -> None:
         """Spreads the work by another grid or table over the same number of slots, from the next batch on."""
-        self.steering.table.spread(partitioning)
+        self.steering.table.spread(partitioning, strategy, most_rows)
 
     @property
     def partitioning(self) -> Partitioning:
-        """The grid and the table of the next batch."""
+        """The grid and the table of the latest batch, or the one that it is to become."""
         return self.steering.table.table
 
     def _task(self, clocks_after: Clocks, limits: Mapping[str, int]) -> SlotTask:
@@ -306,7 +327,8 @@ class LocalHost:
         return next_task(self._setup, self._orders, self.batch, *before, clocks_after, limits, self._versions)
 
     def _next_orders(self) -> Orders:
-        orders, refused = self.steering.next(self.batch)
+        now = moment(self.queries, self.clocks, self._setup.execution)
+        orders, refused = self.steering.next(self.batch, now)
         self._note(refused)
         return orders
 

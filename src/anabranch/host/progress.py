@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -31,9 +31,13 @@ class SlotProgress:
     cpu: float = 0.0
     """Seconds of one core."""
     state_bytes: int = 0
+    groups: int = 1
+    """Partition groups; a slot without any has nothing to do."""
+    executor: str | None = None
+    """The executor that the driver chose for the slot; None on one machine."""
 
     @classmethod
-    def of(cls, slot: int, report: SlotReport) -> SlotProgress:
+    def of(cls, slot: int, report: SlotReport, table: Sequence[int], executor: str | None = None) -> SlotProgress:
         step = report.statistics
         return cls(
             slot,
@@ -43,11 +47,15 @@ class SlotProgress:
             step.rows_out,
             report.cpu,
             step.state_bytes,
+            list(table).count(slot),
+            executor,
         )
 
     def to_json(self) -> dict[str, Any]:
         return {
             "slot": self.slot,
+            "groups": self.groups,
+            **({} if self.executor is None else {"executor": self.executor}),
             "hot": self.was_hot,
             "seconds": dict(self.seconds),
             "rowsIn": self.rows_in,
@@ -140,7 +148,8 @@ class BatchProgress:
             "table": list(self.partitioning.table),
             "grid": self.partitioning.to_json()["dimensions"],
             "sent": {name: round(copies, 3) for name, copies in self.sent.items()},
-            "skew": round(skew([slot.cpu for slot in self.slots]), 3),
+            "slotsInUse": sum(slot.groups > 0 for slot in self.slots),
+            "skew": round(skew([slot.cpu for slot in self.slots if slot.groups]), 3),
             "statistics": self.statistics.to_json(),
         }
         queries = {name: query.to_json() for name, query in self.queries.items()}

@@ -11,6 +11,9 @@ result: in queries with outer joins or tables, which follow no change in place; 
 hold them; where rows wait for the watermark; and where rows of some relation go to several slots, so that new ones
 would meet them. A slot to which a group comes back before its rows have expired is rebuilt as well. Slots that neither
 gain nor lose rows keep their state as it is.
+
+A move on parallel tracks (Zhu 2006, Section 21.1) takes no rows over. Its slots change only the test of which results
+are theirs; when it ends, the sender leaves its rows to expire, or is rebuilt, as after any move.
 """
 
 from __future__ import annotations
@@ -25,12 +28,15 @@ from anabranch.engine.batch import RelationBatch, deadlines, joined
 from anabranch.engine.engine import Engine
 from anabranch.engine.expiry import expiry
 from anabranch.engine.kernels import BoolArray
+from anabranch.engine.ownership import owner_test
 from anabranch.host.holdings import gains_and_losses, kept_rows, taken_rows
 from anabranch.host.slot import SlotTask, owners
 from anabranch.host.store import Store
 from anabranch.host.tables import ReadTable, table_rows
 from anabranch.host.wire import WireLayout, wire_layout
+from anabranch.plan.mesh import Mesh
 from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.physical import input_operators
 
 Rows = Mapping[str, RelationBatch]
 """Base rows by relation."""
@@ -88,7 +94,7 @@ def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding
     if task.queries.has_sides or task.versions:
         return None
     gains, loses = gains_and_losses(before, now, slot)
-    if _ownership_flips(task, before) or (loses and not _may_leave_behind(engine, task, before)):
+    if _merged_rows_differ(engine, task, slot) or (loses and not _may_leave_behind(engine, task, before)):
         return None
     if gains and (engine.has_leftovers or before.dimensions != now.dimensions):
         return None
@@ -111,17 +117,26 @@ def _may_leave_behind(engine: Engine, task: SlotTask, before: Partitioning) -> b
     return (
         task.queries.grouped is None
         and engine.entrance is None
-        and before.is_partition
+        and before.before.is_partition
         and task.partitioning.is_partition
     )
 
 
-def _ownership_flips(task: SlotTask, before: Partitioning) -> bool:
-    """True when results of a query must be tested for their owner under one of the tables only: merged rows differ."""
-    return any(
-        before.finds_once(member.query.graph.names) != task.partitioning.finds_once(member.query.graph.names)
-        for member in task.queries.members
-    )
+def _merged_rows_differ(engine: Engine, task: SlotTask, slot: int) -> bool:
+    """True when rows that were merged under the last table must stay apart under the new one.
+
+    What different slots will own is not merged. So merged rows differ where results have to be tested for their owner
+    under one of the tables only, and where a move on parallel tracks begins that concerns the slot.
+    """
+    before, now = task.partitionings[-1], task.partitioning
+    is_marked = now.mark is not None and now.mark != before.mark and now.is_on_track(slot)
+    for member in task.queries.members:
+        plan, names = engine.engines[member.name].plan, member.query.graph.names
+        is_merging = not isinstance(plan, Mesh) and any(True for _ in input_operators(plan))
+        flips = (owner_test(before, slot, names) is None) != (owner_test(now, slot, names) is None)
+        if (flips or is_marked) and (is_merging or engine.engines[member.name].is_migrating):
+            return True
+    return False
 
 
 def _chosen(task: SlotTask, slot: int, holding: Holding) -> dict[str, RelationBatch]:
@@ -133,9 +148,9 @@ def _chosen(task: SlotTask, slot: int, holding: Holding) -> dict[str, RelationBa
             continue
         mine = _alive(task, name, batch)
         if holding.slot == slot:
-            mine &= kept_rows((*holding.tables, now), slot, name, batch.codes, len(batch))
+            mine &= kept_rows((*holding.tables, now), slot, name, batch)
         else:
-            mine &= taken_rows(holding.tables, now, holding.slot, slot, name, batch.codes, len(batch))
+            mine &= taken_rows(holding.tables, now, holding.slot, slot, name, batch)
         if mine.any():
             chosen[name] = batch if mine.all() else batch.take(np.flatnonzero(mine))
     return chosen

@@ -231,6 +231,7 @@ def advance(
         cpu=opening.cpu + thread_time() - cpu,
         taken=sum(len(batch) for batch in opening.taken.values()),
         cells=_cells(task, slot, admitted) if task.counts_cells else None,
+        held=_held(task, slot, engine) if task.counts_cells else None,
     )
     if store is not None:
         store.write_rows(task.rows_name(slot), wire_layout(task.queries, task.partitioning).join(kept), report)
@@ -245,14 +246,26 @@ def _within(relation: Relation, batch: RelationBatch) -> RelationBatch:
 
 def _cells(task: SlotTask, slot: int, admitted: Mapping[str, RelationBatch]) -> dict[str, tuple[int, ...]]:
     """Rows by relation and cell; a row that went to several slots counts in the first of them."""
-    found = {}
     table = task.partitioning
-    for name, batch in admitted.items():
-        cells = own_cells(table, name, batch.codes, len(batch))
-        if not table.is_partition:
-            cells = cells[needed_in(table, name, batch.codes, len(batch)).argmax(axis=1) == slot]
-        found[name] = tuple(np.bincount(cells, minlength=len(table.slots_of(name))).tolist())
+    return {name: _by_cell(table, slot, name, batch.codes, len(batch)) for name, batch in admitted.items()}
+
+
+def _held(task: SlotTask, slot: int, engine: Engine) -> dict[str, tuple[int, ...]]:
+    """Base rows in their windows by relation and cell; rows that groups have left behind do not count."""
+    table = task.partitioning
+    found = {}
+    for name, state in engine.bases.items():
+        rows = state.ring.numbers
+        # A state that never had a row has no columns.
+        codes = {code: state.code(code, rows) if len(rows) else rows for code in state.codes}
+        found[name] = _by_cell(table, slot, name, codes, len(rows))
     return found
+
+
+def _by_cell(table: Partitioning, slot: int, name: str, codes: Mapping[str, Int64Array], count: int) -> tuple[int, ...]:
+    cells = own_cells(table, name, codes, count)
+    first = needed_in(table, name, codes, count).argmax(axis=1) == slot
+    return tuple(np.bincount(cells[first], minlength=len(table.slots_of(name))).tolist())
 
 
 def idle_report(task: SlotTask, slot: int) -> SlotReport:

@@ -40,9 +40,10 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import ALONE, QuerySet
 from anabranch.stats.report import SlotReport
 
-FORMAT_VERSION = 2
-"""In format 2 the partitionings of a manifest are the tables in the order in which they came into force."""
-READABLE = (1, FORMAT_VERSION)
+FORMAT_VERSION = 3
+"""In format 2 the partitionings of a manifest are the tables in the order in which they came into force; in format 3
+such a table may be that of a move on parallel tracks."""
+READABLE = (1, 2, FORMAT_VERSION)
 """A manifest of format 1 has one table, or the one before a restart in front of it, and means the same."""
 _REPORT = b"anabranch.report"
 TABLES = "tables"

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 
 from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.rules import NO_RULES, ChangeRules
+from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.steering import Steering
-from anabranch.adapt.table import ScheduledMove
+from anabranch.adapt.table import Table, first_table
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import Plans, QuerySet, partitioning_of
+from anabranch.plan.slots import ONE_SLOT, SlotRange
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,11 @@ class Work:
     queries: QuerySet
     plans: Plans
     """The plans to begin with."""
-    slots: int = 1
+    slots: SlotRange = ONE_SLOT
     rules: Mapping[str, ChangeRules] = field(default_factory=dict)
     """The change rules of each query; only its user changes the plan of a query without rules."""
     execution: ExecutionModel = DEFAULT_EXECUTION
-    moves: tuple[ScheduledMove, ...] = ()
+    moves: tuple[Scheduled, ...] = ()
     balance: Balance = BY_HAND
     traffic: Mapping[str, float] = field(default_factory=dict)
     """Bytes or rows per second of each relation, by which the grid is chosen; without it, all count the same."""
@@ -46,10 +48,11 @@ class Work:
         return Setup(self.queries, self.execution)
 
     def first_table(self, last: Partitioning | None) -> Partitioning:
-        """The table to begin with; a restart goes on with the last one, unless the number of slots is another."""
-        if last is not None and last.slots == self.slots:
+        """The table to begin with; a restart goes on with the last one, unless the most slots are another number."""
+        if last is not None and last.slots == self.slots.most:
             return last
-        return partitioning_of(self.queries, self.slots, self.traffic, self.held)
+        grid = partitioning_of(self.queries, self.slots.most, self.traffic, self.held)
+        return first_table(grid, self.slots)
 
     def resumed(self, left: Mapping[str, str]) -> Work:
         """The work after a restart: a query whose rules say so begins with the plan that the last batch left."""
@@ -62,4 +65,26 @@ class Work:
 
     def steering(self, partitioning: Partitioning) -> Steering:
         """The steering of the queries."""
-        return Steering(self.queries, self.plans, partitioning, self.rules, self.moves, self.balance, self.held)
+        table = Table(partitioning, self.slots, self._no_tracks, self._rebuilds)
+        return Steering(self.queries, self.plans, table, self.rules, self.moves, self.balance, self.held)
+
+    @property
+    def _no_tracks(self) -> str | None:
+        if self.queries.graph.tables:
+            return "the rows of a table have no event time by which old and new results could be told apart"
+        for relation in self.queries.graph.relations:
+            if not relation.window.is_bounded:
+                return f"rows of '{relation.name}' never leave their [UNBOUNDED] window, so the move would never end"
+        if self.queries.has_sides:
+            return "outer, semi and anti joins need all rows of a group in one slot"
+        return None
+
+    @property
+    def _rebuilds(self) -> str | None:
+        if self.queries.has_sides or self.queries.graph.tables:
+            return "slots of a query with tables, or with outer, semi or anti joins, are rebuilt when they lose groups"
+        if self.queries.grouped is not None:
+            return "slots of a grouped query are rebuilt when they lose groups"
+        if self.execution.rows_wait:
+            return f"with execution '{self.execution}' slots are rebuilt when they lose groups"
+        return None

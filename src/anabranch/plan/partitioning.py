@@ -45,11 +45,18 @@ class Partitioning:
     dimensions: tuple[Dimension, ...]
     slots: int
     table: tuple[int, ...]
+    leaving: tuple[int, ...] | None = None
+    """While groups move on parallel tracks: the table of combinations with a row before the mark."""
+    mark: int | None = None
+    """The event time from which rows are new to such a move; None while there is none."""
 
     def __post_init__(self) -> None:
         _require_slots(self.slots)
-        if len(self.table) != self.groups or not all(0 <= slot < self.slots for slot in self.table):
-            raise PlanError(f"a table of {len(self.table)} entries does not fit {self.groups} partition groups")
+        for table in (self.table, self.leaving or self.table):
+            if len(table) != self.groups or not all(0 <= slot < self.slots for slot in table):
+                raise PlanError(f"a table of {len(table)} entries does not fit {self.groups} partition groups")
+        if (self.leaving is None) != (self.mark is None):
+            raise PlanError("a move on parallel tracks needs the table that it leaves, and a mark")
 
     @property
     def groups(self) -> int:
@@ -62,8 +69,27 @@ class Partitioning:
 
     @cached_property
     def working(self) -> tuple[int, ...]:
-        """The slots that have groups."""
-        return tuple(sorted(set(self.table)))
+        """The slots that have groups, or still have combinations of groups that leave."""
+        return tuple(sorted({*self.table, *(self.leaving or ())}))
+
+    def beside(self, target: Partitioning, mark: int) -> Partitioning:
+        """The table of a move to a target on parallel tracks: combinations with a row before the mark stay here."""
+        return replace(target, leaving=self.table, mark=mark)
+
+    @property
+    def settled(self) -> Partitioning:
+        """The table that a move on parallel tracks leads to."""
+        return replace(self, leaving=None, mark=None)
+
+    @property
+    def before(self) -> Partitioning:
+        """The table that a move on parallel tracks leaves."""
+        return self if self.leaving is None else replace(self, table=self.leaving, leaving=None, mark=None)
+
+    def is_on_track(self, slot: int) -> bool:
+        """True for a slot that gives or takes groups on parallel tracks."""
+        pairs = zip(self.table, self.leaving or self.table, strict=True)
+        return any(new != old and slot in (new, old) for new, old in pairs)
 
     def with_table(self, table: Iterable[int]) -> Partitioning:
         """The grid with another table from groups to slots."""
@@ -130,7 +156,10 @@ class Partitioning:
         own = [position for position, d in enumerate(self.dimensions) if d.relations & relations]
         needed: dict[tuple[int, ...], set[int]] = {}
         for group, coordinates in enumerate(itertools.product(*ranges)):
-            needed.setdefault(tuple(coordinates[i] for i in own), set()).add(self.table[group])
+            slots = needed.setdefault(tuple(coordinates[i] for i in own), set())
+            slots.add(self.table[group])
+            if self.leaving is not None:
+                slots.add(self.leaving[group])
         return needed
 
     def to_json(self) -> dict[str, Any]:
@@ -140,6 +169,7 @@ class Partitioning:
             ],
             "slots": self.slots,
             "table": list(self.table),
+            **({} if self.leaving is None else {"leaving": list(self.leaving), "mark": self.mark}),
         }
 
     @classmethod
@@ -148,6 +178,8 @@ class Partitioning:
             tuple(Dimension(d["code"], frozenset(d["relations"]), d["share"]) for d in value["dimensions"]),
             value["slots"],
             tuple(value["table"]),
+            tuple(value["leaving"]) if "leaving" in value else None,
+            value.get("mark"),
         )
 
 

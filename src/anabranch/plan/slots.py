@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from anabranch.errors import PlanError
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning
 
@@ -19,6 +20,45 @@ class SlotPlan:
     learns: bool = False
     """True if the slot profiles its operators on its youngest rows after the step, for a mesh search."""
 
+
+@dataclass(frozen=True)
+class SlotRange:
+    """How many slots a run may use: a fixed number, or as many as its load needs between two limits."""
+
+    least: int
+    most: int
+    first: int | None = None
+    """How many it begins with; the least when None."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise PlanError(
+                f"{self.least} to {self.most} slots cannot run a query",
+                hint="write slots: {least: 1, most: 8}, the least not above the most",
+            )
+
+    @classmethod
+    def fixed(cls, slots: int) -> SlotRange:
+        return cls(slots, slots)
+
+    @property
+    def is_elastic(self) -> bool:
+        return self.least < self.most
+
+    @property
+    def start(self) -> int:
+        """The number of slots to begin with."""
+        return self.within(self.first or self.least)
+
+    def within(self, wanted: int) -> int:
+        """The nearest number in the range."""
+        return max(self.least, min(self.most, wanted))
+
+    def __str__(self) -> str:
+        return f"{self.least} to {self.most}" if self.is_elastic else str(self.most)
+
+
+ONE_SLOT = SlotRange.fixed(1)
 
 SlotPlans: TypeAlias = Mapping[str, tuple[SlotPlan, ...]]
 """For each query the plans of all slots, in the order of the slots."""

@@ -30,6 +30,7 @@ from anabranch.host.spark.sinks.sink import Sink
 from anabranch.host.spark.source import Cells, tagged_union
 from anabranch.host.work import Work
 from anabranch.plan.query_set import ALONE, Plans, alone
+from anabranch.plan.slots import ONE_SLOT
 from anabranch.sites.controller import timeout_of
 from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec, control_link
 from anabranch.sites.root import InletsOf, Orders, ReadersOf, Root, now
@@ -229,7 +230,7 @@ class Site:
         choice = decide(spec.query, AUTO)
         adapt = Settings() if len(spec.query.graph.names) > 2 else None
         rules = change_rules(spec.query, AUTO, choice, adapt=adapt)
-        work = Work(alone(spec.query), Plans({ALONE: first_plan(choice)}), 1, {ALONE: rules})
+        work = Work(alone(spec.query), Plans({ALONE: first_plan(choice)}), ONE_SLOT, {ALONE: rules})
         sink: Sink
         if spec.kind == DELIVERY:
             into = orders.sinks[spec.serves]

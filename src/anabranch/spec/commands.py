@@ -34,6 +34,7 @@ from anabranch.host.spark.quiet import VERBOSE, is_verbose
 from anabranch.live import View, advance, follow, late_notice, summary
 from anabranch.optimize import Choice
 from anabranch.plan.mesh import check_plan, parse_plan
+from anabranch.plan.slots import SlotRange
 from anabranch.spec.file import load
 from anabranch.spec.model import QuerySpec, Spec
 
@@ -118,7 +119,7 @@ def add_arguments(commands: Commands) -> None:
 def _add_spec(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", type=Path, metavar="SPEC.yaml", help="a spec file: streams, query, sink and more")
     command.add_argument("--plan", metavar="PLAN", help="auto, mjoin, tree, mesh or a plan text, instead of the spec's")
-    command.add_argument("--slots", type=int, metavar="N", help="number of parallel slots, instead of the spec's")
+    command.add_argument("--slots", metavar="N", help="number of slots, or limits such as 1-8, instead of the spec's")
     command.add_argument("--cpu", type=float, metavar="CORES", help="cores per slot, instead of the spec's limit")
     command.add_argument("--memory", metavar="BYTES", help="bytes per slot, such as '500 MB', instead of the spec's")
     command.add_argument("--objective", metavar="O", help="qualified, cpu, memory, rate@<time> or first@<results>")
@@ -238,7 +239,7 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     def choose(name: str) -> Choice:
         if arguments.sample:
             return sampled()[name]
-        slots = chosen.slots or os.cpu_count() or 1
+        slots = chosen.slots.most if chosen.slots else os.cpu_count() or 1
         wishes = chosen.queries[name].wishes
         return decide(explained[name].query, wishes, slots=slots, batch=chosen.seconds_between_batches)
 
@@ -279,9 +280,7 @@ def _spec(arguments: argparse.Namespace) -> Spec:
                 )
     chosen = chosen.each(partial(_with_wishes, arguments))
     if arguments.slots is not None:
-        if arguments.slots < 1:
-            raise SpecError(f"option '--slots' is {arguments.slots}", hint="give a whole number of at least 1")
-        chosen = replace(chosen, slots=arguments.slots)
+        chosen = replace(chosen, slots=_slots(arguments.slots))
     spark = chosen.spark
     if arguments.master is not None:
         spark = spark.with_master(arguments.master)
@@ -291,6 +290,15 @@ def _spec(arguments: argparse.Namespace) -> Spec:
             raise SpecError(f"option '--conf' is '{setting}'", hint="write key=value: --conf spark.driver.memory=4g")
         spark = spark.with_setting(key.strip(), value.strip())
     return replace(chosen, spark=spark)
+
+
+def _slots(text: str) -> SlotRange:
+    """Reads `4`, or `1-8`."""
+    least, _, most = text.partition("-")
+    if not (least.isdecimal() and (most or least).isdecimal() and 1 <= int(least) <= int(most or least)):
+        hint = "give a whole number of at least 1, or limits such as 1-8"
+        raise SpecError(f"option '--slots' is {text}", hint=hint)
+    return SlotRange(int(least), int(most or least))
 
 
 def _with_wishes(arguments: argparse.Namespace, query: QuerySpec) -> QuerySpec:

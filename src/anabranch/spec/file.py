@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from anabranch.adapt.balancing import BY_HAND, Balance
+from anabranch.adapt.balancing import Balance, read_slots, read_strategy
+from anabranch.adapt.course import STRATEGIES
+from anabranch.adapt.schedule import Scheduled, ScheduledMove, ScheduledScale
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.table import ScheduledMove
 from anabranch.catalog import StreamDeclaration
 from anabranch.choosing import AUTO, PLAN_WORDS, Wishes, cpu_limit, given_statistics, memory_limit
 from anabranch.ddl import parse_schema
@@ -48,6 +49,10 @@ _REQUIRED_OF_MOVES = {
     "at_batch": "at_batch: 3, the batch from which the groups are in the other slot",
     "to": "to: 1, the slot that takes the groups over",
     "groups": "groups: 8, how many, or a list of their numbers",
+}
+_REQUIRED_OF_SCALES = {
+    "at_batch": "at_batch: 6, the batch from which so many slots are used",
+    "slots": "slots: 4",
 }
 _REQUIRED_OF_SWITCHES = {
     "at_batch": "at_batch: 5, the batch from which the plan holds",
@@ -133,11 +138,11 @@ def _spec(entries: Mapping[str, Entry], queries: Mapping[str, QuerySpec], folder
         queries=queries,
         checkpoint=entries["checkpoint"].location(folder),
         trigger=optional(entries, "trigger", _trigger, ALL_AND_END),
-        slots=optional(entries, "slots", Entry.count, None),
+        slots=optional(entries, "slots", read_slots, None),
         name=optional(entries, "name", Entry.text, None),
         idle_timeout=optional(entries, "idle_timeout", _timeout, None),
         execution=optional(entries, "execution", _execution, DEFAULT_EXECUTION),
-        balance=optional(entries, "balance", Balance.read, BY_HAND),
+        balance=optional(entries, "balance", Balance.read, None),
         moves=optional(entries, "moves", _moves, ()),
         spark=optional(entries, "spark", _spark, SparkSpec()),
         functions=optional(entries, "functions", lambda given: _functions(given, folder), ()),
@@ -189,17 +194,26 @@ def _spark(entry: Entry) -> SparkSpec:
     return spark
 
 
-def _moves(entry: Entry) -> tuple[ScheduledMove, ...]:
-    moves = []
-    for each in entry.items("[{at_batch: 3, from: 0, to: 1, groups: 8}]"):
-        entries = each.mapping("at_batch from to groups", _REQUIRED_OF_MOVES)
+def _moves(entry: Entry) -> tuple[Scheduled, ...]:
+    moves: list[Scheduled] = []
+    for each in entry.items("[{at_batch: 3, from: 0, to: 1, groups: 8}, {at_batch: 6, slots: 4}]"):
+        is_scale = isinstance(each.value, Mapping) and "slots" in each.value
+        known = "at_batch slots strategy" if is_scale else "at_batch from to groups strategy"
+        required = _REQUIRED_OF_SCALES if is_scale else _REQUIRED_OF_MOVES
+        entries = each.mapping(known, required)
+        at = entries["at_batch"].count()
+        strategy = optional(entries, "strategy", read_strategy, STRATEGIES[0])
+        if is_scale:
+            moves.append(ScheduledScale(at, entries["slots"].count(), strategy))
+            continue
         groups = entries["groups"]
         moves.append(
             ScheduledMove(
-                at_batch=entries["at_batch"].count(),
+                at_batch=at,
                 to=_slot(entries["to"]),
                 groups=_groups(groups) if isinstance(groups.value, list) else groups.count(),
                 sender=optional(entries, "from", _slot, None),
+                strategy=strategy,
             )
         )
     return tuple(moves)

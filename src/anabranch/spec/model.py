@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from anabranch.adapt.balancing import BY_HAND, Balance
+from anabranch.adapt.balancing import Balance
+from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.table import ScheduledMove
 from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes
 from anabranch.errors import SpecError
@@ -22,6 +22,7 @@ from anabranch.expr import OwnFunction
 from anabranch.functions import own_function
 from anabranch.host.triggers import ALL_AND_END, Trigger
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
+from anabranch.plan.slots import SlotRange
 from anabranch.schema import Schema
 
 _MASTER = re.compile(
@@ -164,13 +165,13 @@ class Spec:
     queries: Mapping[str, QuerySpec]
     checkpoint: str
     trigger: Trigger = ALL_AND_END
-    slots: int | None = None
+    slots: SlotRange | None = None
     name: str | None = None
     idle_timeout: str | None = None
     """As written: a duration, or `none`."""
     execution: ExecutionModel = DEFAULT_EXECUTION
-    balance: Balance = BY_HAND
-    moves: tuple[ScheduledMove, ...] = ()
+    balance: Balance | None = None
+    moves: tuple[Scheduled, ...] = ()
     spark: SparkSpec = SparkSpec()
     functions: tuple[FunctionSpec, ...] = ()
     late: SinkSpec | None = None

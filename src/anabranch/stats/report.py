@@ -95,6 +95,8 @@ class SlotReport:
     """Rows that the slot took over from other slots, with their partition groups."""
     cells: Mapping[str, tuple[int, ...]] | None = None
     """Rows admitted, by relation and cell; None when the task did not ask for it."""
+    held: Mapping[str, tuple[int, ...]] | None = None
+    """Base rows in their windows after the step, by relation and cell; None when the task did not ask for it."""
 
     @property
     def is_migrating(self) -> bool:
@@ -116,6 +118,7 @@ class SlotReport:
             "cpu": self.cpu,
             "taken": self.taken,
             "cells": None if self.cells is None else {name: list(counts) for name, counts in self.cells.items()},
+            "held": None if self.held is None else {name: list(counts) for name, counts in self.held.items()},
         }
 
     def _query_to_json(self, query: QueryReport) -> dict[str, Any]:
@@ -147,6 +150,7 @@ class SlotReport:
             cpu=value["cpu"],
             taken=value["taken"],
             cells=None if value["cells"] is None else {name: tuple(each) for name, each in value["cells"].items()},
+            held=None if value["held"] is None else {name: tuple(each) for name, each in value["held"].items()},
         )
 
 

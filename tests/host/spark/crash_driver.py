@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from anabranch.adapt.rules import ChangeRules, Switch
+from anabranch.adapt.schedule import ScheduledMove
 from anabranch.choosing import Wishes, decide, proposal
 from anabranch.cql import compile_query
 from anabranch.host.spark import worker
@@ -29,6 +30,7 @@ from anabranch.host.spark.sinks.parquet import ParquetSink
 from anabranch.host.work import Work
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE, alone, as_plans
+from anabranch.plan.slots import SlotRange
 from anabranch.stats.report import SlotReport
 from anabranch.testing.faults import MortalFiles, die, die_at
 from tests.host.spark.stories import Story, frames
@@ -59,7 +61,8 @@ def start(spark: SparkSession, folder: Path, moment: str, batch: int, plan: str,
         IN_WORKER[moment](batch)
     rules = ChangeRules(switches=tuple(Switch(at, parse_plan(plan), how) for at, plan, how in story.switches))
     plans = as_plans(proposal(decide(query, Wishes(plan))).plan)
-    work = Work(alone(query), plans, slots, {ALONE: rules})
+    moves = tuple(ScheduledMove(at, to, count, 0, how) for at, to, count, how in story.moves)
+    work = Work(alone(query), plans, SlotRange.fixed(slots), {ALONE: rules}, moves=moves)
     options = RunOptions({"availableNow": True}, announce=announce)
     streams, checkpoint = frames(spark, story, folder), str(folder / "checkpoint")
     running, runner = start_query(spark, streams, work, {ALONE: sink}, checkpoint, options)

@@ -24,6 +24,7 @@ from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
 import anabranch
+from anabranch.adapt.course import MoveStrategy
 from anabranch.api import ContinuousQuery, Session
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
@@ -53,7 +54,8 @@ SPARK_COLUMNS = "ts timestamp, x bigint, y int, s string, f double, d decimal(9,
 class Story:
     """A query, how it is run, and the disorder (in seconds) of the streams that have some.
 
-    `switches` are changes of plan on the way: batch, plan, strategy.
+    `switches` are changes of plan on the way: batch, plan, strategy. `moves` are moves of groups of slot 0: batch,
+    slot that takes them, how many, strategy.
     """
 
     cql: str
@@ -63,6 +65,7 @@ class Story:
     rows: int = 60
     seed: int = 1
     switches: Sequence[tuple[int, str, str]] = ()
+    moves: Sequence[tuple[int, int, int, MoveStrategy]] = ()
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -8,12 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from anabranch.adapt.course import MoveStrategy
 from anabranch.api import QueryHandle
 from anabranch.host.hot import hot_folder
 from anabranch.testing.oracle import describe_difference
@@ -38,6 +39,7 @@ GROUPS = Story(
     disorder={"s1": 3},
     rows=100,
 )
+ONE_KEY = replace(JOIN, cql=JOIN.cql.replace("b.y = c.y", "b.x = c.x"))
 ALL = (*PHASES, *MOMENTS, *IN_WORKER)
 
 
@@ -104,6 +106,23 @@ def test_a_driver_may_be_killed_at_any_moment(
     story: Story, plan: str, slots: int, moment: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     check_recovery(spark, tmp_path, story, [(moment, 2)], plan, slots)
+
+
+@own_driver
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "moment", ["in the middle of a step", "written", "before the manifest is renamed", "committed"]
+)
+@pytest.mark.parametrize(
+    ("story", "strategy"),
+    [(JOIN, "parallel-track"), (ONE_KEY, "moving-state"), (ONE_KEY, "parallel-track"), (GROUPS, "parallel-track")],
+    ids=["chain on tracks", "one key", "one key on tracks", "groups on tracks"],
+)
+def test_a_driver_killed_amid_a_move_loses_and_repeats_nothing(
+    story: Story, strategy: MoveStrategy, moment: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    moving = replace(story, moves=[(1, 1, 20, strategy)])
+    check_recovery(spark, tmp_path, moving, [(moment, 1), (moment, 2)], "auto", 2)
 
 
 @own_driver

@@ -40,8 +40,11 @@ class FakeRunner:
     ) -> None:
         raise AssertionError(plan)
 
-    def move(self, groups: Iterable[int], to: int) -> None:
-        raise AssertionError(to)
+    def move(self, groups: Iterable[int], to: int, strategy: str, most_rows: int | None) -> None:
+        raise NotImplementedError
+
+    def scale(self, slots: int) -> None:
+        raise NotImplementedError
 
     def rebalance(self) -> None:
         raise AssertionError

@@ -95,3 +95,47 @@ def test_groups_move_by_hand_and_the_table_survives_a_restart(
     finally:
         handle.stop()
     assert not describe_difference(story.expected(tables), written(tmp_path))
+
+
+def test_slots_come_and_go_and_groups_move_on_tracks_and_in_parts(spark: SparkSession, tmp_path: Path) -> None:
+    tables = STAR.tables()
+    batches = list(cut(tables, 14))
+    query = register(spark, STAR, tmp_path).sql(STAR.cql)
+    writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer = writer.slots(least=1, most=4).balance("manual")
+    handle = writer.start(str(tmp_path / "out"))
+
+    def run(count: int) -> dict[str, Any]:
+        for _ in range(count):
+            feed(tmp_path, batches.pop(0))
+            handle.processAllAvailable()
+        return latest(handle)
+
+    try:
+        first = run(1)["slotsInUse"]
+        assert first == spark.sparkContext.defaultParallelism
+        handle.scale(4)
+        assert run(2)["slotsInUse"] == 4
+        with pytest.raises(PlanError, match="5 slots cannot be used: the query has 4"):
+            handle.scale(5)
+        groups = [group for group, slot in enumerate(latest(handle)["table"]) if slot == 3]
+        handle.move(groups, 0, "parallel-track")
+        began = run(1)
+        assert [record["phase"] for record in began["records"] if record["kind"] == "move"] == ["began"]
+        with pytest.raises(PlanError, match="on their way"):
+            handle.move([0], 1)
+    finally:
+        handle.stop()
+    handle = writer.start(str(tmp_path / "out"))
+    try:
+        run(7)
+        assert [record["phase"] for record in handle.history if record["kind"] == "move"] == ["made", "began", "ended"]
+        assert latest(handle)["slotStatistics"][3]["groups"] == 0
+        handle.move([group for group, slot in enumerate(latest(handle)["table"]) if slot == 1], 2, most_rows=2)
+        run(len(batches))
+        parts = [record for record in handle.history if record["kind"] == "move"][3:]
+        assert len(parts) > 1
+        assert parts[0]["left"] > parts[-1]["left"]
+    finally:
+        handle.stop()
+    assert not describe_difference(STAR.expected(tables), written(tmp_path))

@@ -300,7 +300,7 @@ def test_what_a_user_asks_for_is_not_overruled_by_a_loop() -> None:
     host = LocalHost(QUERY, RIGHT, rules=ChangeRules(adapt))
     drifting(host, deciding - 1, matching="bc")
     plans = host.steering.next(host.batch)  # the batch takes its plans, and then the user speaks
-    host.steering.next = lambda batch: plans  # type: ignore[method-assign]
+    host.steering.next = lambda *_: plans  # type: ignore[method-assign]
     host.migrate(LEFT)
     drifting(host, 1, matching="bc")
     del host.steering.next

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from anabranch.adapt.balancing import Balance, BalanceWatch, Thresholds
+from anabranch.adapt.facts import BatchFacts, Moment
 from anabranch.adapt.policy import Interval
-from anabranch.adapt.table import ScheduledMove, TableSteering
+from anabranch.adapt.schedule import ScheduledMove, ScheduledScale
+from anabranch.adapt.table import Table, TableSteering
 from anabranch.balance.loads import SlotLoad, estimate_loads
+from anabranch.balance.scaling import spread_over
 from anabranch.cql import compile_query
 from anabranch.errors import PlanError, SpecError
 from anabranch.host.local import LocalHost
-from anabranch.plan.partitioning import choose_partitioning
+from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.query_set import ALONE
-from anabranch.plan.slots import SlotPlan
+from anabranch.plan.slots import SlotPlan, SlotRange
 from anabranch.plan.text import parse
 from anabranch.stats.report import QueryReport, SlotReport
 from anabranch.testing.scripted import answer_lines, read_rows, read_script
@@ -26,6 +30,10 @@ QUERY = compile_query(
 )
 PLAN = parse("(a b)")
 TABLE = choose_partitioning(QUERY.graph, 2)
+START = Table(TABLE)
+GRID = choose_partitioning(
+    compile_query("SELECT a.v AS x FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS]", CATALOG).graph, 4
+)
 KEYS = range(12)
 
 
@@ -68,11 +76,43 @@ def test_groups_move_before_the_first_batch_too() -> None:
 
 
 def test_a_schedule_moves_groups_and_says_what_it_could_not() -> None:
-    steering = TableSteering(TABLE, [ScheduledMove(1, 1, 2, sender=0), ScheduledMove(2, 0, (63,))])
+    steering = TableSteering(START, [ScheduledMove(1, 1, 2, sender=0), ScheduledMove(2, 0, (63,))])
     assert steering.next(0) == (TABLE, [])
     moved = TABLE.moved([0, 1], 1)
     assert steering.next(1) == (moved, [])
     assert steering.next(2) == (moved.moved([63], 0), [])
+
+
+def test_several_scheduled_moves_of_a_batch_are_one_change() -> None:
+    steering = TableSteering(START, [ScheduledMove(1, 1, (0,)), ScheduledMove(1, 1, (2,)), ScheduledMove(1, 0, (63,))])
+    assert steering.next(1) == (TABLE.moved([0, 2], 1).moved([63], 0), [])
+
+
+def test_a_scheduled_move_that_cannot_keep_the_limit_is_told_and_not_made() -> None:
+    start = Table(TABLE, rebuilds="slots of a grouped query are rebuilt")
+    steering = TableSteering(start, [ScheduledMove(1, 1, (0,))], Balance(rows=10))
+    table, (refused,) = steering.next(1)
+    assert table == TABLE
+    assert "cannot be spread over several batches" in refused.to_json()["reason"]
+
+
+def test_groups_of_lost_slots_spread_over_the_others_and_go_back() -> None:
+    grid = choose_partitioning(QUERY.graph, 3)
+    steering = TableSteering(Table(grid), balance=Balance("auto"))
+    steering.lose([2], "executor 7 was lost")
+    table, _ = steering.next(0)
+    assert table.working == (0, 1)
+    assert abs(len(table.groups_of(0)) - len(table.groups_of(1))) <= 1
+    (record,) = steering.after(BatchFacts(0, 1.0), counted(table, {0: 1.0, 1: 1.0}))
+    assert record.to_json()["by"] == "executor 7 was lost"
+    steering.regain("executor 8 joined")
+    assert steering.counts_cells
+    steering.after(BatchFacts(1, 1.0), counted(table, {0: 1.5, 1: 1.5}))
+    table, _ = steering.next(2)
+    assert table.working == (0, 1, 2)
+    by_hand = TableSteering(Table(grid))
+    by_hand.lose([2], "executor 7 was lost")
+    assert by_hand.next(0) == (grid, [])
 
 
 @pytest.mark.parametrize(
@@ -81,11 +121,12 @@ def test_a_schedule_moves_groups_and_says_what_it_could_not() -> None:
         (ScheduledMove(1, 2, (0,)), "slot 2 does not exist"),
         (ScheduledMove(1, 1, 3), "3 groups are to move, from no slot"),
         (ScheduledMove(1, 1, 3, sender=5), "slot 5 does not exist"),
+        (ScheduledScale(1, 3), "3 slots cannot be used: the query has 2"),
     ],
 )
-def test_a_schedule_that_can_never_be_kept_is_refused(move: ScheduledMove, message: str) -> None:
+def test_a_schedule_that_can_never_be_kept_is_refused(move: ScheduledMove | ScheduledScale, message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        TableSteering(TABLE, [move])
+        TableSteering(START, [move])
 
 
 def test_a_move_that_cannot_be_made_is_refused_and_nothing_moves() -> None:
@@ -107,29 +148,29 @@ def report(cpu: float, cells: tuple[int, ...] | None) -> SlotReport:
 
 
 def test_a_rebalancing_moves_what_a_measured_batch_shows() -> None:
-    steering = TableSteering(TABLE)
+    steering = TableSteering(START)
     busy = tuple(1 if slot == 0 else 0 for slot in TABLE.table)
     idle = tuple(1 - cell for cell in busy)
     steering.rebalance()
     counts = [steering.counts_cells]
     # A batch that was under way when it was asked for has no counts; the next one has.
-    assert steering.after(3, {0: report(4.0, None), 1: report(1.0, None)}) == []
-    (decision,) = steering.after(4, {0: report(4.0, busy), 1: report(1.0, idle)})
+    assert steering.after(BatchFacts(3, 1.0), {0: report(4.0, None), 1: report(1.0, None)}) == []
+    (decision,) = steering.after(BatchFacts(4, 1.0), {0: report(4.0, busy), 1: report(1.0, idle)})
     told = decision.to_json()
     assert (told["kind"], told["action"], told["trigger"], told["skew"]) == ("balance", "move", "asked for", 1.6)
     assert told["expectedSkew"] < 1.06
     assert [*counts, steering.counts_cells] == [True, False]
     table, _ = steering.next(5)
     assert 0 < len(TABLE.groups_of(0)) - len(table.groups_of(0)) <= 14
-    (record,) = steering.after(5, {0: report(2.5, None), 1: report(2.5, None)})
+    (record,) = steering.after(BatchFacts(5, 1.0), {0: report(2.5, None), 1: report(2.5, None)})
     assert record.to_json()["by"] == "user"
 
 
 def test_a_rebalancing_of_even_slots_says_so() -> None:
-    steering = TableSteering(TABLE)
+    steering = TableSteering(START)
     steering.rebalance()
     half = tuple(1 for _ in TABLE.table)
-    (record,) = steering.after(0, {0: report(1.0, half), 1: report(1.0, half)})
+    (record,) = steering.after(BatchFacts(0, 1.0), {0: report(1.0, half), 1: report(1.0, half)})
     told = record.to_json()
     assert (told["action"], told["skew"], told["heavy"]) == ("keep", 1.0, [])
     assert told["reason"] == "no group can move without making another slot the slowest"
@@ -150,20 +191,20 @@ def even(cpu: tuple[float, float], *, counted: bool = False) -> dict[int, SlotRe
 
 
 def test_a_query_that_balances_itself_watches_measures_moves_and_rests() -> None:
-    steering = TableSteering(TABLE, balance=Balance("auto", remember=3, cool_down=Interval(batches=4)))
+    steering = TableSteering(START, balance=Balance("auto", remember=3, cool_down=Interval(batches=4)))
     for batch in range(3):
         assert not steering.counts_cells
-        assert steering.after(batch, even((4.0, 1.0))) == []
-    (decision,) = steering.after(3, even((4.0, 1.0), counted=True))
+        assert steering.after(BatchFacts(batch, 1.0), even((4.0, 1.0))) == []
+    (decision,) = steering.after(BatchFacts(3, 1.0), even((4.0, 1.0), counted=True))
     told = decision.to_json()
     assert (told["action"], told["trigger"]) == ("move", "slot 0 takes 1.60 times the average CPU time")
     table, _ = steering.next(4)
     assert table != TABLE
-    (moved,) = steering.after(4, even((2.5, 2.5)))
+    (moved,) = steering.after(BatchFacts(4, 1.0), even((2.5, 2.5)))
     assert moved.to_json()["by"] == "balance"
     # It rests for the cool-down, whatever the loads are.
     for batch in range(5, 8):
-        steering.after(batch, even((9.0, 1.0)))
+        steering.after(BatchFacts(batch, 1.0), even((9.0, 1.0)))
         assert not steering.counts_cells
 
 
@@ -178,17 +219,17 @@ def test_a_query_that_balances_itself_watches_measures_moves_and_rests() -> None
     ids=["by hand", "even enough", "too little", "state is even"],
 )
 def test_a_query_that_need_not_move_measures_nothing(balance: Balance, cpu: tuple[float, float]) -> None:
-    steering = TableSteering(TABLE, balance=balance)
+    steering = TableSteering(START, balance=balance)
     for batch in range(20):
-        assert steering.after(batch, even(cpu)) == []
+        assert steering.after(BatchFacts(batch, 1.0), even(cpu)) == []
         assert not steering.counts_cells
 
 
 def test_a_frozen_query_does_not_balance_itself() -> None:
-    steering = TableSteering(TABLE, balance=Balance("auto", remember=2))
+    steering = TableSteering(START, balance=Balance("auto", remember=2))
     steering.freeze()
     for batch in range(9):
-        assert steering.after(batch, even((4.0, 1.0))) == []
+        assert steering.after(BatchFacts(batch, 1.0), even((4.0, 1.0))) == []
         assert not steering.counts_cells
 
 
@@ -199,13 +240,13 @@ def test_with_balancing_off_nothing_moves() -> None:
     with pytest.raises(PlanError, match="balancing is off"):
         host.rebalance()
     with pytest.raises(PlanError, match="balancing is off"):
-        TableSteering(TABLE, [ScheduledMove(1, 1, (0,))], Balance("off"))
+        TableSteering(START, [ScheduledMove(1, 1, (0,))], Balance("off"))
 
 
 def test_a_move_that_does_not_pay_is_not_made() -> None:
     dear = [SlotLoad(4.0, 1e12), SlotLoad(1.0, 1e3)]
     loads = estimate_loads(TABLE, {"a": [1] * 64, "b": [1] * 64}, dear)
-    _, refused = BalanceWatch(Balance("auto", horizon=10)).propose(TABLE, loads)
+    _, refused = BalanceWatch(Balance("auto", horizon=10)).propose(TABLE, loads, (0, 1))
     assert refused is not None
     assert "is paid back after" in refused
 
@@ -213,7 +254,7 @@ def test_a_move_that_does_not_pay_is_not_made() -> None:
 def test_thresholds_move_half_the_difference_between_one_pair() -> None:
     watch = BalanceWatch(Balance("auto", remember=1, thresholds=Thresholds(100.0, 50.0, 10.0)))
     loads = estimate_loads(TABLE, {"a": [1] * 64, "b": [1] * 64}, [SlotLoad(1.0, 320.0), SlotLoad(1.0, 0.0)])
-    found, refused = watch.propose(TABLE, loads)
+    found, refused = watch.propose(TABLE, loads, (0, 1))
     assert refused is None
     (move,) = found.moves
     assert (move.sender, move.receiver, found.bytes) == (0, 1, 160.0)
@@ -231,3 +272,165 @@ def test_thresholds_move_half_the_difference_between_one_pair() -> None:
 def test_a_wrong_setting_is_named(value: object, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         Balance.from_mapping(value)  # type: ignore[arg-type]
+
+
+def counted(table: Partitioning, cpu: dict[int, float], rows: int = 1) -> dict[int, SlotReport]:
+    """Reports of slots whose groups have equally many rows."""
+    return {
+        slot: replace(
+            report(cpu.get(slot, 0.0), tuple(rows * (at == slot) for at in table.table)),
+            held={name: tuple(rows * (at == slot) for at in table.table) for name in "ab"},
+        )
+        for slot in range(table.slots)
+    }
+
+
+def test_more_slots_or_fewer_are_used_as_asked(tmp_path: Path) -> None:
+    host = LocalHost(QUERY, PLAN, slots=SlotRange(1, 4), checkpoint=str(tmp_path))
+    assert host.partitioning.working == (0,)
+    step(host, *(f"a 1 {key} x{key}" for key in KEYS))
+    for slots, second in ((4, 2), (2, 4), (3, 6), (1, 8)):
+        host.scale(slots)
+        assert len(step(host, *(f"b {second} {key} y" for key in KEYS))) == len(KEYS)
+        assert len(step(host, *(f"b {second + 1} {key} z" for key in KEYS))) == len(KEYS)
+        assert host.partitioning.working == tuple(range(slots))
+        assert sorted(host._engines) == [*range(slots)]
+    with pytest.raises(PlanError, match="5 slots cannot be used: the query has 4"):
+        host.scale(5)
+    host.scale(2)
+    with pytest.raises(PlanError, match="are to move with the next batch already"):
+        host.scale(3)
+
+
+def test_a_schedule_of_slots_is_kept() -> None:
+    steering = TableSteering(START, [ScheduledScale(2, 1), ScheduledScale(4, 2)])
+    working = [steering.next(batch)[0].working for batch in range(6)]
+    assert working == [(0, 1), (0, 1), (0,), (0,), (0, 1), (0, 1)]
+
+
+def test_a_move_within_a_limit_is_spread_over_batches() -> None:
+    steering = TableSteering(START)
+    steering.move(TABLE.groups_of(0), 1, most_rows=20)
+    with pytest.raises(PlanError, match="are to move with the next batch already"):
+        steering.move([0], 1)
+    assert steering.counts_cells
+    table, _ = steering.next(0)
+    assert table == TABLE  # the rows of the groups are counted first
+    assert steering.after(BatchFacts(0, 1.0), counted(TABLE, {0: 1.0, 1: 1.0}, rows=3)) == []
+    left = []
+    for batch in range(1, 20):
+        before, (table, _) = table, steering.next(batch)
+        if table == before:
+            break
+        # Three rows of each of two relations go with a group.
+        assert sum(one != other for one, other in zip(before.table, table.table, strict=True)) <= 3
+        (record,) = steering.after(BatchFacts(batch, 1.0), counted(table, {0: 1.0, 1: 1.0}))
+        left.append(record.to_json()["left"])
+    assert left == [29, 26, 23, 20, 17, 14, 11, 8, 5, 2, 0]
+    assert table.working == (1,)
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (Table(TABLE, rebuilds="slots of a grouped query are rebuilt"), "slots of a grouped query are rebuilt"),
+        (Table(GRID), "cannot be spread over several batches where rows go to several slots"),
+    ],
+)
+def test_a_move_that_would_rebuild_slots_with_every_part_is_not_spread(start: Table, message: str) -> None:
+    steering = TableSteering(start)
+    with pytest.raises(PlanError, match=message):
+        steering.move([0, 1], 1, most_rows=5)
+    assert steering.next(0) == (start.partitioning, [])
+
+
+def test_parallel_tracks_last_until_no_row_before_the_mark_is_alive() -> None:
+    steering = TableSteering(START)
+    steering.move([0, 1], 1, "parallel-track")
+    over = False
+    began = Moment(41, lambda mark: over and mark == 42)
+    table, _ = steering.next(0, began)
+    assert (table.mark, table.before, table.settled) == (42, TABLE, TABLE.moved([0, 1], 1))
+    (record,) = steering.after(BatchFacts(0, 1.0), even((1.0, 1.0)))
+    assert (record.to_json()["phase"], record.to_json()["strategy"]) == ("began", "parallel-track")
+    assert steering.next(1, began)[0] == table
+    assert steering.after(BatchFacts(1, 1.0), even((1.0, 1.0))) == []
+    with pytest.raises(PlanError, match="partition groups are on their way"):
+        steering.move([5], 1)
+    over = True
+    assert steering.next(2, began)[0] == TABLE.moved([0, 1], 1)
+    (record,) = steering.after(BatchFacts(2, 1.0), even((1.0, 1.0)))
+    assert record.to_json()["phase"] == "ended"
+    steering.move([5], 1)
+
+
+def test_parallel_tracks_that_would_never_end_are_refused() -> None:
+    ranges = "a [UNBOUNDED], b [RANGE 9 SECONDS]"
+    text = f"SELECT a.v AS x, b.v AS y FROM {ranges} WHERE a.k = b.k"
+    host = LocalHost(compile_query(text, CATALOG, allow_unbounded=True), PLAN, slots=2)
+    with pytest.raises(PlanError, match=r"rows of 'a' never leave their \[UNBOUNDED\] window"):
+        host.move([0], 1, "parallel-track")
+    text = "SELECT a.v AS x, b.v AS y FROM a [RANGE 9 SECONDS] LEFT JOIN b [RANGE 9 SECONDS] ON a.k = b.k"
+    host = LocalHost(compile_query(text, CATALOG), parse("a"), slots=2)
+    with pytest.raises(PlanError, match="outer, semi and anti joins need all rows of a group in one slot"):
+        host.move([0], 1, "parallel-track")
+    with pytest.raises(PlanError, match="on parallel tracks"):
+        LocalHost(compile_query(text, CATALOG), parse("a"), slots=2, balance=Balance(strategy="parallel-track"))
+    steering = TableSteering(START)
+    with pytest.raises(PlanError, match="no strategy 'hope' of moves"):
+        steering.move([0], 1, "hope")
+    assert steering.next(0) == (TABLE, [])
+
+
+def test_on_parallel_tracks_each_result_comes_from_one_slot(tmp_path: Path) -> None:
+    host = LocalHost(QUERY, PLAN, slots=2, checkpoint=str(tmp_path))
+    step(host, *(f"a 1 {key} x{key}" for key in KEYS))
+    host.move(range(TABLE.groups), 1, "parallel-track")
+    # Rows from before the mark meet new ones, and new ones meet each other.
+    found = step(host, *(f"b 2 {key} y{key}" for key in KEYS), *(f"a 3 {key} z{key}" for key in KEYS))
+    assert sorted(found) == sorted(f"{one}{key} y{key}" for key in KEYS for one in "xz")
+    assert host.steering.table.now.mark is not None
+    again = LocalHost(QUERY, PLAN, slots=2, checkpoint=str(tmp_path))
+    assert again.steering.table.now == host.steering.table.now
+    found = step(again, *(f"b 4 {key} w" for key in KEYS))
+    assert sorted(found) == sorted(f"{one}{key} w" for key in KEYS for one in "xz")
+    step(again, "a 50 99 far", "b 50 99 far")
+    step(again, "a 51 99 far")
+    assert again.steering.table.now.working == (1,)
+    assert [record["phase"] for record in again.history if record["kind"] == "move"] == ["ended"]
+
+
+def test_an_elastic_query_uses_more_slots_when_they_are_busy_and_fewer_when_not() -> None:
+    grid = choose_partitioning(QUERY.graph, 4)
+    start = Table(spread_over(grid, 2), SlotRange(1, 4))
+    steering = TableSteering(start, balance=Balance("auto", remember=2, cool_down=Interval(batches=1)))
+    table, batch = start.partitioning, 0
+
+    def used(cpu: float, cores: int | None = 4) -> int:
+        nonlocal batch, table
+        for _ in range(8):
+            facts = BatchFacts(batch, 1.0, period=1.0, cores=cores)
+            reports = counted(table, dict.fromkeys(table.working, cpu / len(table.working)))
+            steering.after(facts, reports)
+            batch += 1
+            table, _ = steering.next(batch)
+        return len(table.working)
+
+    assert used(0.9) == 2  # neither busy nor idle
+    assert used(1.9) == 4
+    assert used(1.9, cores=3) == 3
+    assert used(0.1) == 1
+    assert used(0.1) == 1
+
+
+def test_plans_change_before_groups_move() -> None:
+    steering = TableSteering(START, balance=Balance("auto", remember=2))
+    for batch in range(9):
+        assert steering.after(BatchFacts(batch, 1.0), even((4.0, 1.0)), is_busy=True) == []
+        assert not steering.counts_cells
+    for batch in range(9, 30):
+        steering.after(BatchFacts(batch, 1.0), even((4.0, 1.0)))
+        if steering.counts_cells:
+            break
+    # After the last change of plan it rests for the cool-down.
+    assert batch == 9 + 9

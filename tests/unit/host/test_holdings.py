@@ -39,6 +39,20 @@ def tables(draw: st.DrawFn, grid: tuple[Dimension, ...] | None = None) -> Partit
     return Partitioning(dimensions, slots, tuple(table))
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Rows whose event times are their numbers, so that they arrive in the order of time."""
+
+    times: np.ndarray
+
+    @property
+    def codes(self) -> dict[str, np.ndarray]:
+        return codes_of(self.times)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+
 def codes_of(rows: np.ndarray) -> dict[str, np.ndarray]:
     return {code: rows * (position + 1) for position, code in enumerate(CODES)}
 
@@ -65,7 +79,7 @@ def test_each_row_is_spoken_for_once_wherever_it_is_needed(data: st.DataObject) 
                     for file in files:
                         if file.relation == name and file.slot != slot:
                             since = known[file.table :]
-                            taken = taken_rows(since, new, file.slot, slot, name, codes_of(file.rows), len(file.rows))
+                            taken = taken_rows(since, new, file.slot, slot, name, Rows(file.rows))
                             mine.append(file.rows[taken])
                 written.append(File(slot, len(known) if is_move else len(known) - 1, name, np.concatenate(mine)))
         if is_move:
@@ -81,7 +95,7 @@ def spoken(files: list[File], known: list[Partitioning], slot: int, relation: st
     rows: list[int] = []
     for file in files:
         if file.slot == slot and file.relation == relation:
-            kept = kept_rows(known[file.table :], slot, relation, codes_of(file.rows), len(file.rows))
+            kept = kept_rows(known[file.table :], slot, relation, Rows(file.rows))
             rows += file.rows[kept].tolist()
     return rows
 

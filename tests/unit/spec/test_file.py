@@ -9,14 +9,15 @@ import yaml
 
 from anabranch.adapt.balancing import Balance, Thresholds
 from anabranch.adapt.policy import Interval, Periodic
+from anabranch.adapt.schedule import ScheduledMove, ScheduledScale
 from anabranch.adapt.settings import Settings
-from anabranch.adapt.table import ScheduledMove
 from anabranch.choosing import Wishes, decide, first_plan
 from anabranch.cql import compile_query
 from anabranch.errors import SpecError, StatisticsError
 from anabranch.host.triggers import AvailableNow, Every
 from anabranch.optimize import Objective
 from anabranch.plan.mesh import parse_mesh
+from anabranch.plan.slots import SlotRange
 from anabranch.spec.file import load, parse
 from anabranch.spec.model import SinkSpec, SparkSpec, SwitchSpec
 from anabranch.stats.view import Known
@@ -77,7 +78,12 @@ def test_a_good_spec_is_read_whole(tmp_path: Path) -> None:
     assert spec.only.sink == SinkSpec("parquet", str(tmp_path / "out"))
     assert spec.checkpoint == str(tmp_path / "ckpt")
     assert spec.trigger == Every(2_000_000)
-    assert (spec.slots, spec.only.wishes.plan, spec.name, spec.idle_timeout) == (3, "((a b) c)", "n", "1 minute")
+    assert (spec.slots, spec.only.wishes.plan, spec.name, spec.idle_timeout) == (
+        SlotRange.fixed(3),
+        "((a b) c)",
+        "n",
+        "1 minute",
+    )
     assert spec.seconds_between_batches == 2.0
 
 
@@ -250,7 +256,18 @@ def test_the_catalog_needs_schemas() -> None:
         ("moves", [{"at_batch": 1, "to": 0}], "entry 'moves.0.groups' is missing", "write for example groups: 8"),
         ("moves", [{"at_batch": 1, "to": -1, "groups": 1}], "entry 'moves.0.to' is -1", "write the number of a slot"),
         ("moves", [{"at_batch": 1, "to": 1, "groups": ["x"]}], "entry 'moves.0.groups.0' is 'x'", "write numbers of"),
+        ("moves", [{"at_batch": 1, "slots": 0}], "entry 'moves.0.slots' is 0", "at least 1"),
+        ("moves", [{"at_batch": 1, "slots": 2, "to": 1}], "unknown entry 'moves.0.to'", "strategy"),
+        (
+            "moves",
+            [{"at_batch": 1, "slots": 2, "strategy": "hope"}],
+            "entry 'moves.0.strategy' is 'hope'",
+            "moving-state",
+        ),
+        ("slots", {"least": 3, "most": 2}, "entry 'slots' has at least 3 and at most 2", "the smaller number"),
+        ("slots", {"least": 3}, "entry 'slots.most' is missing", "most: 8"),
         ("balance", "always", "entry 'balance' is 'always'", "off"),
+        ("balance", {"rows": 0}, "entry 'balance.rows' is 0", "write a number of rows"),
         ("switch", 5, "entry 'switch' is 5", "write a list such as"),
         ("switch", [{"at_batch": 5}], "entry 'switch.0.plan' is missing", "write for example plan:"),
         (
@@ -313,10 +330,20 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_moves_and_balance_are_read() -> None:
-    moves = [{"at_batch": 3, "from": 0, "to": 1, "groups": 8}, {"at_batch": 6, "to": 0, "groups": [1, 5]}]
+    moves = [
+        {"at_batch": 3, "from": 0, "to": 1, "groups": 8},
+        {"at_batch": 6, "to": 0, "groups": [1, 5], "strategy": "parallel-track"},
+        {"at_batch": 9, "slots": 4},
+    ]
     found = parse(changed("moves", moves), folder=FOLDER)
-    assert found.moves == (ScheduledMove(3, 1, 8, sender=0), ScheduledMove(6, 0, (1, 5)))
-    assert found.balance == Balance("manual")
+    assert found.moves == (
+        ScheduledMove(3, 1, 8, sender=0),
+        ScheduledMove(6, 0, (1, 5), strategy="parallel-track"),
+        ScheduledScale(9, 4),
+    )
+    assert found.balance is None
+    elastic = parse(changed("slots", {"most": 8}), folder=FOLDER).slots
+    assert elastic == SlotRange(1, 8)
     assert parse(changed("balance", "auto"), folder=FOLDER).balance == Balance("auto")
     block = {"ratio": 1.5, "thresholds": {"most": "1 GB", "least": "1 MB", "difference": 5}}
     expected = Balance("auto", ratio=1.5, thresholds=Thresholds(1e9, 1e6, 5.0))

@@ -11,6 +11,7 @@ from anabranch.adapt.settings import Settings
 from anabranch.cli import main
 from anabranch.errors import SpecError
 from anabranch.host.triggers import Every
+from anabranch.plan.slots import SlotRange
 from anabranch.spec.file import parse
 from anabranch.spec.model import Spec
 
@@ -46,7 +47,7 @@ def test_each_query_has_its_own_and_all_have_what_is_said_of_the_run() -> None:
     assert (alerts.sink.partition_by, audits.sink.partition_by) == ((), ("p0",))
     assert (alerts.wishes.plan, audits.wishes.plan) == ("mjoin", "auto")
     assert (alerts.adapt, audits.adapt) == (Settings(), None)
-    assert (spec.checkpoint, spec.trigger, spec.slots) == ("/specs/ckpt", Every(2_000_000), 3)
+    assert (spec.checkpoint, spec.trigger, spec.slots) == ("/specs/ckpt", Every(2_000_000), SlotRange.fixed(3))
 
 
 @pytest.mark.parametrize(

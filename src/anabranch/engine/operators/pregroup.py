@@ -86,6 +86,7 @@ class Merger:
         if self.owns is not None:
             # Slots may share rows; what different slots will own has to stay apart.
             agreed["group"] = pa.array(self.owns.group(found, self.bases))
+            agreed["old"] = pa.array(self.owns.is_old(found, self.bases))
         below = carried_by(self.grouping, found)
         columns = raw_parts(self.grouping, self.agreement.carried, read, length, below)
         columns["weight"] = pa.array(np.multiply.reduce([np.ones(length, np.int64), *(part.weight for part in below)]))

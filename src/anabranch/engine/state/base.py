@@ -63,6 +63,8 @@ class BaseState(Indexed):
         super().__init__(Ring(arena, relation, columns, span=self._span))
         variable = [pa.field(f.name, f.type) for f in declared.schema if not is_fixed_width(f.type)]
         self.chunks = ChunkStore(arena, relation, pa.schema(variable)) if variable else None
+        self._fresh: tuple[int, Int64Array] | None = None
+        """The first of the rows that are not linked yet, and their event times, which no index has."""
 
     def layout(self) -> dict[str, Any]:
         return {
@@ -102,11 +104,13 @@ class BaseState(Indexed):
         first = self.ring.append(columns, len(batch))
         if self.chunks is not None:
             self.chunks.append(first, batch.payload.select(self.chunks.schema.names))
+        self._fresh = first, times
         rows = np.arange(first, first + len(batch), dtype=np.int64)
         return Combinations({self.relation: rows}, times, deadline)
 
     def link(self, news: Combinations) -> None:
         """Makes appended rows findable through every index."""
+        self._fresh = None
         if len(news):
             first = int(news.rows[self.relation][0])
             self.ring.link(first, partial(self._codes, range(first, first + len(news))), news.newest)
@@ -128,6 +132,16 @@ class BaseState(Indexed):
         if self.chunks is not None and dropped:
             self.chunks.drop(self.ring.first)
         return dropped
+
+    def times(self, rows: Int64Array) -> Int64Array:
+        """The event times of the rows of those numbers, linked or not."""
+        first, fresh = self._fresh or (self.ring.next, None)
+        is_fresh = rows >= first
+        if fresh is None or not is_fresh.any():
+            return self.ring.times(rows)[0]
+        if is_fresh.all():
+            return fresh.take(rows - first)
+        return np.where(is_fresh, fresh.take(np.maximum(rows - first, 0)), self.ring.times(rows)[0])
 
     def code(self, name: str, rows: Int64Array | range) -> Int64Array:
         """The codes of the rows of those numbers."""

@@ -1,9 +1,9 @@
 """Keeps a slot on the machine that has its hot state, where a cluster has several machines.
 
 Spark sends the task of a shuffled partition to any free executor. A slot on another machine finds no hot state there
-and rebuilds it from the checkpoint, which costs the window. So the rows of a micro-batch are joined with a small cached
-frame of one row per slot, the anchor: a task prefers the executor that holds its part of the anchor. When that executor
-is lost, Spark makes the part again elsewhere, and the slot follows it.
+and rebuilds it from the checkpoint, which costs the window. So the rows of a micro-batch are joined with a frame of one
+row per slot, the anchor: a task prefers the executor that the driver has chosen for its slot (`host.spark.placement`).
+The anchor keeps nothing on executors, so it does not stop Spark from removing an idle one.
 
 Both sides must be partitioned alike, by Spark's own hash; `slot_keys` gives numbers whose hash is the slot. A session
 on one machine needs no anchor.
@@ -11,12 +11,15 @@ on one machine needs no anchor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
 
 from anabranch.host.hot import forget
 
@@ -28,30 +31,67 @@ _SEED = 42
 """The seed with which Spark partitions by hash."""
 
 
-def is_on_several_machines(spark: SparkSession) -> bool:
-    master = spark.sparkContext.master or ""
-    return master != "local" and not master.startswith("local[")
+def make_anchor(spark: SparkSession, places: Sequence[str]) -> DataFrame:
+    """One row per slot in use, partitioned as the rows of a batch are; each part prefers the executor that is named."""
+    try:
+        return _located(spark, slot_keys(len(places)), places)
+    except (Py4JError, TypeError):
+        # A Spark whose plans are built otherwise. Its parts stay where they are first made.
+        keys = ", ".join(str(key) for key in slot_keys(len(places)))
+        rows = spark.range(len(places)).selectExpr(f"element_at(array({keys}), CAST(id AS INT) + 1) AS {ANCHOR}")
+        return rows.repartition(len(places), ANCHOR).cache()
 
 
-def make_anchor(spark: SparkSession, slots: int) -> DataFrame:
-    """One row per slot, partitioned as the rows of a batch are, and kept where it was first made."""
-    keys = ", ".join(str(key) for key in slot_keys(slots))
-    rows = spark.range(slots).selectExpr(f"element_at(array({keys}), CAST(id AS INT) + 1) AS {ANCHOR}")
-    return rows.repartition(slots, ANCHOR).cache()
+def _located(spark: SparkSession, keys: Sequence[int], places: Sequence[str]) -> DataFrame:
+    """A frame over an RDD with preferred locations, which says that it is partitioned by the hash of its keys.
+
+    PySpark has no way to such a frame, so its logical plan is built in the JVM.
+    """
+    context = spark.sparkContext
+    jvm, java, gateway = context._jvm, context._jsc, context._gateway
+    assert jvm is not None
+    assert java is not None
+    assert gateway is not None
+
+    def sequence(values: Iterable[Any]) -> Any:
+        several = jvm.java.util.ArrayList()
+        for value in values:
+            several.add(value)
+        return jvm.scala.jdk.javaapi.CollectionConverters.asScala(several).toSeq()
+
+    def row(key: int) -> Any:
+        values = gateway.new_array(jvm.java.lang.Object, 1)
+        values[0] = key
+        return jvm.org.apache.spark.sql.catalyst.expressions.GenericInternalRow(values)
+
+    parts = sequence(jvm.scala.Tuple2(row(key), sequence([at])) for key, at in zip(keys, places, strict=True))
+    any_type = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.Object"))
+    rdd = java.sc().makeRDD(parts, any_type)
+    session = spark._jsparkSession
+    key = spark.range(1).select(f.lit(0).alias(ANCHOR))._jdf.queryExecution().analyzed().output()
+    hashed = jvm.org.apache.spark.sql.catalyst.plans.physical.HashPartitioning(key, len(keys))
+    none = jvm.scala.Option.empty()
+    arguments = [key, rdd, hashed, sequence([]), False, none, session, none, none]
+    plans = jvm.org.apache.spark.sql.execution
+    try:
+        plan = plans.LogicalRDD(*arguments, False)
+    except Py4JError:  # Spark before 4.3
+        plan = plans.LogicalRDD(*arguments)
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan), spark)
 
 
-def forget_at_slots(anchor: DataFrame, identity: str) -> None:
-    """Removes the hot state of a query that has ended from the machines that hold parts of its anchor.
+def forget_at(spark: SparkSession, places: Sequence[str], identity: str) -> None:
+    """Removes the hot state of a query that has ended from the machines of some executors.
 
     A machine may be gone, or busy for long: then sweeping removes the state later (see `anabranch.host.hot`).
     """
-    context = anchor.sparkSession.sparkContext
+    context = spark.sparkContext
     group = f"anabranch-forget-{identity}"
 
     def job() -> None:
         with suppress(Exception):
             context.setJobGroup(group, "giving back hot state", interruptOnCancel=True)
-            anchor.foreachPartition(partial(_forget, identity))
+            make_anchor(spark, places).foreachPartition(partial(_forget, identity))
 
     thread = InheritableThread(target=job, daemon=True)
     thread.start()

@@ -53,8 +53,11 @@ class Runner(Protocol):
     ) -> None:
         """Asks for another plan, which the next batch has."""
 
-    def move(self, groups: Iterable[int], to: int) -> None:
+    def move(self, groups: Iterable[int], to: int, strategy: str, most_rows: int | None) -> None:
         """Asks for partition groups to be in another slot from the next batch on."""
+
+    def scale(self, slots: int) -> None:
+        """Asks for another number of slots."""
 
     def rebalance(self) -> None:
         """Asks for a measured batch, and for moves that even out the slots after it."""
@@ -192,7 +195,9 @@ class QueryHandle:
         self._require_running()
         self._runner.migrate(str(plan), strategy, slots, box_by_box, query)
 
-    def move(self, groups: Iterable[int], to: int) -> None:
+    def move(
+        self, groups: Iterable[int], to: int, strategy: str = "moving-state", most_rows: int | None = None
+    ) -> None:
         """Moves partition groups to a slot while the query runs, from the next batch on; no result changes.
 
         Parameters
@@ -201,18 +206,42 @@ class QueryHandle:
             Numbers of partition groups; `lastProgress["adaptive"]["table"]` has the slot of each.
         to
             The slot that takes them over.
+        strategy
+            `moving-state`: the slot takes over the rows of the groups. `parallel-track`: it takes over nothing; for one
+            window both slots work on the groups, and each result comes from one of them.
+        most_rows
+            The rows that may be taken over with one batch: a larger move is spread over several batches. The rows of
+            the groups are counted with the next batch, and the move begins with the one after it.
 
         Raises
         ------
         PlanError
-            When there is no such group or slot, or groups are to move with the next batch already. Nothing moves.
+            When there is no such group or slot, a move is under way, or the strategy cannot serve the query. Nothing
+            moves.
 
         Examples
         --------
         >>> handle.move(range(8), to=1)  # doctest: +SKIP
         """
         self._require_running()
-        self._runner.move(groups, to)
+        self._runner.move(groups, to, strategy, most_rows)
+
+    def scale(self, slots: int) -> None:
+        """Uses another number of slots while the query runs: the first ones, up to the most that it was started with.
+
+        The load of the next batch is measured, and partition groups move with the batch after it.
+
+        Raises
+        ------
+        PlanError
+            When the query has fewer slots than that, or a move is under way. Nothing moves.
+
+        Examples
+        --------
+        >>> handle.scale(4)  # doctest: +SKIP
+        """
+        self._require_running()
+        self._runner.scale(slots)
 
     def rebalance(self) -> None:
         """Measures the load of the next batch, then moves partition groups so that no slot holds the others back.

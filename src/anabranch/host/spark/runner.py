@@ -13,7 +13,6 @@ import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -23,8 +22,8 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
+from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.records import Record
-from anabranch.adapt.steering import BatchFacts
 from anabranch.errors import CorruptCheckpoint, SpecError
 from anabranch.host import hot
 from anabranch.host.clock import Clocks
@@ -32,6 +31,7 @@ from anabranch.host.commit import (
     ahead_by_stream,
     last_ticks,
     late_by_stream,
+    moment,
     newest_by_stream,
     next_manifest,
     next_task,
@@ -44,11 +44,11 @@ from anabranch.host.memory import keep, recall
 from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
 from anabranch.host.results import ResultLayout
 from anabranch.host.slot import SlotTask, idle_report
-from anabranch.host.spark.anchor import forget_at_slots, is_on_several_machines, make_anchor
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.expressions import require_ansi
 from anabranch.host.spark.failure import evaluating, for_spark, named_start, query_id
 from anabranch.host.spark.late import LateRows, LateRowsWarning, only_diverted
+from anabranch.host.spark.places import Places
 from anabranch.host.spark.session import refuse_speculation
 from anabranch.host.spark.sinks.delivery import deliver
 from anabranch.host.spark.sinks.sink import Batch, Sink
@@ -131,7 +131,7 @@ class SparkRunner:
         self._tables = SparkTables(work.queries, self.store, options.tables)
         work = replace(work, held=self._tables.small())
         table = work.first_table(self.manifest.partitionings[-1] if self.manifest else None)
-        self.cells = Cells(wire_layout(work.queries, table), table)
+        self.cells = Cells(wire_layout(work.queries, table), table.settled)
         self._routing: tuple[Partitioning, Routing] | None = None
         if self.manifest is not None:
             work = work.resumed(self.manifest.plans)
@@ -141,7 +141,8 @@ class SparkRunner:
         self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(self.queries.graph.streams, _now())
         self._is_observed = has_observed_filters(self.queries.graph.relations)
         self._late_warning = LateRowsWarning(options.assumed_disorder if options.late is None else frozenset())
-        self._anchor: DataFrame | None = None
+        self._places = Places(self.steering.table)
+        self._began: float | None = None
         self._is_configured = False
         self._is_released = False
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
@@ -157,8 +158,11 @@ class SparkRunner:
     ) -> None:
         self.steering.of_query(query).migrate(parse_plan(plan), strategy, slots, box_by_box=box_by_box)
 
-    def move(self, groups: Iterable[int], to: int) -> None:
-        self.steering.table.move(groups, to)
+    def move(self, groups: Iterable[int], to: int, strategy: str, most_rows: int | None) -> None:
+        self.steering.table.move(groups, to, strategy, most_rows)
+
+    def scale(self, slots: int) -> None:
+        self.steering.table.scale(slots)
 
     def rebalance(self) -> None:
         self.steering.table.rebalance()
@@ -191,11 +195,7 @@ class SparkRunner:
         if is_latest:
             hot.forget(self.identity)
             self._lease.close()
-        if self._anchor is not None:
-            with suppress(Exception):  # Spark may have ended before
-                if is_latest:
-                    forget_at_slots(self._anchor, self.identity)
-                self._anchor.unpersist()
+            self._places.forget(self.identity)
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """Runs one round; keeps its error in `failure`, because Spark passes on only the text."""
@@ -243,7 +243,8 @@ class SparkRunner:
             if clocks is None:
                 frame = frame.observe(observation, *self._maxima(moving))
             frame = frame.where(PASSES).drop(PASSES)
-        orders, refused = self.steering.next(batch_id)
+        self._places.meet(frame.sparkSession)
+        orders, refused = self.steering.next(batch_id, moment(self.queries, self._clocks, self.setup.execution))
         versions = self._tables.in_force(batch_id)
         task = next_task(self.setup, orders, batch_id, self.manifest, self._clocks, clocks, limits, versions)
         late = self.options.late
@@ -272,7 +273,15 @@ class SparkRunner:
         self.options.announce("collected", batch_id)
         collected = time.perf_counter()
         waiting = sum(rows_by_stream(self.queries, reports).values())
-        facts = BatchFacts(batch_id, seconds, waiting, clocks.seconds_behind(_now()))
+        facts = BatchFacts(
+            batch_id,
+            seconds,
+            waiting,
+            clocks.seconds_behind(_now()),
+            period=None if self._began is None else started - self._began,
+            cores=self._places.cores(frame.sparkSession),
+        )
+        self._began = started
         records = [*refused, *self.steering.after(facts, reports)]
         records += keep(self.store, self.steering, batch_id, records)
         self._note(records)
@@ -296,9 +305,7 @@ class SparkRunner:
             self._is_configured = True
 
     def _results(self, frame: DataFrame, task: SlotTask, into_sink: ArrowFunction | None) -> DataFrame:
-        if self._anchor is None and is_on_several_machines(frame.sparkSession):
-            self._anchor = make_anchor(frame.sparkSession, len(task.partitioning.working))
-        rows = self._route(task.partitioning).send(frame, self._anchor)
+        rows = self._route(task.partitioning).send(frame, self._places.anchor(frame.sparkSession, task.partitioning))
         layout = None if self.options.late is None else self.options.late.layout
         step = step_function(task, self.identity, self.store.location, layout)
         results, grouped = ResultLayout(self.queries), self.queries.grouped
@@ -393,7 +400,10 @@ class SparkRunner:
             watermark=clocks.known_watermark,
             idle_streams=tuple(name for name, clock in clocks.streams.items() if clock.is_idle),
             seconds=seconds,
-            slots=tuple(SlotProgress.of(slot, report) for slot, report in sorted(reports.items())),
+            slots=tuple(
+                SlotProgress.of(slot, report, task.partitioning.table, self._places.executor(slot))
+                for slot, report in sorted(reports.items())
+            ),
             partitioning=task.partitioning,
             sent=sent_by_relation(reports),
             statistics=merged_statistics(reports.values()),

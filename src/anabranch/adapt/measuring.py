@@ -1,0 +1,57 @@
+"""From the reports of one batch to the loads of slots and groups, and to the price of the copies that a table sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from anabranch.adapt.grid import matching_share
+from anabranch.balance.loads import Loads, SlotLoad, estimate_loads
+from anabranch.plan.partitioning import Partitioning
+from anabranch.stats.report import SlotReports
+
+
+def measured_loads(table: Partitioning, reports: SlotReports) -> Loads:
+    """The loads of slots and groups from one batch in which the slots counted their rows by cell."""
+    slots = [SlotLoad(r.cpu, r.statistics.state_bytes, matching_share(r)) for _, r in sorted(reports.items())]
+    held = _summed([report.held for report in reports.values()])
+    return estimate_loads(table, _summed([report.cells for report in reports.values()]), slots, held)
+
+
+def _summed(several: Sequence[Mapping[str, tuple[int, ...]] | None]) -> dict[str, np.ndarray]:
+    rows: dict[str, np.ndarray] = {}
+    for counts in several:
+        for name, cells in (counts or {}).items():
+            rows[name] = rows.get(name, 0) + np.array(cells)
+    return rows
+
+
+def price_of_copies(table: Partitioning, loads: Loads, reports: SlotReports) -> Callable[[Partitioning], float]:
+    """The price of the copies that a table sends: what the slots spent on a row, for each row that a slot is sent."""
+    cells = _summed([report.cells for report in reports.values()])
+
+    def sent(other: Partitioning) -> float:
+        return sum(
+            float(count) * len(slots)
+            for name, counts in cells.items()
+            for count, slots in zip(counts, other.slots_of(name), strict=True)
+        )
+
+    if table.is_partition and _is_one_to_one(table):
+        return lambda _: 0.0
+    spent = sum(slot.cpu * (1 - slot.matching) for slot in loads.slots)
+    each = spent / max(sent(table), 1.0)
+    return lambda other: each * sent(other)
+
+
+def _is_one_to_one(table: Partitioning) -> bool:
+    """True when every relation has a coordinate on every axis: then no table copies rows."""
+    return all(d.share == 1 or d.relations >= table.relations for d in table.dimensions)
+
+
+def even_loads(table: Partitioning) -> Loads:
+    """Loads by which every group costs the same."""
+    each = [1.0] * table.groups
+    slots = tuple(SlotLoad(float(len(table.groups_of(slot))), 0.0) for slot in range(table.slots))
+    return Loads(slots, tuple(each), tuple(each))

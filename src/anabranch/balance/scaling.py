@@ -1,0 +1,86 @@
+"""From one number of slots to another: which groups the slots in use have afterwards.
+
+A grid is made once, for the most slots that a run may use. Using fewer of them is a matter of the table: `spread_over`
+gives the table for a number of slots from nothing but the grid, `rescale` the one that follows from measured loads.
+
+On a grid with one axis, a change moves as few groups as even loads allow. On a grid with several, moving groups one by
+one would scatter the cells and copy more rows than additional slots can work off. Such a grid is cut anew, into blocks,
+and evened out from there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from anabranch.balance.loads import Loads
+from anabranch.balance.rule import Rebalancing, even_out, moves_between
+from anabranch.errors import PlanError
+from anabranch.plan.partitioning import Partitioning
+
+
+def spread_over(partitioning: Partitioning, slots: int) -> Partitioning:
+    """The grid over its first slots: in blocks that copy few rows and differ little in size."""
+    require_count(partitioning, slots)
+    tables = [table for table in _tables(partitioning, slots) if len(set(table)) == slots]
+    return min(map(partitioning.with_table, tables), key=_price)
+
+
+def rescale(
+    partitioning: Partitioning,
+    loads: Loads,
+    available: Sequence[int],
+    copying: Callable[[Partitioning], float] = lambda _: 0.0,
+) -> Rebalancing:
+    """The moves after which the available slots, and no others, share the measured load."""
+    if _has_one_axis(partitioning):
+        return even_out(partitioning, loads, available=available, copying=copying)
+    order = sorted(available)
+    blocks = spread_over(partitioning, len(order))
+    blocks = blocks.with_table(order[slot] for slot in blocks.table)
+    found = even_out(blocks, loads.on(blocks.table), available=available, copying=copying)
+    moves = moves_between(partitioning, found.applied(blocks))
+    moved = sum(loads.group_bytes[group] for move in moves for group in move.groups)
+    return replace(found, moves=moves, before=tuple(loads.cpu.tolist()), bytes=moved)
+
+
+def require_count(partitioning: Partitioning, slots: int) -> None:
+    """Refuses a number of slots that the run does not have."""
+    if not 1 <= slots <= partitioning.slots:
+        raise PlanError(
+            f"{slots} slots cannot be used: the query has {partitioning.slots}",
+            hint=f"ask for 1 to {partitioning.slots}; a query started with slots: {{least: 1, most: 8}} has up to 8",
+        )
+
+
+def _has_one_axis(partitioning: Partitioning) -> bool:
+    return sum(dimension.share > 1 for dimension in partitioning.dimensions) <= 1
+
+
+def _tables(partitioning: Partitioning, slots: int) -> list[tuple[int, ...]]:
+    """The groups in runs of equal length, and every way to cut the axes into blocks."""
+    shares = [dimension.share for dimension in partitioning.dimensions]
+    tables = [tuple(group * slots // partitioning.groups for group in range(partitioning.groups))]
+    cuts = itertools.product(*(range(1, min(share, slots) + 1) for share in shares))
+    tables += [
+        tuple(_block(place, shares, factors) for place in itertools.product(*map(range, shares)))
+        for factors in cuts
+        if math.prod(factors) == slots
+    ]
+    return tables
+
+
+def _block(place: Sequence[int], shares: Sequence[int], factors: Sequence[int]) -> int:
+    slot = 0
+    for coordinate, share, factor in zip(place, shares, factors, strict=True):
+        slot = slot * factor + coordinate * factor // share
+    return slot
+
+
+def _price(partitioning: Partitioning) -> float:
+    """Rows sent at equal rates, times how much larger than the average the largest slot is."""
+    sent = sum(partitioning.copies([name]) for name in sorted(partitioning.relations))
+    largest = max(len(partitioning.groups_of(slot)) for slot in partitioning.working)
+    return sent * largest * len(partitioning.working) / partitioning.groups

@@ -1,0 +1,94 @@
+"""Which executor runs which slot: a table in the driver, renewed when executors join or leave.
+
+A slot has its hot state on one executor; running it elsewhere costs a rebuild from the checkpoint. So a slot stays
+while its executor lives and has no more than its share. The share of an executor follows its cores. An executor that
+joins is given slots of the fullest ones; slots of an executor that was lost go to those with the most room.
+
+Under dynamic allocation Spark removes executors that are idle. Slots are then packed onto as few executors as have
+cores for them. So an executor that is not needed gives its slots away in an ordinary batch, and is removed after that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Executor:
+    """A process of the cluster that runs tasks."""
+
+    id: str
+    host: str
+    cores: int
+
+    @property
+    def location(self) -> str:
+        """The name by which Spark's scheduler knows the process."""
+        return f"executor_{self.host}_{self.id}"
+
+
+def is_on_several_machines(spark: SparkSession) -> bool:
+    master = spark.sparkContext.master or ""
+    return master != "local" and not master.startswith("local[")
+
+
+def live_executors(spark: SparkSession) -> tuple[Executor, ...]:
+    """The executors that are there now; none on one machine."""
+    if not is_on_several_machines(spark):
+        return ()
+    java = spark.sparkContext._jsc
+    assert java is not None
+    listed = java.sc().statusStore().executorList(True)
+    found = (listed.apply(position) for position in range(listed.size()))
+    several = [Executor(e.id(), _host(e.hostPort()), e.totalCores()) for e in found if e.id() != "driver"]
+    # An executor that has registered without cores is on its way.
+    return tuple(sorted((each for each in several if each.cores > 0), key=lambda each: (len(each.id), each.id)))
+
+
+def _host(address: str) -> str:
+    """The host of an address, which has no port while an executor is on its way."""
+    host, colon, port = address.rpartition(":")
+    return host if colon and port.isdecimal() else address
+
+
+def place(
+    slots: Sequence[int], executors: Sequence[Executor], before: Mapping[int, str], *, packed: bool = False
+) -> dict[int, str]:
+    """The executor of each slot; as few slots as possible leave the one that they had."""
+    if not executors:
+        return {}
+    cores = {each.id: each.cores for each in (_packed(slots, executors, before) if packed else executors)}
+    placed = {slot: before[slot] for slot in slots if before.get(slot) in cores}
+    counts = Counter(dict.fromkeys(cores, 0))
+    counts.update(placed.values())
+    order = {each: position for position, each in enumerate(cores)}
+    for slot in slots:
+        if slot not in placed:
+            placed[slot] = min(cores, key=lambda each: ((counts[each] + 1) / cores[each], order[each]))
+            counts[placed[slot]] += 1
+    while True:
+        fullest = max(cores, key=lambda each: (counts[each] / cores[each], order[each]))
+        emptiest = min(cores, key=lambda each: ((counts[each] + 1) / cores[each], order[each]))
+        if counts[fullest] / cores[fullest] <= (counts[emptiest] + 1) / cores[emptiest]:
+            return placed
+        moving = max(slot for slot, at in placed.items() if at == fullest)
+        placed[moving] = emptiest
+        counts[fullest] -= 1
+        counts[emptiest] += 1
+
+
+def _packed(slots: Sequence[int], executors: Sequence[Executor], before: Mapping[int, str]) -> list[Executor]:
+    """As few executors as have a core for every slot; those that have slots already come first."""
+    had = Counter(before.get(slot, "") for slot in slots)
+    chosen: list[Executor] = []
+    room = 0
+    for each in sorted(executors, key=lambda each: -had[each.id]):
+        if room >= len(slots):
+            break
+        chosen.append(each)
+        room += each.cores
+    return chosen

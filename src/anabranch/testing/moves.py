@@ -1,0 +1,37 @@
+"""Movements of partition groups in a host of a test, drawn: whatever moves, and however, no answer may change."""
+
+from __future__ import annotations
+
+from hypothesis import event
+from hypothesis import strategies as st
+
+from anabranch.adapt.course import STRATEGIES
+from anabranch.errors import PlanError
+from anabranch.host.local import LocalHost
+from anabranch.plan.slots import SlotRange
+from anabranch.testing.strategies import tables
+
+SLOTS: st.SearchStrategy[int | SlotRange] = st.sampled_from([1, 2, 3, SlotRange(1, 3), SlotRange(2, 4)])
+"""Numbers of slots to start a host with."""
+
+
+def draw_move(data: st.DataObject, host: LocalHost) -> None:
+    """Asks a host for a movement, or for none: another table or grid, at once or spread or on parallel tracks, another
+    number of slots, or a rebalancing. One that is refused leaves the table as it was.
+    """
+    before = host.partitioning
+    try:
+        match data.draw(st.sampled_from(["", "table", "table", "scale", "rebalance"]), "moves"):
+            case "table":
+                strategy = data.draw(st.sampled_from(STRATEGIES), "strategy of the move")
+                most = data.draw(st.sampled_from([None, None, 1, 5]), "most rows")
+                host.spread(data.draw(tables(before), "table"), strategy, most)
+                event(f"move: {strategy}{'' if most is None else ', spread'}")
+            case "scale":
+                host.scale(data.draw(st.integers(1, before.slots), "slots in use"))
+                event("move: scale")
+            case "rebalance":
+                host.rebalance()
+    except PlanError as error:
+        event(f"move refused: {error.message}")
+        assert host.partitioning == before

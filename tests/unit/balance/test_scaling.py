@@ -1,0 +1,50 @@
+"""Another number of slots: exactly those slots have groups, loads are even, and blocks copy few rows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.balance.loads import Loads, SlotLoad
+from anabranch.balance.scaling import rescale, spread_over
+from anabranch.errors import PlanError
+from anabranch.plan.partitioning import Dimension, Partitioning
+
+LINE = Partitioning((Dimension("k", frozenset("ab"), 64),), 8, (0,) * 64)
+CUBE = Partitioning((Dimension("k", frozenset("ab"), 8), Dimension("j", frozenset("bc"), 8)), 8, (0,) * 64)
+GRIDS = st.sampled_from([LINE, CUBE])
+
+
+@given(grid=GRIDS, slots=st.integers(1, 8))
+def test_a_grid_is_spread_over_as_many_slots_as_asked(grid: Partitioning, slots: int) -> None:
+    table = spread_over(grid, slots)
+    assert table.working == tuple(range(slots))
+    sizes = [len(table.groups_of(slot)) for slot in range(slots)]
+    assert max(sizes) <= 2 * min(sizes)
+
+
+def test_blocks_copy_fewer_rows_than_runs_do() -> None:
+    assert spread_over(CUBE, 4).copies("a") == spread_over(CUBE, 4).copies("c") == 2.0
+    runs = CUBE.with_table(group * 4 // 64 for group in range(64))
+    assert runs.copies("a") + runs.copies("c") == 5.0
+
+
+@given(grid=GRIDS, data=st.data())
+def test_a_change_leaves_groups_on_the_available_slots_alone(grid: Partitioning, data: st.DataObject) -> None:
+    before = spread_over(grid, data.draw(st.integers(1, 8)))
+    available = data.draw(st.sets(st.integers(0, 7), min_size=1))
+    each = data.draw(st.lists(st.floats(1.0, 2.0), min_size=64, max_size=64))
+    cpu = [sum(each[group] for group in before.groups_of(slot)) for slot in range(8)]
+    loads = Loads(tuple(SlotLoad(spent, 0.0) for spent in cpu), tuple(each), tuple(each))
+    found = rescale(before, loads, sorted(available))
+    after = found.applied(before)
+    assert set(after.working) == available
+    assert found.after == pytest.approx([sum(each[group] for group in after.groups_of(slot)) for slot in range(8)])
+    assert found.skew_after <= 1.5
+
+
+@pytest.mark.parametrize("slots", [0, 9])
+def test_slots_that_the_run_does_not_have_are_refused(slots: int) -> None:
+    with pytest.raises(PlanError, match=f"{slots} slots cannot be used: the query has 8"):
+        spread_over(LINE, slots)
