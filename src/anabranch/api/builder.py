@@ -16,7 +16,7 @@ from anabranch.errors import SpecError
 from anabranch.host.spark.runner import Listener
 from anabranch.host.triggers import AvailableNow, Every
 
-_CHECKPOINT = "checkpointlocation"
+_CHECKPOINT, _SPARK_CHECKPOINT = "checkpointlocation", "sparkcheckpointlocation"
 """In lower case; Spark reads the names of options in any case."""
 
 
@@ -35,10 +35,17 @@ class RunBuilder(ABC):
     def _set_sink_option(self, key: str, value: str) -> None: ...
 
     def option(self, key: str, value: object) -> Self:
-        """Sets one option of the sink; `checkpointLocation` is the folder of the state."""
+        """Sets one option of the sink; `checkpointLocation` is the folder of the state.
+
+        `sparkCheckpointLocation` is where Spark keeps its part of the checkpoint, if its file systems do not reach the
+        location of ours.
+        """
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if key.lower() == _CHECKPOINT:
             self._run = replace(self._run, checkpoint=text)
+            return self
+        if key.lower() == _SPARK_CHECKPOINT:
+            self._run = replace(self._run, spark_checkpoint=text)
             return self
         # Spark ignores options that it does not know, and the state would not be kept.
         if get_close_matches(key.lower(), [_CHECKPOINT], cutoff=0.85):

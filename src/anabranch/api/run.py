@@ -137,6 +137,7 @@ class Run:
             settings.name,
             timeouts,
             settings.listeners,
+            spark_checkpoint=settings.spark_checkpoint,
             max_ahead={name: each.max_ahead for name, each in self._streams.items() if each.max_ahead is not None},
             late=late,
             tables=tables,

@@ -58,6 +58,8 @@ class RunSettings:
     listeners: tuple[Listener, ...] = ()
     """Functions that get every decision and every migration."""
     checkpoint: str | None = None
+    spark_checkpoint: str | None = None
+    """Where Spark keeps its part of the checkpoint; None for beside ours."""
     execution: ExecutionModel = DEFAULT_EXECUTION
     balance: Balance | None = None
     """Who may move partition groups between slots; None for the user alone, or the query where slots are elastic."""

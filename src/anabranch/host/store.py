@@ -15,7 +15,8 @@ whole files or none. Every attempt at a batch has its own file names: a worker t
 rows of the attempt that replaced it. Files that neither of the last two manifests needs are removed with every batch,
 and files that were never renamed at every start.
 
-Limit: rename must be atomic on the file system (true of local disks, HDFS, and object stores' single-object puts).
+Limit: rename must be atomic on the file system (true of local disks and HDFS). Object stores have no rename; an object
+there is complete or not there. They cannot append either, so the history is kept only on file systems.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import errno
 import json
 import re
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -49,6 +50,8 @@ _REPORT = b"anabranch.report"
 TABLES = "tables"
 """The folder of the versions of tables."""
 _LEASE = "lease.json"
+OBJECT_STORES = ("s3", "gcs", "abfs")
+"""Arrow's names of file systems that have no rename, and show an object only when it is complete."""
 _UNFINISHED = re.compile(r"(metadata\.json|lease\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
 """Files of ours that were never renamed; no other file in the folder is touched."""
 
@@ -97,6 +100,7 @@ class Store:
         self.files, root = _file_system(location)
         self.location = root if isinstance(self.files, pafs.LocalFileSystem) else location
         self.root = f"{root.rstrip('/')}/anabranch"
+        self._has_objects = self.files.type_name in OBJECT_STORES
 
     # --- identity -----------------------------------------------------------------------------------------------------
 
@@ -250,13 +254,8 @@ class Store:
         return self._open_rows(name, "late").read_all()
 
     def _write_table(self, path: str, table: pa.Table) -> None:
-        partial = f"{path}.{uuid.uuid4().hex}.partial"
-        try:
-            with self.files.open_output_stream(partial) as stream, pa.ipc.new_file(stream, table.schema) as writer:
-                writer.write_table(table)
-            self.files.move(partial, path)
-        except OSError as error:
-            raise self._storage_error(error, path) from error
+        with self._whole(path) as stream, pa.ipc.new_file(stream, table.schema) as writer:
+            writer.write_table(table)
 
     def read_rows(self, name: str) -> pa.Table:
         return self._open_rows(name).read_all()
@@ -384,10 +383,26 @@ class Store:
         return value
 
     def _write_json(self, path: str, value: Mapping[str, Any]) -> None:
-        partial = f"{path}.{uuid.uuid4().hex}.partial"
+        with self._whole(path) as stream:
+            stream.write(json.dumps(value).encode())
+
+    @contextmanager
+    def _whole(self, path: str) -> Iterator[Any]:
+        """Opens a file for writing that appears as a whole when it is closed, or not at all.
+
+        The file is written under another name and renamed. An object store has no rename, and shows what was written
+        when it is closed, also after a failure; so there everything is written at once.
+        """
         try:
+            if self._has_objects:
+                buffer = pa.BufferOutputStream()
+                yield buffer
+                with self.files.open_output_stream(path) as stream:
+                    stream.write(buffer.getvalue())
+                return
+            partial = f"{path}.{uuid.uuid4().hex}.partial"
             with self.files.open_output_stream(partial) as stream:
-                stream.write(json.dumps(value).encode())
+                yield stream
             self.files.move(partial, path)
         except OSError as error:
             raise self._storage_error(error, path) from error

@@ -62,7 +62,9 @@ _REQUIRED_OF_SWITCHES = {
 
 
 _OF_A_QUERY = "query sink plan limits objective hints stats allow_unbounded late_filters adapt switch"
-_OF_A_RUN = "streams tables checkpoint trigger slots name idle_timeout balance moves spark late functions"
+_OF_A_RUN = (
+    "streams tables checkpoint spark_checkpoint trigger slots name idle_timeout balance moves spark late functions"
+)
 _EXAMPLE = "queries: {alerts: {query: …, sink: …}}"
 
 
@@ -137,6 +139,7 @@ def _spec(entries: Mapping[str, Entry], queries: Mapping[str, QuerySpec], folder
         tables=_tables(entries["tables"], frozenset(map(str.lower, streams)), folder) if "tables" in entries else (),
         queries=queries,
         checkpoint=entries["checkpoint"].location(folder),
+        spark_checkpoint=optional(entries, "spark_checkpoint", lambda given: given.location(folder), None),
         trigger=optional(entries, "trigger", _trigger, ALL_AND_END),
         slots=optional(entries, "slots", read_slots, None),
         name=optional(entries, "name", Entry.text, None),

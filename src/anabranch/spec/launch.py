@@ -42,6 +42,7 @@ def prepare(spec: Spec, spark: SparkSession) -> Run:
         slots=spec.slots,
         idle_timeout=spec.idle_timeout or IDLE_TIMEOUT,
         checkpoint=spec.checkpoint,
+        spark_checkpoint=spec.spark_checkpoint,
         execution=spec.execution,
         balance=spec.balance,
         moves=spec.moves,

@@ -164,6 +164,8 @@ class Spec:
     streams: tuple[StreamSpec, ...]
     queries: Mapping[str, QuerySpec]
     checkpoint: str
+    spark_checkpoint: str | None = None
+    """Where Spark keeps its part of the checkpoint; None for beside ours."""
     trigger: Trigger = ALL_AND_END
     slots: SlotRange | None = None
     name: str | None = None

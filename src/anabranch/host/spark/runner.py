@@ -112,6 +112,8 @@ class RunOptions:
     """The streams whose allowed disorder nobody gave; their first late rows raise a warning."""
     tables: Mapping[str, TableSource] = field(default_factory=dict)
     """Where the rows of tables come from, by table."""
+    spark_checkpoint: str | None = None
+    """Where Spark keeps its part of the checkpoint; None for beside ours."""
     announce: Announce = _announce_nothing
     """Gets each phase of each batch, for tests that end the driver there."""
 
@@ -441,7 +443,8 @@ def start_query(
         late = None if options.late is None else options.late.layout
         union = frames(runner.cells) if callable(frames) else tagged_union(runner.cells, frames, late)
         writer = union.writeStream.foreachBatch(runner.on_batch)
-        writer = writer.option("checkpointLocation", f"{runner.store.location}/spark").trigger(**options.trigger)
+        spark_part = options.spark_checkpoint or f"{runner.store.location}/spark"
+        writer = writer.option("checkpointLocation", spark_part).trigger(**options.trigger)
         if options.name:
             writer = writer.queryName(options.name)
         with named_start(runner.store.location):
