@@ -24,6 +24,7 @@ from anabranch.engine.kernels import Int64Array
 from anabranch.errors import SpecError
 from anabranch.plan.join_graph import Relation
 from anabranch.schema import TIMESTAMP, Field, Schema
+from anabranch.window import BEFORE_ALL
 
 LATE, AHEAD = "late", "ahead"
 """The reasons for which rows are diverted."""
@@ -45,7 +46,8 @@ class Bounds:
 
     def admitted(self, relation: str, times: Int64Array) -> NDArray[np.bool_]:
         """True for the rows that are neither late nor ahead."""
-        inside: NDArray[np.bool_] = times >= self.floors[relation]
+        # A table has no floor.
+        inside: NDArray[np.bool_] = times >= self.floors.get(relation, BEFORE_ALL)
         ceiling = self.ceilings.get(relation)
         return inside if ceiling is None else inside & (times <= ceiling)
 

@@ -15,7 +15,9 @@ from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.errors import BatchError
 from anabranch.host import tables
-from anabranch.host.local import LocalHost
+from anabranch.host.diverted import Bounds
+from anabranch.host.local import LocalHost, relation_batch
+from anabranch.host.wire import wire_layout
 from anabranch.plan.physical import linear_tree, mjoin
 from anabranch.plan.query import Query
 from anabranch.testing.hosts import engines_of
@@ -153,6 +155,17 @@ def test_where_results_wait_the_first_version_stays(text: str, tmp_path: Path) -
         again.step({name: rows((second, 1, "x")) for name in again.queries.graph.streams})
     (engine,) = engines_of(again)
     assert engine.versions == {"t": "000000000-t.arrow"}
+
+
+def test_late_rows_beside_a_table_are_told_apart() -> None:
+    host = host_of(INNER, (1, "one"))
+    host.step({"a": rows((9, 1, "x"))})
+    assert host.step({"a": rows((3, 1, "late"))}).num_rows == 0
+    assert host.late == {"a": 1}
+    layout = wire_layout(host.queries, host.partitioning)
+    sent = layout.join({"a": relation_batch(host.queries.graph.relation("a"), layout, rows((3, 1, "y"), (9, 1, "x")))})
+    outside = layout.outside(sent, Bounds({"a": 5 * SECOND}, {}))
+    assert {name: found.tolist() for name, found in outside.items()} == {"a": [0]}
 
 
 def test_tables_that_do_not_fit_are_named() -> None:

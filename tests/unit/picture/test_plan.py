@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.cql import compile_query
 from anabranch.expr import GROUPED, AggregateCall, Call, Column, Expr, Literal
 from anabranch.picture import OUTPUT, plan_svg
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
@@ -14,7 +16,7 @@ from anabranch.plan.logical import Output
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, linear_tree, mjoin, nodes
 from anabranch.plan.query import Grouping, Query
 from anabranch.plan.text import parse
-from anabranch.schema import Field, Schema
+from anabranch.schema import TIMESTAMP, Field, Schema
 from anabranch.window import Window
 from tests.unit.picture.pages import SVG, boxes_apart
 
@@ -142,3 +144,13 @@ def test_a_merged_input_enters_through_a_store_of_its_own() -> None:
     found = texts(plan_svg(make_query("ab"), parse("([a] b)")))
     assert "[a]" in found
     assert "intermediate results kept as state" in found
+
+
+def test_sides_are_drawn_above_the_joins() -> None:
+    catalog = Catalog()
+    for name in "abc":
+        catalog.register(StreamDeclaration(name, Schema((Field("ts", TIMESTAMP, False), *SCHEMA)), "ts"))
+    text = "SELECT a.p FROM a [NOW] JOIN b [NOW] ON a.k = b.k LEFT ANTI JOIN c [NOW] ON c.k = a.k"
+    picture = plan_svg(compile_query(text, catalog), mjoin(("a", "b")))
+    assert "anti join c" in picture
+    assert boxes_apart(picture)

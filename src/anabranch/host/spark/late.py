@@ -68,6 +68,8 @@ def only_diverted(frame: DataFrame, layout: WireLayout, diverted: DivertedLayout
     """The frame with the whole rows of those that the bounds divert, so that no others travel to the slots."""
     outside = f.lit(False)
     for position, name in enumerate(layout.queries.graph.names):
+        if name not in bounds.floors:
+            continue  # a table
         beyond = f.col(TIME) < bounds.floors[name]
         if (ceiling := bounds.ceilings.get(name)) is not None:
             beyond = beyond | (f.col(TIME) > ceiling)
