@@ -19,8 +19,13 @@ class StreamDeclaration:
     schema: Schema
     event_time: str
     disorder: int = 0
+    query: object | None = None
+    """The compiled query whose results these are; None for a stream from outside. Results have their event time beside
+    their columns, and `event_time` is empty."""
 
     def __post_init__(self) -> None:
+        if self.query is not None:
+            return
         column = self.schema.find(self.event_time)
         if column is None:
             raise CatalogError(

@@ -25,7 +25,7 @@ from anabranch.plan.describe import describe, describe_mesh, describe_routes
 from anabranch.plan.mesh import Mesh, RelationRoutes
 from anabranch.plan.physical import PhysicalPlan, shape, subplans
 from anabranch.plan.query import Query, render_query
-from anabranch.plan.query_set import ALONE, QuerySet, alone, partitioning_of, together
+from anabranch.plan.query_set import ALONE, QuerySet, partitioning_of, set_of
 from anabranch.plan.query_set import describe as describe_set
 from anabranch.rewrite.pipeline import rewrite
 from anabranch.sizes import size_text
@@ -38,18 +38,36 @@ class Explanation:
     """A query text over a catalog, compiled on demand."""
 
     def __init__(
-        self, text: str, catalog: Catalog, *, allow_unbounded: bool = False, late_filters: Sequence[str] = ()
+        self,
+        text: str,
+        catalog: Catalog,
+        *,
+        allow_unbounded: bool = False,
+        late_filters: Sequence[str] = (),
+        query: Query | None = None,
     ) -> None:
+        """`query` is the compiled text, where it is known: that of a query that another one reads."""
         self._text = text
+        self._compiled = query
         self._catalog = catalog
         self._allow_unbounded = allow_unbounded
         self._late_filters = tuple(late_filters)
 
     @cached_property
     def query(self) -> Query:
+        if self._compiled is not None:
+            return self._compiled
         return cql.compile_query(
             self._text, self._catalog, allow_unbounded=self._allow_unbounded, late_filters=self._late_filters
         )
+
+    @property
+    def inputs(self) -> dict[str, Explanation]:
+        """The queries that this one reads, by name."""
+        return {
+            name: Explanation(query.text, self._catalog, allow_unbounded=self._allow_unbounded, query=query)
+            for name, query in self.query.inputs
+        }
 
     def text(self, stage: str, choose: Callable[[], Choice]) -> str:
         """Return one stage as text; `choose` is called only for stages that need a plan."""
@@ -95,18 +113,30 @@ class Explanation:
 
 
 def explain_queries(queries: Mapping[str, Explanation], stage: str, choose: Callable[[str], Choice]) -> str:
-    """Return one stage of each query; for named queries, begin with their shared relations.
+    """Return one stage of each query, and of those that they read; where there are several, begin with what they share.
 
     `choose` chooses the plan of a query by its name.
     """
-    texts = {name: each.text(stage, partial(choose, name)) for name, each in queries.items()}
-    compiled = {name: each.query for name, each in queries.items()}
-    together_or_alone = alone(compiled[ALONE]) if ALONE in compiled else together(compiled)
-    spread = _spread(together_or_alone, [choose(name) for name in queries]) if stage == "choice" else []
-    if ALONE in texts:
+    every = with_inputs(queries)
+    texts = {name: each.text(stage, partial(choose, name)) for name, each in every.items()}
+    whole = set_of({name: each.query for name, each in queries.items()})
+    spread = _spread(whole, [choose(name) for name in every]) if stage == "choice" else []
+    if [*texts] == [ALONE]:
         return "\n\n".join([texts[ALONE], *spread])
-    shared = describe_set(together_or_alone)
-    return "\n\n".join([shared, *spread, *(f"== {name} ==\n{text}" for name, text in texts.items())])
+    titled = (f"== {name or 'the query'} ==\n{text}" for name, text in texts.items())
+    return "\n\n".join([describe_set(whole), *spread, *titled])
+
+
+def with_inputs(queries: Mapping[str, Explanation]) -> dict[str, Explanation]:
+    """Return the queries and all that they read, in the order of their names."""
+    found = dict(queries)
+    waiting = list(queries.values())
+    while waiting:
+        for name, each in waiting.pop().inputs.items():
+            if name not in found:
+                found[name] = each
+                waiting.append(each)
+    return dict(sorted(found.items()))
 
 
 def _spread(queries: QuerySet, choices: Sequence[Choice]) -> list[str]:

@@ -26,6 +26,7 @@ from anabranch.host.spark.sinks.sink import Batch, Sink
 from anabranch.host.spark.sinks.table import TableSink
 from anabranch.plan.query_set import ALONE
 from anabranch.schema import Field, Schema
+from tests.host.spark.delivering import results
 
 pytestmark = pytest.mark.spark
 
@@ -122,7 +123,7 @@ def write(sink: Sink, frame: DataFrame, batch: int) -> None:
     deliver(
         {ALONE: sink},
         Batch(batch, "0badcafe"),
-        lambda in_workers: frame if in_workers is None else frame.mapInArrow(in_workers, frame.schema),
+        results(frame),
     )
 
 
@@ -169,7 +170,7 @@ def test_another_sink_of_the_run_that_fails_leaves_nothing_published(case: Case,
         deliver(
             {"first": case.restart(), "other": other},
             Batch(0, "0badcafe"),
-            lambda in_workers: frame if in_workers is None else frame.mapInArrow(in_workers, frame.schema),
+            results(frame),
         )
 
     with pytest.raises(SinkError, match="'foreachBatch' failed on batch 0"):
@@ -186,7 +187,7 @@ def test_a_query_that_runs_by_name_may_be_the_only_one(case: Case, spark: SparkS
     deliver(
         {"only": case.restart()},
         Batch(0, "0badcafe"),
-        lambda in_workers: frame if in_workers is None else frame.mapInArrow(in_workers, frame.schema),
+        results(frame),
     )
     assert case.read() == [(1, "a"), (2, "b")]
 

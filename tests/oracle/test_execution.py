@@ -26,6 +26,7 @@ from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel, execution_model
 from anabranch.plan.physical import Leaf
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import ALONE
 from anabranch.testing.hosts import engines_of
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
@@ -126,7 +127,7 @@ def _found_again(engine: Engine, folder: Path) -> Engine:
     )
     if engine.entrance is not None:
         before = engine.entrance.passed if engine.entrance.passed is not None else -(2**62)
-    mapped.restore(engine.export(), before)
+    mapped.restore(engine.export(), None if before is None else {ALONE: before})
     again = fresh()
     again.reopen(json.loads(json.dumps(mapped.layout())))
     return again

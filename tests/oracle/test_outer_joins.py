@@ -22,6 +22,7 @@ from anabranch.host import commit
 from anabranch.host.local import LocalHost
 from anabranch.plan.execution import EXECUTION_MODELS
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import ALONE
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.meshes import meshes
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
@@ -126,7 +127,8 @@ def _found_again(engine: Engine, folder: Path) -> Engine:
     rebuilt = Engine.alone(engine.only.query, engine.only.plan, arena=arena, codes=codes, execution=engine.execution)
     passed = engine.only.sides.passed
     slide = engine.only.query.grouping.slide if engine.only.query.grouping is not None else None
-    rebuilt.restore(engine.export(), None if passed is None else passed if slide is None else (passed + 1) * slide)
+    answered = None if passed is None else {ALONE: passed if slide is None else (passed + 1) * slide}
+    rebuilt.restore(engine.export(), answered)
     again = Engine.alone(engine.only.query, engine.only.plan, arena=arena, codes=codes, execution=engine.execution)
     again.reopen(json.loads(json.dumps(rebuilt.layout())))
     return again

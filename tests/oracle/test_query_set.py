@@ -20,7 +20,15 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import Member, Plans, QuerySet, together
 from anabranch.testing.meshes import meshes
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, join_queries, late_filters, plans
+from anabranch.testing.strategies import (
+    Arrivals,
+    arrivals,
+    batch_cuts,
+    grouped_queries,
+    join_queries,
+    late_filters,
+    plans,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +101,10 @@ def _together(data: st.DataObject, rows: Arrivals, sizes: list[int]) -> tuple[di
     one_column = data.draw(st.booleans(), "equalities of one column")
     for number, size in enumerate(sizes):
         # Relations are taken in the order of the set, whatever the order of a query's own FROM.
-        drawn = data.draw(join_queries(max(sizes), size, shuffled=True, one_column=one_column), f"q{number}")
+        if data.draw(st.integers(0, 2), f"q{number} is grouped") == 0:
+            drawn = data.draw(grouped_queries(max(sizes), size, plain=True), f"q{number}")
+        else:
+            drawn = data.draw(join_queries(max(sizes), size, shuffled=True, one_column=one_column), f"q{number}")
         late = data.draw(late_filters(drawn, rows), f"late filters of q{number}")
         event(f"late filters: {bool(late)}")
         queries[f"q{number}"] = compile_query(drawn.cql, rows.catalog, late_filters=late)
@@ -109,4 +120,4 @@ def _host(data: st.DataObject, several: QuerySet, checkpoint: str | None) -> Loc
 
 
 def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
-    return meshes(query.graph) | plans(query.graph.names, query.graph.thetas)
+    return meshes(query.graph) | plans(query.graph.names, query.graph.thetas, merging=query.grouping is not None)

@@ -241,7 +241,24 @@ TableRecord: TypeAlias = GroupsMoved | MoveRefused | BalanceDecided | GridDecide
 """A record about the table of a set of queries."""
 QueryRecord: TypeAlias = DecisionMade | MigrationBegan | MigrationEnded | Refusal
 """A record about one query."""
-Record: TypeAlias = QueryRecord | TableRecord | Warned
+
+
+@dataclass(frozen=True)
+class QueriesChanged:
+    """Queries that joined a running set, with the event time from which on each answers, and queries that left."""
+
+    kind: ClassVar[str] = "queries"
+    batch: int
+    """The first batch of the new set."""
+    joined: Mapping[str, int | None]
+    """In microseconds; None for a query whose answer is complete."""
+    left: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "batch": self.batch, "joined": dict(self.joined), "left": list(self.left)}
+
+
+Record: TypeAlias = QueryRecord | TableRecord | Warned | QueriesChanged
 
 
 def _named(query: str | None) -> dict[str, str]:

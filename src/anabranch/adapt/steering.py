@@ -78,7 +78,7 @@ class Steering:
         """The steering of the query of that name; a query that runs alone has no name."""
         if name is None and not self.is_named:
             return self.queries[ALONE]
-        if not self.is_named:
+        if name not in self.queries and not self.is_named:
             raise MigrationError(f"there is no query '{name}' to change", hint="a query that runs alone needs no name")
         if name is None or name not in self.queries:
             raise BundleError(

@@ -15,6 +15,7 @@ from anabranch.entries import argument
 from anabranch.errors import SpecError
 from anabranch.host.spark.runner import Listener
 from anabranch.host.triggers import AvailableNow, Every
+from anabranch.plan.execution import execution_model
 
 _CHECKPOINT, _SPARK_CHECKPOINT = "checkpointlocation", "sparkcheckpointlocation"
 """In lower case; Spark reads the names of options in any case."""
@@ -113,6 +114,15 @@ class RunBuilder(ABC):
         if (count is None) == (not limits):
             raise SpecError("slots need a number, or limits", hint="write slots(4), or slots(least=1, most=8)")
         self._run = replace(self._run, slots=read_slots(argument("the number of slots", count or limits)))
+        return self
+
+    def execution(self, model: str) -> Self:
+        """Sets the execution model: `un-synchronised`, `semi-synchronised` or `totally-synchronised`.
+
+        The last two give results in order of event time, within each batch or from first to last, slot by slot. In the
+        last one, rows wait for the slowest stream of all queries of the run.
+        """
+        self._run = replace(self._run, execution=execution_model(model))
         return self
 
     def balance(self, balance: str | Mapping[str, object] = "auto") -> Self:

@@ -33,7 +33,7 @@ class RegisteredStream:
 
 
 class CompiledQuery:
-    """A query and the streams and tables that it reads, by name; one that is registered anew does not change them."""
+    """A query and all that it reads, by name; a stream, table or query that is registered anew does not change them."""
 
     def __init__(
         self,
@@ -43,7 +43,12 @@ class CompiledQuery:
     ) -> None:
         self.stages = stages
         self.query: Query = stages.query
-        self.streams = {name: registered(name) for name in self.query.whole.streams}
+        self.inputs = {name: CompiledQuery(below, registered, tables) for name, below in stages.inputs.items()}
+        self.streams = {
+            each.stream: registered(each.stream) for each in self.query.whole.streamed if not each.is_result
+        }
+        for below in self.inputs.values():
+            self.streams |= below.streams
         self.tables = {name: (tables or {})[name.lower()] for name in self.query.whole.tables}
         self._sample: Sample | None = None
 

@@ -10,12 +10,14 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from anabranch.adapt.settings import Settings
-from anabranch.api.compiled import CompiledQuery, RegisteredStream, sample_queries
+from anabranch.api.changing import RunningSet
+from anabranch.api.compiled import RegisteredStream, sample_queries
+from anabranch.api.members import Member
 from anabranch.api.settings import QuerySettings, RunSettings
 from anabranch.choosing import DEFAULT_BATCH, change_rules, decide, first_plan, headline, shared_traffic
 from anabranch.entries import argument
@@ -23,6 +25,7 @@ from anabranch.errors import BundleError, SpecError
 from anabranch.explain import explain_queries
 from anabranch.host.diverted import DivertedLayout
 from anabranch.host.sample import Sample
+from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.late import LateRows
 from anabranch.host.spark.runner import Listener, RunOptions, start_query
@@ -32,8 +35,8 @@ from anabranch.host.spark.sinks.sink import Sink
 from anabranch.host.spark.sinks.table import TableSink
 from anabranch.host.work import Work
 from anabranch.optimize import Choice
-from anabranch.plan.partitioning import axes_of
-from anabranch.plan.query_set import ALONE, Plans, alone, together
+from anabranch.plan.query import Query
+from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
 from anabranch.plan.slots import SlotRange
 from anabranch.stats.measured import from_progress
 
@@ -45,34 +48,24 @@ _LATE = "late rows"
 """The sink of diverted rows among those of the queries, as errors name it."""
 
 
-@dataclass(frozen=True)
-class Member:
-    """One query of a run with its settings."""
-
-    compiled: CompiledQuery
-    settings: QuerySettings
-
-    def needs_sample(self, slots: int) -> bool:
-        """True when samples of the streams can make a difference to the choice of the plan, or of the grid."""
-        query = self.compiled.query
-        return self.settings.wishes.need_statistics(query) or (slots > 1 and len(axes_of(query.graph)) > 1)
-
-
 class Run:
     """Queries, by name, ready to be explained or started."""
 
     def __init__(self, session: Session, members: Mapping[str, Member], settings: RunSettings) -> None:
         self._session = session
-        self._members = dict(sorted(members.items()))
         self._settings = settings
-        compiled = {name: member.compiled.query for name, member in self._members.items()}
-        self._queries = alone(compiled[ALONE]) if ALONE in compiled else together(compiled)
+        silent = [name for name, member in members.items() if member.is_silent]
+        self._queries = set_of({name: member.compiled.query for name, member in members.items()}, silent)
+        self._refuse_order()
+        self._given = sorted(members)
+        self._members = _with_inputs(members)
         self._streams = _streams(self._members)
 
     def on_change(self, listener: Listener) -> Run:
         """Returns the run with one more function that gets every decision and every migration."""
         listeners = (*self._settings.listeners, listener)
-        return Run(self._session, self._members, replace(self._settings, listeners=listeners))
+        given = {name: self._members[name] for name in self._given}
+        return Run(self._session, given, replace(self._settings, listeners=listeners))
 
     def choices(self) -> dict[str, Choice]:
         """Chooses the plan of each query; each stream is sampled once for all of them."""
@@ -91,7 +84,7 @@ class Run:
             self._sample()
             return self._choice(self._members[name])
 
-        return explain_queries({name: member.compiled.stages for name, member in self._members.items()}, stage, choose)
+        return explain_queries({name: self._members[name].compiled.stages for name in self._given}, stage, choose)
 
     def measured(self, handle: QueryHandle) -> dict[str, dict[str, float]] | None:
         """Returns the statistics that a run of a query alone has measured; None for queries together."""
@@ -100,11 +93,74 @@ class Run:
 
     def start(self) -> QueryHandle:
         """Starts the queries as one streaming query; the session lists it from then on."""
-        settings, spark = self._settings, self._session.spark
-        sinks = {name: self._sink(name, member) for name, member in self._members.items()}
-        late = self._late_rows()
+        sinks, late = self.sinks({}), self.late_rows()
         _refuse_shared_places(sinks if late is None else {**sinks, _LATE: late.sink})
         checkpoint = self._checkpoint(sinks)
+        work = self.work(Plans({}))
+        running, runner = start_query(self.spark, self.frames(), work, sinks, checkpoint, self.options(late))
+        handle = QueryHandle(running, runner, RunningSet(self, sinks, checkpoint))
+        self._session.streams.add(handle)
+        return handle
+
+    @property
+    def spark(self) -> spark_host.SparkSession:
+        return self._session.spark
+
+    @property
+    def queries(self) -> QuerySet:
+        """The queries as the engine takes them."""
+        return self._queries
+
+    @property
+    def has_spark_elsewhere(self) -> bool:
+        """Whether Spark's part of the checkpoint has a place of its own."""
+        return self._settings.spark_checkpoint is not None
+
+    @property
+    def given(self) -> dict[str, Member]:
+        """The queries that were given, without those that they only read."""
+        return {name: self._members[name] for name in self._given}
+
+    def of(self, members: Mapping[str, Member]) -> Run:
+        """Returns a run of other queries with the same settings."""
+        return Run(self._session, members, self._settings)
+
+    def sinks(self, known: Mapping[str, Sink]) -> dict[str, Sink]:
+        """Returns the sink of each query, where it has one: the known one, else a new one."""
+        sinks = {
+            name: known[name] if name in known else self._sink(name, member)
+            for name, member in self._members.items()
+            if not member.is_silent
+        }
+        _refuse_shared_places(sinks)
+        return sinks
+
+    def frames(self) -> dict[str, spark_host.DataFrame]:
+        """Returns the frames of all streams that are registered; the queries' own as they were compiled."""
+        return self._session.frames | {name: stream.frame for name, stream in self._streams.items()}
+
+    def options(self, late: LateRows | None) -> RunOptions:
+        """Returns how the run is run on Spark; `late` is where late rows go."""
+        settings = self._settings
+        timeouts = {
+            name: argument("the idle timeout", stream.idle_timeout or settings.idle_timeout).timeout()
+            for name, stream in self._streams.items()
+        }
+        return RunOptions(
+            settings.trigger.for_spark(),
+            settings.name,
+            timeouts,
+            settings.listeners,
+            spark_checkpoint=settings.spark_checkpoint,
+            max_ahead={name: each.max_ahead for name, each in self._streams.items() if each.max_ahead is not None},
+            late=late,
+            tables={name: each for member in self._members.values() for name, each in member.compiled.tables.items()},
+            assumed_disorder=frozenset(name for name, each in self._streams.items() if not each.has_watermark),
+        )
+
+    def work(self, running: Plans) -> Work:
+        """Returns the work: plans are chosen, except for queries that run with one already."""
+        settings = self._settings
         choices = self.choices()
         rules = {
             name: change_rules(
@@ -116,8 +172,8 @@ class Run:
             )
             for name, member in self._members.items()
         }
-        plans = Plans({name: first_plan(choice) for name, choice in choices.items()})
-        work = Work(
+        plans = Plans({name: first_plan(choice) for name, choice in choices.items()} | dict(running.plans))
+        return Work(
             self._queries,
             plans,
             self._slots,
@@ -127,27 +183,14 @@ class Run:
             settings.balancing,
             shared_traffic(choices.values()),
         )
-        timeouts = {
-            name: argument("the idle timeout", stream.idle_timeout or settings.idle_timeout).timeout()
-            for name, stream in self._streams.items()
-        }
-        tables = {name: source for member in self._members.values() for name, source in member.compiled.tables.items()}
-        options = RunOptions(
-            settings.trigger.for_spark(),
-            settings.name,
-            timeouts,
-            settings.listeners,
-            spark_checkpoint=settings.spark_checkpoint,
-            max_ahead={name: each.max_ahead for name, each in self._streams.items() if each.max_ahead is not None},
-            late=late,
-            tables=tables,
-            assumed_disorder=frozenset(name for name, each in self._streams.items() if not each.has_watermark),
-        )
-        frames = {name: stream.frame for name, stream in self._streams.items()}
-        running, runner = start_query(spark, frames, work, sinks, checkpoint, options)
-        handle = QueryHandle(running, runner)
-        self._session.streams.add(handle)
-        return handle
+
+    def _refuse_order(self) -> None:
+        if self._queries.stages > 1 and self._settings.execution.orders_results:
+            raise SpecError(
+                f"a query that reads another one cannot run with execution '{self._settings.execution}'",
+                detail="its results are found in several stages of a batch, each in its own order",
+                hint="leave the execution model out",
+            )
 
     @property
     def _slots(self) -> SlotRange:
@@ -168,7 +211,7 @@ class Run:
             slots=self._slots.most,
             batch=self._settings.trigger.seconds or DEFAULT_BATCH,
             seen=sample.statistics,
-            learn=compiled.learn_mesh if sample.rows else None,
+            learn=compiled.learn_mesh if _has_rows(compiled.query, sample) else None,
             gate=(settings.adapt or Settings()).gate,
         )
 
@@ -198,7 +241,7 @@ class Run:
             partition_by=settings.partition_by,
         )
 
-    def _late_rows(self) -> LateRows | None:
+    def late_rows(self) -> LateRows | None:
         """The sink of diverted rows, if they have one."""
         asked = self._settings.late
         if asked is None:
@@ -226,6 +269,23 @@ class Run:
             f"{what} has no checkpoint",
             hint="give option('checkpointLocation', …): a folder of this query's own, kept between restarts",
         )
+
+
+def _with_inputs(members: Mapping[str, Member]) -> dict[str, Member]:
+    """The queries and all that they read; what is not among the members has no sink and no settings of its own."""
+    found = dict(members)
+    waiting = [member.compiled for member in members.values()]
+    while waiting:
+        for name, compiled in waiting.pop().inputs.items():
+            if name not in found:
+                found[name] = Member(compiled, QuerySettings(), is_silent=True)
+                waiting.append(compiled)
+    return dict(sorted(found.items()))
+
+
+def _has_rows(query: Query, sample: Sample) -> bool:
+    """True when the sample has rows of every relation, so that a mesh can be learnt from it."""
+    return all(name in sample.rows and len(sample.rows[name]) for name in query.graph.names)
 
 
 def _streams(members: Mapping[str, Member]) -> dict[str, RegisteredStream]:

@@ -14,6 +14,7 @@ from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.console.runs import LiveRun
 from anabranch.console.server import LOOPBACK, Console
+from anabranch.cql import declared_results
 from anabranch.entries import argument
 from anabranch.errors import CatalogError, SlowFunction
 from anabranch.explain import Explanation
@@ -60,23 +61,26 @@ class Session:
     def register(
         self,
         name: str,
-        frame: spark_host.DataFrame,
-        event_time: str,
+        frame: spark_host.DataFrame | ContinuousQuery,
+        event_time: str | None = None,
         watermark: str | None = None,
         idle_timeout: str | None = None,
         sample: spark_host.DataFrame | Callable[[], StreamSample | None] | None = None,
         max_ahead: str | None = None,
     ) -> None:
-        """Registers a streaming DataFrame under a name, or replaces the stream of that name.
+        """Registers a streaming DataFrame under a name, or replaces the stream of that name; or names a query.
+
+        The results of a query under a name are a stream that other queries may read. Their event time is that of the
+        newest row of each result, of a grouped query the end of the window; nothing of it is ever late.
 
         Parameters
         ----------
         name
             The name of the stream in queries: letters, digits and `_`; case does not matter.
         frame
-            A streaming DataFrame, from `spark.readStream`.
+            A streaming DataFrame, from `spark.readStream`, or a query, which needs no other arguments.
         event_time
-            The timestamp column that says when a row happened.
+            The timestamp column that says when a row happened; required for a DataFrame.
         watermark
             How far a row may lag behind the newest row of its stream; later rows are dropped and counted, or go to the
             writer's `late` sink. The default is the `withWatermark` of the frame. Without either, rows must arrive in
@@ -100,11 +104,28 @@ class Session:
         """
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             raise CatalogError(f"'{name}' is not a valid stream name", hint="use letters, digits and _, a letter first")
+        known = self.catalog.find(name)
+        if isinstance(frame, ContinuousQuery):
+            if known is not None:
+                kind = "stream" if known.query is None else "query"
+                raise CatalogError(f"a {kind} is named '{known.name}' already", hint="give the query another name")
+            if any(given is not None for given in (event_time, watermark, idle_timeout, sample, max_ahead)):
+                raise CatalogError(
+                    f"query '{name}' is registered with settings of a stream",
+                    detail="its event time, its watermark and its rows follow from the streams that it reads",
+                    hint=f"write register('{name}', query)",
+                )
+            self.catalog.register(declared_results(name, frame.compiled.query))
+            return
+        if known is not None and known.query is not None:
+            raise CatalogError(f"a query is named '{known.name}' already", hint="give the stream another name")
         if not isinstance(frame, spark_host.DataFrame):
             raise CatalogError(
                 f"stream '{name}' is not a DataFrame", detail=f"it is {frame!r}", hint="read it with spark.readStream"
             )
-        argument(f"the event time of stream '{name}'", event_time, CatalogError).text("name a timestamp column")
+        event_time = argument(f"the event time of stream '{name}'", event_time, CatalogError).text(
+            "name a timestamp column"
+        )
         if not frame.isStreaming:
             raise CatalogError(
                 f"stream '{name}' is a batch DataFrame", hint="read it with spark.readStream instead of spark.read"
@@ -189,6 +210,11 @@ class Session:
         self._tables[name.lower()] = TableSource(
             frame if callable(frame) else partial(_same, frame), schema, every, version
         )
+
+    @property
+    def frames(self) -> dict[str, spark_host.DataFrame]:
+        """The frames of all registered streams, by name."""
+        return {stream.declaration.name: stream.frame for stream in self._streams.values()}
 
     def registered(self, name: str) -> RegisteredStream:
         """Returns a registered stream, whatever the case of its name."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from anabranch.api.builder import RunBuilder
-from anabranch.api.run import Member, Run
-from anabranch.api.settings import NAMES
+from anabranch.api.members import member_of
+from anabranch.api.run import Run
 from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.errors import SpecError
 from anabranch.host.spark.handle import QueryHandle
@@ -32,7 +32,7 @@ class Together(RunBuilder):
     def __init__(self, session: Session, writers: Mapping[str, ContinuousQueryWriter]) -> None:
         super().__init__()
         self._session = session
-        self._members = {name: _member(name, writer) for name, writer in writers.items()}
+        self._members = {name: member_of(name, writer) for name, writer in writers.items()}
         # Refuses queries that cannot run together now, and not when they are started.
         self._as_run()
 
@@ -70,18 +70,3 @@ class Together(RunBuilder):
             f"option '{key}' belongs to the sink of one query",
             hint=f"set it on the query's writer: together(alerts=query.writeStream.option('{key}', …))",
         )
-
-
-def _member(name: str, writer: ContinuousQueryWriter) -> Member:
-    if not isinstance(writer, ContinuousQueryWriter):
-        raise SpecError(
-            f"query '{name}' is given as {type(writer).__name__}",
-            hint=f"give its writer, with a sink: together({name}=query.writeStream.option('path', …))",
-        )
-    if changed := writer.run_settings.changed():
-        raise SpecError(
-            f"query '{name}' has {NAMES[changed[0]]} of its own",
-            detail="queries that run together have one trigger, one checkpoint, one number of slots",
-            hint="leave it out" if changed[0] == "execution" else "set it on the object that together() returns",
-        )
-    return Member(writer.query.compiled, writer.query_settings)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from anabranch.adapt.rules import Switch
 from anabranch.adapt.settings import Settings
 from anabranch.api.builder import RunBuilder
-from anabranch.api.run import Member, Run
+from anabranch.api.members import Member
+from anabranch.api.run import Run
 from anabranch.api.settings import QuerySettings
 from anabranch.entries import found
 from anabranch.errors import SpecError
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.optimize import Choice
-from anabranch.plan.execution import execution_model
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.query_set import ALONE
 
@@ -111,14 +111,6 @@ class ContinuousQueryWriter(RunBuilder):
     def explanation(self, stage: str = "choice") -> str:
         """Returns one stage on the way to the plan of these settings; see `ContinuousQuery.explanation`."""
         return self._as_run().explanation(stage)
-
-    def execution(self, model: str) -> ContinuousQueryWriter:
-        """Sets the execution model: `un-synchronised`, `semi-synchronised` or `totally-synchronised`.
-
-        The last two give results in order of event time, within each batch or from first to last, slot by slot.
-        """
-        self._run = replace(self._run, execution=execution_model(model))
-        return self
 
     def adapt(self, **settings: object) -> ContinuousQueryWriter:
         """Lets the query change its plan by itself when its measurements favour another one.

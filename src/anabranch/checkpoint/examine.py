@@ -142,7 +142,7 @@ def _faults_of_rows(store: Store, manifest: Manifest) -> Iterator[Fault]:
 
 
 def _spark_batch(store: Store) -> int | None:
-    folder = f"{store.root.removesuffix('/anabranch')}/spark/commits"
+    folder = f"{store.root.removesuffix('/anabranch')}/{store.sparks_name}/commits"
     selector = pafs.FileSelector(folder, allow_not_found=True)
     batches = [int(info.base_name) for info in store.files.get_file_info(selector) if info.base_name.isdigit()]
     return max(batches, default=None)

@@ -10,16 +10,15 @@ from collections.abc import Sequence
 
 from anabranch.catalog import Catalog
 from anabranch.cql.binder import bind
-from anabranch.cql.parser import parse
-from anabranch.plan.normal_form import normal_form
+from anabranch.cql.compiling import compile_plan, declared_results
+from anabranch.cql.parser import parse, streams_read
 from anabranch.plan.query import Query
-from anabranch.rewrite.pipeline import rewrite
 
-__all__ = ["bind", "compile_query", "parse"]
+__all__ = ["bind", "compile_query", "declared_results", "parse", "streams_read"]
 
 
 def compile_query(
     text: str, catalog: Catalog, *, allow_unbounded: bool = False, late_filters: Sequence[str] = ()
 ) -> Query:
     """Compile a query text to its normal form: bind and rewrite it; `late_filters` names the deferred filters."""
-    return normal_form(text, rewrite(bind(text, catalog, allow_unbounded=allow_unbounded)), late_filters)
+    return compile_plan(text, bind(text, catalog, allow_unbounded=allow_unbounded), catalog, late_filters)

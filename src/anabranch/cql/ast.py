@@ -152,11 +152,13 @@ class FromItem:
     kind: JoinKind = JoinKind.COMMA
     join: Span | None = None
     """The position of the words that join it; None for the first item and after a comma."""
+    subquery: Statement | None = None
+    """The query in parentheses; `stream` is then the alias."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A whole query."""
+    """A whole query, or one in FROM; `text` is that of the whole query."""
 
     text: str
     items: tuple[SelectItem | Star, ...]
@@ -166,6 +168,12 @@ class Statement:
     having: Expression | None
     istream: Span | None
     """The position of ISTREAM around the query, if there is one."""
+    span: Span | None = None
+    """The place of a query in FROM; None for the whole."""
+
+    @property
+    def own_text(self) -> str:
+        return self.text if self.span is None else self.text[self.span.start : self.span.end].strip()
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:

@@ -37,8 +37,16 @@ _BindItem: TypeAlias = Callable[[Expression], Expr]
 
 def bind(text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> LogicalPlan:
     """Bind a query text to the streams of a catalog and return its logical plan."""
-    statement = parse(text, catalog.functions)
-    rows = bind_rows(statement, catalog)
+    return _bind(parse(text, catalog.functions), catalog, allow_unbounded=allow_unbounded)
+
+
+def _bind(statement: Statement, catalog: Catalog, *, allow_unbounded: bool) -> LogicalPlan:
+    text = statement.text
+
+    def bind_inner(inner: Statement) -> LogicalPlan:
+        return _bind(inner, catalog, allow_unbounded=allow_unbounded)
+
+    rows = bind_rows(statement, catalog, bind_inner)
     plan, sources = rows.plan, rows.visible
     if not allow_unbounded:
         _refuse_unbounded(statement, rows)

@@ -10,8 +10,9 @@ outer join whose preserved input is not the core. The message says how to write 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from anabranch.catalog import Catalog
 from anabranch.cql.ast import (
@@ -32,9 +33,19 @@ from anabranch.cql.scope import Scope, closest_first
 from anabranch.errors import BindError, Span, Unsupported
 from anabranch.expr import Expr, conjuncts, relations
 from anabranch.functions import AGGREGATES, bind_call, is_nullable
-from anabranch.plan.logical import Filter, Join, LogicalPlan, OuterJoin, SideKind, Source
+from anabranch.plan.logical import (
+    Filter,
+    Join,
+    LogicalPlan,
+    OuterJoin,
+    Project,
+    SideKind,
+    Source,
+    Subquery,
+    result_schema,
+)
 from anabranch.schema import Field, Schema
-from anabranch.window import ALWAYS, Window
+from anabranch.window import ALWAYS, FOREVER, Window
 
 _RELATION_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _SIDES = {JoinKind.LEFT: SideKind.LEFT, JoinKind.SEMI: SideKind.SEMI, JoinKind.ANTI: SideKind.ANTI}
@@ -51,9 +62,12 @@ class Rows:
     """Every relation, those of subqueries included."""
 
 
-def bind_rows(statement: Statement, catalog: Catalog) -> Rows:
-    """Bind FROM and WHERE."""
-    items = _bind_items(statement.text, statement.sources, catalog, [])
+BindQuery: TypeAlias = Callable[[Statement], LogicalPlan]
+
+
+def bind_rows(statement: Statement, catalog: Catalog, bind_query: BindQuery) -> Rows:
+    """Bind FROM and WHERE; `bind_query` binds a query that stands in FROM."""
+    items = _bind_items(statement.text, statement.sources, catalog, bind_query, [])
     nullable = frozenset(_nullable(items))
     items = [(item, _made_nullable(source) if source.relation in nullable else source) for item, source in items]
     plan = _Tree(statement.text).of(items)
@@ -66,7 +80,7 @@ def bind_rows(statement: Statement, catalog: Catalog) -> Rows:
             rest.append(node)
             continue
         query, value, kind = found
-        inner = _bind_items(statement.text, query.sources, catalog, items)
+        inner = _bind_items(statement.text, query.sources, catalog, bind_query, items)
         plan = _around(statement.text, query, value, kind, plan, visible, [source for _, source in inner])
         items += inner
     if rest:
@@ -79,11 +93,18 @@ def bind_rows(statement: Statement, catalog: Catalog) -> Rows:
 
 
 def _bind_items(
-    text: str, items: Sequence[FromItem], catalog: Catalog, known: Sequence[tuple[FromItem, Source]]
+    text: str,
+    items: Sequence[FromItem],
+    catalog: Catalog,
+    bind_query: BindQuery,
+    known: Sequence[tuple[FromItem, Source]],
 ) -> list[tuple[FromItem, Source]]:
     bound: list[tuple[FromItem, Source]] = []
     for item in items:
-        source = _bind_source(text, item, catalog)
+        if item.subquery is None:
+            source = _bind_source(text, item, catalog)
+        else:
+            source = _bind_subquery(text, item, item.subquery, bind_query)
         if any(other.relation.lower() == source.relation.lower() for _, other in [*known, *bound]):
             raise BindError(
                 f"relation '{source.relation}' occurs twice in FROM",
@@ -107,14 +128,7 @@ def _bind_source(text: str, item: FromItem, catalog: Catalog) -> Source:
             span=item.stream.span,
             detail=found + (f"; the tables are {', '.join(tables)}" if tables else ""),
         )
-    name = item.alias or item.stream
-    if not _RELATION_NAME.fullmatch(name.name):
-        raise BindError(
-            f"'{name.name}' is not a valid relation name",
-            text=text,
-            span=name.span,
-            hint="give it an alias of letters, digits and underscores, as in AS a",
-        )
+    name = _relation_name(text, item)
     if table is not None:
         if item.window is not None:
             raise BindError(
@@ -123,12 +137,36 @@ def _bind_source(text: str, item: FromItem, catalog: Catalog) -> Source:
                 span=item.window.span,
                 hint="leave the window out: the rows of a table have no event time and are always valid",
             )
-        return Source(name.name, table.name, table.schema, "", ALWAYS, is_table=True)
+        return Source(name, table.name, table.schema, "", ALWAYS, is_table=True)
     assert stream is not None
+    window = _bind_window(text, item.window)
+    if stream.query is not None:
+        return Source(name, stream.name, stream.schema, "", window, stream.disorder, is_result=True)
     time = stream.schema.find(stream.event_time)
     assert time is not None, "the declaration checked it"
+    return Source(name, stream.name, stream.schema, time.name, window, stream.disorder)
+
+
+def _relation_name(text: str, item: FromItem) -> str:
+    name = item.alias or item.stream
+    if not _RELATION_NAME.fullmatch(name.name):
+        raise BindError(
+            f"'{name.name}' is not a valid relation name",
+            text=text,
+            span=name.span,
+            hint="give it an alias of letters, digits and underscores, as in AS a",
+        )
+    return name.name
+
+
+def _bind_subquery(text: str, item: FromItem, inner: Statement, bind_query: BindQuery) -> Source:
+    """Bind a query in FROM; its results are a stream, named by the alias until the query has been compiled."""
+    name = _relation_name(text, item)
+    plan = bind_query(inner)
+    assert isinstance(plan, Project)
     window = _bind_window(text, item.window)
-    return Source(name.name, stream.name, stream.schema, time.name, window, stream.disorder)
+    subquery = Subquery(inner.own_text, plan)
+    return Source(name, name, result_schema(plan.outputs), "", window, FOREVER, is_result=True, subquery=subquery)
 
 
 def _refuse_tables_that_would_come_out(text: str, items: Sequence[tuple[FromItem, Source]]) -> None:

@@ -4,7 +4,7 @@
     select     := SELECT item (',' item)* FROM source ((',' | join) source [ON expression])*
                   [WHERE expression] [GROUP BY expression (',' expression)*] [HAVING expression]
     join       := [INNER] JOIN | CROSS JOIN | (LEFT | RIGHT | FULL) [OUTER] JOIN | [LEFT] (SEMI | ANTI) JOIN
-    source     := name [window] [[AS] alias]
+    source     := name [window] [[AS] alias] | '(' select ')' [window] [AS] alias
     window     := '[' (RANGE duration | NOW | UNBOUNDED) [SLIDE duration] ']'
     duration   := (number unit)+
 
@@ -175,15 +175,28 @@ def _join_kind(cursor: Cursor) -> JoinKind | None:
 
 def _source(cursor: Cursor) -> FromItem:
     if cursor.peek().is_symbol("("):
-        raise cursor.unsupported(
-            "a subquery in FROM is not supported", "join the streams directly and put its conditions in WHERE"
-        )
+        return _subquery(cursor)
     stream = cursor.identifier("the name of a stream")
     window = _window(cursor)
     alias = _alias(cursor)
     window = window or _window(cursor)
     last = (alias or stream).span.end
     return FromItem(stream, window, alias, None, Span(stream.span.start, max(last, window.span.end if window else 0)))
+
+
+def _subquery(cursor: Cursor) -> FromItem:
+    opened = cursor.expect_symbol("(")
+    if not cursor.peek().is_word("SELECT"):
+        raise cursor.unexpected("SELECT, the begin of a subquery")
+    inner = _select(cursor, None)
+    closed = cursor.expect_symbol(")")
+    inner = replace(inner, span=Span(opened.span.end, closed.span.start))
+    window = _window(cursor)
+    cursor.take_word("AS")
+    alias = cursor.identifier("an alias for the subquery, as in (SELECT …) AS x")
+    window = window or _window(cursor)
+    end = max(alias.span.end, window.span.end if window else 0)
+    return FromItem(alias, window, alias, None, Span(opened.span.start, end), subquery=inner)
 
 
 def _on(cursor: Cursor) -> Expression:
@@ -210,3 +223,16 @@ def _window(cursor: Cursor) -> WindowClause | None:
         raise cursor.unsupported("a row count in a window is not supported", "use [RANGE n unit] alone")
     closed = cursor.expect_symbol("]", also="SLIDE" if slide is None else "")
     return WindowClause(length, is_now, slide, Span(opened.span.start, closed.span.end))
+
+
+def streams_read(text: str) -> tuple[str, ...]:
+    """Parse a query text and return the names that stand in FROM, also inside subqueries."""
+    found: list[str] = []
+    waiting = [parse(text)]
+    while waiting:
+        for item in waiting.pop().sources:
+            if item.subquery is None:
+                found.append(item.stream.name)
+            else:
+                waiting.append(item.subquery)
+    return tuple(dict.fromkeys(found))

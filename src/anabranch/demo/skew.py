@@ -177,7 +177,9 @@ def _with(spec: Spec, plan: str) -> Spec:
 
 def _start(spec: Spec, plan: Plan, folder: Path, spark: SparkSession) -> QueryHandle:
     """Starts the query with a plan, and with results and checkpoint in places of their own."""
-    there = spec.each(lambda query: replace(query, sink=replace(query.sink, path=str(folder))))
+    assert spec.only.sink is not None
+    sink = replace(spec.only.sink, path=str(folder))
+    there = spec.each(lambda query: replace(query, sink=sink))
     return prepare(replace(_with(there, str(plan)), checkpoint=f"{folder}-checkpoint"), spark).start()
 
 

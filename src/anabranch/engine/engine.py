@@ -37,7 +37,7 @@ from anabranch.errors import InvariantBroken
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import ALONE, Plans, QuerySet, alone
+from anabranch.plan.query_set import ALONE, Plans, QuerySet, by_itself
 from anabranch.stats.report import Migrated
 from anabranch.stats.step import StepStatistics, labelled, merge
 
@@ -65,7 +65,9 @@ class Engine:
         codes: Mapping[str, tuple[str, ...]] | None = None,
         owns: Mapping[str, Ownership | None] | None = None,
         execution: ExecutionModel = DEFAULT_EXECUTION,
+        since: Mapping[str, int] | None = None,
     ) -> None:
+        """`since` has the queries that answer only from an event time on."""
         self.queries = queries
         self.execution = execution
         self.meter = Meter()
@@ -89,6 +91,7 @@ class Engine:
                 arena=PartOfArena(arena, member.label),
                 owns=(owns or {}).get(member.name),
                 retain=self._retain_indexes,
+                since=(since or {}).get(member.name),
             )
             for member in queries.members
         }
@@ -111,7 +114,7 @@ class Engine:
     ) -> Engine:
         """The engine of a query that runs alone."""
         plans = Plans({ALONE: plan})
-        return cls(alone(query), plans, arena=arena, codes=codes, owns={ALONE: owns}, execution=execution)
+        return cls(by_itself(query), plans, arena=arena, codes=codes, owns={ALONE: owns}, execution=execution)
 
     @property
     def only(self) -> QueryEngine:
@@ -166,20 +169,21 @@ class Engine:
         self.versions = dict(versions)
         self.meter.reset()
 
-    def restore(self, rows: Mapping[str, RelationBatch], answered_before: int | None) -> None:
+    def restore(self, rows: Mapping[str, RelationBatch], answered: Mapping[str, int] | None) -> None:
         """Takes base rows as already processed: states are filled, no result is produced.
 
         The engine may be fresh, or at work and taking over partition groups between two steps.
 
-        A grouped query gets its pending groups back, for boundaries not below `answered_before`, the watermark up to
-        which boundaries have been answered. Where rows wait for the watermark, those not below it wait again.
+        `answered` has the watermark of each query up to which boundaries have been answered. A grouped query gets its
+        pending groups back, for boundaries not below it. Where rows wait for the watermark, those not below it wait
+        again.
         """
         if self.entrance is not None:
-            assert answered_before is not None
-            rows = self.entrance.pass_through(rows, answered_before)
-        for each in self.engines.values():
-            if answered_before is not None:
-                each.begin_restore(answered_before)
+            assert answered is not None
+            rows = self.entrance.pass_through(rows, min(answered.values()))
+        for name, each in self.engines.items():
+            if answered is not None:
+                each.begin_restore(answered[name])
         ordered = {name: in_time_order(batch) for name, batch in rows.items()}
         for name, (found, _) in self._advance(ordered, restores=True):
             if self.engines[name].groups is not None:
@@ -210,32 +214,34 @@ class Engine:
     # --- work ---------------------------------------------------------------------------------------------------------
 
     def step(
-        self, batches: Mapping[str, RelationBatch], floors: Mapping[str, int], watermark: int | None = None
+        self,
+        batches: Mapping[str, RelationBatch],
+        floors: Mapping[str, int],
+        watermarks: Mapping[str, int] | None = None,
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The results that the new rows complete, each batch with the name of its query.
 
-        A grouped query gives parts of the boundaries that the watermark passed. `floors` hold as of before the batch;
-        `watermark` (for grouped queries, and where rows wait for it) as of after it. The iterator must be exhausted:
-        states advance as it is read.
+        A grouped query gives parts of the boundaries that its watermark passed. `floors` hold as of before the batch;
+        `watermarks`, by query (for grouped queries, and where rows wait for them), as of after it. The iterator must be
+        exhausted: states advance as it is read.
         """
         self._is_stepping = True
         if self.entrance is not None:
-            assert watermark is not None
+            assert watermarks is not None
             # Rows that wait may be older than the floor of their relation.
             floors = dict.fromkeys(floors, min(floors.values()))
-            batches = self.entrance.pass_through(batches, watermark)
-        results = self._results(batches, floors, watermark)
+            batches = self.entrance.pass_through(batches, min(watermarks.values()))
+        results = self._results(batches, floors, watermarks or {})
         if self.execution.orders_results:
             yield from in_order(results)
         else:
             yield from ((name, batch) for name, _, batch in results)
-        if watermark is not None:
-            for name, each in self.engines.items():
-                yield from ((name, part) for part in each.answer(watermark))
+        for name, watermark in (watermarks or {}).items():
+            yield from ((name, part) for part in self.engines[name].answer(watermark))
         self._is_stepping = False
 
     def _results(
-        self, batches: Mapping[str, RelationBatch], floors: Mapping[str, int], watermark: int | None
+        self, batches: Mapping[str, RelationBatch], floors: Mapping[str, int], watermarks: Mapping[str, int]
     ) -> Iterator[tuple[str, Int64Array, pa.RecordBatch]]:
         """The results that rows complete, or that the watermark makes known; grouped queries keep theirs.
 
@@ -252,15 +258,14 @@ class Engine:
             if not part.is_last:
                 inside = floors_after(part, ordered, floors, self.queries.graph)
                 # Before rows go that a combination which met nothing still needs.
-                yield from self._settled(min(inside.values()))
+                yield from self._settled(dict.fromkeys(self.engines, min(inside.values())))
                 self._drop(inside)
-        if watermark is not None:
-            yield from self._settled(watermark)
+        yield from self._settled(watermarks)
 
-    def _settled(self, watermark: int) -> Iterator[tuple[str, Int64Array, pa.RecordBatch]]:
-        for query, each in self.engines.items():
-            for found in each.settle(watermark):
-                for known, batch in each.results(*found):
+    def _settled(self, watermarks: Mapping[str, int]) -> Iterator[tuple[str, Int64Array, pa.RecordBatch]]:
+        for query, watermark in watermarks.items():
+            for found in self.engines[query].settle(watermark):
+                for known, batch in self.engines[query].results(*found):
                     yield query, known, batch
 
     def statistics(self) -> EngineStatistics:
@@ -270,7 +275,7 @@ class Engine:
             sizes[WAITING] = (len(self.entrance), self.entrance.bytes)
         base = self.meter.finish(sizes)
         own = {name: each.statistics() for name, each in self.engines.items()}
-        if not self.queries.is_named:
+        if self.queries.names == (ALONE,):
             whole = merge([base, own[ALONE]])
             return EngineStatistics(whole, {ALONE: whole})
         total = merge([base, *(labelled(own[member.name], member.label) for member in self.queries.members)])

@@ -1,6 +1,7 @@
-"""When base rows expire: the time before which a row's deadline makes the row useless to every query of a set.
+"""What floors mean for the queries of a set: their watermarks, and when a base row is of use to none of them.
 
-Law: a row stays as long as the query that needs it longest.
+Law: a row stays as long as the query that needs it longest. A query answers by the watermark of its own relations;
+where rows wait for the watermark, they wait in one place for all queries, and so for the least of the watermarks.
 """
 
 from __future__ import annotations
@@ -21,19 +22,31 @@ def expiry(
 
     Where rows wait for the watermark, the rows that they may meet wait as well.
     """
-    several = [_expiry(member.query, floors, execution) for member in queries.members]
     streams = [relation.name for relation in queries.graph.streamed]
-    lows = {name: min(lows[name] for lows in several if name in lows) for name in streams}
+    if execution.rows_wait:
+        lows = dict.fromkeys(streams, min(floors[name] for name in streams))
+    else:
+        several = [_expiry(member.query, floors) for member in queries.members]
+        lows = {name: min(lows[name] for lows in several if name in lows) for name in streams}
     return {**dict.fromkeys(queries.graph.names, BEFORE_ALL), **lows}
 
 
-def _expiry(query: Query, floors: Mapping[str, int], execution: ExecutionModel) -> dict[str, int]:
+def watermarks(
+    queries: QuerySet, floors: Mapping[str, int], execution: ExecutionModel = DEFAULT_EXECUTION
+) -> dict[str, int]:
+    """For each query the event time that all its streams have passed: the least floor of its relations."""
+    if execution.rows_wait:
+        return dict.fromkeys(queries.names, min(floors[each.name] for each in queries.graph.streamed))
+    return {member.name: min(floors[each.name] for each in member.query.whole.streamed) for member in queries.members}
+
+
+def _expiry(query: Query, floors: Mapping[str, int]) -> dict[str, int]:
     names = [relation.name for relation in query.whole.streamed]
     if query.waits:
         least = min(floors[name] for name in names)
         kept = _kept_after_deadline(query)
         return {name: least - kept[name] for name in names}
-    if query.grouping is not None or execution.rows_wait:
+    if query.grouping is not None:
         return dict.fromkeys(names, min(floors[name] for name in names))
     return {name: min((floors[other] for other in names if other != name), default=2 * FOREVER - 1) for name in names}
 

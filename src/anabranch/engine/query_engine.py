@@ -37,11 +37,15 @@ from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.ring import Index
 from anabranch.engine.tracks.make import make_track, reopened
 from anabranch.engine.tracks.protocol import Ground, Track
-from anabranch.plan.mesh import Plan
+from anabranch.errors import MigrationError
+from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.physical import pre_groups
 from anabranch.plan.query_set import Member, Terms
 from anabranch.stats.report import Migrated
 from anabranch.stats.step import StepStatistics
 
+EVENT_TIME = "_time"
+"""The last column of results that other queries read: their event times in microseconds."""
 GROUPS = "group by"
 """The name of the state of pending groups in statistics; no relation can have such a name."""
 
@@ -49,7 +53,8 @@ GROUPS = "group by"
 class QueryEngine:
     """The plan of one query over its base states.
 
-    `retain` tells the engine that this query has stopped to look into some index of a base state.
+    `retain` tells the engine that this query has stopped to look into some index of a base state. `since` is the event
+    time from which on the query answers; None for all.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class QueryEngine:
         arena: Arena,
         owns: Ownership | None = None,
         retain: Callable[[], None] = lambda: None,
+        since: int | None = None,
     ) -> None:
         self.query = member.query
         self.bases = {name: bases[name] for name in member.query.whole.names}
@@ -70,12 +76,16 @@ class QueryEngine:
         self.turns: dict[str, int] = {}
         """The number of the first row that each relation took in last; empty before the first step."""
         self._terms = {terms.relation: terms for terms in member.terms}
+        self._feeds = member.feeds
         self._retain = retain
         self._floors: dict[str, int] = {}
         self.track: Track = make_track(self.ground, plan)
         grouping = member.query.grouping
         self.groups = GroupState(arena, grouping) if grouping is not None else None
         self.sides = Sides(member.query, self.bases, arena) if member.query.sides else None
+        self._since = since
+        if self.groups is not None and since is not None:
+            self.groups.pass_watermark(since)
 
     @property
     def plan(self) -> Plan:
@@ -177,8 +187,12 @@ class QueryEngine:
             return
         if self.groups is not None:
             self.group(found)
-        else:
-            yield known, self._project(found)
+            return
+        if self._since is not None:
+            wanted = known >= self._since
+            found, known = keep(found, wanted), known[wanted]
+        if len(found):
+            yield known, self._project(found, known)
 
     def group(self, found: Combinations) -> None:
         """Adds finished combinations to the pending groups."""
@@ -222,6 +236,12 @@ class QueryEngine:
 
         The strategy refuses what it cannot serve; then, and after a failure on the way, the old plan is at work.
         """
+        if self._terms and not isinstance(plan, Mesh) and any(pre_groups(plan)):
+            raise MigrationError(
+                f"plan '{plan}' merges rows, and the query shares relations with others that keep more rows",
+                detail="states would be computed from rows that the query itself has no use for",
+                hint="give the shared relations another alias in this query, or start it with this plan",
+            )
         try:
             track, migrated = change_plan(self.ground, self.track, plan, strategy, self._floors)
         except BaseException:
@@ -253,13 +273,18 @@ class QueryEngine:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _project(self, found: Combinations) -> pa.RecordBatch:
+    def _project(self, found: Combinations, known: Int64Array) -> pa.RecordBatch:
         started = perf_counter()
         arrays = [
             evaluate(output.expression, lambda column: read_column(self.bases, column, found), len(found))
             for output in self.query.outputs
         ]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self.query.schema.to_arrow())
+        schema = self.query.schema.to_arrow()
+        if self._feeds:
+            # By position, because a column of the query may have any name.
+            arrays.append(pa.array(known))
+            schema = schema.append(pa.field(EVENT_TIME, pa.int64(), nullable=False))
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         self.meter.rows_out += len(found)
         self.meter.spent("project", perf_counter() - started)
         return batch

@@ -30,8 +30,16 @@ COMPACT_FILES_ALWAYS = 256
 
 
 def relation_floors(queries: QuerySet, clocks: Clocks) -> dict[str, int]:
-    """The floor of each relation's stream."""
-    return {relation.name: clocks.streams[relation.stream].floor for relation in queries.graph.streamed}
+    """The floor of each relation: that of its stream or, where it has results of a query, the watermark of that."""
+    floors: dict[str, int] = {}
+    passed: dict[str, int] = {}
+    by_stream = {name: clock.floor for name, clock in clocks.streams.items()}
+    for member in sorted(queries.members, key=lambda member: queries.levels[member.name]):
+        for relation in member.query.whole.streamed:
+            # Every result still to come has a row still to come: none is older than the least floor of its query.
+            floors[relation.name] = passed[relation.stream] if relation.is_result else by_stream[relation.stream]
+        passed[member.name] = min(floors[relation.name] for relation in member.query.whole.streamed)
+    return floors
 
 
 def newest_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
@@ -41,8 +49,9 @@ def newest_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
     for report in reports.values():
         rejected = {name: time for name, time in report.rejected.items() if name not in derived}
         for name, time in [*report.newest.items(), *rejected.items()]:
-            stream = queries.graph.relation(name).stream
-            newest[stream] = max(time, newest.get(stream, time))
+            relation = queries.graph.relation(name)
+            if not relation.is_result:
+                newest[relation.stream] = max(time, newest.get(relation.stream, time))
     return newest
 
 
@@ -81,8 +90,10 @@ def ahead_by_stream(queries: QuerySet, reports: SlotReports) -> dict[str, int]:
 
 def _by_stream(queries: QuerySet, counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """Adds up counts by relation; of a stream that a self-join reads several times, the largest count is taken."""
-    totals = {relation.stream: 0 for relation in queries.graph.streamed}
+    totals = dict.fromkeys(queries.streams, 0)
     for relation in queries.graph.streamed:
+        if relation.is_result:
+            continue
         count = sum(each.get(relation.name, 0) for each in counts)
         totals[relation.stream] = max(count, totals[relation.stream])
     return totals
@@ -122,14 +133,14 @@ def next_task(
         attempt=new_attempt(),
         after=manifest.attempt if manifest else None,
         floors=relation_floors(setup.queries, clocks),
-        answered_before=clocks.watermark,
-        watermark=clocks_after.watermark if clocks_after else None,
+        floors_after=relation_floors(setup.queries, clocks_after) if clocks_after else None,
         files=manifest.files if manifest else (),
         partitionings=manifest.partitionings if manifest else (),
         execution=setup.execution,
         compacting=slots_to_compact(manifest, orders.table),
         ceilings=ceilings,
         versions=versions or {},
+        since=manifest.since if manifest else {},
     )
 
 
@@ -144,10 +155,11 @@ def next_manifest(task: SlotTask, reports: SlotReports, clocks: Clocks) -> Manif
         if is_alive(task.queries, file, lows) and file.slot in task.partitioning.working and file.slot not in replaced
     ]
     for slot, report in sorted(reports.items()):
-        written = report.file
-        if written is not None and written.rows:
-            name = task.rows_name(slot)
-            files.append(RowFile(name, task.batch, slot, written.rows, written.newest, len(tables) - 1))
+        # The file of a slot that was compacted has the rows of all stages.
+        for written in report.files[-1:] if slot in replaced else report.files:
+            if written.rows:
+                name = task.rows_name(slot, written.stage)
+                files.append(RowFile(name, task.batch, slot, written.rows, written.newest, len(tables) - 1))
     # Tables from before the oldest file decide nothing any more.
     oldest = min((file.partitioning for file in files), default=len(tables) - 1)
     plans = {name: str(most_frequent(each)) for name, each in task.plans.items()}
@@ -159,6 +171,8 @@ def next_manifest(task: SlotTask, reports: SlotReports, clocks: Clocks) -> Manif
         tables[oldest:],
         plans,
         task.versions,
+        task.since,
+        task.queries.fingerprint,
     )
 
 

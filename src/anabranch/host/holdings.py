@@ -76,6 +76,12 @@ def is_needed(table: Partitioning, slot: int, relation: str, rows: Keyed) -> Boo
     return needed
 
 
+def first_slots(table: Partitioning, relation: str, rows: Keyed) -> Int64Array:
+    """The first of the slots that need each row."""
+    first: Int64Array = _needed(table, relation, rows).argmax(axis=1)
+    return first
+
+
 def _needed(table: Partitioning, relation: str, rows: Keyed) -> BoolArray:
     """One row of slots per row of the relation: True where the row is needed.
 

@@ -77,7 +77,8 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
     stamp_path = folder / f"slot-{slot}.json"
     stamp = _read(stamp_path)
     stamp_path.unlink(missing_ok=True)
-    if stamp is not None and task.after is not None and stamp.get("after") == task.after:
+    after = task.after if not task.stage else _after(task.at(task.stage - 1))
+    if stamp is not None and after is not None and stamp.get("after") == after:
         arena = MappedArena(folder / stamp["arrays"])
         try:
             engine = make_engine(task, slot, arena)
@@ -87,7 +88,7 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
         else:
             taken = _followed(engine, task, slot, store) if can_reach(engine, task, slot) else None
             if taken is not None:
-                changes = bring_to(engine, task, slot)
+                changes = bring_to(engine, task, slot) if not task.stage else {}
                 return OpenEngine(engine, stamp["arrays"], was_hot=True, changes=changes, taken=taken)
     # The driver did so on its own machine only, and takes the folder away when it thinks the query has ended.
     _note_owner(identity, store.location)
@@ -102,17 +103,22 @@ def open_engine(task: SlotTask, slot: int, identity: str, store: Store) -> OpenE
 
 def _followed(engine: Engine, task: SlotTask, slot: int, store: Store) -> Rows | None:
     """Brings an engine to the task's table; None where it has to be rebuilt."""
-    if not task.is_moving:
+    if not task.is_moving or task.stage:
         return {}
     return follow(engine, task, slot, durable_holdings(task, store, slot))
 
 
+def _after(task: SlotTask) -> str:
+    """The name of the state that a task leaves: that of its attempt or, before the last stage, of the stage too."""
+    return task.attempt if task.is_last else f"{task.attempt}-{task.stage}"
+
+
 def keep_engine(opened: OpenEngine, task: SlotTask, slot: int, identity: str) -> None:
-    """Stamps the arrays as the state after the task's batch."""
+    """Stamps the arrays as the state after the task's batch, or after its stage of it."""
     path = hot_folder(identity) / f"slot-{slot}.json"
     partial = path.with_suffix(f".{opened.arrays}.partial")
     stamp = {
-        "after": task.attempt,
+        "after": _after(task),
         "arrays": opened.arrays,
         "layout": opened.engine.layout(),
     }

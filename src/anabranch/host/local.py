@@ -16,7 +16,6 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from anabranch.adapt.balancing import BY_HAND, BY_ITSELF, Balance
@@ -24,16 +23,13 @@ from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.records import Record
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
-from anabranch.engine.batch import RelationBatch
+from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.engine import Engine
-from anabranch.engine.evaluate.codes import combine_codes, key_codes
-from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
+from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.engine.kernels import Int64Array
-from anabranch.engine.operators.group_by import finish
 from anabranch.engine.ownership import own_cells, rows_for_slot
-from anabranch.engine.state.columns import to_numpy
 from anabranch.errors import BatchError, HostError
-from anabranch.expr import Column, columns
+from anabranch.expr import columns
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import (
     ahead_by_stream,
@@ -48,21 +44,21 @@ from anabranch.host.diverted import Bounds, DivertedLayout, ceilings
 from anabranch.host.functions import functions_named
 from anabranch.host.memory import keep, recall
 from anabranch.host.rebuilding import Holding, Rows, durable_holdings, follow, rebuild
-from anabranch.host.results import ResultLayout
+from anabranch.host.results import ResultLayout, Results, parts_table, results_of
+from anabranch.host.rows import flat, relation_batch, result_batch, times
 from anabranch.host.slot import Opening, SlotTask, advance, bring_to, drain, idle_report, make_engine
 from anabranch.host.store import Manifest, Store
 from anabranch.host.tables import Shelf, read_columns
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.host.work import Work
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
-from anabranch.plan.join_graph import JoinGraph, Relation
+from anabranch.plan.join_graph import Relation
 from anabranch.plan.mesh import Plan
-from anabranch.plan.partitioning import Partitioning, row_code
+from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import Plans, QuerySet, as_plans, as_set
+from anabranch.plan.query_set import Member, Plans, QuerySet, as_plans, as_set
 from anabranch.plan.slots import Orders, SlotRange
-from anabranch.schema import is_fixed_width, is_text
-from anabranch.stats.report import SlotReport, SlotReports, merged_statistics
+from anabranch.stats.report import SlotReport, SlotReports, merged_statistics, whole
 from anabranch.stats.step import StepStatistics
 
 NO_TICKS: Mapping[str, int] = MappingProxyType({})
@@ -108,8 +104,8 @@ class LocalHost:
         self.statistics = StepStatistics()
         self.reports: SlotReports = {}
         """What each slot said of the latest batch."""
-        self.late: dict[str, int] = dict.fromkeys(self.queries.graph.streams, 0)
-        self.ahead: dict[str, int] = dict.fromkeys(self.queries.graph.streams, 0)
+        self.late: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
+        self.ahead: dict[str, int] = dict.fromkeys(self.queries.streams, 0)
         self._store = Store(checkpoint) if checkpoint is not None else None
         self._manifest: Manifest | None = None
         if self._store is not None:
@@ -118,7 +114,7 @@ class LocalHost:
         manifest = self._manifest
         self._setup = work.setup
         self.batch = manifest.batch + 1 if manifest else 0
-        self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self.queries.graph.streams, now())
+        self.clocks = manifest.clocks.resumed(now()) if manifest else Clocks.at_start(self.queries.streams, now())
         self._shelf = Shelf(queries, self._store)
         for name, table in (tables or {}).items():
             self._offer(name, table)
@@ -157,11 +153,13 @@ class LocalHost:
                 "the query has ended: a batch failed half-way",
                 hint="start it again; with a checkpoint it goes on after the last committed batch",
             )
-        _refuse_misfits(self.queries.graph, rows)
+        _refuse_misfits(self.queries, rows)
         earlier_step, self._began = self._began, perf_counter()
         expected = self.partitioning
         layout = wire_layout(self.queries, expected)
-        present = [relation for relation in self.queries.graph.streamed if relation.stream in rows]
+        present = [
+            relation for relation in self.queries.graph.streamed if relation.stream in rows and not relation.is_result
+        ]
 
         def read(relation: Relation) -> tuple[RelationBatch, Int64Array | None]:
             batch = relation_batch(relation, layout, rows[relation.stream])
@@ -186,27 +184,31 @@ class LocalHost:
         working = task.partitioning.working
         # Before any slot steps: without a checkpoint, slots take rows over from each other's engines.
         held = self._held(task)
-
-        def step_slot(slot: int) -> tuple[list[pa.RecordBatch], SlotReport]:
-            mine = {name: self._part(name, *batch, slot) for name, batch in arrived.items()}
-            opening = self._open(task, slot, held, same_plans=self._orders.plans == before.plans)
-            return drain(advance(self._engines[slot], task, slot, mine, self._store, opening))
-
+        same_plans = self._orders.plans == before.plans
         self._is_broken = True
         for slot in self._engines.keys() - set(working):
             del self._engines[slot]
-        steps = dict(zip(working, self._threads.map(step_slot, working), strict=True))
+        opened = dict(
+            zip(working, self._threads.map(lambda slot: self._open(task, slot, held, same_plans), working), strict=True)
+        )
+        stages: dict[int, list[SlotReport]] = {slot: [] for slot in working}
+        answers: dict[str, list[pa.RecordBatch]] = {}
+        for stage in range(self.queries.stages):
+            found = self._stage(task.at(stage), arrived, opened, stages)
+            arrived = self._derived(layout, found)
+            for name, results in found.items():
+                answers.setdefault(name, []).extend(each.rows for each in results)
+            opened = dict.fromkeys(working, Opening(was_hot=True))
         reports = {slot: idle_report(task, slot) for slot in range(task.partitioning.slots)}
-        reports |= {slot: report for slot, (_, report) in steps.items()}
-        with functions_named(self.queries.graph, self.batch):
-            answer = self._finished([batch for batches, _ in steps.values() for batch in batches])
+        reports |= {slot: whole(several) for slot, several in stages.items()}
+        answer = ResultLayout(self.queries).join(answers)
         for stream, count in late_by_stream(self.queries, reports).items():
             self.late[stream] += count
         for stream, count in ahead_by_stream(self.queries, reports).items():
             self.ahead[stream] += count
         if self.diverted is not None:
-            found = [_diverted(relation, rows[relation.stream], self.diverted, task.bounds) for relation in present]
-            self.diverted_rows = self.diverted.together(found)
+            outside = [_diverted(relation, rows[relation.stream], self.diverted, task.bounds) for relation in present]
+            self.diverted_rows = self.diverted.together(outside)
         self.reports, self.statistics = reports, merged_statistics(reports.values())
         if deliver is not None:
             deliver(task, answer)
@@ -289,13 +291,13 @@ class LocalHost:
     def _clocks_after(
         self, rows: Mapping[str, pa.Table], limits: Mapping[str, int], now: int, ticks: Mapping[str, int]
     ) -> Clocks:
-        newest: dict[str, int | None] = dict.fromkeys(self.queries.graph.streams)
+        newest: dict[str, int | None] = dict.fromkeys(self.queries.streams)
         for relation in self.queries.graph.streamed:
-            if relation.stream in rows:
-                times = _times(_flat(rows[relation.stream].column(relation.event_time)))
-                times = Bounds({}, limits).below(relation.name, times)
-                newest[relation.stream] = int(times.max()) if len(times) else None
-        disorder = {relation.stream: relation.disorder for relation in self.queries.graph.streamed}
+            if relation.stream in rows and not relation.is_result:
+                seen = times(flat(rows[relation.stream].column(relation.event_time)))
+                seen = Bounds({}, limits).below(relation.name, seen)
+                newest[relation.stream] = int(seen.max()) if len(seen) else None
+        disorder = {each.stream: each.disorder for each in self.queries.graph.streamed if not each.is_result}
         derived = {relation.stream: ticks.get(relation.stream) for relation in derived_relations(self.queries).values()}
         return self.clocks.advance(newest, disorder, now, self.idle_timeouts, derived)
 
@@ -341,7 +343,7 @@ class LocalHost:
         exported = {slot: engine.export() for slot, engine in self._engines.items()}
         return [Holding(slot, tables, partial(dict, rows)) for slot, rows in exported.items()]
 
-    def _open(self, task: SlotTask, slot: int, held: list[Holding], *, same_plans: bool = True) -> Opening:
+    def _open(self, task: SlotTask, slot: int, held: list[Holding], same_plans: bool = True) -> Opening:
         """Brings the engine of a slot to the task's table and plans."""
         engine = self._engines.get(slot)
         if engine is not None and engine.versions == task.versions:
@@ -360,10 +362,45 @@ class LocalHost:
         """The rows that a slot needs."""
         return batch if cells is None else batch.take(rows_for_slot(self._orders.table, relation, cells, slot))
 
-    def _finished(self, results: list[pa.RecordBatch]) -> pa.Table:
-        table = pa.Table.from_batches(results, ResultLayout(self.queries).parts)
-        grouped = self.queries.grouped
-        return table if grouped is None else finish(grouped, table)
+    def _stage(
+        self,
+        task: SlotTask,
+        arrived: Mapping[str, tuple[RelationBatch, Int64Array | None]],
+        opened: Mapping[int, Opening],
+        reports: dict[int, list[SlotReport]],
+    ) -> dict[str, list[Results]]:
+        """One stage of a batch in all slots; returns the finished results of each query."""
+
+        def step_slot(slot: int) -> tuple[list[tuple[str, pa.RecordBatch]], SlotReport]:
+            mine = {name: self._part(name, *batch, slot) for name, batch in arrived.items()}
+            return drain(advance(self._engines[slot], task, slot, mine, self._store, opened[slot]))
+
+        found: dict[str, list[pa.RecordBatch]] = {}
+        for slot, (results, report) in zip(opened, self._threads.map(step_slot, opened), strict=True):
+            reports[slot].append(report)
+            for name, batch in results:
+                found.setdefault(name, []).append(batch)
+        with functions_named(self.queries.graph, self.batch):
+            return {name: self._results(self.queries.member(name), several) for name, several in found.items()}
+
+    def _results(self, member: Member, several: list[pa.RecordBatch]) -> list[Results]:
+        if member.query.grouping is not None:
+            several = [parts_table(member, several)]
+        return [results_of(member, batch) for batch in several]
+
+    def _derived(
+        self, layout: WireLayout, found: Mapping[str, list[Results]]
+    ) -> dict[str, tuple[RelationBatch, Int64Array | None]]:
+        """The results of a stage as rows of the relations that read them, with their cells."""
+        derived = {}
+        for name, several in found.items():
+            for relation in self.queries.readers(name):
+                rows = [
+                    result_batch(relation, layout, each.rows, each.times) for each in several if each.times is not None
+                ]
+                batch = joined([layout.empty(relation.name), *rows])
+                derived[relation.name] = batch, _cells(self._orders.table, relation.name, batch)
+        return derived
 
     def _commit(self, task: SlotTask, reports: SlotReports, clocks: Clocks) -> None:
         before, self._manifest = self._manifest, next_manifest(task, reports, clocks)
@@ -382,16 +419,16 @@ def _refuse_missing_tables(shelf: Shelf) -> None:
         raise BatchError(f"table '{shelf.lacking[0]}' has no rows", hint="give its rows under 'tables'")
 
 
-def _refuse_misfits(graph: JoinGraph, rows: Mapping[str, pa.Table]) -> None:
+def _refuse_misfits(queries: QuerySet, rows: Mapping[str, pa.Table]) -> None:
     """Refuses a batch with streams that the queries do not read, or without columns that they read."""
-    streams = graph.streams
+    graph, streams = queries.graph, queries.streams
     if unknown := sorted(set(rows) - set(streams)):
         raise BatchError(
             f"the batch has rows of '{unknown[0]}', which the query does not read",
             hint=f"give tables under the names of its streams: {', '.join(streams)}",
         )
     for relation in graph.streamed:
-        if relation.stream not in rows:
+        if relation.is_result or relation.stream not in rows:
             continue
         expressions = [key.expression(relation.name) for key in graph.keys_of([relation.name])]
         expressions += [relation.filter] if relation.filter is not None else []
@@ -405,65 +442,15 @@ def _refuse_misfits(graph: JoinGraph, rows: Mapping[str, pa.Table]) -> None:
             )
 
 
-def relation_batch(relation: Relation, layout: WireLayout, table: pa.Table) -> RelationBatch:
-    """The rows of a stream as rows of one of its relations: filtered, timed, coded, only the payload kept."""
-    flat = {name: _flat(table.column(name)) for name in table.column_names}
-
-    def read(column: Column) -> pa.Array:
-        return flat[column.name]
-
-    kept = np.ones(table.num_rows, dtype=np.bool_)
-    if flat[relation.event_time].null_count:
-        kept &= flat[relation.event_time].is_valid().to_numpy(zero_copy_only=False)
-    if relation.filter is not None:
-        kept &= evaluate_mask(relation.filter, read, table.num_rows)
-    if not kept.all():
-        accepted = pa.array(kept)
-        flat = {name: values.filter(accepted) for name, values in flat.items()}
-    times = _times(flat[relation.event_time])
-    keys = {key.name: key for key in layout.queries.graph.keys_of([relation.name])}
-    codes = {}
-    for code in layout.codes[relation.name]:
-        if code == row_code(relation.name):
-            codes[code] = _row_codes(times, flat)
-        else:
-            key = keys[code]
-            codes[code] = key_codes(evaluate(key.expression(relation.name), read, len(times)), key.type)
-    payload = pa.RecordBatch.from_pydict({field.name: flat[field.name].cast(field.type) for field in relation.schema})
-    return RelationBatch(times, codes, payload)
-
-
 def _diverted(relation: Relation, table: pa.Table, layout: DivertedLayout, bounds: Bounds) -> pa.Table:
     """The rows of a stream that one of its relations would have, were they not late or ahead."""
     timed = table.filter(table.column(relation.event_time).is_valid())
-    outside = ~bounds.admitted(relation.name, _times(_flat(timed.column(relation.event_time))))
+    outside = ~bounds.admitted(relation.name, times(flat(timed.column(relation.event_time))))
     rows = timed.filter(pa.array(outside))
-    flat = {name: _flat(rows.column(name)) for name in rows.column_names}
+    columns = {name: flat(rows.column(name)) for name in rows.column_names}
     if relation.filter is not None and rows.num_rows:
-        passes = pa.array(evaluate_mask(relation.filter, lambda column: flat[column.name], rows.num_rows))
-        flat = {name: values.filter(passes) for name, values in flat.items()}
+        passes = pa.array(evaluate_mask(relation.filter, lambda column: columns[column.name], rows.num_rows))
+        columns = {name: values.filter(passes) for name, values in columns.items()}
     schema = layout.streams[relation.stream]
-    whole = pa.StructArray.from_arrays([flat[field.name].cast(field.type) for field in schema], list(schema.names))
-    return layout.table(relation.stream, relation.name, _times(flat[relation.event_time]), whole, bounds)
-
-
-def _row_codes(times: Any, columns: Mapping[str, pa.Array]) -> Any:
-    """A hash of each row that spreads rows evenly; reading the row again gives the same hash."""
-    flat = (values for values in columns.values() if is_fixed_width(values.type) or is_text(values.type))
-    return combine_codes([times, *(key_codes(values, values.type) for values in flat)])
-
-
-def _times(column: pa.Array) -> Int64Array:
-    """The event times that are there."""
-    micros = column.drop_null() if column.null_count else column
-    unit = pa.timestamp("us", column.type.tz)
-    return to_numpy(micros if micros.type == unit else micros.cast(unit))
-
-
-def _flat(column: pa.ChunkedArray) -> pa.Array:
-    """The column in one piece; times that count in nanoseconds, as pandas makes them, cut to microseconds."""
-    # What is in one piece already would be copied.
-    values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    if pa.types.is_timestamp(values.type) and values.type.unit == "ns":
-        return values.cast(pa.timestamp("us", values.type.tz), safe=False)
-    return values
+    whole = pa.StructArray.from_arrays([columns[field.name].cast(field.type) for field in schema], list(schema.names))
+    return layout.table(relation.stream, relation.name, times(columns[relation.event_time]), whole, bounds)

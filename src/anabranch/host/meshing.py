@@ -18,7 +18,7 @@ from anabranch.host.profiles import take_profiles
 from anabranch.host.wire import wire_layout
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import alone, partitioning_of
+from anabranch.plan.query_set import by_itself, partitioning_of
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
@@ -32,7 +32,7 @@ def learn_from_rows(
     `held` are the rows that each state will hold. A sample is thinner or shorter than that, so a row finds fewer
     partners in it than it will in the states: the matches are scaled up in proportion.
     """
-    layout = wire_layout(alone(query), partitioning_of(alone(query), 1))
+    layout = wire_layout(by_itself(query), partitioning_of(by_itself(query), 1))
     engine = Engine.alone(
         replace(query, grouping=None, sides=(), condition=None), mjoin(query.graph.names), codes=layout.codes
     )

@@ -55,8 +55,11 @@ def durable_holdings(task: SlotTask, store: Store, slot: int) -> Iterator[Holdin
     """The row files that may hold rows of a slot; of other slots only where the table has changed."""
     layout = wire_layout(task.queries, task.partitioning)
     for file in task.files:
-        if file.slot == slot or task.is_moving:
+        # The first stage has taken over what other slots had; it is in the slot's own file.
+        if file.slot == slot or (task.is_moving and not task.stage):
             yield Holding(file.slot, task.partitionings[file.partitioning :], partial(_read, layout, store, file.name))
+    for stage in range(task.stage):
+        yield Holding(slot, (task.partitioning,), partial(_read, layout, store, task.rows_name(slot, stage)))
 
 
 def _read(layout: WireLayout, store: Store, name: str) -> Rows:
@@ -80,7 +83,7 @@ def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holdin
     streams = [relation.name for relation in task.queries.graph.streamed]
     engine.restore(
         {name: joined([layout.empty(name), *own.get(name, ()), *taken.get(name, ())]) for name in streams},
-        task.answered_before,
+        task.answered,
     )
     return {name: joined(batches) for name, batches in taken.items()}
 
@@ -109,13 +112,13 @@ def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding
     if loses:
         engine.leave_behind()
     if rows:
-        engine.restore(rows, task.answered_before)
+        engine.restore(rows, task.answered)
     return rows
 
 
 def _may_leave_behind(engine: Engine, task: SlotTask, before: Partitioning) -> bool:
     return (
-        task.queries.grouped is None
+        not task.queries.grouped
         and engine.entrance is None
         and before.before.is_partition
         and task.partitioning.is_partition

@@ -1,20 +1,30 @@
 """How the results of a set of queries travel together, from the step of a slot to the sinks.
 
 The results of a query that runs alone travel as they are. Those of named queries travel in one frame with a struct
-column for each query: a row has a value in the column of its query and NULL in all others, and a batch has rows of one
-query only.
+column for each query that has a sink: a row has a value in the column of its query and NULL in all others, and a batch
+has rows of one query only.
+
+A grouped query gives parts. Parts of one group may be found in several slots (`merging`); they are brought together
+before they become results.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 
-from anabranch.engine.operators.group_by import parts_schema
-from anabranch.plan.query_set import ALONE, QuerySet
-from anabranch.schema import Field, Schema
+from anabranch.engine.evaluate.codes import combine_codes, key_codes
+from anabranch.engine.kernels import Int64Array
+from anabranch.engine.operators.group_by import finish, parts_schema
+from anabranch.engine.state.columns import to_numpy
+from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.query import Grouping
+from anabranch.plan.query_set import ALONE, Member, QuerySet
+from anabranch.schema import Field, Schema, is_float
 
 
 @dataclass(frozen=True)
@@ -27,14 +37,8 @@ class ResultLayout:
     def schema(self) -> Schema:
         """The columns of the finished results."""
         if not self.queries.is_named:
-            return self.queries.members[0].query.schema
-        return Schema(tuple(Field(each.name, _struct(each.query.schema), True) for each in self.queries.members))
-
-    @cached_property
-    def parts(self) -> pa.Schema:
-        """The columns of the results of a step; a grouped query gives partial aggregates."""
-        grouped = self.queries.grouped
-        return self._arrow if grouped is None or grouped.grouping is None else parts_schema(grouped.grouping)
+            return self.queries.member(ALONE).query.schema
+        return Schema(tuple(Field(each.name, _struct(each.query.schema), True) for each in self.queries.delivered))
 
     @cached_property
     def _arrow(self) -> pa.Schema:
@@ -48,17 +52,86 @@ class ResultLayout:
         columns = [value if f.name == query else pa.nulls(len(value), f.type) for f in self._arrow]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
 
+    def join(self, results: Mapping[str, list[pa.RecordBatch]]) -> pa.Table:
+        """The finished results of all queries that have a sink, as one table."""
+        wrapped = [
+            self.wrap(each.name, batch) for each in self.queries.delivered for batch in results.get(each.name, ())
+        ]
+        return pa.Table.from_batches(wrapped, self._arrow)
+
     def split(self, results: pa.Table) -> dict[str, pa.Table]:
-        """The finished results of each query."""
+        """The finished results of each query that has a sink."""
         if not self.queries.is_named:
             return {ALONE: results}
-        return {name: _own(results.column(name)) for name in self.queries.names}
+        return {each.name: _own(results.column(each.name)) for each in self.queries.delivered}
 
 
-def unwrapped(batch: pa.RecordBatch) -> tuple[str, pa.RecordBatch]:
-    """The query of a batch that named queries sent, and its results; the inverse of `ResultLayout.wrap`."""
-    query = next(name for name in batch.schema.names if batch.column(name).null_count == 0)
-    return query, pa.RecordBatch.from_struct_array(batch.column(query))
+@dataclass(frozen=True)
+class Results:
+    """Finished results of a query, and their event times where other queries read them."""
+
+    rows: pa.RecordBatch
+    times: Int64Array | None = None
+
+
+def results_of(member: Member, batch: pa.RecordBatch) -> Results:
+    """The results in a batch that the step of a slot yields; of a grouped query, whole groups must be in the batch."""
+    if member.query.grouping is not None:
+        answers, times = finish(member.query, pa.Table.from_batches([batch]))
+        return Results(_in_one(answers, member.query.schema.to_arrow()), times)
+    if not member.feeds:
+        return Results(batch)
+    rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=member.query.schema.to_arrow())
+    return Results(rows, to_numpy(batch.column(batch.num_columns - 1)))
+
+
+def merging(queries: QuerySet, partitioning: Partitioning) -> frozenset[str]:
+    """The grouped queries whose groups several slots may find parts of."""
+    if len(partitioning.working) == 1:
+        return frozenset()
+    return frozenset(each.name for each in queries.grouped if not _is_found_in_one_slot(each, partitioning))
+
+
+def _is_found_in_one_slot(member: Member, partitioning: Partitioning) -> bool:
+    """True when the key of a group decides the slot that finds its combinations."""
+    grouping, graph = member.query.grouping, member.query.graph
+    assert grouping is not None
+    keys = {key.name: key for key in graph.keys}
+    for dimension in partitioning.dimensions:
+        if dimension.share == 1 or dimension.relations.isdisjoint(graph.names):
+            continue
+        key = keys.get(dimension.code)
+        if key is None or is_float(key.type):
+            return False
+        own = [expression for name, expression in key.members if name in dimension.relations]
+        if not any(expression in grouping.keys for expression in own):
+            return False
+    return True
+
+
+def group_codes(grouping: Grouping, parts: pa.RecordBatch) -> Int64Array:
+    """A hash of the boundary and the key of each part: parts of one group have the same."""
+    columns = [to_numpy(parts.column(0))]
+    for position, key in enumerate(grouping.keys):
+        values = parts.column(1 + position)
+        codes = key_codes(values, key.type)
+        columns.append(
+            np.where(values.is_null().to_numpy(zero_copy_only=False), 0, codes) if values.null_count else codes
+        )
+    codes_of_groups: Int64Array = combine_codes(columns)
+    return codes_of_groups
+
+
+def parts_table(member: Member, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Parts of a grouped query in one batch."""
+    assert member.query.grouping is not None
+    schema = parts_schema(member.query.grouping)
+    return _in_one(pa.Table.from_batches(parts, schema), schema)
+
+
+def _in_one(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [column.combine_chunks() for column in table.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _struct(schema: Schema) -> pa.DataType:

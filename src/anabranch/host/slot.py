@@ -5,6 +5,11 @@ A step needs the rows and a `SlotTask`: a small immutable value that travels to 
 report. A task may be run again: it starts from the state after the batch before. Where that state is not at hand, it is
 rebuilt from the base rows that the last manifest lists.
 
+Where queries read the results of others, a batch has several stages: the rows of streams are the input of the first,
+and what one stage finds for other queries is the input of the next. Each stage is a step of its own, with the floors of
+before the batch; by the law of the engine the cut changes no answer. A grouped query answers in the stage in which all
+its rows are there.
+
 Each slot has its own plan for each query. A slot that runs another plan than the task names migrates in place, before
 the step. A slot that is rebuilt begins with the plan that the task names, and has nothing to migrate. So a migration
 needs nothing durable: whatever crashes, the restart has a plan and the rows.
@@ -13,7 +18,7 @@ needs nothing durable: whatever crashes, the restart has a plan and the rows.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter, thread_time
 
 import numpy as np
@@ -22,6 +27,7 @@ from numpy.typing import NDArray
 
 from anabranch.engine.batch import RelationBatch, deadlines, joined
 from anabranch.engine.engine import Engine
+from anabranch.engine.expiry import watermarks
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.ownership import Ownership, needed_in, own_cells, owner_test
 from anabranch.engine.query_engine import QueryEngine
@@ -30,7 +36,6 @@ from anabranch.errors import HostError, MigrationError
 from anabranch.host.diverted import Bounds
 from anabranch.host.functions import functions_named
 from anabranch.host.profiles import take_profiles
-from anabranch.host.results import ResultLayout
 from anabranch.host.store import RowFile, Store, rows_name
 from anabranch.host.wire import wire_layout
 from anabranch.migrate.strategies.registry import strategy_named
@@ -58,10 +63,8 @@ class SlotTask:
     """The attempt that left the state to start from; None at the first batch."""
     floors: Mapping[str, int]
     """By relation, as of before the batch."""
-    answered_before: int
-    """The watermark before the batch: boundaries below it have been answered."""
-    watermark: int | None
-    """The watermark after the batch; needed during the step by grouped queries and where rows wait for it."""
+    floors_after: Mapping[str, int] | None = None
+    """As of after the batch; needed during the step by grouped queries and where rows wait for the watermark."""
     files: tuple[RowFile, ...] = ()
     partitionings: tuple[Partitioning, ...] = ()
     """The tables since the oldest of the files was written, in the order in which they came into force."""
@@ -80,6 +83,41 @@ class SlotTask:
         """The event times that are admitted."""
         return Bounds(self.floors, self.ceilings)
 
+    stage: int = 0
+    since: Mapping[str, int] = field(default_factory=dict)
+    """For queries that joined a running set: the event time from which on they answer."""
+
+    def at(self, stage: int) -> SlotTask:
+        """The task of another stage of the batch."""
+        return self if stage == self.stage else replace(self, stage=stage)
+
+    @property
+    def is_last(self) -> bool:
+        """True of the last stage of the batch."""
+        return self.stage == self.queries.stages - 1
+
+    @property
+    def answered_before(self) -> int:
+        """The least watermark of all queries before the batch."""
+        return min(self.floors.values())
+
+    @property
+    def answered(self) -> dict[str, int]:
+        """The watermark of each query before the stage: boundaries below it have been answered."""
+        answered = watermarks(self.queries, self.floors, self.execution)
+        if self.stage and self.floors_after is not None:
+            after = watermarks(self.queries, self.floors_after, self.execution)
+            answered |= {name: after[name] for name, level in self.queries.levels.items() if level < self.stage}
+        return answered
+
+    @property
+    def watermarks(self) -> dict[str, int] | None:
+        """The watermark after the batch of each query that answers in this stage, where it is known."""
+        if self.floors_after is None:
+            return None
+        after = watermarks(self.queries, self.floors_after, self.execution)
+        return {name: after[name] for name, level in self.queries.levels.items() if level == self.stage}
+
     @property
     def is_moving(self) -> bool:
         """True when partition groups change their slots with this batch."""
@@ -96,9 +134,13 @@ class SlotTask:
         """The plan of each query in a slot."""
         return {name: plans[slot] for name, plans in self.plans.items()}
 
-    def rows_name(self, slot: int) -> str:
-        """The file that the slot leaves."""
-        return rows_name(self.batch, slot, self.attempt)
+    def rows_name(self, slot: int, stage: int | None = None) -> str:
+        """The file that the slot leaves in this stage, or in another."""
+        return rows_name(self.batch, slot, self.attempt, self.stage if stage is None else stage)
+
+    def is_compacting(self, slot: int) -> bool:
+        """True when the file of this stage has all live rows of the slot."""
+        return self.is_last and slot in self.compacting
 
 
 UNCHANGED = PlanChange()
@@ -132,6 +174,7 @@ def make_engine(task: SlotTask, slot: int, arena: Arena | None = None) -> Engine
         codes=wire_layout(task.queries, task.partitioning).codes,
         owns=owners(task, slot),
         execution=task.execution,
+        since=task.since,
     )
 
 
@@ -178,8 +221,11 @@ def advance(
     arrived: Mapping[str, RelationBatch],
     store: Store | None,
     opening: Opening = NOTHING_OPENED,
-) -> Generator[pa.RecordBatch, None, SlotReport]:
-    """Yields the results of one step; at its end the rows are durable, and with them the report that it returns."""
+) -> Generator[tuple[str, pa.RecordBatch], None, SlotReport]:
+    """Yields the results of one step, each batch with its query: parts, of a grouped query.
+
+    At its end the rows are durable, and with them the report that it returns.
+    """
     started, cpu = perf_counter(), thread_time()
     admitted: dict[str, RelationBatch] = {}
     rows, late, ahead, newest = dict[str, int](), dict[str, int](), dict[str, int](), dict[str, int]()
@@ -206,17 +252,18 @@ def advance(
             newest[name] = int(moving.max())
             _refuse_beyond_all_windows(name, newest[name])
     admitting = perf_counter() - started
-    layout = ResultLayout(task.queries)
     with functions_named(task.queries.graph, task.batch):
-        for query, batch in engine.step(admitted, task.floors, task.watermark):
+        for query, batch in engine.step(admitted, task.floors, task.watermarks):
             if batch.num_rows:
-                yield layout.wrap(query, batch)
+                yield query, batch
     # Rows that groups have left behind may be among all rows; no table since needs them, so the file does not count.
-    kept = engine.export() if slot in task.compacting else _both(admitted, opening.taken)
+    kept = engine.export() if task.is_compacting(slot) else _both(admitted, opening.taken)
     statistics, wanted = engine.statistics(), task.of_slot(slot)
     report = SlotReport(
         queries={
-            name: _query_report(each, wanted[name], statistics.queries[name], opening.changes.get(name, UNCHANGED))
+            name: _query_report(
+                each, wanted[name], statistics.queries[name], opening.changes.get(name, UNCHANGED), task.is_last
+            )
             for name, each in engine.engines.items()
         },
         statistics=statistics.total,
@@ -227,7 +274,7 @@ def advance(
         rejected=opening.rejected,
         seconds={**opening.seconds, "admit": admitting},
         was_hot=opening.was_hot,
-        file=None if store is None else _written(kept),
+        files=() if store is None else (_written(kept, task.stage),),
         cpu=opening.cpu + thread_time() - cpu,
         taken=sum(len(batch) for batch in opening.taken.values()),
         cells=_cells(task, slot, admitted) if task.counts_cells else None,
@@ -280,9 +327,9 @@ def _both(admitted: dict[str, RelationBatch], taken: Mapping[str, RelationBatch]
     return {name: joined([rows[name] for rows in (admitted, taken) if name in rows]) for name in names}
 
 
-def _written(rows: Mapping[str, RelationBatch]) -> RowsWritten:
+def _written(rows: Mapping[str, RelationBatch], stage: int) -> RowsWritten:
     newest = {name: int(batch.times.max()) for name, batch in rows.items() if len(batch)}
-    return RowsWritten(sum(len(batch) for batch in rows.values()), newest)
+    return RowsWritten(sum(len(batch) for batch in rows.values()), newest, stage)
 
 
 def _refuse_beyond_all_windows(relation: str, time: int) -> None:
@@ -295,13 +342,17 @@ def _refuse_beyond_all_windows(relation: str, time: int) -> None:
         )
 
 
-def _query_report(engine: QueryEngine, wanted: SlotPlan, statistics: StepStatistics, change: PlanChange) -> QueryReport:
-    is_asked = wanted.learns and not engine.is_migrating and not engine.query.graph.tables
+def _query_report(
+    engine: QueryEngine, wanted: SlotPlan, statistics: StepStatistics, change: PlanChange, is_last: bool
+) -> QueryReport:
+    is_asked = wanted.learns and not engine.is_migrating and is_last and not engine.query.graph.tables
     profiles = tuple(take_profiles(engine)) if is_asked else None
     return QueryReport(engine.plan, engine.is_migrating, statistics, change, profiles)
 
 
-def drain(step: Generator[pa.RecordBatch, None, SlotReport]) -> tuple[list[pa.RecordBatch], SlotReport]:
+def drain(
+    step: Generator[tuple[str, pa.RecordBatch], None, SlotReport],
+) -> tuple[list[tuple[str, pa.RecordBatch]], SlotReport]:
     """All results of a step, and its report."""
     results = []
     while True:

@@ -91,6 +91,10 @@ class Manifest:
     """The plan that most slots had, by query, as text; no answer depends on it."""
     tables: Mapping[str, str] = field(default_factory=dict)
     """The version of each table that the batch met, by the name of its file."""
+    since: Mapping[str, int] = field(default_factory=dict)
+    """For queries that joined a running set: the event time from which on they answer."""
+    fingerprint: str | None = None
+    """That of the queries; None in manifests of releases in which a set could not change."""
 
 
 class Store:
@@ -124,6 +128,7 @@ class Store:
                 "query": queries.text,
                 "late_filters": list(queries.late_filters),
                 "execution": str(execution),
+                "streams": list(queries.streams),
             }
             for folder in ("rows", "manifests"):
                 self.files.create_dir(f"{self.root}/{folder}", recursive=True)
@@ -141,6 +146,10 @@ class Store:
                 f"checkpoint '{self.location}' has format version {found['version']}; this is version {FORMAT_VERSION}",
                 hint="run it with the release that wrote it, or start with an empty checkpoint folder",
             )
+        if self._written_by() == queries.fingerprint != found["fingerprint"]:
+            # The set changed, and the driver ended before it could write that here.
+            self.belong_to(queries)
+            found = self._read_json(path) or found
         late, was_late = list(queries.late_filters), found.get("late_filters", [])
         if found["query"] == queries.text and late != was_late:
             raise ForeignCheckpoint(
@@ -166,6 +175,25 @@ class Store:
             self._write_json(path, {**found, "version": FORMAT_VERSION})
         self._drop_unfinished()
         return str(found["identity"])
+
+    @property
+    def sparks_name(self) -> str:
+        """The name of the folder of Spark's part, beside ours; a set of queries that changed has another one."""
+        return str((self.metadata() or {}).get("spark", "spark"))
+
+    def note_metadata(self, **entries: object) -> None:
+        """Adds entries to the metadata, or replaces them, in one write."""
+        self._write_json(f"{self.root}/metadata.json", {**(self.metadata() or {}), **entries})
+
+    def belong_to(self, queries: QuerySet) -> None:
+        """Makes the checkpoint that of another set of queries; its last manifest is of that set already."""
+        self.note_metadata(fingerprint=queries.fingerprint, query=queries.text, late_filters=list(queries.late_filters))
+
+    def _written_by(self) -> str | None:
+        """The fingerprint in the last manifest."""
+        names = sorted(name for name in self._names("manifests") if name.endswith(".json"))
+        last = self._read_json(f"{self.root}/manifests/{names[-1]}") if names else None
+        return None if last is None else last.get("fingerprint")
 
     def _refuse_leftovers(self) -> None:
         if self._names("manifests") or self._names("rows"):
@@ -419,8 +447,8 @@ class Store:
         )
 
 
-def rows_name(batch: int, slot: int, attempt: str) -> str:
-    return f"{batch:09d}-{slot:04d}-{attempt}.arrow"
+def rows_name(batch: int, slot: int, attempt: str, stage: int = 0) -> str:
+    return f"{batch:09d}-{slot:04d}-{attempt}{f'-{stage}' if stage else ''}.arrow"
 
 
 def new_attempt() -> str:
@@ -453,6 +481,8 @@ def _manifest_to_json(manifest: Manifest) -> dict[str, Any]:
         "partitionings": [partitioning.to_json() for partitioning in manifest.partitionings],
         "report": _plans_to_json(manifest.plans),
         **({"tables": dict(manifest.tables)} if manifest.tables else {}),
+        "since": dict(manifest.since),
+        "fingerprint": manifest.fingerprint,
     }
 
 
@@ -465,12 +495,14 @@ def _manifest_from_json(value: Mapping[str, Any]) -> Manifest:
         partitionings=tuple(Partitioning.from_json(each) for each in value["partitionings"]),
         plans=_plans_from_json(value["report"]),
         tables=dict(value.get("tables", {})),
+        since=dict(value.get("since", {})),
+        fingerprint=value.get("fingerprint"),
     )
 
 
 def _plans_to_json(plans: Mapping[str, str]) -> dict[str, Any]:
     """A query that runs alone has one plan and shows no name."""
-    return {"plan": plans[ALONE]} if ALONE in plans else {"plans": dict(plans)} if plans else {}
+    return {"plan": plans[ALONE]} if [*plans] == [ALONE] else {"plans": dict(plans)} if plans else {}
 
 
 def _plans_from_json(report: Mapping[str, Any]) -> dict[str, str]:

@@ -77,13 +77,15 @@ class Work:
                 return f"rows of '{relation.name}' never leave their [UNBOUNDED] window, so the move would never end"
         if self.queries.has_sides:
             return "outer, semi and anti joins need all rows of a group in one slot"
+        if self.queries.stages > 1:
+            return "queries that read others take rows in several stages of a batch"
         return None
 
     @property
     def _rebuilds(self) -> str | None:
         if self.queries.has_sides or self.queries.graph.tables:
             return "slots of a query with tables, or with outer, semi or anti joins, are rebuilt when they lose groups"
-        if self.queries.grouped is not None:
+        if self.queries.grouped:
             return "slots of a grouped query are rebuilt when they lose groups"
         if self.execution.rows_wait:
             return f"with execution '{self.execution}' slots are rebuilt when they lose groups"

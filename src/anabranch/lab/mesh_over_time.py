@@ -24,7 +24,7 @@ from anabranch.adapt.policy import Interval
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.engine.batch import RelationBatch
 from anabranch.errors import HostError
-from anabranch.host.local import relation_batch
+from anabranch.host.rows import relation_batch
 from anabranch.host.wire import wire_layout
 from anabranch.lab.mesh_streams import (
     Competitor,

@@ -50,6 +50,9 @@ class Relation:
     """The rows inside a row of a derived relation; empty for a stream's own rows."""
     is_table: bool = False
     """Whether `stream` names a table: rows without event time, which never arrive and never leave."""
+    is_result: bool = False
+    """Whether its rows are results of another query of the set; `stream` is the name of that query. Its rows tell
+    nothing about what may still come, so its disorder has no limit: only the watermark of that query counts."""
 
     def __post_init__(self) -> None:
         if not self.parts:

@@ -8,12 +8,14 @@ projections down to the sources; `plan.normal_form` derives the normal form from
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
 from anabranch.errors import PlanError
 from anabranch.expr import GROUPED, AggregateCall, Column, Expr, columns
+from anabranch.functions import is_nullable
 from anabranch.schema import TIMESTAMP, Field, Schema
 from anabranch.window import Window
 
@@ -32,10 +34,22 @@ class Source:
     window: Window
     disorder: int = 0
     is_table: bool = False
+    is_result: bool = False
+    """Whether the stream has the results of another query."""
+    subquery: Subquery | None = None
+    """That query, where it stands in FROM and has not been compiled yet."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
         return tuple(Column(self.relation, f.name, f.type, f.nullable) for f in self.schema)
+
+
+@dataclass(frozen=True)
+class Subquery:
+    """A query in FROM: its own text, and its plan as bound."""
+
+    text: str
+    plan: LogicalPlan
 
 
 @dataclass(frozen=True)
@@ -167,6 +181,24 @@ class Aggregate:
 LogicalPlan: TypeAlias = Source | Filter | Project | Prune | Join | OuterJoin | Aggregate
 
 
+def result_schema(outputs: Iterable[Output]) -> Schema:
+    """Return the columns of the results of a query, as other queries read them."""
+    return Schema(tuple(Field(each.name, each.expression.type, is_nullable(each.expression)) for each in outputs))
+
+
+def with_sources(plan: LogicalPlan, change: Callable[[Source], Source]) -> LogicalPlan:
+    """Return the plan with every source changed."""
+    match plan:
+        case Source():
+            return change(plan)
+        case Join(inputs=several):
+            return replace(plan, inputs=tuple(with_sources(child, change) for child in several))
+        case OuterJoin(input=one, side=other):
+            return replace(plan, input=with_sources(one, change), side=with_sources(other, change))
+        case Filter(input=one) | Project(input=one) | Prune(input=one) | Aggregate(input=one):
+            return replace(plan, input=with_sources(one, change))
+
+
 def inputs(plan: LogicalPlan) -> tuple[LogicalPlan, ...]:
     match plan:
         case Source():
@@ -192,6 +224,8 @@ def render(plan: LogicalPlan, indent: str = "") -> str:
     below = "".join("\n" + render(child, deeper) for child in inputs(plan))
     match plan:
         case Source():
+            if plan.subquery is not None:
+                return f"{indent}Results {plan.window} AS {plan.relation}\n{render(plan.subquery.plan, deeper)}"
             return f"{indent}Source {plan.stream} {plan.window} AS {plan.relation}"
         case Filter():
             return f"{indent}Filter {plan.predicate}{below}"

@@ -248,6 +248,7 @@ def _relation(arm: _Arm, filters: list[Expr], readers: list[Expr]) -> Relation:
         window=source.window,
         disorder=source.disorder,
         is_table=source.is_table,
+        is_result=source.is_result,
         filter=conjunction((*arm.conditions, *filters)),
     )
 

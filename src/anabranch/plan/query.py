@@ -42,6 +42,8 @@ class Query:
     """The outer, semi and anti joins around the core, in order."""
     condition: Expr | None = None
     """What a combination behind all sides must pass."""
+    inputs: tuple[tuple[str, Query], ...] = ()
+    """The queries whose results this one reads, by the name of their stream."""
 
     @cached_property
     def whole(self) -> JoinGraph:
@@ -95,6 +97,7 @@ class Query:
         parts += [f"{output.expression} AS {output.name}" for output in self.outputs]
         if self.grouping is not None:
             parts.append(str(self.grouping))
+        parts += [f"{name} = {query.fingerprint}" for name, query in sorted(self.inputs)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     @property

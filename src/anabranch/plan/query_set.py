@@ -8,8 +8,7 @@ keeps rows as long as the longest of their windows, and filters by the conjuncts
 query asks beyond that are its `Terms`; the query applies them to its own combinations. Keys that queries compare by the
 same expressions have one code. A relation of another name is another relation, and its rows travel on their own.
 
-Law: each query answers as it would alone. `together` refuses grouped queries: a grouped query answers by the watermark
-of its own streams.
+Law: each query answers as it would alone: a grouped query by the watermark of its own streams.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from anabranch.errors import BundleError
 from anabranch.expr import Call, Expr, can_fail, columns, conjunction, conjuncts
@@ -55,6 +55,10 @@ class Member:
     query: Query
     terms: tuple[Terms, ...] = ()
     """Of the relations of which the query demands more than all queries do."""
+    feeds: bool = False
+    """Whether other queries of the set read its results; each then carries its event time as the last column."""
+    is_silent: bool = False
+    """Whether its results go to other queries only, and to no sink."""
 
     @property
     def label(self) -> str:
@@ -79,13 +83,46 @@ class QuerySet:
 
     @property
     def is_named(self) -> bool:
-        """Whether the queries are known by name: true unless a query runs alone."""
-        return self.names != (ALONE,)
+        """Whether the queries are known by name: true unless a query runs alone, with those that it reads."""
+        return ALONE not in self.names
+
+    def member(self, name: str) -> Member:
+        return next(member for member in self.members if member.name == name)
 
     @property
-    def grouped(self) -> Query | None:
-        """The grouped query, which is always alone."""
-        return next((member.query for member in self.members if member.query.grouping is not None), None)
+    def delivered(self) -> tuple[Member, ...]:
+        """The queries whose results go to a sink."""
+        return tuple(member for member in self.members if not member.is_silent)
+
+    @cached_property
+    def streams(self) -> tuple[str, ...]:
+        """The streams that the queries read from outside, each once."""
+        return tuple(dict.fromkeys(relation.stream for relation in self.graph.streamed if not relation.is_result))
+
+    def readers(self, name: str) -> tuple[Relation, ...]:
+        """The relations that have the results of a query."""
+        return tuple(each for each in self.graph.relations if each.is_result and each.stream == name)
+
+    @cached_property
+    def levels(self) -> Mapping[str, int]:
+        """How many queries, one over another, stand below each query."""
+        levels: dict[str, int] = {}
+        while len(levels) < len(self.members):
+            for member in self.members:
+                read = {each.stream for each in member.query.graph.relations if each.is_result}
+                if member.name not in levels and read <= levels.keys():
+                    levels[member.name] = 1 + max((levels[name] for name in read), default=-1)
+        return levels
+
+    @property
+    def stages(self) -> int:
+        """The number of stages of a batch: the results that one stage finds are rows of the next."""
+        return 1 + max(self.levels.values())
+
+    @property
+    def grouped(self) -> tuple[Member, ...]:
+        """The queries that are grouped."""
+        return tuple(member for member in self.members if member.query.grouping is not None)
 
     @property
     def has_sides(self) -> bool:
@@ -95,7 +132,7 @@ class QuerySet:
     @property
     def needs_watermark(self) -> bool:
         """Whether a step must know the watermark after it: for groups, and for combinations that meet nothing."""
-        return self.grouped is not None or any(member.query.waits for member in self.members)
+        return bool(self.grouped) or any(member.query.waits for member in self.members)
 
     @property
     def may_be_absent(self) -> frozenset[str]:
@@ -131,8 +168,20 @@ class Plans:
 
 
 def alone(query: Query) -> QuerySet:
-    """A query as a set of one."""
+    """A query as a set of one; with the queries that it reads, if it reads any."""
+    if query.inputs:
+        return _set({ALONE: query})
     return QuerySet((Member(ALONE, query),), query.whole, query.text, query.fingerprint)
+
+
+def set_of(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
+    """Queries by name as a set; one without a name is alone."""
+    return alone(queries[ALONE]) if ALONE in queries else together(queries, silent)
+
+
+def by_itself(query: Query) -> QuerySet:
+    """A query as a set of one, without the queries that it reads: to work on rows that are given."""
+    return alone(replace(query, inputs=()))
 
 
 def as_set(query: Query | QuerySet) -> QuerySet:
@@ -145,24 +194,45 @@ def as_plans(plan: Plan | Plans) -> Plans:
     return plan if isinstance(plan, Plans) else Plans({ALONE: plan})
 
 
-def together(queries: Mapping[str, Query]) -> QuerySet:
-    """The queries as one set; a BundleError says which of them cannot be part of it, why, and what to do."""
+def together(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
+    """The queries as one set; a BundleError says which of them cannot be part of it, why, and what to do.
+
+    Queries that others read are part of the set as well. Those that are not given, and the `silent` ones, have no sink.
+    """
     if not queries:
         raise BundleError("no query is named that could run", hint="name one query or more")
-    named = dict(sorted(queries.items()))
-    _refuse_names(named)
+    _refuse_names(sorted(queries))
+    return _set(queries, silent)
+
+
+def with_inputs(queries: Mapping[str, Query]) -> dict[str, Query]:
+    """The queries and all that they read, directly or not, in the order of their names."""
+    found = dict(queries)
+    waiting = list(queries.values())
+    while waiting:
+        for name, query in waiting.pop().inputs:
+            if name not in found:
+                found[name] = query
+                waiting.append(query)
+            elif found[name] != query:
+                raise BundleError(
+                    f"query '{name}' is not the same wherever it is read",
+                    detail=f"it is '{found[name].text}' in one place and '{query.text}' in another",
+                    hint="give one of them another name, and compile its readers again",
+                )
+    return dict(sorted(found.items()))
+
+
+def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
+    named = with_inputs(queries)
+    read = {name for query in named.values() for name, _ in query.inputs}
     for name, query in named.items():
-        if query.grouping is not None:
-            raise BundleError(
-                f"query '{name}' is grouped and cannot share its rows with others",
-                detail="its answers wait for the watermark of its own streams alone",
-                hint="start it on its own",
-            )
         if query.sides:
+            title = f"query '{name}'" if name else "the query"
             raise BundleError(
-                f"query '{name}' has outer joins and cannot share its rows with others",
+                f"{title} has outer joins and cannot share its rows with others",
                 detail="its rows stay, and its answers wait, for the watermark of its own streams alone",
-                hint="start it on its own",
+                hint="start it on its own, over streams, and let no other query read it",
             )
         if query.graph.tables:
             raise BundleError(
@@ -178,10 +248,15 @@ def together(queries: Mapping[str, Query]) -> QuerySet:
         )
     keys, graphs = shared_keys([query.graph for query in named.values()])
     members = tuple(
-        _member(name, query, graph, relations) for (name, query), graph in zip(named.items(), graphs, strict=True)
+        replace(
+            _member(name, query, graph, relations),
+            feeds=name in read,
+            is_silent=name in silent or name not in queries,
+        )
+        for (name, query), graph in zip(named.items(), graphs, strict=True)
     )
     bands = dict.fromkeys(theta for graph in graphs for theta in graph.thetas if theta.band is not None)
-    text = "\n".join(f"{name}: {query.text}" for name, query in named.items())
+    text = "\n".join(f"{name}: {query.text}" if name else query.text for name, query in named.items())
     graph = JoinGraph(tuple(relations.values()), keys, tuple(bands))
     parts = [f"{member.name} {member.query.fingerprint} {member.terms}" for member in members]
     fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -204,12 +279,12 @@ def describe(queries: QuerySet) -> str:
     lines = render(queries.graph).splitlines()
     for number, relation in enumerate(queries.graph.relations):
         readers = [member.name for member in queries.members if relation.name in member.query.graph.names]
-        lines[number] += f"  read by {', '.join(readers)}"
+        lines[number] += f"  read by {', '.join(name or 'the query' for name in readers)}"
     for member in queries.members:
         for terms in member.terms:
             window = [str(replace(terms.window, slide=None))] if terms.is_shorter else []
             asked = [*window, *([str(terms.filter)] if terms.filter is not None else [])]
-            lines.append(f"{member.name} asks of {terms.relation}: {', '.join(asked)}")
+            lines.append(f"{member.name or 'the query'} asks of {terms.relation}: {', '.join(asked)}")
     return "\n".join(lines)
 
 
@@ -306,9 +381,9 @@ def _shared_relations(graphs: Mapping[str, JoinGraph]) -> dict[str, Relation]:
 def _shared_relation(name: str, several: Sequence[tuple[str, Relation]]) -> Relation:
     first_query, first = several[0]
     for query, other in several[1:]:
-        if any(getattr(other, fact) != getattr(first, fact) for fact in ("stream", "event_time", "disorder", "parts")):
+        if _source(other) != _source(first):
             raise BundleError(
-                f"relation '{name}' is not the same stream in queries '{first_query}' and '{query}'",
+                f"relation '{name}' is not the same stream in {_several(first_query, query)}",
                 detail=f"it is {first.stream} in one and {other.stream} in the other, or the stream was registered "
                 "anew in between",
                 hint="give it another alias in one of them",
@@ -322,6 +397,14 @@ def _shared_relation(name: str, several: Sequence[tuple[str, Relation]]) -> Rela
     window = _shared_window([relation.window for _, relation in several])
     schema, condition = Schema(tuple(fields.values())), conjunction(common)
     return replace(first, schema=schema, window=window, filter=condition)
+
+
+def _several(first: str, second: str) -> str:
+    return f"queries '{first}' and '{second}'" if first and second else f"the query and in query '{first or second}'"
+
+
+def _source(relation: Relation) -> tuple[object, ...]:
+    return relation.stream, relation.is_result, relation.event_time, relation.disorder, relation.parts
 
 
 def _shared_window(several: Sequence[Window]) -> Window:

@@ -22,18 +22,20 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from anabranch import explain
-from anabranch.choosing import decide, proposal
+from anabranch.choosing import AUTO, decide, proposal
 from anabranch.commands import add_command, replace_text, require_writable
 from anabranch.console.command import address
 from anabranch.console.runs import LiveRun
 from anabranch.console.server import TOKEN
 from anabranch.console.server import Console as WebConsole
+from anabranch.cql import declared_results
 from anabranch.errors import SpecError
 from anabranch.explain import choice_svg
 from anabranch.host.spark.quiet import VERBOSE, is_verbose
 from anabranch.live import View, advance, follow, late_notice, summary
 from anabranch.optimize import Choice
 from anabranch.plan.mesh import check_plan, parse_plan
+from anabranch.plan.query_set import ALONE
 from anabranch.plan.slots import SlotRange
 from anabranch.spec.file import load
 from anabranch.spec.model import QuerySpec, Spec
@@ -166,7 +168,8 @@ def run(arguments: argparse.Namespace) -> int:
             if page is not None:
                 page.close()
             seen = advance(seen, handle.recentProgress)
-            places = [str(each.sink.path or each.sink.format) for each in chosen.queries.values()]
+            sinks = [each.sink for each in chosen.queries.values() if each.sink is not None]
+            places = [str(sink.path or sink.format) for sink in sinks]
             for words in (summary(seen, places), late_notice(seen, kept=chosen.late is not None)):
                 if words:
                     console.print(words, highlight=False, soft_wrap=True)
@@ -229,7 +232,8 @@ def explain_spec(arguments: argparse.Namespace) -> int:
         require_writable(arguments.picture)
     if arguments.picture is not None and len(chosen.queries) > 1:
         raise SpecError("option '--picture' draws one query, and the spec has several", hint="use a spec of one query")
-    explained = {name: _explanation(chosen, each) for name, each in chosen.queries.items()}
+    explained = _explanations(chosen)
+    every = explain.with_inputs(explained)
 
     @cache
     def sampled() -> Mapping[str, Choice]:
@@ -240,8 +244,8 @@ def explain_spec(arguments: argparse.Namespace) -> int:
         if arguments.sample:
             return sampled()[name]
         slots = chosen.slots.most if chosen.slots else os.cpu_count() or 1
-        wishes = chosen.queries[name].wishes
-        return decide(explained[name].query, wishes, slots=slots, batch=chosen.seconds_between_batches)
+        wishes = chosen.queries[name].wishes if name in chosen.queries else AUTO
+        return decide(every[name].query, wishes, slots=slots, batch=chosen.seconds_between_batches)
 
     for name, each in explained.items():
         for switch in chosen.queries[name].switches:
@@ -255,10 +259,18 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _explanation(chosen: Spec, query: QuerySpec) -> explain.Explanation:
-    return explain.Explanation(
-        query.query, chosen.catalog(), allow_unbounded=query.allow_unbounded, late_filters=query.late_filters
-    )
+def _explanations(chosen: Spec) -> dict[str, explain.Explanation]:
+    """Returns the queries as they would be compiled; one may read those before it."""
+    catalog = chosen.catalog()
+    found = {}
+    for name in chosen.in_order():
+        query = chosen.queries[name]
+        found[name] = explain.Explanation(
+            query.query, catalog, allow_unbounded=query.allow_unbounded, late_filters=query.late_filters
+        )
+        if name != ALONE:
+            catalog.register(declared_results(name, found[name].query))
+    return {name: found[name] for name in chosen.queries}
 
 
 def _choices_on_spark(chosen: Spec) -> Mapping[str, Choice]:

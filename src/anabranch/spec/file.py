@@ -63,7 +63,8 @@ _REQUIRED_OF_SWITCHES = {
 
 _OF_A_QUERY = "query sink plan limits objective hints stats allow_unbounded late_filters adapt switch"
 _OF_A_RUN = (
-    "streams tables checkpoint spark_checkpoint trigger slots name idle_timeout balance moves spark late functions"
+    "streams tables checkpoint spark_checkpoint trigger slots name idle_timeout execution balance moves spark late "
+    "functions"
 )
 _EXAMPLE = "queries: {alerts: {query: …, sink: …}}"
 
@@ -84,7 +85,7 @@ def parse(text: str, *, folder: Path) -> Spec:
     """Reads the spec in a YAML text whose relative paths start at `folder`."""
     root = Entry("", document(text))
     if not isinstance(root.value, Mapping) or "queries" not in root.value:
-        entries = root.mapping(f"{_OF_A_RUN} {_OF_A_QUERY} execution queries", _REQUIRED)
+        entries = root.mapping(f"{_OF_A_RUN} {_OF_A_QUERY} queries", _REQUIRED)
         return _spec(entries, {ALONE: _query(entries, root, folder)}, folder)
     for key in ("query", "sink"):
         if key in root.value:
@@ -105,7 +106,7 @@ def _queries(block: Entry, folder: Path) -> dict[str, QuerySpec]:
     for name, entry in block.filled().items():
         if not name.isidentifier():
             raise block.wrong(f"has a query named '{name}'", "use letters, digits and _, a letter first")
-        queries[name] = _query(entry.mapping(_OF_A_QUERY, _required("query sink")), entry, folder)
+        queries[name] = _query(entry.mapping(_OF_A_QUERY, _required("query")), entry, folder)
     if not queries:
         raise block.refused(f"write for example {_EXAMPLE}")
     return queries
@@ -118,7 +119,7 @@ def _query(entries: Mapping[str, Entry], block: Entry, folder: Path) -> QuerySpe
         raise adapt.refused("write adapt: {}, or for example adapt: {every: 10}")
     return QuerySpec(
         query=entries["query"].text(),
-        sink=read_sink(entries["sink"], folder),
+        sink=optional(entries, "sink", lambda entry: read_sink(entry, folder), None),
         wishes=_wishes(entries),
         allow_unbounded=optional(entries, "allow_unbounded", Entry.flag, False),
         late_filters=optional(entries, "late_filters", Entry.texts, ()),
@@ -134,6 +135,11 @@ def _spec(entries: Mapping[str, Entry], queries: Mapping[str, QuerySpec], folder
     for name in streams:
         if not name.isidentifier():
             raise entries["streams"].wrong(f"has a stream named '{name}'", "use letters, digits and _, a letter first")
+        if taken := next((query for query in queries if query.lower() == name.lower()), None):
+            raise SpecError(
+                f"a stream and a query are both named '{taken}'",
+                hint="give the query another name, also where it is read",
+            )
     return Spec(
         streams=tuple(_stream(name, entry, folder) for name, entry in streams.items()),
         tables=_tables(entries["tables"], frozenset(map(str.lower, streams)), folder) if "tables" in entries else (),

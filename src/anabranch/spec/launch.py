@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from anabranch.adapt.rules import Switch
-from anabranch.api import QueryHandle, Session
-from anabranch.api.run import Member, Run
+from anabranch.api import ContinuousQuery, QueryHandle, Session
+from anabranch.api.members import Member
+from anabranch.api.run import Run
 from anabranch.api.settings import LateSettings, QuerySettings, RunSettings
 from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.formats import FILE_FORMATS
@@ -18,6 +20,7 @@ from anabranch.host.spark.own import travel_by_value
 from anabranch.host.spark.sample import StreamSample, sample_of_files
 from anabranch.host.spark.session import DataFrame, SparkSession, open_session
 from anabranch.plan.mesh import parse_plan
+from anabranch.plan.query_set import ALONE
 from anabranch.spec.model import FunctionSpec, QuerySpec, Spec, StreamSpec, TableSpec
 from anabranch.window import duration_text
 
@@ -35,7 +38,12 @@ def start(spec: Spec, spark: SparkSession) -> QueryHandle:
 def prepare(spec: Spec, spark: SparkSession) -> Run:
     """Returns the spec's queries, ready to be explained or started."""
     session = _session(spec, spark)
-    members = {name: _member(query, session) for name, query in spec.queries.items()}
+    members: dict[str, Member] = {}
+    for name in spec.in_order():
+        query = _query(spec.queries[name], session)
+        if name != ALONE:
+            session.register(name, query)
+        members[name] = Member(query.compiled, _settings(spec.queries[name]), is_silent=spec.queries[name].sink is None)
     settings = RunSettings(
         name=spec.name,
         trigger=spec.trigger,
@@ -79,18 +87,21 @@ def _ship(function: FunctionSpec) -> None:
         travel_by_value(module)
 
 
-def _member(spec: QuerySpec, session: Session) -> Member:
-    query = session.sql(spec.query, allow_unbounded=spec.allow_unbounded, late_filters=spec.late_filters)
+def _query(spec: QuerySpec, session: Session) -> ContinuousQuery:
+    return session.sql(spec.query, allow_unbounded=spec.allow_unbounded, late_filters=spec.late_filters)
+
+
+def _settings(spec: QuerySpec) -> QuerySettings:
     settings = QuerySettings(
-        format=spec.sink.format,
-        path=spec.sink.path,
-        options=dict(spec.sink.options),
-        partition_by=spec.sink.partition_by,
         wishes=spec.wishes,
         adapt=spec.adapt,
         switches=tuple(Switch(each.at_batch, parse_plan(each.plan), each.strategy) for each in spec.switches),
     )
-    return Member(query.compiled, settings)
+    if (sink := spec.sink) is None:
+        return settings
+    return replace(
+        settings, format=sink.format, path=sink.path, options=dict(sink.options), partition_by=sink.partition_by
+    )
 
 
 def sample(stream: StreamSpec, spark: SparkSession) -> StreamSample | None:

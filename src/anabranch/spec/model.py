@@ -17,6 +17,7 @@ from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.settings import Settings
 from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes
+from anabranch.cql import streams_read
 from anabranch.errors import SpecError
 from anabranch.expr import OwnFunction
 from anabranch.functions import own_function
@@ -147,7 +148,8 @@ class QuerySpec:
     """One query: its text, where its results go, and how its plan is chosen and changed."""
 
     query: str
-    sink: SinkSpec
+    sink: SinkSpec | None
+    """None for a query that only others read."""
     wishes: Wishes = AUTO
     allow_unbounded: bool = False
     late_filters: tuple[str, ...] = ()
@@ -191,6 +193,32 @@ class Spec:
         """Returns the spec with every query changed."""
         return replace(self, queries={name: change(query) for name, query in self.queries.items()})
 
+    def in_order(self) -> list[str]:
+        """Returns the names of the queries, each after those that it reads; refuses queries that read one another."""
+        names = {name.lower(): name for name in self.queries}
+        reads = {
+            name: {names[each.lower()] for each in streams_read(query.query) if each.lower() in names}
+            for name, query in self.queries.items()
+        }
+        for name, query in self.queries.items():
+            if query.sink is None and not any(name in read for other, read in reads.items() if other != name):
+                raise SpecError(
+                    f"query '{name}' has no sink, and no other query reads it",
+                    hint=f"give it a sink: {{format: parquet, path: out/{name}}}, or leave it out",
+                )
+        ordered: list[str] = []
+        while len(ordered) < len(reads):
+            ready = [name for name, read in reads.items() if name not in ordered and read <= set(ordered)]
+            if not ready:
+                circle = _circle({name: read for name, read in reads.items() if name not in ordered})
+                raise SpecError(
+                    f"the queries {' -> '.join(circle)} read one another",
+                    detail="a result would have to be there before the rows that it is made of",
+                    hint="let one of them read streams instead",
+                )
+            ordered += ready
+        return ordered
+
     @property
     def seconds_between_batches(self) -> float:
         """The interval that a choice of plan assumes; the default if the trigger names none."""
@@ -218,3 +246,11 @@ class Spec:
                 )
             catalog.register_table(TableDeclaration(table.name, table.schema))
         return catalog
+
+
+def _circle(reads: Mapping[str, set[str]]) -> list[str]:
+    """Returns queries that read one another, from one to the same again."""
+    path = [min(reads)]
+    while path[-1] not in path[:-1]:
+        path.append(min(reads[path[-1]] & reads.keys()))
+    return path[path.index(path[-1]) :]

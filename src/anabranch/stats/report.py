@@ -7,14 +7,14 @@ values. The report lives as long as one batch, so its JSON may change between re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.stats.mesh.profiles import OperatorProfile
-from anabranch.stats.step import StepStatistics, merge
+from anabranch.stats.step import StepStatistics, in_turn, merge
 
 _plan = lru_cache(maxsize=256)(parse_plan)
 """Every slot reports its plan after every batch, and a mesh is a long text."""
@@ -60,10 +60,11 @@ class QueryReport:
 
 @dataclass(frozen=True)
 class RowsWritten:
-    """The row file that a slot wrote: its rows, and the largest event time of each relation in it."""
+    """A row file that a slot wrote: its rows, the largest event time of each relation in it, and the stage it is of."""
 
     rows: int
     newest: Mapping[str, int]
+    stage: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class SlotReport:
     """Wall clock before the step, by kind of work."""
     was_hot: bool = False
     """Whether the slot found its hot state."""
-    file: RowsWritten | None = None
-    """None where no rows are kept."""
+    files: tuple[RowsWritten, ...] = ()
+    """Empty where no rows are kept."""
     cpu: float = 0.0
     """Seconds of one core that the step took, from opening the state to writing the rows."""
     taken: int = 0
@@ -114,7 +115,7 @@ class SlotReport:
             "rejected": dict(self.rejected),
             "seconds": dict(self.seconds),
             "hot": self.was_hot,
-            "file": None if self.file is None else asdict(self.file),
+            "files": [asdict(file) for file in self.files],
             "cpu": self.cpu,
             "taken": self.taken,
             "cells": None if self.cells is None else {name: list(counts) for name, counts in self.cells.items()},
@@ -146,7 +147,7 @@ class SlotReport:
             rejected=value["rejected"],
             seconds=value["seconds"],
             was_hot=value["hot"],
-            file=None if value["file"] is None else RowsWritten(**value["file"]),
+            files=tuple(RowsWritten(**file) for file in value["files"]),
             cpu=value["cpu"],
             taken=value["taken"],
             cells=None if value["cells"] is None else {name: tuple(each) for name, each in value["cells"].items()},
@@ -171,6 +172,40 @@ def _migrated_from_json(value: Mapping[str, Any]) -> Migrated:
 
 SlotReports: TypeAlias = Mapping[int, SlotReport]
 """The reports of one batch, by slot."""
+
+
+def whole(stages: Sequence[SlotReport]) -> SlotReport:
+    """The report of a slot on a batch, from those of its stages in order: work adds up, states are those at the end."""
+    first, last = stages[0], stages[-1]
+    if first is last:
+        return first
+    statistics = in_turn(stage.statistics for stage in stages)
+    return SlotReport(
+        queries={name: _whole_query([stage.queries[name] for stage in stages]) for name in last.queries},
+        statistics=statistics,
+        rows={name: count for stage in stages for name, count in stage.rows.items()},
+        late={name: count for stage in stages for name, count in stage.late.items()},
+        ahead={name: count for stage in stages for name, count in stage.ahead.items()},
+        newest={name: time for stage in stages for name, time in stage.newest.items()},
+        rejected=first.rejected,
+        seconds=_sums([stage.seconds for stage in stages]),
+        was_hot=all(stage.was_hot for stage in stages),
+        files=tuple(file for stage in stages for file in stage.files),
+        cpu=sum(stage.cpu for stage in stages),
+        taken=first.taken,
+        cells=None
+        if first.cells is None
+        else {name: counts for stage in stages for name, counts in (stage.cells or {}).items()},
+    )
+
+
+def _whole_query(stages: Sequence[QueryReport]) -> QueryReport:
+    return replace(stages[-1], statistics=in_turn(each.statistics for each in stages), change=stages[0].change)
+
+
+def _sums(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for each in several for name in each)
+    return {name: sum(each.get(name, 0.0) for each in several) for name in names}
 
 
 def merged_statistics(reports: Iterable[SlotReport | QueryReport]) -> StepStatistics:

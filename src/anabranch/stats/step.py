@@ -98,6 +98,19 @@ def labelled(step: StepStatistics, label: str) -> StepStatistics:
     )
 
 
+def in_turn(steps: Iterable[StepStatistics]) -> StepStatistics:
+    """The sum of steps that one slot made one after another: states are as large as they were at the end."""
+    several = list(steps)
+    sizes = {state.state: state for step in several for state in step.states}
+    whole = merge(several)
+    return replace(
+        whole,
+        states=tuple(
+            replace(state, rows=sizes[state.state].rows, bytes=sizes[state.state].bytes) for state in whole.states
+        ),
+    )
+
+
 def merge(steps: Iterable[StepStatistics]) -> StepStatistics:
     """The sum of several steps; operators of the same name are added together."""
     rows_in: dict[str, int] = {}

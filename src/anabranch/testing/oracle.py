@@ -47,19 +47,53 @@ def batch_answer(query: Query, rows: Mapping[str, pa.Table], watermark: int | No
     idle streams.
     """
     tables = {name.lower(): table for name, table in rows.items()}
-    given = {relation.name: _rows(relation, tables[relation.stream.lower()]) for relation in query.whole.relations}
-    until: float = _watermark(query.whole, tables) if watermark is None else watermark
-    if query.sides and query.grouping is not None:
-        return _grouped_around(query, query.grouping, given, until)
-    combinations = _combinations(query.graph, given)
     if query.sides:
-        combinations = _around(query, combinations, given, until)
+        return _answer_around(query, tables, watermark)
+    return Counter(tuple(map(comparable, values)) for _, values in timed_results(query, tables, watermark))
+
+
+def timed_results(
+    query: Query, tables: Mapping[str, pa.Table], watermark: int | None = None
+) -> Iterator[tuple[int, list[Value]]]:
+    """The results of the query with their event times; `tables` by stream name, in lower case.
+
+    Results of a query that this one reads are rows like any other: their event time is that of the newest row of the
+    combination, of a grouped query the boundary.
+    """
+    inputs = dict(query.inputs)
+    given = {}
+    for relation in query.graph.relations:
+        if relation.is_result:
+            below = inputs[relation.stream]
+            results = timed_results(below, tables)
+            rows = [{_TIME: time, **dict(zip(_names(below), values, strict=True))} for time, values in results]
+            given[relation.name] = _passing(relation, rows)
+        else:
+            given[relation.name] = _rows(relation, tables[relation.stream.lower()])
+    combinations = _combinations(query.graph, given)
     if query.grouping is None:
-        return Counter(
-            tuple(comparable(interpret(output.expression, _lookup(combination))) for output in query.outputs)
-            for combination in combinations
-        )
-    return _grouped_answer(query, query.grouping, combinations, until)
+        for combination in combinations:
+            values = [interpret(output.expression, _lookup(combination)) for output in query.outputs]
+            yield max(row[_TIME] for row in combination.values()), values
+    else:
+        passed = _watermark(query, tables) if watermark is None else watermark
+        yield from _grouped_answer(query, query.grouping, combinations, passed)
+
+
+def _answer_around(query: Query, tables: Mapping[str, pa.Table], watermark: int | None) -> Answer:
+    """All results of a query with outer, semi or anti joins."""
+    given = {relation.name: _rows(relation, tables[relation.stream.lower()]) for relation in query.whole.relations}
+    until: float = _watermark(query, tables) if watermark is None else watermark
+    if query.grouping is not None:
+        return _grouped_around(query, query.grouping, given, until)
+    return Counter(
+        tuple(comparable(interpret(output.expression, _lookup(combination))) for output in query.outputs)
+        for combination in _around(query, _combinations(query.graph, given), given, until)
+    )
+
+
+def _names(query: Query) -> list[str]:
+    return [output.name.lower() for output in query.outputs]
 
 
 def rows_as_multiset(table: pa.Table) -> Answer:
@@ -102,7 +136,10 @@ def _rows(relation: Relation, table: pa.Table) -> list[Row]:
     columns = {name.lower(): column_values(table[name]) for name in table.column_names}
     columns[_TIME] = [BEFORE_ALL] * table.num_rows if relation.is_table else columns[relation.event_time.lower()]
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    timed = [row for row in rows if row[_TIME] is not None]
+    return _passing(relation, [row for row in rows if row[_TIME] is not None])
+
+
+def _passing(relation: Relation, timed: list[Row]) -> list[Row]:
     if relation.filter is None:
         return timed
     tests = conjuncts(relation.filter)
@@ -286,10 +323,12 @@ def _grouped_around(query: Query, grouping: Grouping, rows: Mapping[str, list[Ro
 # --- grouping --------------------------------------------------------------------------------------------------------
 
 
-def _watermark(graph: JoinGraph, tables: Mapping[str, pa.Table]) -> float:
+def _watermark(query: Query, tables: Mapping[str, pa.Table]) -> float:
     """The least, over the streams, of the largest event time less the allowed disorder."""
-    marks = []
-    for relation in graph.streamed:
+    marks = [_watermark(below, tables) for _, below in query.inputs]
+    for relation in query.whole.streamed:
+        if relation.is_result:
+            continue
         table = tables[relation.stream.lower()]
         names = {name.lower(): name for name in table.column_names}
         times = [time for time in column_values(table[names[relation.event_time.lower()]]) if time is not None]
@@ -326,7 +365,9 @@ def _answer_of(
     return Counter([tuple(comparable(interpret(output.expression, lookup)) for output in query.outputs)])
 
 
-def _grouped_answer(query: Query, grouping: Grouping, combinations: Iterator[Combination], watermark: float) -> Answer:
+def _grouped_answer(
+    query: Query, grouping: Grouping, combinations: Iterator[Combination], watermark: float
+) -> Iterator[tuple[int, list[Value]]]:
     groups: dict[tuple[int, tuple[Value, ...]], list[Combination]] = defaultdict(list)
     values: dict[tuple[int, tuple[Value, ...]], tuple[Value, ...]] = {}
     ranges = {relation.name: relation.window.range for relation in query.graph.relations}
@@ -336,10 +377,14 @@ def _grouped_answer(query: Query, grouping: Grouping, combinations: Iterator[Com
             place = (boundary, tuple(_group_key(value) for value in key))
             groups[place].append(combination)
             values.setdefault(place, key)
-    answer: Answer = Counter()
     for place, members in groups.items():
-        answer += _answer_of(query, grouping, place[0], values[place], members)
-    return answer
+        row: Row = {"boundary": place[0]}
+        row |= {f"key{index}": value for index, value in enumerate(values[place])}
+        row |= {f"aggregate{index}": _aggregate(call, members) for index, call in enumerate(grouping.aggregates)}
+        lookup = _lookup({GROUPED: row})
+        tests = () if grouping.having is None else conjuncts(grouping.having)
+        if all(interpret(test, lookup) is True for test in tests):
+            yield place[0], [interpret(output.expression, lookup) for output in query.outputs]
 
 
 def _boundaries(

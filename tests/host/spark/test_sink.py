@@ -27,6 +27,7 @@ from anabranch.host.spark.sinks.spark_writer import WriterSink
 from anabranch.host.spark.sinks.table import TableSink
 from anabranch.plan.query_set import ALONE
 from anabranch.schema import TIMESTAMP, Field, Schema
+from tests.host.spark.delivering import results
 
 pytestmark = pytest.mark.spark
 
@@ -39,7 +40,7 @@ def write(sink: Sink, frame: DataFrame, batch: int) -> None:
     deliver(
         {ALONE: sink},
         Batch(batch, query_id(frame)),
-        lambda in_workers: frame if in_workers is None else frame.mapInArrow(in_workers, frame.schema),
+        results(frame),
     )
 
 

@@ -106,7 +106,11 @@ def test_an_index_goes_when_the_last_query_gives_it_up() -> None:
 def test_ordered_results_are_in_order_for_each_query(execution: ExecutionModel) -> None:
     several = queries()
     shared = Engine(several, Plans({"long": parse("(a b)"), "short": parse("(b a)")}), execution=execution)
-    found = list(shared.step({"a": rows(4, 1, 2), "b": rows(3, 5, 2)}, {"a": 0, "b": 0}, 100 * SECOND))
+    found = list(
+        shared.step(
+            {"a": rows(4, 1, 2), "b": rows(3, 5, 2)}, {"a": 0, "b": 0}, dict.fromkeys(several.names, 100 * SECOND)
+        )
+    )
     for name in several.names:
         newest = [max(row.values()) for query, batch in found if query == name for row in batch.to_pylist()]
         assert newest == sorted(newest)

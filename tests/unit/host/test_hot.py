@@ -16,7 +16,7 @@ from anabranch.errors import HostError
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import next_manifest, relation_floors
 from anabranch.host.hot import claim, forget, hot_folder, hot_root, keep_engine, open_engine
-from anabranch.host.local import relation_batch
+from anabranch.host.rows import relation_batch
 from anabranch.host.slot import SlotTask, advance, drain
 from anabranch.host.store import Manifest, Store
 from anabranch.host.wire import wire_layout
@@ -57,8 +57,6 @@ class Worker:
             attempt="none",
             after=None,
             floors=relation_floors(alone(QUERY), CLOCKS),
-            answered_before=CLOCKS.watermark,
-            watermark=None,
         )
 
     def step(self, *lines: str, plan: str = "(a b)", keep: bool = True) -> tuple[tuple[str, ...], bool]:
@@ -84,7 +82,9 @@ class Worker:
         if keep:
             keep_engine(opened, self.task, 0, self.identity)
         self.manifest = next_manifest(self.task, {0: report}, CLOCKS)
-        return answer_lines(pa.Table.from_batches(results, QUERY.schema.to_arrow())), opened.was_hot
+        return answer_lines(
+            pa.Table.from_batches([batch for _, batch in results], QUERY.schema.to_arrow())
+        ), opened.was_hot
 
     @property
     def stamp(self) -> Path:

@@ -13,8 +13,9 @@ from anabranch.adapt.rules import ChangeRules, Staging
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
-from anabranch.host.local import LocalHost, relation_batch
+from anabranch.host.local import LocalHost
 from anabranch.host.meshing import learn_from_rows
+from anabranch.host.rows import relation_batch
 from anabranch.host.wire import wire_layout
 from anabranch.plan.mesh import Mesh, parse_mesh, parse_plan
 from anabranch.plan.partitioning import choose_partitioning

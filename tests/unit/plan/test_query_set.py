@@ -115,10 +115,9 @@ def test_an_alias_of_two_streams_is_refused() -> None:
     assert "another alias" in caught.value.hint
 
 
-def test_a_grouped_query_is_refused() -> None:
+def test_a_grouped_query_takes_part() -> None:
     grouped = "SELECT COUNT(*) AS n FROM a [RANGE 20 SECONDS SLIDE 5 SECONDS] AS a"
-    with pytest.raises(BundleError, match="query 'counts' is grouped"):
-        together(counts=grouped, pair=PAIR.format(20))
+    assert [member.name for member in together(counts=grouped, pair=PAIR.format(20)).grouped] == ["counts"]
 
 
 def test_a_query_with_outer_joins_is_refused() -> None:

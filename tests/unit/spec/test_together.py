@@ -43,6 +43,8 @@ def read(text: str) -> Spec:
 def test_each_query_has_its_own_and_all_have_what_is_said_of_the_run() -> None:
     spec = read(GOOD)
     alerts, audits = spec.queries["alerts"], spec.queries["audits"]
+    assert alerts.sink is not None
+    assert audits.sink is not None
     assert (alerts.sink.path, audits.sink.path) == ("/specs/alerts", "/specs/audits")
     assert (alerts.sink.partition_by, audits.sink.partition_by) == ((), ("p0",))
     assert (alerts.wishes.plan, audits.wishes.plan) == ("mjoin", "auto")
@@ -54,7 +56,7 @@ def test_each_query_has_its_own_and_all_have_what_is_said_of_the_run() -> None:
     ("before", "after", "primary"),
     [
         ("plan: mjoin", "slots: 2", "unknown entry 'queries.alerts.slots'"),
-        ("sink: {format: csv, path: audits, partition_by: p0}", "", "entry 'queries.audits.sink' is missing"),
+        ("  alerts:\n", "  S0:\n", "a stream and a query are both named 'S0'"),
         ("trigger: 2 seconds", "plan: mjoin", "unknown entry 'plan'"),
         ("  alerts:\n", "  at-work:\n", "entry 'queries' has a query named 'at-work'"),
         ("  alerts:\n", "  idle:\n  alerts:\n", "entry 'queries.idle' is empty"),
@@ -68,6 +70,42 @@ def test_a_wrong_entry_is_named(before: str, after: str, primary: str) -> None:
     with pytest.raises(SpecError) as caught:
         read(GOOD.replace(before, after))
     assert caught.value.message == primary
+
+
+CHAIN = """
+streams:
+  s0: {format: parquet, path: s0, schema: "ts timestamp, k bigint", event_time: ts}
+queries:
+  last: {query: "SELECT m.k FROM Middle [NOW] AS m", sink: {format: csv, path: out}}
+  middle: {query: "SELECT f.k FROM (SELECT k FROM first [NOW]) [NOW] AS f"}
+  first: {query: "SELECT a.k FROM s0 [NOW] AS a"}
+checkpoint: ckpt
+"""
+
+
+def test_queries_are_compiled_after_those_that_they_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert read(CHAIN).in_order() == ["first", "middle", "last"]
+    file = tmp_path / "spec.yaml"
+    file.write_text(CHAIN)
+    assert main(["explain", str(file), "--stage", "graph"]) == 0
+    shown = capsys.readouterr().out
+    assert "relation m = middle [NOW]  read by last" in shown
+    assert "== derived_" in shown
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "primary"),
+    [
+        ("FROM s0 [NOW] AS a", "FROM last [NOW] AS a", "the queries first -> last -> middle -> first read one another"),
+        ("FROM s0 [NOW] AS a", "FROM first [NOW] AS a", "the queries first -> first read one another"),
+        (", sink: {format: csv, path: out}", "", "query 'last' has no sink, and no other query reads it"),
+    ],
+)
+def test_queries_that_cannot_be_put_in_order_are_refused(before: str, after: str, primary: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(CHAIN.replace(before, after)).in_order()
+    assert caught.value.message == primary
+    assert caught.value.hint
 
 
 def test_where_one_query_is_wanted_several_are_refused() -> None:

@@ -50,7 +50,7 @@ def test_a_report_comes_back_from_its_file_as_it_was(queries: dict[str, QueryRep
         rejected={"b": 3},
         seconds={"admit": 0.125},
         was_hot=True,
-        file=RowsWritten(7, {"a": 10}),
+        files=(RowsWritten(7, {"a": 10}),),
     )
     assert read_again(report) == report
     assert report.is_migrating == any(query.is_migrating for query in queries.values())

@@ -204,8 +204,8 @@ def parts_schema(grouping: Grouping) -> pa.Schema:
     return pa.schema(fields)
 
 
-def finish(query: Query, parts: pa.Table) -> pa.Table:
-    """Turns merged parts into answer rows, one per boundary and group that passes HAVING."""
+def finish(query: Query, parts: pa.Table) -> tuple[pa.Table, Int64Array]:
+    """Turns merged parts into answer rows, one per boundary and group that passes HAVING, and their event times."""
     grouping = query.grouping
     assert grouping is not None
     merged = reduced(parts, ["boundary", *_key_names(grouping)], _parts(grouping))
@@ -231,7 +231,8 @@ def finish(query: Query, parts: pa.Table) -> pa.Table:
         columns = {name: column.filter(passes) for name, column in columns.items()}
         length = len(columns[BOUNDARY.name])
     answers = [evaluate(output.expression, read, length) for output in query.outputs]
-    return pa.table(answers, names=list(query.schema.names))
+    times: Int64Array = columns[BOUNDARY.name].cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return pa.table(answers, names=list(query.schema.names)), times
 
 
 def _parts(grouping: Grouping) -> list[Part]:

@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from html import escape
 from typing import Any, NoReturn, Protocol
 
@@ -82,6 +83,16 @@ class Runner(Protocol):
         """Gives back the memory of the hot state once the query has ended; it can be rebuilt."""
 
 
+class Changing(Protocol):
+    """The queries of a run, as they change while it runs."""
+
+    def add(self, handle: QueryHandle, name: str, writer: object) -> datetime | None:
+        """Lets a query join; returns the event time from which on it answers."""
+
+    def remove(self, handle: QueryHandle, name: str) -> None:
+        """Lets a query leave."""
+
+
 class Progress(dict[str, Any]):
     """One trigger of a query: Spark's keys, and ours under `adaptive` (None when the trigger had nothing to do).
 
@@ -115,9 +126,10 @@ class QueryHandle:
     >>> handle.stop()  # doctest: +SKIP
     """
 
-    def __init__(self, query: StreamingQuery, runner: Runner) -> None:
+    def __init__(self, query: StreamingQuery, runner: Runner, changing: Changing | None = None) -> None:
         self._query = query
         self._runner = runner
+        self._changing = changing
 
     @property
     def id(self) -> str:
@@ -263,6 +275,60 @@ class QueryHandle:
                 return False
             time.sleep(_LOOK_SECONDS)
         return not self._runner.is_changing
+
+    def add(self, name: str, writer: object) -> datetime | None:
+        """Lets a query join those that run together, over streams that they read; no other query misses a batch.
+
+        Parameters
+        ----------
+        name
+            A name that no query of the run has.
+        writer
+            The writer of the query, with its sink, as `together` takes it.
+
+        Returns
+        -------
+        datetime
+            The event time from which on its answer is complete; it gives no older results. None when it is complete.
+            Where the rows that it needs are in the state of the others, that is right after the newest row.
+
+        Raises
+        ------
+        BundleError
+            When it cannot join: its name is taken, it reads another stream, or it cannot share its rows. The others go
+            on.
+
+        Examples
+        --------
+        >>> handle.add("alerts", alerts.writeStream.option("path", "out/alerts"))  # doctest: +SKIP
+        """
+        self._require_running()
+        return self._require_set().add(self, name, writer)
+
+    def remove(self, name: str) -> None:
+        """Lets a query leave those that run together; what nobody else needs of its rows is given back.
+
+        Raises
+        ------
+        BundleError
+            When there is no such query, others read it, or it is the only one. All go on.
+        """
+        self._require_running()
+        self._require_set().remove(self, name)
+
+    def _require_set(self) -> Changing:
+        if self._changing is None:
+            raise MigrationError("this run cannot be changed", hint="start its queries with session.together(…)")
+        return self._changing
+
+    def follow(self, query: StreamingQuery, runner: Runner) -> None:
+        """Goes on as the handle of another run of Spark."""
+        self._query, self._runner = query, runner
+
+    @property
+    def parts(self) -> tuple[StreamingQuery, Runner]:
+        """Spark's query and the driver's side of it, as of now."""
+        return self._query, self._runner
 
     def abort_migration(self, query: str | None = None) -> None:
         """Goes back, with the next batch, to the plan from before the change that is under way."""

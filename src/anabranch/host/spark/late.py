@@ -20,8 +20,8 @@ from anabranch.host.slot import SlotTask
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.sinks.delivery import deliver
 from anabranch.host.spark.sinks.sink import Batch, Sink
-from anabranch.host.spark.sinks.workers import ArrowFunction
-from anabranch.host.spark.worker import read_diverted_function, then
+from anabranch.host.spark.sinks.workers import WorkerWriter
+from anabranch.host.spark.worker import read_diverted_function, written_by
 from anabranch.host.wire import RELATION, TIME, WHOLE, WireLayout
 from anabranch.plan.query_set import ALONE
 from anabranch.stats.report import SlotReports
@@ -57,8 +57,10 @@ class LateRows:
             return
         schema = to_spark(self.layout.schema)
 
-        def compute(into_sink: ArrowFunction | None) -> DataFrame:
-            read = then(read_diverted_function(names, checkpoint), into_sink)
+        def compute(writers: Mapping[str, WorkerWriter]) -> DataFrame:
+            read = read_diverted_function(names, checkpoint)
+            if ALONE in writers:
+                read = written_by(writers[ALONE], read)
             return spark.range(0, len(names), 1, max(1, len(names))).mapInArrow(read, schema)
 
         deliver({ALONE: self.sink}, batch, compute)

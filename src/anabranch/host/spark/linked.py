@@ -25,7 +25,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.ownership import own_cells
 from anabranch.host.links.feed import Feed, Inlet, Offset, Piece
-from anabranch.host.local import relation_batch
+from anabranch.host.rows import relation_batch
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.source import CELL, Cells
 from anabranch.host.wire import RELATION, TIME, WireLayout

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -23,9 +24,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.adapt.facts import BatchFacts
-from anabranch.adapt.records import Record
-from anabranch.errors import CorruptCheckpoint, SpecError
+from anabranch.adapt.records import QueriesChanged, Record
+from anabranch.errors import CorruptCheckpoint, HostError, SpecError
 from anabranch.host import hot
+from anabranch.host.changing import SetChange
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import (
     ahead_by_stream,
@@ -44,15 +46,18 @@ from anabranch.host.memory import keep, recall
 from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
 from anabranch.host.results import ResultLayout
 from anabranch.host.slot import SlotTask, idle_report
+from anabranch.host.spark.anchor import SLOT, anchored
 from anabranch.host.spark.arrow_schema import to_spark
+from anabranch.host.spark.exchange import PACKETS, Course, Outlet
 from anabranch.host.spark.expressions import require_ansi
 from anabranch.host.spark.failure import evaluating, for_spark, named_start, query_id
 from anabranch.host.spark.late import LateRows, LateRowsWarning, only_diverted
+from anabranch.host.spark.offsets import in_scan_order, sparks_folder
 from anabranch.host.spark.places import Places
 from anabranch.host.spark.session import refuse_speculation
 from anabranch.host.spark.sinks.delivery import deliver
 from anabranch.host.spark.sinks.sink import Batch, Sink
-from anabranch.host.spark.sinks.workers import ArrowFunction
+from anabranch.host.spark.sinks.workers import WorkerWriter
 from anabranch.host.spark.source import (
     PASSES,
     Cells,
@@ -63,15 +68,14 @@ from anabranch.host.spark.source import (
     tagged_union,
 )
 from anabranch.host.spark.tables import SparkTables, TableSource
-from anabranch.host.spark.worker import finish_function, step_function, then
+from anabranch.host.spark.worker import merge_function, step_function
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, wire_layout
 from anabranch.host.work import Work
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.query_set import Plans
-from anabranch.schema import Schema
-from anabranch.stats.report import SlotReports, merged_statistics
+from anabranch.plan.query_set import ALONE, Plans
+from anabranch.stats.report import SlotReports, merged_statistics, whole
 
 REMEMBERED_BATCHES = 1000
 BATCH_SETTINGS = {
@@ -126,6 +130,8 @@ class SparkRunner:
         self.sinks = sinks
         self.options = options
         self.failure: BaseException | None = None
+        self._at_work = Lock()
+        self._is_leaving = False
         self.store = Store(checkpoint)
         self.identity = self.store.open(work.queries, work.execution)
         self.manifest = self.store.latest()
@@ -140,8 +146,8 @@ class SparkRunner:
         self.steering = work.steering(table)
         self._lease = Lease(self.store)
         hot.claim(self.identity, self.store.location)
-        self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(self.queries.graph.streams, _now())
-        self._is_observed = has_observed_filters(self.queries.graph.relations)
+        self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(self.queries.streams, _now())
+        self._is_observed = has_observed_filters(each for each in self.queries.graph.relations if not each.is_result)
         self._late_warning = LateRowsWarning(options.assumed_disorder if options.late is None else frozenset())
         self._places = Places(self.steering.table)
         self._began: float | None = None
@@ -199,10 +205,22 @@ class SparkRunner:
             self._lease.close()
             self._places.forget(self.identity)
 
+    def leave(self) -> None:
+        """Waits for the batch at hand; after it this runner takes no other."""
+        with self._at_work:
+            self._is_leaving = True
+
+    def note_change(self, change: SetChange) -> None:
+        """Records that queries joined or left."""
+        self._note([QueriesChanged(self.manifest.batch + 1 if self.manifest else 0, change.joined, change.left)])
+
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """Runs one round; keeps its error in `failure`, because Spark passes on only the text."""
         try:
-            self._round(frame, batch_id)
+            with self._at_work:
+                if self._is_leaving:
+                    raise HostError("the queries of the run are changing", detail=f"batch {batch_id} comes after that")
+                self._round(frame, batch_id)
         except BaseException as error:
             self.failure = error
             short = for_spark(error)
@@ -306,24 +324,34 @@ class SparkRunner:
                 session.conf.set(key, value)
             self._is_configured = True
 
-    def _results(self, frame: DataFrame, task: SlotTask, into_sink: ArrowFunction | None) -> DataFrame:
-        rows = self._route(task.partitioning).send(frame, self._places.anchor(frame.sparkSession, task.partitioning))
-        layout = None if self.options.late is None else self.options.late.layout
-        step = step_function(task, self.identity, self.store.location, layout)
-        results, grouped = ResultLayout(self.queries), self.queries.grouped
-        if grouped is None or grouped.grouping is None:
-            return rows.mapInArrow(then(step, into_sink), to_spark(results.schema))
-        parts = rows.mapInArrow(step, to_spark(Schema.from_arrow(results.parts)))
-        # Numbered, because Spark takes a dot in a name for a path; the boundary and the keys of the group come first.
-        numbered = parts.toDF(*(f"_part{i}" for i in range(len(parts.columns))))
-        keys = numbered.columns[: 1 + len(grouped.grouping.keys)]
-        together = numbered.repartition(len(task.partitioning.working), *keys)
-        return together.mapInArrow(then(finish_function(grouped), into_sink), to_spark(results.schema))
+    def _results(self, frame: DataFrame, task: SlotTask, writers: Mapping[str, WorkerWriter]) -> DataFrame:
+        """The frame of the results; evaluating it runs all stages of the batch, once."""
+        slots = len(task.partitioning.working)
+        anchor = self._places.anchor(frame.sparkSession, task.partitioning)
+        frame = self._route(task.partitioning).send(frame, anchor)
+        diverted = None if self.options.late is None else self.options.late.layout
+        course = Course.of(task).work
+        for number, (stage, merges) in enumerate(course):
+            is_final = number == len(course) - 1
+            outlet = Outlet(task.at(stage), writers, number, is_final)
+            function = (
+                merge_function(outlet)
+                if merges
+                else step_function(outlet, self.identity, self.store.location, diverted)
+            )
+            frame = frame.mapInArrow(function, to_spark(ResultLayout(self.queries).schema) if is_final else PACKETS)
+            if not is_final:
+                frame = frame.repartition(slots, SLOT)
+                if anchor is not None and not course[number + 1][1]:
+                    frame = anchored(frame, anchor)
+        return frame
 
     def _reports(self, task: SlotTask) -> SlotReports:
         working = frozenset(task.partitioning.working)
         return {
-            slot: self.store.read_report(task.rows_name(slot)) if slot in working else idle_report(task, slot)
+            slot: whole([self.store.read_report(task.rows_name(slot, stage)) for stage in range(self.queries.stages)])
+            if slot in working
+            else idle_report(task, slot)
             for slot in range(task.partitioning.slots)
         }
 
@@ -338,12 +366,14 @@ class SparkRunner:
         return [
             f.max(f.when(f.col(RELATION).isin(position, ~position), time)).alias(relation.name)
             for position, relation in enumerate(self.queries.graph.relations)
-            if not relation.is_table
+            if not relation.is_table and not relation.is_result
         ]
 
     def _observed(self, maxima: Mapping[str, Any]) -> dict[str, int | None]:
         seen: dict[str, int | None] = {}
         for relation in self.queries.graph.streamed:
+            if relation.is_result:
+                continue
             newest = [time for time in (maxima.get(relation.name), seen.get(relation.stream)) if time is not None]
             seen[relation.stream] = max(newest, default=None)
         return seen
@@ -364,7 +394,7 @@ class SparkRunner:
         return last_ticks(self.queries, [{names[~row[RELATION]]: row["newest"]} for row in rows if row[RELATION] < 0])
 
     def _clocks_after(self, newest: Mapping[str, int | None], now: int, ticks: Mapping[str, int | None]) -> Clocks:
-        disorder = {relation.stream: relation.disorder for relation in self.queries.graph.streamed}
+        disorder = {each.stream: each.disorder for each in self.queries.graph.streamed if not each.is_result}
         return self._clocks.advance(newest, disorder, now, self.options.idle_timeouts, ticks)
 
     # --- records ------------------------------------------------------------------------------------------------------
@@ -388,7 +418,7 @@ class SparkRunner:
         seconds: Mapping[str, float],
         records: list[Record],
     ) -> None:
-        names = self.queries.names if self.queries.is_named else ()
+        names = () if self.queries.names == (ALONE,) else self.queries.names
         late = late_by_stream(self.queries, reports)
         self._late_warning.note(late)
         self._progress[batch_id] = BatchProgress(
@@ -441,10 +471,15 @@ def start_query(
     atexit.register(runner.release)
     try:
         late = None if options.late is None else options.late.layout
-        union = frames(runner.cells) if callable(frames) else tagged_union(runner.cells, frames, late)
+        if callable(frames):
+            union, folder = frames(runner.cells), f"{runner.store.location}/spark"
+        else:
+            scans = in_scan_order(work.queries, (runner.store.metadata() or {}).get("streams"))
+            union = tagged_union(runner.cells, frames, late, scans)
+            streams = [scan if isinstance(scan, str) else scan[1].stream for scan in scans]
+            folder = "" if options.spark_checkpoint else sparks_folder(runner.store, streams)
         writer = union.writeStream.foreachBatch(runner.on_batch)
-        spark_part = options.spark_checkpoint or f"{runner.store.location}/spark"
-        writer = writer.option("checkpointLocation", spark_part).trigger(**options.trigger)
+        writer = writer.option("checkpointLocation", options.spark_checkpoint or folder).trigger(**options.trigger)
         if options.name:
             writer = writer.queryName(options.name)
         with named_start(runner.store.location):

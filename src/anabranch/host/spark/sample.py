@@ -22,7 +22,7 @@ from anabranch.host.spark.source import PASSES, event_micros, relation_frame
 from anabranch.host.wire import RELATION, TIME, WireLayout, wire_layout
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import alone, partitioning_of
+from anabranch.plan.query_set import by_itself, partitioning_of
 
 MOST_FILES = 16
 MOST_BYTES = 16_000_000
@@ -88,13 +88,15 @@ def sample_streams(queries: Sequence[Query], samples: Mapping[str, StreamSample]
 
 
 def _sampled(queries: Sequence[Query], samples: Mapping[str, StreamSample]) -> list[Sample]:
-    layouts = [wire_layout(alone(query), partitioning_of(alone(query), 1)) for query in queries]
+    layouts = [wire_layout(by_itself(query), partitioning_of(by_itself(query), 1)) for query in queries]
     frames = {
         (number, position): relation_frame(position, relation, layouts[number], samples[relation.stream].frame)
         for number, query in enumerate(queries)
         for position, relation in enumerate(query.graph.relations)
         if relation.stream in samples
     }
+    if not frames:
+        return [Sample() for _ in queries]
     newest: dict[str, int | None] = {}
     stretches: list[dict[str, Stretch]] = [{} for _ in queries]
     parts: list[list[DataFrame]] = [[] for _ in queries]

@@ -26,6 +26,7 @@ from anabranch.host.diverted import DivertedLayout
 from anabranch.host.spark.anchor import SLOT, anchored, slot_keys
 from anabranch.host.spark.arrow_schema import data_type, nulls_of
 from anabranch.host.spark.expressions import key_code, quote, to_column
+from anabranch.host.spark.offsets import in_scan_order
 from anabranch.host.spark.own import register_functions
 from anabranch.host.wire import RELATION, TIME, WHOLE, WireLayout
 from anabranch.plan.join_graph import Relation
@@ -86,7 +87,12 @@ class Cells:
         return found
 
 
-def tagged_union(cells: Cells, frames: Mapping[str, DataFrame], diverted: DivertedLayout | None = None) -> DataFrame:
+def tagged_union(
+    cells: Cells,
+    frames: Mapping[str, DataFrame],
+    diverted: DivertedLayout | None = None,
+    scans: Sequence[tuple[int, Relation] | str] | None = None,
+) -> DataFrame:
     """All relations in the wire layout, with the cell of each row, and whether it passes where that is to be observed.
 
     With a layout of diverted rows, the whole row of its stream travels along, until the batch knows which are diverted.
@@ -96,11 +102,13 @@ def tagged_union(cells: Cells, frames: Mapping[str, DataFrame], diverted: Divert
     """
     layout = cells.layout
     relations = layout.queries.graph.relations
-    is_observed = has_observed_filters(relations)
+    is_observed = has_observed_filters(each for each in relations if not each.is_result)
     parts = []
-    for position, relation in enumerate(relations):
-        if relation.is_table:
+    for scan in in_scan_order(layout.queries, None) if scans is None else scans:
+        if isinstance(scan, str):
+            parts.append(_nothing(layout, frames[scan], is_observed))
             continue
+        position, relation = scan
         columns = wire_columns(position, relation, layout, frames[relation.stream])
         passes = columns.pop(PASSES)
         if relation.filter is not None and keeps_null_keys_out(relation.filter):
@@ -132,6 +140,14 @@ def below_ceilings(names: Sequence[str], bounds: Mapping[str, int]) -> Column:
             is_here = f.col(RELATION).isin(position, ~position)
             time = f.when(is_here & (f.col(TIME) > ceiling), f.lit(None)).otherwise(time)
     return time
+
+
+def _nothing(layout: WireLayout, frame: DataFrame, is_observed: bool) -> DataFrame:
+    """A scan of a stream that no query reads: no rows, in the wire layout."""
+    columns = {field.name: f.lit(None).cast(nulls_of(field.type, field.name)) for field in layout.schema}
+    columns |= {RELATION: f.lit(0).cast(ByteType()), TIME: f.lit(0).cast("long"), CELL: f.lit(0).cast(IntegerType())}
+    columns |= {PASSES: f.lit(True)} if is_observed else {}
+    return frame.where(f.lit(False)).select(*(column.alias(name) for name, column in columns.items()))
 
 
 def has_observed_filters(relations: Iterable[Relation]) -> bool:

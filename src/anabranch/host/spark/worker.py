@@ -2,47 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from time import perf_counter, thread_time
+from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark import TaskContext
 
-from anabranch.engine.operators.group_by import finish, parts_schema
 from anabranch.host.diverted import DivertedLayout
 from anabranch.host.hot import keep_engine, open_engine
+from anabranch.host.results import parts_table, results_of
 from anabranch.host.slot import Opening, SlotTask, advance, first_copies
-from anabranch.host.spark.sinks.workers import ArrowFunction
+from anabranch.host.spark.exchange import PARTS, ROWS, OpenOutlet, Outlet, received
+from anabranch.host.spark.sinks.workers import WorkerWriter
 from anabranch.host.store import Store
 from anabranch.host.wire import TIME, WHOLE, WireLayout, wire_layout
-from anabranch.plan.query import Query
+
+ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def step_function(
-    task: SlotTask, identity: str, checkpoint: str, diverted: DivertedLayout | None = None
+    outlet: Outlet, identity: str, checkpoint: str, diverted: DivertedLayout | None = None
 ) -> ArrowFunction:
-    """The function that `mapInArrow` applies to the rows of each slot; with a layout it keeps diverted rows."""
+    """The function that `mapInArrow` applies to the rows of each slot: one stage, or all where there is one slot.
+
+    With a layout of diverted rows it keeps those.
+    """
+    task = outlet.task
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
         slot = task.partitioning.working[context.partitionId()]
         started, cpu = perf_counter(), thread_time()
-        received = list(batches)
         layout = wire_layout(task.queries, task.partitioning)
-        table = pa.Table.from_batches(received) if received else layout.schema.empty_table()
-        passed, rejected = layout.without_rejected(table, task.bounds)
-        rows = layout.split(passed)
-        transfer = perf_counter() - started
-        started = perf_counter()
-        store = Store(checkpoint)
-        if diverted is not None:
-            _keep_diverted(passed, diverted, layout, task, slot, store)
-        opened = open_engine(task, slot, identity, store)
-        seconds = {"transfer": transfer, "open": perf_counter() - started}
-        opening = Opening(opened.changes, opened.was_hot, rejected, seconds, thread_time() - cpu, opened.taken)
-        yield from advance(opened.engine, task, slot, rows, store, opening)
-        keep_engine(opened, task, slot, identity)
+        with outlet.open() as out:
+            if task.stage:
+                table = yield from _packed_rows(batches, layout, out)
+            else:
+                arrived = list(batches)
+                table = pa.Table.from_batches(arrived) if arrived else layout.schema.empty_table()
+            passed, rejected = layout.without_rejected(table, task.bounds)
+            rows = layout.split(passed)
+            transfer = perf_counter() - started
+            started = perf_counter()
+            store = Store(checkpoint)
+            if diverted is not None and not task.stage:
+                _keep_diverted(passed, diverted, layout, task, slot, store)
+            opened = open_engine(task, slot, identity, store)
+            seconds = {"transfer": transfer, "open": perf_counter() - started}
+            opening = Opening(opened.changes, opened.was_hot, rejected, seconds, thread_time() - cpu, opened.taken)
+            stages = range(task.queries.stages) if len(task.partitioning.working) == 1 else [task.stage]
+            for stage in stages:
+                for query, found in advance(opened.engine, task.at(stage), slot, rows, store, opening):
+                    yield from out.take(query, found)
+                rows, opening = out.next_rows(), Opening(was_hot=True)
+            keep_engine(opened, task.at(stages[-1]), slot, identity)
 
     return step
 
@@ -78,28 +93,53 @@ def read_diverted_function(names: Sequence[str], checkpoint: str) -> ArrowFuncti
     return read
 
 
+def _packed_rows(
+    batches: Iterator[pa.RecordBatch], layout: WireLayout, out: OpenOutlet
+) -> Generator[pa.RecordBatch, None, pa.Table]:
+    """The rows in packets as one table; what is for a sink goes on."""
+    rows = [layout.schema.empty_table()]
+    for packet in received(batches):
+        if packet.kind == ROWS:
+            rows.append(pa.Table.from_batches(packet.batches).replace_schema_metadata(None))
+        else:
+            yield from out.pass_on(packet)
+    return pa.concat_tables(rows)
+
+
+def merge_function(outlet: Outlet) -> ArrowFunction:
+    """The function that merges the parts of grouped answers; all parts of a group must be in one partition."""
+    members = {member.name: member for member in outlet.task.queries.members}
+
+    def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        parts: dict[str, list[pa.RecordBatch]] = {}
+        with outlet.open() as out:
+            for packet in received(batches):
+                if packet.kind == PARTS:
+                    parts.setdefault(packet.name, []).extend(
+                        batch.replace_schema_metadata(None) for batch in packet.batches
+                    )
+                else:
+                    yield from out.pass_on(packet)
+            for name, several in parts.items():
+                yield from out.finished(name, results_of(members[name], parts_table(members[name], several)))
+
+    return merge
+
+
+def written_by(writer: WorkerWriter, first: ArrowFunction) -> ArrowFunction:
+    """The function that hands all that another one yields to a writer, and yields nothing."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        with writer.open(f"{context.partitionId():05d}") as results:
+            for batch in first(batches):
+                results.write(batch)
+        yield from ()
+
+    return write
+
+
 def warm(row: int) -> int:
     """Does nothing, in a worker that has loaded this module and with it the engine's compiled kernels."""
     return row
-
-
-def then(first: ArrowFunction, second: ArrowFunction | None) -> ArrowFunction:
-    """One function after the other in the same worker."""
-    if second is None:
-        return first
-    last = second
-    return lambda batches: last(first(batches))
-
-
-def finish_function(query: Query) -> ArrowFunction:
-    """The function that merges the parts of a grouped answer; all parts of a group must be in one partition."""
-
-    assert query.grouping is not None
-    names = parts_schema(query.grouping).names
-
-    def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts = list(batches)
-        if parts:
-            yield from finish(query, pa.Table.from_batches(parts).rename_columns(names)).combine_chunks().to_batches()
-
-    return merge

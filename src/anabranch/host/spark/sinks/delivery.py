@@ -17,16 +17,18 @@ from pyspark.sql import functions as f
 
 from anabranch.host.spark.failure import evaluating, named_failure
 from anabranch.host.spark.sinks.sink import Batch, Sink
-from anabranch.host.spark.sinks.workers import ArrowFunction, WorkerWriter, split_function, write_function
+from anabranch.host.spark.sinks.workers import WorkerWriter
 from anabranch.plan.query_set import ALONE
 
 
-def deliver(sinks: Mapping[str, Sink], batch: Batch, compute: Callable[[ArrowFunction | None], DataFrame]) -> None:
+def deliver(
+    sinks: Mapping[str, Sink], batch: Batch, compute: Callable[[Mapping[str, WorkerWriter]], DataFrame]
+) -> None:
     """Writes and publishes one batch.
 
-    `sinks` are by name of the query. `compute` returns the frame of results, given the function that workers apply to
-    them last. The frame of a query that runs alone has the columns of its results; that of named queries has a struct
-    column for each query.
+    `sinks` are by name of the query. `compute` returns the frame of results, given the writers of the queries whose
+    results the workers write. The frame of a query that runs alone has the columns of its results; that of named
+    queries has a struct column for each query.
     """
     writers: dict[str, WorkerWriter] = {}
     for name, sink in sinks.items():
@@ -34,7 +36,7 @@ def deliver(sinks: Mapping[str, Sink], batch: Batch, compute: Callable[[ArrowFun
             if (writer := sink.stage(batch)) is not None:
                 writers[name] = writer
     is_alone = ALONE in sinks
-    frame = compute(_in_workers(writers, is_alone=is_alone))
+    frame = compute(writers)
     readers = {name: sink for name, sink in sinks.items() if name not in writers}
     titles = ", ".join(sink.title for sink in sinks.values())
     if not readers:
@@ -52,12 +54,6 @@ def deliver(sinks: Mapping[str, Sink], batch: Batch, compute: Callable[[ArrowFun
     for sink in sinks.values():
         with named_failure(sink.title, batch.number):
             sink.publish(batch)
-
-
-def _in_workers(writers: Mapping[str, WorkerWriter], *, is_alone: bool) -> ArrowFunction | None:
-    if not writers:
-        return None
-    return write_function(*writers.values()) if is_alone else split_function(writers)
 
 
 def _of_query(frame: DataFrame, name: str) -> DataFrame:

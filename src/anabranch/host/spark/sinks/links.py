@@ -50,7 +50,7 @@ class StagedLinks:
     staged: Staged
 
     @contextmanager
-    def open(self) -> Iterator[OpenLinks]:
+    def open(self, part: str) -> Iterator[OpenLinks]:
         context = TaskContext.get()
         assert context is not None
         results = OpenLinks(self.staged, context.partitionId())

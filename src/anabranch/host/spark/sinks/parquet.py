@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyarrow import fs, parquet
-from pyspark import TaskContext
 
 from anabranch.errors import SinkError
 from anabranch.host.spark.arrow_schema import to_spark
@@ -70,10 +69,8 @@ class StagedFile:
     compression: str
 
     @contextmanager
-    def open(self) -> Iterator[OpenFile]:
-        context = TaskContext.get()
-        assert context is not None
-        results = OpenFile(self, context.partitionId())
+    def open(self, part: str) -> Iterator[OpenFile]:
+        results = OpenFile(self, part)
         try:
             yield results
         except BaseException:
@@ -85,11 +82,11 @@ class StagedFile:
 class OpenFile:
     """A staged file being written; no file is made until there is a batch."""
 
-    def __init__(self, file: StagedFile, partition: int) -> None:
+    def __init__(self, file: StagedFile, part: str) -> None:
         self._file = file
         self._files, folder, _ = open_place(file.staging)
         self._folder = folder
-        self._target = posixpath.join(folder, f"part-{partition:05d}.parquet")
+        self._target = posixpath.join(folder, f"part-{part}.parquet")
         self._partial = posixpath.join(folder, f".part-{uuid.uuid4().hex}")
         self._writer: parquet.ParquetWriter | None = None
 

@@ -1,0 +1,86 @@
+"""From a bound plan to a query in normal form, with the queries that it reads.
+
+A query in FROM becomes a query of its own, known by its fingerprint: texts that hold the same subquery read the same
+one. Inside the subquery an alias may stand for another stream than outside; it then gets the alias of the subquery in
+front, because a set of queries knows a relation by its alias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.plan.join_graph import Relation
+from anabranch.plan.logical import LogicalPlan, Source, result_schema, with_sources
+from anabranch.plan.normal_form import normal_form
+from anabranch.plan.query import Query
+from anabranch.plan.renaming import renamed
+from anabranch.rewrite.pipeline import rewrite
+from anabranch.window import FOREVER
+
+
+def compile_plan(text: str, plan: LogicalPlan, catalog: Catalog, late_filters: Sequence[str] = ()) -> Query:
+    """Rewrite a bound plan and return its normal form, with the queries whose results it reads."""
+    found: dict[str, Query] = {}
+    known = {source.relation: (source.stream, source.is_result) for source in sources_of(plan)}
+
+    def compiled(source: Source) -> Source:
+        if source.subquery is None:
+            declared = catalog.find(source.stream)
+            if source.is_result and declared is not None:
+                assert isinstance(declared.query, Query)
+                found[declared.name] = declared.query
+            return source
+        inner = compile_plan(source.subquery.text, source.subquery.plan, catalog)
+        inner = _apart(inner, source.relation, known, catalog)
+        name = _name(inner)
+        found[name] = inner
+        return replace(source, stream=name, subquery=None)
+
+    query = normal_form(text, rewrite(with_sources(plan, compiled)), late_filters)
+    return replace(query, inputs=tuple(sorted(found.items(), key=lambda item: item[0])))
+
+
+def declared_results(name: str, query: Query) -> StreamDeclaration:
+    """Return the results of a query as a stream that other queries may name."""
+    return StreamDeclaration(name, result_schema(query.outputs), "", FOREVER, query)
+
+
+def sources_of(plan: LogicalPlan) -> list[Source]:
+    found: list[Source] = []
+
+    def note(source: Source) -> Source:
+        found.append(source)
+        return source
+
+    with_sources(plan, note)
+    return found
+
+
+def _apart(inner: Query, alias: str, known: dict[str, tuple[str, bool]], catalog: Catalog) -> Query:
+    """Return a subquery whose aliases mean the same as in the rest of the text; `known` learns them."""
+    streams: dict[str, str] = {}
+    inputs: dict[str, Query] = {}
+    for name, below in inner.inputs:
+        if catalog.find(name) is None:
+            below = _apart(below, alias, known, catalog)
+            streams[name] = name = _name(below)
+        inputs[name] = below
+    names = {}
+    relations = [replace(each, stream=streams.get(each.stream, each.stream)) for each in inner.graph.relations]
+    for relation in relations:
+        name = relation.name
+        while known.setdefault(name, _source(relation)) != _source(relation):
+            name = f"{alias}_{name}"
+        names[relation.name] = name
+    graph = replace(inner.graph, relations=tuple(relations))
+    return renamed(replace(inner, graph=graph, inputs=tuple(sorted(inputs.items(), key=lambda item: item[0]))), names)
+
+
+def _name(query: Query) -> str:
+    return f"derived_{query.fingerprint[:8]}"
+
+
+def _source(relation: Relation) -> tuple[str, bool]:
+    return relation.stream, relation.is_result

@@ -1,0 +1,259 @@
+"""A running set of queries changes: queries join it and leave it, between two batches.
+
+The base rows in the checkpoint are carried over from the old set to the new one: into its relations, its codes, its
+layout and its grid. One new manifest of the last batch, written in one piece, is the change; before it the old set
+holds, after it the new one. Nothing of a query that stays depends on the change: its rows are there, its groups are
+rebuilt from them, and the next batch is the next batch.
+
+A query that joins answers from an event time on (`since`): it gives exactly those of its results that are not older. No
+row of that time or newer has arrived before the change. Where the state has all rows that such results need, `since` is
+the first moment after the newest row; where rows or columns of a relation are lacking, it is that plus the range of the
+relation, because then no row from before the change can be part of a result.
+
+Limit: all live rows pass through the driver. A query that joins can read streams of the set only; Spark cannot add a
+source to a query that has a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.engine.batch import RelationBatch, joined
+from anabranch.engine.evaluate.codes import combine_codes, key_codes
+from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
+from anabranch.engine.kernels import Int64Array
+from anabranch.engine.ownership import needed_in
+from anabranch.errors import BundleError
+from anabranch.expr import Column, Expr, columns, conjunction, conjuncts
+from anabranch.host.clock import Clocks
+from anabranch.host.holdings import first_slots, kept_rows
+from anabranch.host.store import Manifest, RowFile, Store, new_attempt, rows_name
+from anabranch.host.wire import WireLayout, wire_layout
+from anabranch.plan.join_graph import JoinGraph, Relation
+from anabranch.plan.partitioning import Partitioning, row_code
+from anabranch.plan.query_set import Member, QuerySet
+from anabranch.stats.report import SlotReport
+from anabranch.window import FOREVER
+
+
+@dataclass(frozen=True)
+class SetChange:
+    """Which queries joined and left, and from which event time on those that joined answer."""
+
+    joined: Mapping[str, int | None] = field(default_factory=dict)
+    """In microseconds; None where there was no row yet, so that the answer is complete."""
+    left: tuple[str, ...] = ()
+
+
+def refuse_change(old: QuerySet, new: QuerySet) -> None:
+    """Refuses what a running set cannot become; nothing has been touched."""
+    if unknown := [name for name in new.streams if name not in old.streams]:
+        readers = [each.name for each in new.members if unknown[0] in each.query.graph.streams]
+        raise BundleError(
+            f"query '{readers[0]}' reads stream '{unknown[0]}', which the running queries do not read",
+            detail=f"they read {', '.join(old.streams)}; Spark cannot add a source to a query that has a checkpoint",
+            hint="start it on its own, or start all queries again with a new checkpoint",
+        )
+    before = {each.name: each for each in old.members}
+    for each in new.members:
+        known = before.get(each.name)
+        if known is not None and known.query.text != each.query.text:
+            raise BundleError(
+                f"query '{each.name}' is another one in the running set",
+                detail=f"there it is: {known.query.text}",
+                hint="remove that one first, or give this one another name",
+            )
+    for name, time in _since(old, new, [each for each in new.members if each.name not in before], 0).items():
+        if time >= FOREVER:
+            raise BundleError(
+                f"query '{name}' has an unbounded window over rows that the running queries have not kept",
+                detail="its answer would never be complete",
+                hint="start it on its own, from the first row on",
+            )
+
+
+def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) -> SetChange:
+    """Makes the checkpoint of one set that of another, which nothing runs from meanwhile."""
+    refuse_change(old, new)
+    names = {each.name for each in old.members}
+    arrivals = [each for each in new.members if each.name not in names]
+    left = tuple(each.name for each in old.members if each.name not in new.names)
+    manifest = store.latest()
+    if manifest is None:
+        store.belong_to(new)
+        return SetChange({each.name: None for each in arrivals}, left)
+    rows = _rows(store, old, manifest)
+    layout = wire_layout(new, table)
+    carried = {each.name: _carried(each, old, layout, rows) for each in new.graph.relations}
+    since = {name: time for name, time in manifest.since.items() if name in new.names}
+    newest = manifest.clocks.newest
+    if newest is not None:
+        since |= _since(old, new, arrivals, newest + 1)
+    attempt = new_attempt()
+    files = []
+    for slot in table.working:
+        mine = {name: _part(table, name, batch, slot) for name, batch in carried.items()}
+        count = sum(len(batch) for batch in mine.values())
+        if count:
+            file = rows_name(manifest.batch, slot, attempt)
+            store.write_rows(file, layout.join(mine), SlotReport())
+            youngest = {name: int(batch.times.max()) for name, batch in mine.items() if len(batch)}
+            files.append(RowFile(file, manifest.batch, slot, count, youngest, 0))
+    clocks = Clocks({name: manifest.clocks.streams[name] for name in new.streams})
+    plans = {name: text for name, text in manifest.plans.items() if name in new.names}
+    changed = Manifest(
+        manifest.batch, attempt, clocks, tuple(files), (table,), plans, since=since, fingerprint=new.fingerprint
+    )
+    store.commit(changed)
+    store.belong_to(new)
+    store.collect((changed,))
+    return SetChange({each.name: since.get(each.name) for each in arrivals}, left)
+
+
+def _since(old: QuerySet, new: QuerySet, arrivals: list[Member], first: int) -> dict[str, int]:
+    """From when on each query that joins answers; a query after those that it reads."""
+    since: dict[str, int] = {}
+    for member in sorted(arrivals, key=lambda each: new.levels[each.name]):
+        own = {terms.relation: terms for terms in member.terms}
+        latest = first
+        for shared in member.query.graph.relations:
+            terms = own.get(shared.name)
+            reach = terms.window.reach if terms is not None else shared.window.reach
+            begins = since.get(shared.stream, first) if shared.is_result else first
+            asked = _filter(shared, terms.filter if terms is not None else None)
+            if begins > first or not _is_there(old.graph, new.graph, shared, asked, reach):
+                latest = max(latest, begins + reach)
+        since[member.name] = min(latest, FOREVER)
+    return since
+
+
+def _filter(shared: Relation, own: Expr | None) -> tuple[Expr, ...]:
+    found = () if shared.filter is None else conjuncts(shared.filter)
+    return found if own is None else (*found, *conjuncts(own))
+
+
+def _is_there(old: JoinGraph, new: JoinGraph, wanted: Relation, asked: tuple[Expr, ...], reach: int) -> bool:
+    """True when the old set has kept all rows, columns and keys of a relation that a query asks for."""
+    known = _same(old, wanted)
+    if known is None or known.window.reach < reach:
+        return False
+    if known.filter is not None and any(part not in asked for part in conjuncts(known.filter)):
+        return False
+    # What the filter of the old relation asks has been tested when the rows came.
+    untested = [part for part in asked if known.filter is None or part not in conjuncts(known.filter)]
+    read = {field.name for field in wanted.schema} | {column.name for part in untested for column in columns(part)}
+    carried = {field.name for field in known.schema}
+    if not read <= carried:
+        return False
+    return all(
+        _old_code(old, wanted.name, key.expression(wanted.name)) is not None
+        or {column.name for column in columns(key.expression(wanted.name))} <= carried
+        for key in new.keys_of([wanted.name])
+    )
+
+
+def _same(graph: JoinGraph, wanted: Relation) -> Relation | None:
+    """The relation of that name, if it has the same rows."""
+    for relation in graph.relations:
+        if relation.name == wanted.name:
+            is_same = (relation.stream, relation.is_result) == (wanted.stream, wanted.is_result)
+            return relation if is_same and relation.event_time == wanted.event_time else None
+    return None
+
+
+def _old_code(old: JoinGraph, relation: str, expression: Expr) -> str | None:
+    """The name of the code that the old set has of an expression."""
+    if relation not in old.names:
+        return None
+    return next((key.name for key in old.keys_of([relation]) if key.expression(relation) == expression), None)
+
+
+def _rows(store: Store, old: QuerySet, manifest: Manifest) -> dict[str, RelationBatch]:
+    """All rows of the old set, each once, wherever it was kept."""
+    tables = manifest.partitionings
+    last = tables[-1]
+    layout = wire_layout(old, last)
+    found: dict[str, list[RelationBatch]] = {name: [layout.empty(name)] for name in old.graph.names}
+    for file in manifest.files:
+        for name, batch in layout.split(store.read_rows(file.name)).items():
+            if len(batch):
+                mine = kept_rows(tables[file.partitioning :], file.slot, name, batch)
+                mine &= first_slots(last, name, batch) == file.slot
+                found[name].append(batch.take(np.flatnonzero(mine)))
+    return {name: joined(several) for name, several in found.items()}
+
+
+def _carried(relation: Relation, old: QuerySet, layout: WireLayout, rows: Mapping[str, RelationBatch]) -> RelationBatch:
+    """The rows of a relation of the new set, as far as the old set has them."""
+    known = _same(old.graph, relation)
+    stays = {each.name for each in old.members} & set(layout.queries.names)
+    readers = [each for each in layout.queries.members if relation.name in each.query.graph.names]
+    if known is None:
+        return layout.empty(relation.name)
+    batch = rows[relation.name]
+    carried = {name: batch.payload.column(name) for name in batch.payload.schema.names}
+    tested = () if known.filter is None else conjuncts(known.filter)
+    rest = () if relation.filter is None else tuple(part for part in conjuncts(relation.filter) if part not in tested)
+    readable = all(column.name in carried for part in rest for column in columns(part))
+    if not readable or (not any(each.name in stays for each in readers) and _lacks(relation, layout, old, carried)):
+        # Only queries that join would read them, and those answer from later on.
+        return layout.empty(relation.name)
+
+    def read(column: Column) -> pa.Array:
+        return carried[column.name]
+
+    times = batch.times
+    codes = dict(batch.codes)
+    if (condition := conjunction(rest)) is not None:
+        kept = evaluate_mask(condition, read, len(times))
+        carried = {name: values.filter(pa.array(kept)) for name, values in carried.items()}
+        times, codes = times[kept], {name: each[kept] for name, each in codes.items()}
+    length = len(times)
+    payload = pa.RecordBatch.from_pydict(
+        {f.name: carried[f.name] if f.name in carried else pa.nulls(length, f.type) for f in relation.schema}
+    )
+    made = {code: _code(code, relation, layout, old.graph, codes, read, times) for code in layout.codes[relation.name]}
+    return RelationBatch(times, made, payload)
+
+
+def _lacks(relation: Relation, layout: WireLayout, old: QuerySet, carried: Mapping[str, pa.Array]) -> bool:
+    """True when rows of the old set have no value for some column or key."""
+    keys = [key.expression(relation.name) for key in layout.queries.graph.keys_of([relation.name])]
+    unknown = [key for key in keys if _old_code(old.graph, relation.name, key) is None]
+    read = {column.name for key in unknown for column in columns(key)} | {field.name for field in relation.schema}
+    return not read <= carried.keys()
+
+
+def _code(
+    code: str,
+    relation: Relation,
+    layout: WireLayout,
+    old: JoinGraph,
+    codes: Mapping[str, Int64Array],
+    read: object,
+    times: Int64Array,
+) -> Int64Array:
+    """The code of rows by the new set: as they had it, else computed; rows without the columns have none to match."""
+    if code == row_code(relation.name):
+        return codes[code] if code in codes else combine_codes([times, np.arange(len(times))])
+    key = next(each for each in layout.queries.graph.keys_of([relation.name]) if each.name == code)
+    expression = key.expression(relation.name)
+    known = _old_code(old, relation.name, expression)
+    if known is not None:
+        return codes[known]
+    try:
+        values = evaluate(expression, read, len(times))  # type: ignore[arg-type]
+    except KeyError:
+        return np.zeros(len(times), dtype=np.int64)
+    made: Int64Array = key_codes(values, key.type)
+    return made
+
+
+def _part(table: Partitioning, name: str, batch: RelationBatch, slot: int) -> RelationBatch:
+    if not len(batch) or table.slots == 1:
+        return batch
+    return batch.take(np.flatnonzero(needed_in(table, name, batch.codes, len(batch))[:, slot]))

@@ -1,0 +1,118 @@
+"""A set that changes: from when on a query that joins answers, and what a set cannot become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from anabranch.cql import compile_query
+from anabranch.errors import BundleError, ForeignCheckpoint
+from anabranch.host.changing import change_set, refuse_change
+from anabranch.host.local import LocalHost
+from anabranch.host.spark.offsets import in_scan_order, rewritten
+from anabranch.host.store import Store
+from anabranch.plan.physical import mjoin
+from anabranch.plan.query_set import Plans, QuerySet, partitioning_of, together
+from anabranch.schema import TIMESTAMP
+from anabranch.testing.scripted import read_script
+
+SECOND = 1_000_000
+SCRIPT = "stream a (k bigint, v bigint, w bigint)\nstream b (k bigint, v bigint)\nstream c (k bigint, v bigint)"
+CATALOG = read_script(SCRIPT).catalog
+PAIRS = "SELECT a.v AS x, b.v AS y FROM a [RANGE 9 SECONDS] AS a, b [RANGE 6 SECONDS] AS b WHERE a.k = b.k AND a.v >= 0"
+
+
+def sets(**texts: str) -> QuerySet:
+    return together({name: compile_query(text, CATALOG, allow_unbounded=True) for name, text in texts.items()})
+
+
+def plans(queries: QuerySet) -> Plans:
+    return Plans({each.name: mjoin(each.query.graph.names) for each in queries.members})
+
+
+def rows(stream: str, *times: int) -> pa.Table:
+    declared = CATALOG.find(stream)
+    assert declared is not None
+    columns = {declared.event_time: pa.array([time * SECOND for time in times], TIMESTAMP)}
+    columns |= {name: pa.array([1] * len(times)) for name in declared.schema.names if name != declared.event_time}
+    return pa.table(columns)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("SELECT a.v AS x FROM a [RANGE 2 SECONDS] AS a, b [NOW] AS b WHERE a.k = b.k AND a.v >= 0", 0),
+        ("SELECT a.v AS x FROM a [RANGE 9 SECONDS], b [RANGE 6 SECONDS] WHERE a.k = b.k AND a.v >= 0 AND a.v = b.v", 0),
+        ("SELECT COUNT(*) AS n FROM a [RANGE 9 SECONDS SLIDE 3 SECONDS] WHERE a.v >= 0 AND a.k IS NOT NULL", 0),
+        # Rows without the key of the others were not kept.
+        ("SELECT COUNT(*) AS n FROM a [RANGE 9 SECONDS SLIDE 3 SECONDS] WHERE a.v >= 0", 9),
+        # Rows that the filter of the others rejects were not kept.
+        ("SELECT a.v AS x FROM a [RANGE 2 SECONDS] AS a, b [NOW] AS b WHERE a.k = b.k", 2),
+        # Nor older rows, another column, rows under another alias.
+        ("SELECT a.v AS x FROM a [RANGE 10 SECONDS] AS a, b [NOW] AS b WHERE a.k = b.k AND a.v >= 0", 10),
+        ("SELECT a.w AS x FROM a [RANGE 3 SECONDS] AS a, b [NOW] AS b WHERE a.k = b.k AND a.v >= 0", 3),
+        ("SELECT a.v AS x FROM a [RANGE 3 SECONDS] AS a, b [NOW] AS b WHERE a.w = b.k AND a.v >= 0", 3),
+        ("SELECT z.v AS x FROM b [RANGE 4 SECONDS] AS z", 4),
+        # A query inside the query begins as late as that.
+        ("SELECT n FROM (SELECT COUNT(*) AS n FROM b [RANGE 4 SECONDS SLIDE 2 SECONDS]) [RANGE 5 SECONDS] AS t", 9),
+        ("SELECT n FROM (SELECT COUNT(*) AS n FROM b [RANGE 7 SECONDS SLIDE 1 SECOND]) [RANGE 5 SECONDS] AS t", 12),
+    ],
+)
+def test_a_query_that_joins_answers_from_the_moment_that_the_rows_allow(
+    text: str, seconds: int, tmp_path: Path
+) -> None:
+    old, new = sets(pairs=PAIRS), sets(pairs=PAIRS, late=text)
+    host = LocalHost(old, plans(old), checkpoint=str(tmp_path), slots=2)
+    host.step({"a": rows("a", 1, 5, 7), "b": rows("b", 2, 3)})
+    change = change_set(Store(str(tmp_path)), old, new, partitioning_of(new, 2))
+    assert change.joined["late"] == 7 * SECOND + 1 + seconds * SECOND
+    assert change.left == ()
+    again = LocalHost(new, plans(new), checkpoint=str(tmp_path), slots=2)
+    assert again.batch == host.batch
+    with pytest.raises(ForeignCheckpoint):
+        LocalHost(old, plans(old), checkpoint=str(tmp_path), slots=2)
+
+
+def test_before_the_first_row_the_answer_is_complete(tmp_path: Path) -> None:
+    old, new = sets(pairs=PAIRS), sets(pairs=PAIRS, late="SELECT z.v AS x FROM b [RANGE 4 SECONDS] AS z")
+    LocalHost(old, plans(old), checkpoint=str(tmp_path))
+    change = change_set(Store(str(tmp_path)), old, new, partitioning_of(new, 1))
+    assert change.joined == {"late": None}
+
+
+def test_what_nobody_needs_any_more_is_given_back(tmp_path: Path) -> None:
+    other = "SELECT z.v AS x FROM b [RANGE 90 SECONDS] AS z, a [RANGE 90 SECONDS] AS a WHERE a.k = z.k"
+    both, one = sets(other=other, pairs=PAIRS), sets(pairs=PAIRS)
+    host = LocalHost(both, plans(both), checkpoint=str(tmp_path))
+    host.step({"a": rows("a", 1, 2), "b": rows("b", 1, 2)})
+    change = change_set(Store(str(tmp_path)), both, one, partitioning_of(one, 1))
+    assert change.left == ("other",)
+    manifest = Store(str(tmp_path)).latest()
+    assert manifest is not None
+    assert {name for file in manifest.files for name in file.newest} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"pairs": PAIRS, "more": "SELECT c.v AS x FROM c [NOW] AS c"}, "query 'more' reads stream 'c'"),
+        ({"pairs": PAIRS + " AND b.v = 1"}, "query 'pairs' is another one in the running set"),
+        (
+            {"pairs": PAIRS, "all": "SELECT COUNT(*) AS n FROM b [UNBOUNDED SLIDE 1 SECOND] AS z"},
+            "query 'all' has an unbounded window over rows that the running queries have not kept",
+        ),
+    ],
+)
+def test_what_a_set_cannot_become_is_refused(texts: dict[str, str], message: str) -> None:
+    with pytest.raises(BundleError, match=message) as caught:
+        refuse_change(sets(pairs=PAIRS), sets(**texts))
+    assert caught.value.hint
+
+
+def test_offsets_are_written_anew_for_other_scans_of_the_same_streams() -> None:
+    queries = sets(pairs=PAIRS, more="SELECT z.v AS x FROM a [NOW] AS z")
+    scans = [scan if isinstance(scan, str) else scan[1].name for scan in in_scan_order(queries, ["b", "c", "a"])]
+    assert scans == ["b", "c", "z", "a"]
+    assert rewritten("v1\n{}\n7\n8\n9", ["b", "c", "a"], ["b", "c", "a", "a"]) == "v1\n{}\n7\n8\n9\n9"
