@@ -76,7 +76,7 @@ def cpu() -> float:
     """Seconds of CPU of this process and all below it, those that have ended included."""
     me = psutil.Process()
     times = [process.cpu_times() for process in [me, *me.children(recursive=True)] if process.is_running()]
-    return sum(each.user + each.system for each in times)
+    return float(sum(each.user + each.system for each in times))
 
 
 def measured(variant: str, spark: SparkSession, feeds: int, rows: int) -> tuple[float, float, int]:
