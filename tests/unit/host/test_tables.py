@@ -16,7 +16,8 @@ from anabranch.ddl import parse_schema
 from anabranch.errors import BatchError
 from anabranch.host import tables
 from anabranch.host.diverted import Bounds
-from anabranch.host.local import LocalHost, relation_batch
+from anabranch.host.local import LocalHost
+from anabranch.host.rows import relation_batch
 from anabranch.host.wire import wire_layout
 from anabranch.plan.physical import linear_tree, mjoin
 from anabranch.plan.query import Query
