@@ -1,4 +1,4 @@
-"""`python -m benchmarks [names…] [--quick] [--runs 3] [--json out.json] [--list]`
+"""`python -m benchmarks [names…] [--quick] [--large] [--runs 3] [--json out.json] [--list]`
 
 Without names, every scenario. A scenario that fails is reported and the others still run; the exit code is then 1. A
 full run is kept under benchmarks/results and renews the table of docs/benchmarks.md; a quick one prints only.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import report
@@ -24,7 +25,10 @@ def main(arguments: list[str]) -> int:
         for scenario in SCENARIOS:
             print(f"{scenario.name:18}{scenario.purpose}")
         return 0
-    bench = Bench(QUICK if options.quick else FULL, 1 if options.quick else options.runs, options.quick)
+    sizes = QUICK if options.quick else FULL
+    if options.large:
+        sizes = replace(sizes, large_state=5 * sizes.large_state)
+    bench = Bench(sizes, 1 if options.quick else options.runs, options.quick)
     measured: dict[str, list[Figure]] = {}
     failed: dict[str, str] = {}
     for scenario in SCENARIOS:
@@ -51,6 +55,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", help="scenarios to run; all when none is named")
     parser.add_argument("--quick", action="store_true", help="small sizes, one run: does everything work?")
     parser.add_argument("--runs", type=int, default=3, help="runs of each side (default: 3)")
+    parser.add_argument("--large", action="store_true", help="large-state with five times the rows (20 GB of memory)")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--list", action="store_true", help="list the scenarios and stop")
     options = parser.parse_args(arguments)

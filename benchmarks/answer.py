@@ -1,7 +1,7 @@
 """The batch answer of a workload by DuckDB, and the digest of what a system wrote, to be equal before anything counts.
 
-The digest is the number of results and the sum of each output column: cheap, and blind only to exchanges that keep all
-of them.
+The digest is the number of results and the sum of each output column, of texts the sum of their lengths: cheap, and
+blind only to exchanges that keep all of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def found_in(workload: Workload, output: Path) -> Digest:
     """The digest of the Parquet files below a directory."""
     files = [str(file) for file in output.rglob("*.parquet") if "_temporary" not in file.parts]
     if not files:
-        return Digest(0, (0,) * workload.outputs)
+        return Digest(0, (0,) * len(workload.outputs))
     with duckdb.connect() as connection:
         counted = f"{_digest_columns(workload)} FROM read_parquet(?) WHERE {workload.counted}"
         row = connection.execute(counted, [files]).fetchone()
@@ -70,14 +70,20 @@ def batch_sql(workload: Workload, sources: Sequence[str]) -> str:
             if max(e.left, e.right) == i
         ]
         on += [f"abs(r{i}.t - r{j}.t) <= {workload.window}" for j in range(i)]
+        on += [
+            f"abs(r{b.left}.{b.left_column} - r{b.right}.{b.right_column}) <= {b.width}"
+            for b in workload.bands
+            if max(b.left, b.right) == i
+        ]
         clauses.append(f"JOIN ({' UNION ALL '.join(shifted)}) r{i} ON {' AND '.join(on)}")
-    outputs = ", ".join(f"r{i}.p AS p{i}" for i in range(len(workload.streams)))
+    outputs = ", ".join(f"r{i}.{column} AS {column}{i}" for i, column in workload.outputs)
     return f"SELECT {outputs} {' '.join(clauses)}"
 
 
 def digest_of(table: pa.Table) -> Digest:
     """The digest of results held in memory."""
-    sums = (pc.sum(column).as_py() or 0 for column in table.columns)
+    numbers = (pc.utf8_length(column) if pa.types.is_string(column.type) else column for column in table.columns)
+    sums = (pc.sum(column).as_py() or 0 for column in numbers)
     return Digest(table.num_rows, tuple(sums))
 
 
@@ -87,5 +93,8 @@ def _digest(row: tuple[int, ...] | None) -> Digest:
 
 
 def _digest_columns(workload: Workload) -> str:
-    sums = ", ".join(f"coalesce(sum(p{i}), 0)::BIGINT" for i in range(workload.outputs))
+    numbers = (
+        f"p{i}" if (i, column) not in workload.shown else f"length({column}{i})" for i, column in workload.outputs
+    )
+    sums = ", ".join(f"coalesce(sum({number}), 0)::BIGINT" for number in numbers)
     return f"SELECT count(*), {sums}"

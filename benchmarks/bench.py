@@ -25,6 +25,11 @@ class Sizes:
     state_rows: int
     growth_rows_per_batch: int
     growth_fill: int
+    large_state: int
+    """Rows in state at most; a tenth of them for comparison."""
+    user_rows: int
+    user_batches: int
+    user_few_batches: int
 
 
 FULL = Sizes(
@@ -37,6 +42,10 @@ FULL = Sizes(
     state_rows=1_000_000,
     growth_rows_per_batch=30_000,
     growth_fill=100,
+    large_state=10_000_000,
+    user_rows=1_000_000,
+    user_batches=20,
+    user_few_batches=5,
 )
 QUICK = Sizes(
     rows=60_000,
@@ -48,6 +57,10 @@ QUICK = Sizes(
     state_rows=30_000,
     growth_rows_per_batch=3_000,
     growth_fill=30,
+    large_state=200_000,
+    user_rows=40_000,
+    user_batches=4,
+    user_few_batches=2,
 )
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 
 import duckdb
 import polars as pl
@@ -50,6 +51,28 @@ def ours(workload: Workload) -> Steps:
     return _checked("ours", workload, [partial(running.step, batch) for batch in tables(workload)])
 
 
+@dataclass(frozen=True)
+class HeldState:
+    """Full windows: rows and bytes in state, bytes of the same rows as Arrow columns, seconds of a step."""
+
+    rows: int
+    bytes: int
+    raw: float
+    step: float
+
+
+def held_state(workload: Workload, measured: int) -> HeldState:
+    """The state of a workload once its windows are full, and the median of its last steps."""
+    running, seconds, raw = host(workload), list[float](), 0.0
+    for batch in tables(workload):
+        begun = time.perf_counter()
+        running.step(batch)
+        seconds.append(time.perf_counter() - begun)
+        raw = sum(table.nbytes for table in batch.values()) / sum(len(table) for table in batch.values())
+    found = running.statistics
+    return HeldState(found.state_rows, found.state_bytes, raw * found.state_rows, median(seconds[-measured:]))
+
+
 def polars_loop(workload: Workload, form: Form) -> Steps:
     """Every micro-batch through a plain loop that re-joins the windows."""
     held = polars_join.no_rows()
@@ -85,7 +108,7 @@ def duckdb_batch(workload: Workload) -> Steps:
 def _checked(system: str, workload: Workload, steps: Sequence[Callable[[], pa.Table]]) -> Steps:
     """Runs the steps in order, timing each; what they gave together must be the batch answer."""
     seconds: list[float] = []
-    count, sums = 0, [0] * len(workload.streams)
+    count, sums = 0, [0] * len(workload.outputs)
     for step in steps:
         begun = time.perf_counter()
         results = step()

@@ -29,6 +29,7 @@ REJOINS_WHOLE_WINDOWS = "whole"
 """The form of the loop that the figure to reach speaks of; the other is measured beside it."""
 WARM_UP = w3(3_000, 3)
 GROWTH_MEASURED = 20
+LARGE_FILL, LARGE_MEASURED = 100, 20
 
 
 def polars_loop(bench: Bench) -> list[Figure]:
@@ -149,3 +150,26 @@ def _with_expression(workload: Workload, expression: str) -> Query:
     one, other = expression.format(a="r0.p", b="r1.p"), expression.format(a="r1.p", b="r2.p")
     text = workload.cql.replace("SELECT ", f"SELECT {one} AS v, ", 1)
     return compile_query(f"{text} AND {one} > 1.0 AND {other} > 1.0", catalog)
+
+
+def large_state(bench: Bench) -> list[Figure]:
+    """Step time and bytes a row with many rows in state, against a tenth of them; as many new rows and matches."""
+    rows = bench.sizes.large_state // LARGE_FILL
+    small, large = (
+        steady(rows, fill + LARGE_MEASURED, batch=SECOND, window=fill * SECOND)
+        for fill in (LARGE_FILL // 10, LARGE_FILL)
+    )
+    in_process.ours(WARM_UP)
+    pairs = [
+        tuple(in_process.held_state(workload, LARGE_MEASURED) for workload in (small, large))
+        for _ in range(bench.repeats)
+    ]
+    label = f"{bench.sizes.large_state:,} rows in state"
+    return [
+        ratio(f"{label}: step time over that with a tenth", [b.step / a.step for a, b in pairs], Bound("at most", 1.3)),
+        ratio(
+            f"{label}: bytes over those of the raw columns", [b.bytes / b.raw for _, b in pairs], Bound("at most", 2.0)
+        ),
+        Figure(f"{label}: bytes a row", "bytes", tuple(b.bytes / b.rows for _, b in pairs)),
+        Figure(f"{label}: step of {rows:,} rows", "ms", tuple(1000 * b.step for _, b in pairs)),
+    ]

@@ -8,15 +8,16 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from statistics import median
 
+from benchmarks import user_scenarios
+from benchmarks.against import Scenario, against_native
 from benchmarks.bench import Bench, say
 from benchmarks.figures import Bound, Figure, ratio
-from benchmarks.job import Outcome, Run, Scratch, System, check, execute
+from benchmarks.job import Outcome, Scratch, System, check, execute
 from benchmarks.workloads import Workload, held, left_joins, steady, table_join, w3, w3x, w4, written
 
 SUSTAINED_LIMIT = 2.0
@@ -30,62 +31,6 @@ WORK = {
     "kernel": {"probe", "check", "project", "group"},
 }
 """What kinds of work a slot times, by the part of a step they belong to."""
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A named measurement."""
-
-    name: str
-    purpose: str
-    measure: Callable[[Bench], list[Figure]]
-
-
-def against_native(
-    bench: Bench,
-    workload: Workload,
-    label: str,
-    least: float | None,
-    system: System = "native",
-    *,
-    only_rows: bool = False,
-) -> list[Figure]:
-    """Rows a second, CPU and memory against Spark's own joins; without a least ratio nothing is to be reached.
-
-    With `only_rows` nothing is to be reached in CPU and memory.
-    """
-    pairs = [(bench.spark("ours", workload, i), bench.spark(system, workload, i)) for i in range(bench.repeats)]
-    million = workload.rows / 1e6
-    bounds: list[Bound | None] = [None, None, None]
-    if least is not None:
-        bounds = [Bound("at least", least), Bound("at most", 0.25), Bound("at most", 1.0)]
-    if only_rows:
-        bounds[1:] = [None, None]
-    figures = [
-        ratio(
-            f"{label}: rows/s over Spark's own joins ({system})",
-            [ours.rows_per_second / native.rows_per_second for ours, native in pairs],
-            bounds[0],
-        ),
-        ratio(
-            f"{label}: CPU seconds over Spark's own ({system})",
-            [ours.stream_cpu / native.stream_cpu for ours, native in pairs],
-            bounds[1],
-        ),
-        ratio(
-            f"{label}: peak memory over Spark's own ({system})",
-            [ours.cost.peak.total / native.cost.peak.total for ours, native in pairs],
-            bounds[2],
-        ),
-    ]
-    sides: list[tuple[str, list[Run]]] = [("ours", [a for a, _ in pairs]), (system, [b for _, b in pairs])]
-    for name, runs in sides:
-        figures += [
-            Figure(f"{label}: {name}", "rows/s", tuple(one.rows_per_second for one in runs)),
-            Figure(f"{label}: {name}", "CPU s per M rows", tuple(one.stream_cpu / million for one in runs)),
-            Figure(f"{label}: {name}", "MB at peak", tuple(one.cost.peak.total / 2**20 for one in runs)),
-        ]
-    return figures
 
 
 def spark_w3(bench: Bench) -> list[Figure]:
@@ -342,4 +287,8 @@ SCENARIOS = (
     Scenario(
         "balance-cluster", "a skewed query on two executors: balance auto over off", balancing("on_two_executors")
     ),
+    Scenario(
+        "large-state", "10 M rows in state (with --large 50 M): bytes a row, step time", in_process("large_state")
+    ),
+    *user_scenarios.SCENARIOS,
 )

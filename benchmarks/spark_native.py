@@ -80,7 +80,7 @@ def joined(workload: Workload, frames: list[DataFrame]) -> DataFrame:
         how = "left_outer" if isinstance(workload, LeftJoins) else "inner"
         whole = whole.join(relation, reduce(Column.__and__, _conditions(workload, i)), how)
         whole = whole.withColumn(f"ts{i}", F.col(f"ts{i}") + F.expr("INTERVAL 0 SECONDS"))
-    return whole.select([f"p{i}" for i in range(len(frames))])
+    return whole.select([f"{column}{i}" for i, column in workload.outputs])
 
 
 def _conditions(workload: Workload, i: int) -> list[Column]:
@@ -90,7 +90,12 @@ def _conditions(workload: Workload, i: int) -> list[Column]:
         for e in workload.equalities
         if max(e.left, e.right) == i
     ]
+    bands = [
+        F.abs(F.col(f"{b.left_column}{b.left}") - F.col(f"{b.right_column}{b.right}")) <= b.width
+        for b in workload.bands
+        if max(b.left, b.right) == i
+    ]
     near = [F.col(f"ts{i}").between(F.col(f"ts{j}") - window, F.col(f"ts{j}") + window) for j in range(i)]
     if isinstance(workload, LeftJoins):
         near[1:] = [F.col(f"ts{j}").isNull() | condition for j, condition in enumerate(near[1:], start=1)]
-    return equal + near
+    return equal + bands + near

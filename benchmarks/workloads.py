@@ -26,6 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.columns import Column, Drawn, Integers, Uniform
+
 SECOND = 1_000_000
 EPOCH = 1_767_225_600 * SECOND
 """2026-01-01 UTC: where the event time of every workload begins."""
@@ -35,15 +37,16 @@ DATA = Path(__file__).parent / "data"
 
 @dataclass(frozen=True)
 class Stream:
-    """One stream: its name, its rows over the whole span, and its key columns."""
+    """One stream: its name, its rows over the whole span, and its columns between the time and the row's number `p`."""
 
     name: str
     rows: int
-    keys: tuple[str, ...]
+    columns: tuple[Column, ...]
 
     @property
     def spark_schema(self) -> str:
-        return ", ".join(["ts timestamp", *(f"{key} bigint" for key in self.keys), "p bigint"])
+        columns = (f"{column.name} {column.spark_type}" for column in self.columns)
+        return ", ".join(["ts timestamp", *columns, "p bigint"])
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,17 @@ class Equality:
 
 
 @dataclass(frozen=True)
+class Band:
+    """A predicate of the query: values of two streams, the later one first, are at most a width apart."""
+
+    left: int
+    left_column: str
+    right: int
+    right_column: str
+    width: float
+
+
+@dataclass(frozen=True)
 class Workload:
     """Streams, a window join over them, and how the span is cut into micro-batches; lengths are in microseconds."""
 
@@ -67,6 +81,9 @@ class Workload:
     span: int
     batches: int
     domain: int
+    bands: tuple[Band, ...] = ()
+    shown: tuple[tuple[int, str], ...] = ()
+    """Columns of texts that results have beside the number of each row, by stream."""
     seed: int = 7
 
     @property
@@ -78,10 +95,16 @@ class Workload:
         """The query as Anabranch reads it."""
         seconds, rest = divmod(self.window, SECOND)
         window = f"[RANGE {seconds} SECONDS]" if not rest else f"[RANGE {self.window} MICROSECONDS]"
-        outputs = ", ".join(f"r{i}.p AS p{i}" for i in range(len(self.streams)))
+        outputs = ", ".join(f"r{i}.{column} AS {column}{i}" for i, column in self.outputs)
         relations = ", ".join(f"{stream.name} {window} AS r{i}" for i, stream in enumerate(self.streams))
-        on = " AND ".join(f"r{e.left}.{e.left_key} = r{e.right}.{e.right_key}" for e in self.equalities)
-        return f"SELECT {outputs} FROM {relations} WHERE {on}"
+        on = [f"r{e.left}.{e.left_key} = r{e.right}.{e.right_key}" for e in self.equalities]
+        on += [f"ABS(r{b.left}.{b.left_column} - r{b.right}.{b.right_column}) <= {b.width}" for b in self.bands]
+        return f"SELECT {outputs} FROM {relations} WHERE {' AND '.join(on)}"
+
+    @property
+    def outputs(self) -> tuple[tuple[int, str], ...]:
+        """The columns of a result, by stream; each has the number of its stream behind its name."""
+        return (*((i, "p") for i in range(len(self.streams))), *self.shown)
 
     def answer_sql(self, sources: Sequence[str]) -> str | None:
         """The batch answer in DuckDB's SQL, each stream read from the source given for it; None for an inner join."""
@@ -91,11 +114,6 @@ class Workload:
     def counted(self) -> str:
         """The results that every system gives within the run, as a condition on their columns."""
         return "TRUE"
-
-    @property
-    def outputs(self) -> int:
-        """The number of output columns."""
-        return len(self.streams)
 
     @property
     def directory(self) -> Path:
@@ -154,8 +172,8 @@ class TableJoin(Workload):
         return f"SELECT r0.p AS p0, t.p AS p1 FROM {sources[0]} r0 JOIN read_parquet('{self.table}') t ON r0.k = t.k"
 
     @property
-    def outputs(self) -> int:
-        return 2
+    def outputs(self) -> tuple[tuple[int, str], ...]:
+        return ((0, "p"), (1, "p"))
 
     @property
     def table(self) -> Path:
@@ -186,9 +204,9 @@ def w3(rows: int, batches: int, *, window: int = 10 * SECOND, span: int = 400 * 
     """Three streams of equal rate on one key; about as many results as rows."""
     each = rows // 3
     sizes = (rows - 2 * each, each, each)
-    streams = tuple(Stream(f"s{i}", size, ("k",)) for i, size in enumerate(sizes))
+    streams = tuple(Stream(f"s{i}", size, (Uniform("k"),)) for i, size in enumerate(sizes))
     domain = domain_for_total(sizes, window, span, rows)
-    return Workload("w3", streams, _star(3), window, span, batches, domain)
+    return Workload("w3", streams, star(3), window, span, batches, domain)
 
 
 def w4(rows: int, batches: int) -> Workload:
@@ -196,8 +214,8 @@ def w4(rows: int, batches: int) -> Workload:
     slow = rows // 13
     sizes = (slow, slow, slow, rows - 3 * slow)
     window, span = 10 * SECOND, 400 * SECOND
-    streams = tuple(Stream(f"s{i}", size, ("k",)) for i, size in enumerate(sizes))
-    return Workload("w4", streams, _star(4), window, span, batches, domain_for_total(sizes, window, span, rows))
+    streams = tuple(Stream(f"s{i}", size, (Uniform("k"),)) for i, size in enumerate(sizes))
+    return Workload("w4", streams, star(4), window, span, batches, domain_for_total(sizes, window, span, rows))
 
 
 def w3x(rows: int, batches: int) -> Workload:
@@ -205,7 +223,8 @@ def w3x(rows: int, batches: int) -> Workload:
     each = rows // 3
     sizes = (rows - 2 * each, each, each)
     window, span = 10 * SECOND, 400 * SECOND
-    streams = (Stream("s0", sizes[0], ("x",)), Stream("s1", sizes[1], ("x", "y")), Stream("s2", sizes[2], ("y",)))
+    x, y = Uniform("x"), Uniform("y")
+    streams = (Stream("s0", sizes[0], (x,)), Stream("s1", sizes[1], (x, y)), Stream("s2", sizes[2], (y,)))
     equalities = (Equality(0, "x", 1, "x"), Equality(1, "y", 2, "y"))
     return Workload("w3x", streams, equalities, window, span, batches, domain_for_total(sizes, window, span, rows))
 
@@ -218,7 +237,7 @@ def left_joins(rows: int, batches: int) -> LeftJoins:
 
 def table_join(rows: int, batches: int, table_rows: int = 100_000) -> TableJoin:
     """One stream and a table; half of the rows find a row of the table."""
-    stream = Stream("s0", rows, ("k",))
+    stream = Stream("s0", rows, (Uniform("k"),))
     return TableJoin("table", (stream,), (), 10 * SECOND, 400 * SECOND, batches, 2 * table_rows, table_rows=table_rows)
 
 
@@ -226,18 +245,18 @@ def steady(rows_per_batch: int, batches: int, *, batch: int = 2 * SECOND, window
     """W3 at a constant rate: each micro-batch covers `batch` of event time and one row gives one result."""
     each = max(1, rows_per_batch // 3) * batches
     span = batch * batches
-    streams = tuple(Stream(f"s{i}", each, ("k",)) for i in range(3))
+    streams = tuple(Stream(f"s{i}", each, (Uniform("k"),)) for i in range(3))
     domain = domain_for_rate((each,) * 3, window, span, 1.0)
-    return Workload("steady", streams, _star(3), window, span, batches, domain)
+    return Workload("steady", streams, star(3), window, span, batches, domain)
 
 
 def held(rows: int, batches: int) -> Workload:
     """W3 whose windows hold the whole run, so that all of its rows are state at the end; one result per ten rows."""
     each = rows // 3
     window = span = 400 * SECOND
-    streams = tuple(Stream(f"s{i}", each, ("k",)) for i in range(3))
+    streams = tuple(Stream(f"s{i}", each, (Uniform("k"),)) for i in range(3))
     domain = domain_for_total((each,) * 3, window, span, rows / 10)
-    return Workload("held", streams, _star(3), window, span, batches, domain)
+    return Workload("held", streams, star(3), window, span, batches, domain)
 
 
 def tables(workload: Workload) -> Iterator[dict[str, pa.Table]]:
@@ -274,19 +293,25 @@ def write_file(directory: Path, number: int, table: pa.Table) -> None:
     os.utime(path, (FIRST_FILE_TIME + 10 * number,) * 2)
 
 
-def _star(count: int) -> tuple[Equality, ...]:
+def star(count: int) -> tuple[Equality, ...]:
     return tuple(Equality(0, "k", i, "k") for i in range(1, count))
 
 
 def _stream(workload: Workload, index: int) -> pa.Table:
     stream = workload.streams[index]
-    random = np.random.default_rng((workload.seed, index))
-    times = np.sort(random.integers(0, workload.span, stream.rows)) + EPOCH
-    columns = {"ts": pa.array(times).cast(pa.timestamp("us", tz="UTC"))}
-    for key in stream.keys:
-        columns[key] = pa.array(random.integers(0, workload.domain, stream.rows))
+    times = [_times(workload, other) for other in range(len(workload.streams))]
+    random = np.random.default_rng((workload.seed, index, 1))
+    drawn = Drawn(times, index, workload.domain, workload.window, random)
+    columns = {"ts": pa.array(times[index] + EPOCH).cast(pa.timestamp("us", tz="UTC"))}
+    columns |= {column.name: column.values(drawn) for column in stream.columns}
     columns["p"] = pa.array(np.arange(stream.rows, dtype=np.int64))
     return pa.table(columns)
+
+
+def _times(workload: Workload, index: int) -> Integers:
+    """The event times of a stream, from the beginning of the span."""
+    random = np.random.default_rng((workload.seed, index))
+    return np.sort(random.integers(0, workload.span, workload.streams[index].rows))
 
 
 def _cuts(workload: Workload, table: pa.Table) -> list[int]:

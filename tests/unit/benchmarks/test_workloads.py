@@ -14,11 +14,22 @@ import pytest
 
 from benchmarks import polars_join, workloads
 from benchmarks.answer import Digest, digest_of, expected, found_in
+from benchmarks.user_workloads import auctions, band, many, wide
 from benchmarks.workloads import Workload, held, steady, tables, w3, w3x, w4, write_file, written
 
 WORKLOADS = (w3(240, 6), w4(260, 4), w3x(240, 3), steady(30, 6), held(60, 3))
 DENSE_W4 = replace(w4(104, 4), span=60 * workloads.SECOND, domain=2)
 SMALL = (w3(90, 6), DENSE_W4, w3x(90, 3), steady(15, 6))
+LONG = 300 * workloads.SECOND
+USERS = (
+    auctions(2, 200, 4, window=LONG),
+    auctions(3, 200, 3, window=LONG),
+    auctions(4, 100, 3, window=LONG),
+    auctions(3, 200, 3, text_keys=True, window=LONG),
+    wide(60, 3),
+    band(120, 3),
+    many(4, 40, 2),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -34,21 +45,28 @@ def naive(workload: Workload) -> Digest:
         for table in streams
     ]
     found = [
-        tuple(row["p"] for row in combination)
+        tuple(
+            len(combination[i][column]) if (i, column) in workload.shown else combination[i][column]
+            for i, column in workload.outputs
+        )
         for combination in product(*rows)
         if max(row["t"] for row in combination) - min(row["t"] for row in combination) <= workload.window
         and all(combination[e.left][e.left_key] == combination[e.right][e.right_key] for e in workload.equalities)
+        and all(
+            abs(combination[b.left][b.left_column] - combination[b.right][b.right_column]) <= b.width
+            for b in workload.bands
+        )
     ]
-    return Digest(len(found), tuple(sum(column) for column in zip(*found, strict=True)) or (0,) * len(rows))
+    return Digest(len(found), tuple(sum(column) for column in zip(*found, strict=True)) or (0,) * len(workload.outputs))
 
 
-@pytest.mark.parametrize("workload", SMALL, ids=lambda one: one.name)
+@pytest.mark.parametrize("workload", SMALL + USERS, ids=lambda one: one.name)
 def test_the_batch_answer_is_that_of_trying_every_combination(workload: Workload) -> None:
     assert expected(workload) == naive(workload)
     assert expected(workload).count > 0
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one.name)
+@pytest.mark.parametrize("workload", WORKLOADS + USERS, ids=lambda one: one.name)
 def test_files_hold_the_rows_of_the_tables_in_order_of_time(workload: Workload) -> None:
     directory = written(workload)
     for stream in workload.streams:
@@ -68,6 +86,22 @@ def test_files_hold_the_rows_of_the_tables_in_order_of_time(workload: Workload) 
 def test_output_is_about_as_large_as_the_input(make: Callable[[int, int], Workload]) -> None:
     workload = make(60_000, 4)
     assert expected(workload).count == pytest.approx(workload.rows, rel=0.1)
+
+
+def test_every_bid_meets_its_auction_and_half_of_them_a_hot_one() -> None:
+    workload = auctions(2, 200_000, 4)
+    bids = pa.concat_tables([batch["bids"] for batch in tables(workload)])
+    assert expected(workload).count == pytest.approx(len(bids), rel=0.05)
+    is_hot = [auction % 100 == 0 for auction in bids["auction"].to_pylist()]
+    assert sum(is_hot) / len(bids) == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_band_gives_about_one_result_per_row_and_texts_have_their_lengths() -> None:
+    workload = band(20_000, 4)
+    assert expected(workload).count == pytest.approx(workload.rows, rel=0.1)
+    bodies = next(tables(wide(400, 2)))["s0"]["body"].to_pylist()
+    assert all(900 <= len(body) <= 1_100 for body in bodies)
+    assert len(set(bodies)) == len(bodies)
 
 
 def test_output_stays_the_same_when_the_window_grows() -> None:

@@ -1,0 +1,68 @@
+"""A named measurement, and the comparison that most of them make: a workload through us and through Spark's joins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.bench import Bench
+from benchmarks.figures import Bound, Figure, ratio
+from benchmarks.job import Run, System
+from benchmarks.workloads import Workload
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A named measurement."""
+
+    name: str
+    purpose: str
+    measure: Callable[[Bench], list[Figure]]
+
+
+def against_native(
+    bench: Bench,
+    workload: Workload,
+    label: str,
+    least: float | None,
+    system: System = "native",
+    *,
+    most_cpu: float = 0.25,
+    only_rows: bool = False,
+) -> list[Figure]:
+    """Rows a second, CPU and memory against Spark's own joins; without a least ratio nothing is to be reached.
+
+    With `only_rows` nothing is to be reached in CPU and memory.
+    """
+    pairs = [(bench.spark("ours", workload, i), bench.spark(system, workload, i)) for i in range(bench.repeats)]
+    million = workload.rows / 1e6
+    bounds: list[Bound | None] = [None, None, None]
+    if least is not None:
+        bounds = [Bound("at least", least), Bound("at most", most_cpu), Bound("at most", 1.0)]
+    if only_rows:
+        bounds[1:] = [None, None]
+    figures = [
+        ratio(
+            f"{label}: rows/s over Spark's own joins ({system})",
+            [ours.rows_per_second / native.rows_per_second for ours, native in pairs],
+            bounds[0],
+        ),
+        ratio(
+            f"{label}: CPU seconds over Spark's own ({system})",
+            [ours.stream_cpu / native.stream_cpu for ours, native in pairs],
+            bounds[1],
+        ),
+        ratio(
+            f"{label}: peak memory over Spark's own ({system})",
+            [ours.cost.peak.total / native.cost.peak.total for ours, native in pairs],
+            bounds[2],
+        ),
+    ]
+    sides: list[tuple[str, list[Run]]] = [("ours", [a for a, _ in pairs]), (system, [b for _, b in pairs])]
+    for name, runs in sides:
+        figures += [
+            Figure(f"{label}: {name}", "rows/s", tuple(one.rows_per_second for one in runs)),
+            Figure(f"{label}: {name}", "CPU s per M rows", tuple(one.stream_cpu / million for one in runs)),
+            Figure(f"{label}: {name}", "MB at peak", tuple(one.cost.peak.total / 2**20 for one in runs)),
+        ]
+    return figures
