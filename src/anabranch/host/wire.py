@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import RelationBatch, empty_batch
-from anabranch.engine.kernels import Int64Array
+from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.errors import HostError
 from anabranch.host.diverted import Bounds
 from anabranch.plan.partitioning import Partitioning
@@ -26,6 +26,8 @@ WHOLE = "_whole"
 """Before the position of a stream: the column of its whole rows, filled in rows that may be diverted."""
 MOST_BYTES = (1 << 31) - 1
 """The largest column of texts or lists that a slot can take in one batch."""
+MOST_RUNS = 256
+"""With more runs of a relation's rows, picking the rows one by one is quicker than joining the runs."""
 
 
 @dataclass(frozen=True)
@@ -104,27 +106,29 @@ class WireLayout:
         if not table.num_rows:
             return {name: self.empty(name) for name in names}
         _refuse_what_arrow_cuts(table)
-        tags = _numpy(table, RELATION)
-        times = _numpy(table, TIME)
-        order = _order(tags, times)
-        if order is not None:
-            table = table.take(pa.array(order))
-            tags, times = tags[order], times[order]
-        batch = table.combine_chunks().to_batches()[0]
-        stops = np.searchsorted(tags, np.arange(len(names)), side="right")
-        batches = {}
-        start = 0
-        for position, name in enumerate(names):
-            stop = int(stops[position])
-            part = batch.slice(start, stop - start)
-            codes = {code: _numpy(part, self.code_columns[i]) for i, code in enumerate(self.codes[name])}
-            fields = self.queries.graph.relation(name).schema
-            payload = pa.RecordBatch.from_pydict(
-                {f.name: part.column(self.payload[name][f.name]).cast(f.type) for f in fields}
-            )
-            batches[name] = RelationBatch(times[start:stop], codes, payload)
-            start = stop
-        return batches
+        tags, times = _numpy(table, RELATION), _numpy(table, TIME)
+        return {name: self._part(name, table, times, tags == position) for position, name in enumerate(names)}
+
+    def _part(self, name: str, table: pa.Table, times: Int64Array, is_mine: BoolArray) -> RelationBatch:
+        """The rows of one relation, in time order; of them only the columns that the relation has."""
+        edges = np.flatnonzero(np.diff(is_mine, prepend=False, append=False))
+        runs = list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+        if not runs:
+            return self.empty(name)
+        codes, fields = self.codes[name], self.queries.graph.relation(name).schema
+        rows = table.select([*self.code_columns[: len(codes)], *self.payload[name].values()])
+        if len(runs) <= MOST_RUNS:
+            # As Spark sends rows: those of a source's file stand together.
+            rows = pa.concat_tables([rows.slice(start, stop - start) for start, stop in runs]).combine_chunks()
+            own = np.concatenate([times[start:stop] for start, stop in runs])
+        else:
+            rows = rows.combine_chunks().take(pa.array(np.flatnonzero(is_mine)))
+            own = times[is_mine]
+        payload = pa.RecordBatch.from_pydict(
+            {f.name: _whole(rows.column(self.payload[name][f.name])).cast(f.type) for f in fields}
+        )
+        found = RelationBatch(own, {code: _numpy(rows, self.code_columns[i]) for i, code in enumerate(codes)}, payload)
+        return found if bool((own[1:] >= own[:-1]).all()) else found.take(np.argsort(own, kind="stable"))
 
     def join(self, batches: Mapping[str, RelationBatch]) -> pa.Table:
         """The rows of all relations as one table; the inverse of `split` up to order."""
@@ -167,16 +171,6 @@ def wire_layout(queries: QuerySet, partitioning: Partitioning) -> WireLayout:
     return WireLayout(queries, codes)
 
 
-def _order(tags: Int64Array, times: Int64Array) -> Int64Array | None:
-    """The order by relation, then time, stable; None when the rows stand in it already."""
-    same = tags[1:] == tags[:-1]
-    if bool(((tags[1:] > tags[:-1]) | (same & (times[1:] >= times[:-1]))).all()):
-        return None
-    by_time = np.argsort(times, kind="stable")
-    order: Int64Array = by_time[np.argsort(tags[by_time], kind="stable")]
-    return order
-
-
 def _refuse_what_arrow_cuts(table: pa.Table) -> None:
     """Arrow cannot have more in one array of texts or lists, and would hand over the rows before the cut alone."""
     for column in table.columns:
@@ -189,8 +183,12 @@ def _refuse_what_arrow_cuts(table: pa.Table) -> None:
 
 
 def _numpy(rows: pa.Table | pa.RecordBatch, name: str) -> Int64Array:
-    column = rows.column(name)
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    values: Int64Array = column.to_numpy(zero_copy_only=False)
+    values: Int64Array = _whole(rows.column(name)).to_numpy(zero_copy_only=False)
     return values
+
+
+def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """The column in one piece; what is in one piece already would be copied."""
+    if isinstance(column, pa.Array):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

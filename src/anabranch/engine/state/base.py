@@ -24,8 +24,9 @@ from anabranch.engine.state.chunks import ChunkStore
 from anabranch.engine.state.columns import numpy_form, to_arrow, to_numpy, validity
 from anabranch.engine.state.indexed import Indexed
 from anabranch.engine.state.ring import DEADLINE, Index, Ring
+from anabranch.engine.state.texts import TextStore
 from anabranch.plan.join_graph import Band, JoinGraph
-from anabranch.schema import is_fixed_width
+from anabranch.schema import is_fixed_width, is_text
 
 ABSENT = -1
 """The row number of a relation of which a combination has no row."""
@@ -52,16 +53,20 @@ class BaseState(Indexed):
         columns |= {f"code.{name}": ("<i8", 1) for name, _ in self.bands}
         for field in self._fixed.values():
             columns[f"value.{field.name}"] = numpy_form(field.type)
-            if field.nullable:
-                columns[f"valid.{field.name}"] = ("|u1", 1)
         self.may_be_absent = False
         """Whether combinations may have no row of this relation, because of an outer join."""
         self._types = {field.name: field.type for field in declared.schema}
+        texts = {field.name: field.type for field in declared.schema if is_text(field.type)}
+        self.texts = TextStore(arena, relation, texts) if texts else None
+        if self.texts is not None:
+            columns |= self.texts.columns
+        self._flat = {field.name: field for field in declared.schema if field.name in {**self._fixed, **texts}}
+        """The columns that numpy can hold, texts by their bytes."""
         self._with_null: set[str] = set()
-        """Columns that have had a NULL; of the others, whether a value is there is neither written nor read."""
+        """Columns that have had a NULL; of the others, whether a value is there is not kept."""
         self._span = None if declared.is_derived else self.window.span
         super().__init__(Ring(arena, relation, columns, span=self._span))
-        variable = [pa.field(f.name, f.type) for f in declared.schema if not is_fixed_width(f.type)]
+        variable = [pa.field(f.name, f.type) for f in declared.schema if f.name not in self._flat]
         self.chunks = ChunkStore(arena, relation, pa.schema(variable)) if variable else None
         self._fresh: tuple[int, Int64Array] | None = None
         """The first of the rows that are not linked yet, and their event times, which no index has."""
@@ -70,30 +75,35 @@ class BaseState(Indexed):
         return {
             "with_null": sorted(self._with_null),
             "ring": self.ring.layout(),
+            "texts": self.texts.layout() if self.texts else None,
             "chunks": self.chunks.layout() if self.chunks else None,
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
-        self._with_null = set(layout["with_null"])
+        for name in layout["with_null"]:
+            self._keep_nulls(name)
         self.ring.reopen(layout["ring"])
+        if self.texts is not None:
+            self.texts.reopen(layout["texts"])
         if self.chunks is not None:
             self.chunks.reopen(layout["chunks"])
 
     @property
     def bytes(self) -> int:
-        return self.ring.bytes + (self.chunks.bytes if self.chunks else 0)
+        variable = (store.bytes for store in (self.texts, self.chunks) if store is not None)
+        return self.ring.bytes + sum(variable)
 
     def append(self, batch: RelationBatch) -> Combinations:
         """Adds rows, readable but not yet findable, and returns them as what they are alone."""
         columns: dict[str, Array] = {f"code.{name}": batch.codes[name] for name in self.codes}
         for name, band in self.bands:
             columns[f"code.{name}"] = _band_codes(self.relation, band, batch)
-        for field in self._fixed.values():
+        for field in self._flat.values():
             array = batch.payload.column(field.name)
-            columns[f"value.{field.name}"] = to_numpy(array)
+            if field.name in self._fixed:
+                columns[f"value.{field.name}"] = to_numpy(array)
             if field.nullable and array.null_count and field.name not in self._with_null:
-                self.ring.fill(f"valid.{field.name}", 1)
-                self._with_null.add(field.name)
+                self._keep_nulls(field.name)
             if field.name in self._with_null:
                 columns[f"valid.{field.name}"] = validity(array)
         # Times may stand in Arrow's memory, which is read-only, or be one column of several; the kernels take neither.
@@ -101,12 +111,19 @@ class BaseState(Indexed):
         deadline = deadlines(self.declared, batch)
         if self._span is None:
             columns[DEADLINE] = deadline
+        if self.texts is not None:
+            columns |= self.texts.append([batch.payload.column(name) for name in self.texts.types])
         first = self.ring.append(columns, len(batch))
         if self.chunks is not None:
             self.chunks.append(first, batch.payload.select(self.chunks.schema.names))
         self._fresh = first, times
         rows = np.arange(first, first + len(batch), dtype=np.int64)
         return Combinations({self.relation: rows}, times, deadline)
+
+    def _keep_nulls(self, name: str) -> None:
+        """Keeps from now on which values of a column are there; those so far all are."""
+        self._with_null.add(name)
+        self.ring.add_column(f"valid.{name}", "|u1", 1)
 
     def link(self, news: Combinations) -> None:
         """Makes appended rows findable through every index."""
@@ -129,6 +146,8 @@ class BaseState(Indexed):
 
     def drop(self, low: int) -> int:
         dropped = self.ring.drop(low)
+        if self.texts is not None and dropped:
+            self.texts.drop(self.ring)
         if self.chunks is not None and dropped:
             self.chunks.drop(self.ring.first)
         return dropped
@@ -157,11 +176,14 @@ class BaseState(Indexed):
             places = pa.array(np.cumsum(is_here) - 1, mask=~is_here)
             here = self.column(name, rows[is_here]) if is_here.any() else pa.nulls(0, self._types[name])
             return here.take(places)
-        field = self._fixed.get(name)
+        field = self._flat.get(name)
         if field is None:
             assert self.chunks is not None
             return self.chunks.get(name, rows)
         valid = self.ring.get(f"valid.{name}", rows) if name in self._with_null else None
+        if self.texts is not None and name in self.texts.types:
+            numbers = np.arange(rows.start, rows.stop, dtype=np.int64) if isinstance(rows, range) else rows
+            return self.texts.get(name, self.ring, numbers, valid)
         return to_arrow(self.ring.get(f"value.{name}", rows), valid, field.type)
 
     def plain(self, name: str, rows: Int64Array | range) -> Array | None:

@@ -1,4 +1,4 @@
-"""Columns that numpy cannot hold (strings, nested values), kept as Arrow record batches in row-number order.
+"""Columns that numpy cannot hold (nested and binary values), kept as Arrow record batches in row-number order.
 
 Neighbouring batches are merged when the younger has grown to half the older, so there are O(log rows) of them and each
 row is copied O(log rows) times in its life. Batches wholly below the oldest live row are given back.

@@ -132,10 +132,12 @@ class Ring:
         """Writes one value into a column of live rows."""
         self._arrays[column][rows & (self.capacity - 1)] = value
 
-    def fill(self, column: str, value: int) -> None:
-        """Fill a column that was not written so far with one value for all rows."""
+    def add_column(self, column: str, kind: str, value: int) -> None:
+        """Keeps one more column from now on; the rows so far have one value in it."""
+        self.columns[column] = (kind, 1)
         if self.capacity:
-            self._arrays[column][:] = value
+            array = self._arrays[column] = self.arena.allocate(self._file(column), (self.capacity,), kind)
+            array[:] = value
 
     def link(self, first: int, codes: Callable[[Index], Int64Array], newest: Int64Array) -> None:
         """Makes the rows numbered from `first` findable under the codes that each index gives them."""
@@ -208,6 +210,10 @@ class Ring:
             return kernels.gather(values.view(np.int64), rows).view(values.dtype)
         taken: Array = values.take(rows & (self.capacity - 1), axis=0)
         return taken
+
+    def by_place(self, column: str) -> Array:
+        """The column as it stands: row n at n modulo its length."""
+        return self._arrays[column]
 
     def times(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Newest time and deadline of linked rows."""
@@ -289,7 +295,7 @@ class Ring:
         if needed <= self.capacity <= max(SMALLEST_CAPACITY, 8 * needed):
             return
         capacity = max(SMALLEST_CAPACITY, 1 << (needed - 1).bit_length() if needed > 1 else 1)
-        assert capacity <= MOST_ROWS
+        assert capacity <= MOST_ROWS or not self.indexes
         if capacity > self.capacity > 0:
             self._lengthen(capacity)
         else:

@@ -1,0 +1,98 @@
+"""The text columns of a state: their bytes in one ring, appended once and never moved while they live.
+
+The state's own ring has for every row and text column where its bytes start and how many they are; positions count for
+ever, and a byte stands at its position modulo the size of this ring, so a text may run around the end of it. A step
+copies the bytes of its new rows, and of the results that it finds; rows that are kept cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.engine import kernels
+from anabranch.engine.evaluate.codes import text_buffers
+from anabranch.engine.kernels import ByteArray, Int64Array
+from anabranch.engine.state.arena import Arena, Array
+from anabranch.engine.state.ring import Ring
+from anabranch.errors import StorageFull
+
+BYTES = "bytes"
+START, LENGTH = "text.start", "text.length"
+"""The columns of the state's ring: one value for each text column, in the order of the store."""
+MOST_BYTES = (1 << 31) - 1
+"""What Arrow can have in one array of texts."""
+
+
+class TextStore:
+    """The texts of one state, by the names of their columns."""
+
+    def __init__(self, arena: Arena, name: str, types: Mapping[str, pa.DataType]) -> None:
+        self.types = types
+        self._places = {column: place for place, column in enumerate(types)}
+        self._heap = Ring(arena, f"{name}.texts", {BYTES: ("|u1", 1)}, span=0)
+
+    @property
+    def columns(self) -> dict[str, tuple[str, int]]:
+        """The columns that the state's ring has for these texts."""
+        return {START: ("<i8", len(self.types)), LENGTH: ("<i4", len(self.types))}
+
+    def layout(self) -> dict[str, Any]:
+        return self._heap.layout()
+
+    def reopen(self, layout: Mapping[str, Any]) -> None:
+        self._heap.reopen(layout)
+
+    @property
+    def bytes(self) -> int:
+        return self._heap.live
+
+    def append(self, arrays: Sequence[pa.Array]) -> dict[str, Array]:
+        """Takes the bytes of new rows, one array for each column; returns the columns of the state's ring."""
+        spans = []
+        for array in arrays:
+            offsets, data = text_buffers(array)
+            size = int(offsets[-1] - offsets[0])
+            start = self._heap.append({BYTES: data[offsets[0] : offsets[-1]]}, size) if size else self._heap.next
+            spans.append((offsets[:-1] + (start - offsets[0]), np.diff(offsets).astype(np.int32)))
+        starts, lengths = (np.stack(each, axis=1) for each in zip(*spans, strict=True))
+        if len(spans) == 1:
+            # A column of one value per row has one dimension in a ring.
+            starts, lengths = starts[:, 0], lengths[:, 0]
+        return {START: starts, LENGTH: lengths}
+
+    def drop(self, state: Ring) -> None:
+        """Gives back the bytes that no live row of the state's ring has."""
+        low = self._heap.next
+        if state.live:
+            # The bytes of a batch's first column were appended first.
+            low = int(self._spans(state, START)[state.first & (state.capacity - 1), 0])
+        self._heap.first = low
+
+    def get(self, column: str, state: Ring, rows: Int64Array, valid: ByteArray | None) -> pa.Array:
+        """The texts of rows of the state's ring."""
+        kind, place = self.types[column], self._places[column]
+        if not len(rows):
+            return pa.array([], kind)
+        starts, offsets = kernels.text_spans(self._spans(state, START), self._spans(state, LENGTH), place, rows)
+        width = np.int64 if pa.types.is_large_string(kind) else np.int32
+        if offsets[-1] > MOST_BYTES and width == np.int32:
+            raise StorageFull(
+                f"{offsets[-1]:,} bytes of texts in column '{column}' of one block of rows, more than {MOST_BYTES:,}",
+                hint="use more slots, shorter windows or smaller batches",
+            )
+        # Memory of Arrow's, which keeps what it had for the last results; new memory would cost as much as the copy.
+        data = pa.allocate_buffer(int(offsets[-1]))
+        if data.size:
+            kernels.copy_texts(self._heap.by_place(BYTES), starts, offsets, np.frombuffer(data, dtype=np.uint8))
+        bitmap = None
+        if valid is not None and not valid.all():
+            bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+        buffers = [bitmap, pa.py_buffer(offsets.astype(width)), data]
+        return pa.Array.from_buffers(kind, len(rows), buffers)
+
+    def _spans(self, state: Ring, column: str) -> Array:
+        return state.by_place(column).reshape(-1, len(self.types))
