@@ -89,7 +89,7 @@ def difference(folder: Path, query: str, selected: str, ranges: tuple[int, int, 
     return int(count)
 
 
-def wait_for(what: str, is_true: object, seconds: float = 240.0) -> None:
+def wait_for(what: str, is_true: object, seconds: float = 900.0) -> None:
     print(f"waiting until {what} …", flush=True)
     end = time.monotonic() + seconds
     assert callable(is_true)

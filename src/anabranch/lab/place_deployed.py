@@ -72,6 +72,12 @@ QUERIES = {
     "departures": ("centre", "flights checkins weather", "fl.dest < 10"),
     "monitor": ("hub-b", "flights weather", "fl.terminal = 3"),
 }
+WATCHES = {
+    "loads": ("centre", "flights baggage", "fl.num < 100"),
+    "desks": ("centre", "flights checkins", "fl.num < 110"),
+    "skies": ("hub-b", "flights weather", "fl.num < 100"),
+}
+"""Queries over two streams with windows of two seconds: their joins reduce, so rates decide where they run."""
 ALIASES = {"flights": "fl", "checkins": "ci", "baggage": "bg", "weather": "wr"}
 RANGES = {"flights": 5, "checkins": 1, "baggage": 1, "weather": 5}
 EQUALITIES = {"checkins": "fl.num = ci.flight", "baggage": "fl.num = bg.flight", "weather": "fl.dest = wr.city"}
@@ -134,10 +140,14 @@ def _landscape(rates: Mapping[str, float]) -> Landscape:
 
 
 def _queries(catalog: Catalog) -> list[SinkQuery]:
+    return _bound(catalog, QUERIES, {stream: f"{minutes} MINUTES" for stream, minutes in RANGES.items()})
+
+
+def _bound(catalog: Catalog, queries: Mapping[str, tuple[str, str, str]], ranges: Mapping[str, str]) -> list[SinkQuery]:
     found = []
-    for name, (sink, streams, condition) in QUERIES.items():
+    for name, (sink, streams, condition) in queries.items():
         listed = streams.split()
-        items = ", ".join(f"{s} [RANGE {RANGES[s]} MINUTES] AS {ALIASES[s]}" for s in listed)
+        items = ", ".join(f"{s} [RANGE {ranges[s]}] AS {ALIASES[s]}" for s in listed)
         where = " AND ".join([*(EQUALITIES[s] for s in listed if s in EQUALITIES), condition])
         selected = ", ".join(f"{ALIASES[s]}.{_shown(s)}" for s in listed)
         text = f"SELECT {selected} FROM {items} WHERE {where}"
@@ -256,10 +266,11 @@ def measure(setting: Setting) -> Found:
         spent += perf_counter() - started
         measured = _measured(program, landscape, rows, seconds)
         usage[planner] = Usage(landscape.cost, measured, spent, len(program.operators))
-    changed = {**RATES, "weather": 10 * RATES["weather"]}
+    changed = {**RATES, "flights": 10 * RATES["flights"]}
     fast = _rows(changed, WARM + 5 * MINUTE, setting.seed)
-    old, _ = _planned("top-down", _landscape(RATES), queries)
-    new, _ = _planned("top-down", _landscape(changed), queries)
+    watches = _bound(catalog, WATCHES, dict.fromkeys(RATES, "2 SECONDS"))
+    old, _ = _planned("top-down", _landscape(RATES), watches)
+    new, _ = _planned("top-down", _landscape(changed), watches)
     kept, replanned = (_measured(compile_program(one, catalog), one, fast, 5 * MINUTE) for one in (old, new))
     return Found(usage, kept, replanned)
 
@@ -289,7 +300,7 @@ def present(found: Found) -> Outcome:
         ),
         Verdict(
             "replanning by measured rates pays (our own bar: 0.7 of the usage)",
-            f"weather ten times as fast: {ratio:.2f} of the usage of the plan that was kept",
+            f"flights ten times as fast: {ratio:.2f} of the usage of the plan that was kept",
             {"0.7": ratio <= 0.7},
         ),
     )
