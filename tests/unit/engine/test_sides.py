@@ -64,6 +64,16 @@ def test_a_combination_that_met_a_row_before_a_crash_does_not_come_out_alone_aft
     assert again.step({"a": rows((38, 2, "y")), "b": rows((38, 9, "q"))}).num_rows == 0
 
 
+def test_what_came_out_alone_before_a_crash_does_not_come_out_again(tmp_path: object) -> None:
+    """In a full join rows stay beyond their deadline, for those of the other side that they may have met."""
+    text = "SELECT a.v AS x, b.v AS y FROM a [RANGE 5 SECONDS] FULL JOIN b [RANGE 60 SECONDS] ON a.k = b.k"
+    host = LocalHost(query_of(text), mjoin(("a",)), checkpoint=str(tmp_path))
+    host.step({"a": rows((0, 1, "x")), "b": rows((0, 2, "p"))})
+    assert answer_lines(host.step({"a": rows((9, 3, "y")), "b": rows((9, 4, "q"))})) == ("x -",)
+    host = LocalHost(query_of(text), mjoin(("a",)), checkpoint=str(tmp_path))
+    assert host.step({"a": rows((11, 5, "z")), "b": rows((11, 6, "r"))}).num_rows == 0
+
+
 def test_what_a_semi_join_let_out_before_a_crash_does_not_come_again(tmp_path: object) -> None:
     text = "SELECT a.v AS x FROM a [RANGE 20 SECONDS] LEFT SEMI JOIN b [NOW] ON a.k = b.k"
     host = LocalHost(query_of(text), mjoin(("a",)), checkpoint=str(tmp_path))
