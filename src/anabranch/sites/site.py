@@ -70,6 +70,8 @@ class Running:
         self._batch = -1
         self._counted = -1
         self.rows = 0
+        self.late = 0
+        """Rows that came too late since the operator was started here."""
         self._first: int | None = None
         self.heard: float | None = None
         """The time of day of the last batch, or of the start."""
@@ -106,7 +108,10 @@ class Running:
         clocks = self.runner.manifest.clocks if self.runner.manifest is not None else None
         for batch in range(self._counted + 1, self.batch + 1):
             progress = self.runner.progress(batch)
-            if progress is not None and self._first is not None:
+            if progress is None:
+                continue
+            self.late += sum(progress.late_rows.values())
+            if self._first is not None:
                 self.rows += sum(progress.rows_in.values())
         if clocks is not None and self._first is None:
             self._first = clocks.newest
@@ -137,7 +142,7 @@ class Running:
             "plan": None if self.runner is None else str(self.runner.plan),
             "rows_in": None if latest is None else sum(latest.rows_in.values()),
             "rows_out": None if latest is None else latest.statistics.rows_out,
-            "late": None if latest is None else sum(latest.late_rows.values()),
+            "late": self.late,
             "state_bytes": None if latest is None else latest.statistics.state_bytes,
             "rate": self.rate,
             "first": self._first,
