@@ -43,7 +43,7 @@ def write_second(folder: Path, second: int, chance: random.Random) -> None:
         target.mkdir(parents=True, exist_ok=True)
         partial = target / f".{second:06d}.partial"
         partial.write_text("\n".join(lines))
-        # Spark reads files in the order of their times, in milliseconds; of two with one time, the later may come first.
+        # Spark reads files in the order of their times, in milliseconds; of equal times, in any order.
         os.utime(partial, (START + second, START + second))
         partial.rename(target / f"{second:06d}.json")
 
