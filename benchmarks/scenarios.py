@@ -262,6 +262,11 @@ def balancing(name: str) -> Callable[[Bench], list[Figure]]:
     return lambda bench: getattr(import_module("benchmarks.balancing"), name)(bench)
 
 
+def sharing(name: str) -> Callable[[Bench], list[Figure]]:
+    """A scenario of `benchmarks.sharing`, loaded when it runs."""
+    return lambda bench: getattr(import_module("benchmarks.sharing"), name)(bench)
+
+
 SCENARIOS = (
     Scenario("spark-w3", "W3 against Spark's own joins, 40 micro-batches: rows/s, CPU, memory", spark_w3),
     Scenario("spark-w3-10", "the same rows in 10 micro-batches", spark_w3_few),
@@ -280,6 +285,8 @@ SCENARIOS = (
     Scenario("inprocess-polars", "our engine in-process against a polars loop", in_process("polars_loop")),
     Scenario("inprocess-batch", "our engine in-process against one batch join", in_process("batch")),
     Scenario("own-function", "a function of one's own against the same expression", in_process("own_function")),
+    Scenario("sharing", "eight queries that share a three-way join, in-process: CPU", sharing("common_join")),
+    Scenario("sharing-windows", "one join with two windows: the choice to share", sharing("two_windows")),
     Scenario("window-growth", "step time as the window grows tenfold", in_process("window_growth")),
     Scenario("move-pause", "a move of 1 M window rows, at once and in parts", balancing("pause")),
     Scenario("balance-cost", "what balance: auto costs a query that is balanced", balancing("balance_cost")),

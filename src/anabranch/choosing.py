@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeAlias
 
 from anabranch.adapt.gate import Gate, Verdict, judge
@@ -20,16 +21,20 @@ from anabranch.adapt.settings import Settings
 from anabranch.calibrate.file import calibrated
 from anabranch.cost.estimates import traffic
 from anabranch.cost.resources import Resources
+from anabranch.cost.shares import Partaker, from_own_model, in_agreement, of_common_join
 from anabranch.cost.units import UnitCosts
 from anabranch.entries import Entry
 from anabranch.errors import NoFeasiblePlan, PlanError, SpecError
 from anabranch.optimize import Budget, Choice, Hints, Infeasible, MeshOffer, Objective, Proposal, choose
 from anabranch.optimize.hints import KINDS
-from anabranch.optimize.proposals import kind
+from anabranch.optimize.joint import Contender, JointChoice, choose_together
+from anabranch.optimize.proposals import kind, over_budget
 from anabranch.plan.describe import short_text
 from anabranch.plan.mesh import Mesh, Plan, check_mesh, is_mesh_text, parse_mesh
-from anabranch.plan.physical import pre_groups
+from anabranch.plan.physical import PhysicalPlan, pre_groups, shared_parts, unshared
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import QuerySet
+from anabranch.plan.text import parse
 from anabranch.sizes import size_text
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, Layered, StatisticsView
@@ -38,6 +43,8 @@ PLAN_WORDS = ("auto", "mjoin", "tree", "mesh")
 Learn: TypeAlias = Callable[[Mapping[str, float]], LearntMesh]
 """Finds a mesh, given how many rows each relation's state will hold."""
 DEFAULT_GATE = Gate()
+MOST_PLANS = 40
+"""Plans of a query that the joint choice of a set looks at."""
 DEFAULT_BATCH = 1.0
 """Seconds between batches where a trigger does not say."""
 
@@ -122,9 +129,118 @@ def decide(
     wishes.given.check_names(query.whole)
     view = Layered((wishes.given, seen, calibrated()))
     budget = Budget(wishes.cpu, wishes.memory, slots)
+    written = _written_with_sharing(wishes)
+    if written is not None:
+        wishes = replace(wishes, plan=str(unshared(written)))
     hints = _hints(query, wishes)
     choice = choose(query.graph, view, budget, wishes.objective, hints, batch=batch, grouping=query.merging)
-    return replace(choice, mesh=_mesh_offer(query, wishes, choice, learn, gate))
+    return replace(choice, mesh=_mesh_offer(query, wishes, choice, learn, gate), written=written)
+
+
+def _written_with_sharing(wishes: Wishes) -> PhysicalPlan | None:
+    """The plan that the user wrote, if it shares a join; it is priced as if it computed the join itself."""
+    if "{" not in wishes.plan or is_mesh_text(wishes.plan):
+        return None
+    return parse(wishes.plan)
+
+
+@dataclass(frozen=True)
+class SetWishes:
+    """The user's settings for the plans of queries that run together."""
+
+    share: str = "off"
+    """`auto` shares joins where that saves CPU; `off` leaves every query its own joins."""
+    cpu: float = math.inf
+    """Cores that all queries together may use in a slot."""
+    memory: float = math.inf
+    """Bytes that all queries together may use in a slot."""
+
+    def with_limits(self, cpu: float | None = None, memory: float | str | None = None) -> SetWishes:
+        """Set the joint limits of a slot; None leaves a limit unchanged."""
+        wishes = self
+        if cpu is not None:
+            wishes = replace(wishes, cpu=cpu_limit(Entry("limits.cpu", cpu)))
+        if memory is not None:
+            wishes = replace(wishes, memory=memory_limit(Entry("limits.memory", memory)))
+        return wishes
+
+
+SHARE = ("auto", "off")
+TOGETHER = SetWishes()
+
+
+def decide_together(
+    queries: QuerySet,
+    choices: Mapping[str, Choice],
+    wishes: Mapping[str, Wishes],
+    together: SetWishes = TOGETHER,
+    *,
+    slots: int = 1,
+) -> JointChoice | None:
+    """The plans of a set, chosen together from the choices of its queries; None where there is nothing to choose.
+
+    A query takes part in sharing if its plan is free (`plan: auto` without hints) and no mesh was taken for it. Joint
+    limits that no plans keep are a NoFeasiblePlan.
+    """
+    if (
+        together == TOGETHER
+        or not queries.is_named
+        or any(isinstance(choice.answer, Infeasible) for choice in choices.values())
+    ):
+        return None
+    own = [from_own_model(member, choices[member.name].model) for member in queries.members]
+    partakers = in_agreement(own)
+    contenders = [_contender(each, choices[each.name], wishes[each.name], together) for each in partakers]
+    by_name = {each.name: each for each in partakers}
+    joint = choose_together(
+        contenders,
+        partial(of_common_join, partakers=by_name),
+        Budget(together.cpu, together.memory, slots),
+    )
+    if not joint.fits:
+        raise _over_joint_limits(joint)
+    return joint
+
+
+def joint_plans(choices: Mapping[str, Choice], joint: JointChoice | None) -> dict[str, Plan]:
+    """The first plan of each query of a run."""
+    plans = {name: first_plan(choice) for name, choice in choices.items()}
+    if joint is not None:
+        plans |= {name: plan for name, plan in joint.plans.items() if not isinstance(plans[name], Mesh)}
+    return plans
+
+
+def as_run(choices: Mapping[str, Choice], joint: JointChoice | None) -> dict[str, Choice]:
+    """The choices of the queries with the plans that the joint choice gives them."""
+    if joint is None:
+        return dict(choices)
+    written = {name: plan for name, plan in joint.plans.items() if shared_parts(plan)}
+    return {name: replace(choice, written=written.get(name, choice.written)) for name, choice in choices.items()}
+
+
+def _contender(partaker: Partaker, choice: Choice, wishes: Wishes, together: SetWishes) -> Contender:
+    found = proposal(choice)
+    offer = choice.mesh
+    is_mesh = wishes.plan == "mesh" or (offer is not None and offer.is_taken)
+    if choice.written is not None and not isinstance(choice.written, Mesh):
+        return Contender(partaker, (choice.written,), may_share=False)
+    free = wishes.plan == "auto" and wishes.force is None and not wishes.keep and not wishes.forbid
+    others = [each.plan for each in found.considered if each.standing == "lost"] if free and not is_mesh else []
+    plans = tuple(dict.fromkeys([found.plan, *others]))[:MOST_PLANS]
+    return Contender(partaker, plans, may_share=free and not is_mesh and together.share == "auto")
+
+
+def _over_joint_limits(joint: JointChoice) -> NoFeasiblePlan:
+    budget, cost = joint.budget, joint.cost
+    needs = [f"cpu: {_rounded_up(cost.cpu / budget.slots):g}"] if cost.cpu > budget.total_cpu else []
+    if cost.memory > budget.total_memory:
+        needs.append(f"memory: {size_text(_rounded_up(cost.memory / budget.slots))}")
+    plans = "; ".join(f"{name}: {plan}" for name, plan in sorted(joint.plans.items()))
+    return NoFeasiblePlan(
+        "no plans found for the queries together fit within their joint 'limits'",
+        detail=f"{over_budget(cost, budget)}, with the plans {plans}",
+        hint=f"write 'limits: {{{', '.join(needs)}}}' or more, use more slots, or shorten the windows",
+    )
 
 
 def change_rules(
@@ -164,7 +280,7 @@ def proposal(choice: Choice) -> Proposal:
 
 def first_plan(choice: Choice) -> Plan:
     """Return the first plan of the query: the mesh if it is taken, else the chosen plan."""
-    found = proposal(choice).plan
+    found = choice.written or proposal(choice).plan
     offer = choice.mesh
     return offer.mesh if offer is not None and offer.is_taken and offer.mesh is not None else found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from math import inf
 from types import MappingProxyType
 
 from anabranch import cql
@@ -19,6 +20,7 @@ from anabranch.cost.resources import Resources
 from anabranch.errors import SpecError
 from anabranch.optimize import Candidate, Choice, Infeasible, MeshOffer, Proposal
 from anabranch.optimize.explain import explanation
+from anabranch.optimize.joint import FAIR, JointChoice
 from anabranch.picture import OUTPUT, Dot, RouteNote, mesh_svg, plan_svg, plane
 from anabranch.plan import logical
 from anabranch.plan.describe import describe, describe_mesh, describe_routes
@@ -149,6 +151,35 @@ def _spread(queries: QuerySet, choices: Sequence[Choice]) -> list[str]:
         for name, rate in zip(choice.estimates.names, choice.estimates.rates, strict=True):
             rates[name] = max(rate, rates.get(name, 0.0))
     return [describe_grid(partitioning_of(queries, slots, shared_traffic(choices)), queries.graph, rates)]
+
+
+def explain_joint(joint: JointChoice) -> str:
+    """Return the joint choice of a set of queries as text: shared joins, what they save, and what the set needs."""
+    lines = ["== together ==", *shared_lines(joint)]
+    if not joint.shared:
+        lines.append("no join is shared")
+    lines += [f"  not shared {text}: {reason}" for text, reason in joint.refused.items()]
+    for name, plan in sorted(joint.plans.items()):
+        cost = joint.costs[name]
+        lines.append(f"plan of {name}: {plan}, {cost.cpu:.3g} cores and {size_text(cost.memory)} of its own")
+    cpu, memory = joint.budget.total_cpu, joint.budget.total_memory
+    limits = [f"{cpu:.3g} cores"] if cpu < inf else []
+    limits += [size_text(memory)] if memory < inf else []
+    allowed = f", of {' and '.join(limits)} allowed" if limits else ""
+    lines.append(f"all queries need {joint.cost.cpu:.3g} cores, {size_text(joint.cost.memory)}{allowed}")
+    for name in joint.unfair:
+        lines.append(f"the limits leave '{name}' a plan of more than {FAIR:g} times the CPU of its best one")
+    return "\n".join(lines)
+
+
+def shared_lines(joint: JointChoice) -> list[str]:
+    """Return each shared join in one line: its users, and what it saves."""
+    lines = []
+    for number, each in enumerate(joint.shared, start=1):
+        memory = f"{size_text(abs(each.saved_memory))} {'less' if each.saved_memory >= 0 else 'more'} memory"
+        saves = f"saves {each.saved_cpu:.3g} cores, {memory}"
+        lines.append(f"shared {number}: {each.shared}  used by {', '.join(each.users)}: {saves}")
+    return lines
 
 
 def choice_svg(

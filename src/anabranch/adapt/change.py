@@ -25,6 +25,7 @@ from anabranch.migrate.machine import (
 )
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.sharing import shares
 from anabranch.plan.slots import SlotPlan
 from anabranch.stats.report import QueryReport
 
@@ -111,7 +112,9 @@ def begin(wish: Wish, plans: Mapping[int, SlotPlan], batch: int, graph: JoinGrap
 
 
 def _itinerary(old: Plan, new: Plan, one_by_one: bool, graph: JoinGraph) -> tuple[Plan, ...]:
-    if one_by_one and not isinstance(old, Mesh) and not isinstance(new, Mesh):
+    if one_by_one and not any(isinstance(plan, Mesh) or shares(plan) for plan in (old, new)):
+        assert not isinstance(old, Mesh)
+        assert not isinstance(new, Mesh)
         return box_by_box(old, new, graph.thetas)
     return () if old == new else (new,)
 

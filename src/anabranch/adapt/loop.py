@@ -171,6 +171,24 @@ class Loop:
     def _wishes(self) -> str:
         return f"{self.criteria.budget} {self.criteria.objective} {self.criteria.hints}"
 
+    @property
+    def known(self) -> Knowledge:
+        """What has been measured so far."""
+        return self._known
+
+    @property
+    def has_learned(self) -> bool:
+        """True once batches have been measured; measures the latest ones."""
+        self._learn()
+        return bool(self._known.rates)
+
+    def watch(self, seen: Observation) -> None:
+        """Takes in a batch without deciding anything: while the query shares a join, others decide."""
+        if seen.is_migrating:
+            self._since, self._recent, self._is_cooling, self._search = _Since(), (), True, None
+        else:
+            self._note(seen)
+
     def observe(self, seen: Observation) -> Decision | None:
         """Takes in a batch; returns a decision when one was due and its search has ended."""
         if seen.is_migrating:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from anabranch.adapt.decision import Decision
 from anabranch.balance.grid import GridChange
 from anabranch.balance.rule import Move, Rebalancing
+from anabranch.cost.resources import Resources
 from anabranch.plan.mesh import Plan
 from anabranch.stats.mesh.learnt import LearntMesh
 
@@ -102,6 +103,33 @@ class MigrationEnded:
             "batches": self.batches,
             **reason,
             **_named(self.query),
+        }
+
+
+@dataclass(frozen=True)
+class SharingDecided:
+    """A decision to share or stop sharing joins of a set of queries, or to leave them as they are."""
+
+    kind: ClassVar[str] = "sharing"
+    batch: int
+    plans: Mapping[str, Plan]
+    """The plans that change with the next batch; none where everything stays."""
+    cost: Resources
+    proposed_cost: Resources
+    shared: tuple[str, ...]
+    """The joins that would be shared."""
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "batch": self.batch,
+            "action": "migrate" if self.plans else "keep",
+            "plans": {name: str(plan) for name, plan in self.plans.items()},
+            "shared": list(self.shared),
+            "cost": {"cpu": self.cost.cpu, "memory": self.cost.memory},
+            "proposedCost": {"cpu": self.proposed_cost.cpu, "memory": self.proposed_cost.memory},
+            "reason": self.reason,
         }
 
 
@@ -258,7 +286,7 @@ class QueriesChanged:
         return {"kind": self.kind, "batch": self.batch, "joined": dict(self.joined), "left": list(self.left)}
 
 
-Record: TypeAlias = QueryRecord | TableRecord | Warned | QueriesChanged
+Record: TypeAlias = QueryRecord | TableRecord | SharingDecided | Warned | QueriesChanged
 
 
 def _named(query: str | None) -> dict[str, str]:

@@ -11,7 +11,8 @@ A query that runs alone is a set of one; its records and its memory bear no name
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,12 +22,13 @@ from anabranch.adapt.facts import AT_START, BatchFacts, Moment
 from anabranch.adapt.loop import Loop, Observation
 from anabranch.adapt.memory import Memory, QueryMemory
 from anabranch.adapt.mesh_watch import MeshWatch, learn_mesh
-from anabranch.adapt.records import DecisionMade, QueryRecord, Record, Refusal
+from anabranch.adapt.records import Author, DecisionMade, QueryRecord, Record, Refusal
 from anabranch.adapt.routing import decide_mesh
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
+from anabranch.adapt.sharing import BY_HAND_ONLY, SharingLoop, SharingRules, plans_to_share
 from anabranch.adapt.table import Table, TableSteering
 from anabranch.errors import BundleError, MigrationError
 from anabranch.migrate.machine import Instruction, Run
@@ -34,9 +36,10 @@ from anabranch.migrate.strategies.registry import check_migration, strategy_name
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.mesh import Mesh, Plan, check_plan
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.physical import mjoin
+from anabranch.plan.physical import mjoin, unshared
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, partitioning_of
+from anabranch.plan.sharing import SHARING, common_joins, shares
 from anabranch.plan.slots import Orders, SlotPlan, SlotPlans, most_frequent
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.report import QueryReport, SlotReports, merged_statistics
@@ -54,11 +57,21 @@ class Steering:
         moves: Iterable[Scheduled] = (),
         balance: Balance = BY_HAND,
         held: frozenset[str] = frozenset(),
+        sharing: SharingRules = BY_HAND_ONLY,
     ) -> None:
+        self._sharing = SharingLoop(queries, rules, sharing)
         self.is_named = queries.is_named
+        self._set = queries
+        common_joins(queries, plans.plans)  # refuses what cannot be shared
         spread = table.partitioning
         self.queries = {
-            member.name: QuerySteering(member.query, plans[member.name], spread, rules.get(member.name, NO_RULES))
+            member.name: QuerySteering(
+                member.query,
+                plans[member.name],
+                spread,
+                rules.get(member.name, NO_RULES),
+                check=partial(self._check_sharing, member.name),
+            )
             for member in queries.members
         }
         grids = partial(partitioning_of, queries, spread.slots, held=held)
@@ -86,6 +99,40 @@ class Steering:
                 hint=f"name one of the queries that run together: {', '.join(self.queries)}",
             )
         return self.queries[name]
+
+    def migrate(self, plans: Mapping[str, Plan], author: Author = "user") -> None:
+        """Changes the plans of several queries with the same batch; refuses without any effect."""
+        steerings = {name: self.of_query(name) for name in sorted(plans)}
+        with ExitStack() as locks:
+            for steering in steerings.values():
+                locks.enter_context(steering.lock)
+            wishes = {name: steering.wish(plans[name], "auto", author=author) for name, steering in steerings.items()}
+            common_joins(self._set, {**self.most_plans.plans, **plans})
+            for name, steering in steerings.items():
+                steering.ask(wishes[name])
+
+    def share(self, join: str, queries: Iterable[str] | None = None) -> None:
+        """Lets queries share a join from the next batch on: those that are named, else all that can.
+
+        `join` is the text of a plan over some of their relations, with or without braces.
+        """
+        named = None if queries is None else [name for name in queries if self.of_query(name)]
+        graphs = {member.name: member.query.graph for member in self._set.members}
+        self.migrate(plans_to_share(join, named, self.most_plans.plans, graphs))
+
+    def unshare(self, queries: Iterable[str] | None = None) -> None:
+        """Lets queries, those that are named or all, compute their joins themselves from the next batch on."""
+        now = self.most_plans
+        named = self.queries if queries is None else [name for name in queries if self.of_query(name)]
+        own = {name: unshared(plan) for name in named if not isinstance(plan := now[name], Mesh) and shares(plan)}
+        if not own:
+            raise MigrationError("no join is shared", hint="'share' lets queries share one")
+        self.migrate(own)
+
+    def _check_sharing(self, query: str, plan: Plan) -> None:
+        """Refuses a plan with a shared join that the query cannot share with the others as they are."""
+        if shares(plan):
+            common_joins(self._set, {**self.most_plans.plans, query: plan})
 
     def freeze(self, frozen: bool = True) -> None:
         """Keeps all queries from changing their plans by themselves, or lets them again."""
@@ -132,8 +179,28 @@ class Steering:
             own = {slot: report.queries[name] for slot, report in reports.items()}
             decided = steering.after(facts, own, is_moving=is_moving)
             records += [replace(record, query=name or None) for record in decided]
+        records += self._decide_sharing(facts, reports)
         # Plans first: a cheaper plan may be all that a slow slot needs.
         return [*self.table.after(facts, reports, is_busy=self.is_changing), *records]
+
+    def _decide_sharing(self, facts: BatchFacts, reports: SlotReports) -> list[Record]:
+        """Decides on shared joins where that is due; queries that are to change do so with the next batch."""
+        if not self._sharing.is_active:
+            return []
+        if any(steering.is_changing for steering in self.queries.values()):
+            self._sharing.restart()
+            return []
+        self._sharing.note(facts.seconds, [report.queries for report in reports.values()])
+        loops = {name: loop for name, steering in self.queries.items() if (loop := steering.loop) is not None}
+        decided = self._sharing.decide(facts.batch, self.most_plans.plans, loops)
+        if decided is None:
+            return []
+        if decided.plans:
+            try:
+                self.migrate(decided.plans, "loop")
+            except (MigrationError, BundleError) as error:
+                decided = replace(decided, plans={}, reason=f"{error.message}; otherwise: {decided.reason}")
+        return [decided]
 
 
 @dataclass(frozen=True)
@@ -149,8 +216,17 @@ class _MeshSearch:
 class QuerySteering:
     """The plans of one running query; `migrate`, `abort` and `freeze` may be called from any thread."""
 
-    def __init__(self, query: Query, plan: Plan, partitioning: Partitioning, rules: ChangeRules = NO_RULES) -> None:
+    def __init__(
+        self,
+        query: Query,
+        plan: Plan,
+        partitioning: Partitioning,
+        rules: ChangeRules = NO_RULES,
+        check: Callable[[Plan], None] = lambda plan: None,
+    ) -> None:
+        """`check` refuses a plan that does not go with those of the other queries of the set."""
         self._query = query
+        self._check = check
         self._staging = rules.staging if len(query.graph.names) > 1 else None
         self._settings = rules.adapt or Settings()
         self._slots = tuple(range(partitioning.slots))
@@ -179,6 +255,25 @@ class QuerySteering:
                     loop.spread(now)
 
     @property
+    def lock(self) -> threading.Lock:
+        """Held while `wish` and `ask` are called from outside."""
+        return self._lock
+
+    def wish(self, plan: Plan, strategy: str, slots: tuple[int, ...] | None = None, author: Author = "user") -> Wish:
+        """The wish for a plan, checked; nothing changes until it is asked for."""
+        self._require_rest()
+        return Wish(self._checked(plan, strategy, slots), author)
+
+    @property
+    def loop(self) -> Loop | None:
+        """The loop that adapts the query as a whole, if there is one."""
+        return self._loops[0][1] if len(self._loops) == 1 and self._loops[0][0] == self._slots else None
+
+    def ask(self, wish: Wish) -> None:
+        """Makes a checked wish the change that begins with the next batch."""
+        self._wish = wish
+
+    @property
     def plans(self) -> tuple[SlotPlan, ...]:
         """The plans of the latest batch, by slot."""
         return tuple(self._plans[slot] for slot in self._slots)
@@ -202,6 +297,7 @@ class QuerySteering:
         Box by box, the parts in which the plans differ change one after another.
         """
         check_plan(plan, self._query.graph, self._query.merging)
+        self._check(plan)
         if isinstance(slots, int):
             raise MigrationError(f"slots are named in a list, not as {slots}", hint=f"write slots=[{slots}]")
         with self._lock:
@@ -212,8 +308,8 @@ class QuerySteering:
                     "single slots cannot be changed while the query adapts as a whole",
                     hint="adapt with scope: slot, freeze the adaptation, or leave the slots out",
                 )
-            plans = self._checked(plan, strategy, None if slots is None else tuple(slots))
-            self._wish = Wish(plans, "user", box_by_box)
+            wish = self.wish(plan, strategy, None if slots is None else tuple(slots))
+            self._wish = replace(wish, box_by_box=box_by_box)
 
     def abort(self, reason: str = "asked for") -> None:
         """Leads all slots of the change under way, or asked for, back to their old plans with the next batch."""
@@ -290,14 +386,17 @@ class QuerySteering:
                 if not isinstance(plan, Mesh):
                     seen = Observation(
                         facts.batch,
-                        plan,
+                        unshared(plan),
                         partial(merged_statistics, [reports[slot] for slot in together]),
                         facts.seconds,
                         facts.waiting,
                         facts.behind,
                         is_migrating=is_moving or bool(changing & {*together}),
                     )
-                    records += self._decisions(loop, seen, together)
+                    if shares(plan):
+                        loop.watch(seen)
+                    else:
+                        records += self._decisions(loop, seen, together)
             if self._staging is not None:
                 self._look(facts, reports, self._staging)
                 records += self._mesh_decisions(facts.batch, plans)
@@ -431,6 +530,14 @@ class QuerySteering:
 
     def _strategy(self, old: Plan, new: Plan, wished: str) -> str:
         graph = self._query.graph
+        if shares(old) or shares(new):
+            if wished not in ("auto", SHARING):
+                raise MigrationError(
+                    f"strategy '{wished}' cannot change plan '{old}' into '{new}'",
+                    detail="queries begin and stop to share a join by moving its state",
+                    hint=f"use '{SHARING}', or leave the strategy out",
+                )
+            return SHARING
         if isinstance(new, Mesh):
             # A mesh keeps no state but the base rows, so there is nothing to move and nothing to wait for.
             return "none"

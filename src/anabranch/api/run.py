@@ -15,14 +15,24 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from anabranch.adapt.settings import Settings
+from anabranch.adapt.sharing import SharingRules
 from anabranch.api.changing import RunningSet
 from anabranch.api.compiled import RegisteredStream, sample_queries
 from anabranch.api.members import Member
 from anabranch.api.settings import QuerySettings, RunSettings
-from anabranch.choosing import DEFAULT_BATCH, change_rules, decide, first_plan, headline, shared_traffic
+from anabranch.choosing import (
+    DEFAULT_BATCH,
+    as_run,
+    change_rules,
+    decide,
+    decide_together,
+    headline,
+    joint_plans,
+    shared_traffic,
+)
 from anabranch.entries import argument
 from anabranch.errors import BundleError, SpecError
-from anabranch.explain import explain_queries
+from anabranch.explain import explain_joint, explain_queries, shared_lines
 from anabranch.host.diverted import DivertedLayout
 from anabranch.host.sample import Sample
 from anabranch.host.spark import session as spark_host
@@ -34,7 +44,8 @@ from anabranch.host.spark.sinks.make import make_sink, require_columns
 from anabranch.host.spark.sinks.sink import Sink
 from anabranch.host.spark.sinks.table import TableSink
 from anabranch.host.work import Work
-from anabranch.optimize import Choice
+from anabranch.optimize import Budget, Choice
+from anabranch.optimize.joint import JointChoice
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
 from anabranch.plan.slots import SlotRange
@@ -72,19 +83,31 @@ class Run:
         self._sample()
         return {name: self._choice(member) for name, member in self._members.items()}
 
+    def joint(self, choices: Mapping[str, Choice]) -> JointChoice | None:
+        """Chooses the plans of named queries together: the joins that they share, and plans within the joint limits."""
+        wishes = {name: member.settings.wishes for name, member in self._members.items()}
+        return decide_together(self._queries, choices, wishes, self._settings.together, slots=self._slots.most)
+
     def headlines(self) -> list[str]:
-        """Returns the chosen plan of each query and the reason, in one line each."""
-        return [f"{name}: {headline(choice)}" if name else headline(choice) for name, choice in self.choices().items()]
+        """Returns the chosen plan of each query and the reason, in one line each; then the joins that they share."""
+        choices = self.choices()
+        lines = [f"{name}: {headline(choice)}" if name else headline(choice) for name, choice in choices.items()]
+        joint = self.joint(choices)
+        return lines if joint is None else [*lines, *shared_lines(joint)]
 
     def explanation(self, stage: str = "choice") -> str:
         """Returns one stage on the way to each plan; of named queries, first what they share."""
 
         @cache
-        def choose(name: str) -> Choice:
-            self._sample()
-            return self._choice(self._members[name])
+        def chosen() -> tuple[Mapping[str, Choice], JointChoice | None]:
+            choices = self.choices()
+            joint = self.joint(choices)
+            return as_run(choices, joint), joint
 
-        return explain_queries({name: self._members[name].compiled.stages for name in self._given}, stage, choose)
+        stages = {name: self._members[name].compiled.stages for name in self._given}
+        text = explain_queries(stages, stage, lambda name: chosen()[0][name])
+        joint = chosen()[1] if stage == "choice" else None
+        return text if joint is None else f"{text}\n\n{explain_joint(joint)}"
 
     def measured(self, handle: QueryHandle) -> dict[str, dict[str, float]] | None:
         """Returns the statistics that a run of a query alone has measured; None for queries together."""
@@ -172,7 +195,8 @@ class Run:
             )
             for name, member in self._members.items()
         }
-        plans = Plans({name: first_plan(choice) for name, choice in choices.items()} | dict(running.plans))
+        plans = Plans(joint_plans(choices, self.joint(choices)) | dict(running.plans))
+        wishes = settings.together
         return Work(
             self._queries,
             plans,
@@ -182,6 +206,7 @@ class Run:
             settings.moves,
             settings.balancing,
             shared_traffic(choices.values()),
+            sharing=SharingRules(wishes.share == "auto", Budget(wishes.cpu, wishes.memory, self._slots.most)),
         )
 
     def _refuse_order(self) -> None:

@@ -13,7 +13,7 @@ from anabranch.adapt.balancing import BY_HAND, BY_ITSELF, Balance
 from anabranch.adapt.rules import Switch
 from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.settings import Settings
-from anabranch.choosing import AUTO, Wishes
+from anabranch.choosing import AUTO, TOGETHER, SetWishes, Wishes
 from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.runner import Listener
@@ -32,6 +32,7 @@ NAMES = {
     "balance": "a balance setting",
     "moves": "a schedule of moves",
     "late": "a sink for late rows",
+    "together": "a setting of queries that run together",
 }
 """The settings of a run as errors name them."""
 
@@ -67,6 +68,8 @@ class RunSettings:
     """Moves of partition groups at batches that are known beforehand."""
     late: LateSettings | None = None
     """None to drop and count them."""
+    together: SetWishes = TOGETHER
+    """Which joins queries share, and their joint limits; of no effect for a query alone."""
 
     @property
     def balancing(self) -> Balance:

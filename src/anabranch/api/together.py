@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
 
 from anabranch.api.builder import RunBuilder
 from anabranch.api.members import member_of
 from anabranch.api.run import Run
 from anabranch.api.writer import ContinuousQueryWriter
+from anabranch.choosing import SHARE
+from anabranch.entries import argument
 from anabranch.errors import SpecError
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.optimize import Choice
@@ -35,6 +38,16 @@ class Together(RunBuilder):
         self._members = {name: member_of(name, writer) for name, writer in writers.items()}
         # Refuses queries that cannot run together now, and not when they are started.
         self._as_run()
+
+    def limits(self, cpu: float | None = None, memory: float | str | None = None) -> Self:
+        """Sets the cores and bytes that all queries together may use in each slot; their plans are chosen to fit."""
+        self._run = replace(self._run, together=self._run.together.with_limits(cpu, memory))
+        return self
+
+    def share(self, share: str = "auto") -> Self:
+        """Sets whether queries share joins: `auto` where that saves CPU, or `off` (the default)."""
+        self._run = replace(self._run, together=replace(self._run.together, share=_share(share)))
+        return self
 
     def explain(self) -> None:
         """Prints what the queries share, and how each would run."""
@@ -70,3 +83,7 @@ class Together(RunBuilder):
             f"option '{key}' belongs to the sink of one query",
             hint=f"set it on the query's writer: together(alerts=query.writeStream.option('{key}', …))",
         )
+
+
+def _share(share: str) -> str:
+    return argument("share", share).choice(SHARE)

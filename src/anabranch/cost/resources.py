@@ -369,7 +369,7 @@ class ResourceModel:
             cpu += self.upkeep(share.mask) * share.inside * share.arriving
         for node in nodes(plan):
             blocks = [self.estimates.mask(child.relations) for child in node.inputs]
-            orders = _explicit(node)
+            orders = explicit_orders(node)
             for block, count in zip(blocks, self.index_counts(blocks, orders), strict=True):
                 born = self.births(block) * self.copies(block) * self.share(block) * self.freshness(block)
                 cpu += born * count * self.units.link
@@ -389,7 +389,7 @@ class ResourceModel:
         sizes = {1 << position: self.state_bytes(1 << position) for position in range(len(self.estimates.names))}
         for node in nodes(plan):
             blocks = [self.estimates.mask(child.relations) for child in node.inputs]
-            for block, count in zip(blocks, self.index_counts(blocks, _explicit(node)), strict=True):
+            for block, count in zip(blocks, self.index_counts(blocks, explicit_orders(node)), strict=True):
                 if block not in sizes:
                     sizes[block] = self.state_bytes(block)
                 elif any(share.mask == block for share in self.shares):
@@ -399,7 +399,7 @@ class ResourceModel:
         return sizes
 
 
-def _explicit(node: JoinNode) -> tuple[tuple[int, ...], ...]:
+def explicit_orders(node: JoinNode) -> tuple[tuple[int, ...], ...]:
     """The probe orders of a join; two inputs have no choice, more must have written theirs out."""
     if len(node.inputs) == 2:
         return (1,), (0,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Array
 from anabranch.engine.state.columns import to_arrow, to_numpy
+from anabranch.expr import Column
 from anabranch.plan.join_graph import Relation
 from anabranch.schema import Schema, is_fixed_width
 
@@ -41,7 +42,7 @@ class RelationBatch:
         return RelationBatch(
             self.times.take(order),
             {name: codes.take(order) for name, codes in self.codes.items()},
-            pa.RecordBatch.from_arrays([_taken(column, order) for column in self.payload], schema=self.payload.schema)
+            pa.RecordBatch.from_arrays([taken(column, order) for column in self.payload], schema=self.payload.schema)
             if self.payload.num_columns
             else self.payload,
         )
@@ -82,6 +83,8 @@ class Combinations:
     deadline: Int64Array
     carried: Mapping[CarriedColumn, Array] = field(default_factory=dict)
     """Weights and aggregate parts of merged rows, laid out by `operators.pregroup`; empty if nothing was merged."""
+    read: Callable[[Column], pa.Array] | None = None
+    """Reads the columns of finished combinations where they were read before; there are no row numbers then."""
 
     def __len__(self) -> int:
         return len(self.newest)
@@ -92,10 +95,15 @@ class Combinations:
             self.newest.take(positions),
             self.deadline.take(positions),
             {name: values.take(positions, axis=0) for name, values in self.carried.items()},
+            None if self.read is None else _reading(self.read, positions),
         )
 
 
-def _taken(column: pa.Array, order: Int64Array) -> pa.Array:
+def _reading(read: Callable[[Column], pa.Array], positions: Int64Array) -> Callable[[Column], pa.Array]:
+    return lambda column: taken(read(column), positions)
+
+
+def taken(column: pa.Array, order: Int64Array) -> pa.Array:
     """The column's values at those positions; numpy takes what it can hold several times as fast as Arrow."""
     if column.null_count or not is_fixed_width(column.type):
         return column.take(pa.array(order))

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from anabranch.plan.join_graph import Band, JoinGraph, KeyClass, Theta
-from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, probe_order, shape
+from anabranch.plan.physical import JoinNode, PhysicalPlan, Shared, leaves, nodes, probe_order, shape
 from anabranch.plan.selections import checked_by_probe, deferred_thetas
+from anabranch.plan.sharing import Rest
 
 ALL = "all"
 """The index that links every row under one code."""
@@ -45,6 +46,17 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class Entry:
+    """What a query checks on combinations that it takes from a shared join."""
+
+    checks: tuple[KeyCheck, ...] = ()
+    thetas: tuple[Theta, ...] = ()
+
+
+NO_ENTRY = Entry()
+
+
+@dataclass(frozen=True)
 class JoinProgram:
     """A join of the plan with the probes of each of its inputs."""
 
@@ -61,15 +73,17 @@ class Program:
     indexes: dict[str, tuple[tuple[str, ...], ...]]
 
 
-def compile_plan(plan: PhysicalPlan, graph: JoinGraph) -> Program:
+def compile_plan(plan: PhysicalPlan, graph: JoinGraph, rests: Mapping[Shared, Rest] | None = None) -> Program:
+    """The probes of a plan; `rests` are the demands of its query beyond those of the shared joins that it uses."""
     deferred = deferred_thetas(plan)
-    joins = tuple(JoinProgram(node, _probes(node, graph, deferred)) for node in nodes(plan))
+    entries = {shared: entry(rest, graph, deferred) for shared, rest in (rests or {}).items()}
+    joins = tuple(JoinProgram(node, _probes(node, graph, deferred, entries)) for node in nodes(plan))
     indexes: dict[str, dict[tuple[str, ...], None]] = {}
     for join in joins:
         for probes in join.probes:
             for probe in probes:
                 indexes.setdefault(shape(join.node.inputs[probe.target]), {})[probe.index] = None
-    for name in plan.relations:
+    for name in leaves(plan):
         # A base state that no probe looks into, under a merged input or as the whole plan, still keeps times.
         indexes.setdefault(name, {(): None})
     return Program(plan, joins, {state: tuple(kept) for state, kept in indexes.items()})
@@ -77,7 +91,13 @@ def compile_plan(plan: PhysicalPlan, graph: JoinGraph) -> Program:
 
 def compile_join(node: JoinNode, graph: JoinGraph) -> JoinProgram:
     """The probes of one join of a graph, whatever lies below it."""
-    return JoinProgram(node, _probes(node, graph, {}))
+    return JoinProgram(node, _probes(node, graph, {}, {}))
+
+
+def entry(rest: Rest, graph: JoinGraph, deferred: Mapping[int, frozenset[str]]) -> Entry:
+    """The checks on combinations that a query takes from a shared join."""
+    checks = tuple(KeyCheck(each.key, each.left, each.right) for each in rest.equalities)
+    return Entry(checks, tuple(graph.thetas[position] for position in rest.thetas if position not in deferred))
 
 
 def index_name(index: tuple[str, ...]) -> str:
@@ -109,7 +129,9 @@ def compared_by(graph: JoinGraph) -> dict[str, frozenset[str]]:
     return bands | {key.name: key.relations for key in graph.keys}
 
 
-def _probes(node: JoinNode, graph: JoinGraph, deferred: Mapping[int, frozenset[str]]) -> tuple[tuple[Probe, ...], ...]:
+def _probes(
+    node: JoinNode, graph: JoinGraph, deferred: Mapping[int, frozenset[str]], entries: Mapping[Shared, Entry]
+) -> tuple[tuple[Probe, ...], ...]:
     programs = []
     for position, child in enumerate(node.inputs):
         bound = frozenset(child.relations)
@@ -117,7 +139,11 @@ def _probes(node: JoinNode, graph: JoinGraph, deferred: Mapping[int, frozenset[s
         for target in probe_order(node, position, graph):
             others = frozenset(node.inputs[target].relations)
             checked = tuple(graph.thetas[i] for i in checked_by_probe(node, bound, others, graph, deferred))
-            probes.append(replace(compile_probe(target, bound, others, graph), thetas=checked))
+            probe = compile_probe(target, bound, others, graph)
+            found = node.inputs[target]
+            first = entries.get(found, NO_ENTRY) if isinstance(found, Shared) else NO_ENTRY
+            checks, thetas = (*first.checks, *probe.checks), (*first.thetas, *checked)
+            probes.append(replace(probe, checks=checks, thetas=thetas))
             bound |= others
         programs.append(tuple(probes))
     return tuple(programs)

@@ -15,13 +15,15 @@ groups can be recomputed from the rows that are kept. Outer joins keep rows for 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
 import pyarrow as pa
 
-from anabranch.engine.batch import RelationBatch, joined
+from anabranch.engine.arrangement import Arrangement, Joins, parts_of, rows_of
+from anabranch.engine.batch import Combinations, RelationBatch, joined
 from anabranch.engine.execution import Entrance, in_order
 from anabranch.engine.expiry import expiry
 from anabranch.engine.kernels import Int64Array
@@ -30,9 +32,11 @@ from anabranch.engine.migration import MigrationStrategy
 from anabranch.engine.operators.sides import Known
 from anabranch.engine.ownership import Ownership
 from anabranch.engine.query_engine import QueryEngine
+from anabranch.engine.shared_join import SharedJoin
 from anabranch.engine.slices import floors_after, in_time_order, slices
 from anabranch.engine.state.arena import Arena, PartOfArena, ProcessArena
 from anabranch.engine.state.base import BaseState
+from anabranch.engine.tracks.make import plan_of
 from anabranch.errors import InvariantBroken
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.mesh import Plan
@@ -41,6 +45,8 @@ from anabranch.plan.query_set import ALONE, Plans, QuerySet, by_itself
 from anabranch.stats.report import Migrated
 from anabranch.stats.step import StepStatistics, labelled, merge
 
+SHARED = "shared "
+"""The prefix of the names of shared joins and their states in the statistics of the whole set."""
 WAITING = "waiting rows"
 """The name of the rows that wait in statistics; no relation can have such a name."""
 
@@ -81,8 +87,13 @@ class Engine:
         """The version of each table that has been loaded."""
         self._is_stepping = False
         self._tables = frozenset(relation.name for relation in queries.graph.relations if relation.is_table)
+        self._is_rearranging = False
         self._left: dict[str, int] = {}
         """The number of the next row of each relation when the slot last lost partition groups."""
+        self._floors: dict[str, int] = {}
+        """Those of the last drop; none before the first."""
+        self._arrangement = Arrangement(queries, self.bases, arena)
+        self.joins = self._arrangement.empty(plans.plans)
         self.engines = {
             member.name: QueryEngine(
                 member,
@@ -92,14 +103,12 @@ class Engine:
                 owns=(owns or {}).get(member.name),
                 retain=self._retain_indexes,
                 since=(since or {}).get(member.name),
+                shared=self.joins,
             )
             for member in queries.members
         }
         self.entrance = Entrance(arena) if execution.rows_wait else None
-        self._readers = {
-            name: tuple((query, each) for query, each in self.engines.items() if name in each.bases)
-            for name in self.bases
-        }
+        self._readers = self._reading()
 
     @classmethod
     def alone(
@@ -136,6 +145,9 @@ class Engine:
         """Where the states are in the arena; `reopen` finds them again."""
         return {
             "bases": {name: state.layout() for name, state in self.bases.items()},
+            "joins": {str(shared): join.layout() for shared, join in self.joins.items()},
+            "joins_made": self._arrangement.made,
+            "floors": self._floors,
             "queries": {name: each.layout() for name, each in self.engines.items()},
             "entrance": self.entrance.layout() if self.entrance is not None else None,
             "left": self._left,
@@ -146,8 +158,17 @@ class Engine:
         """Goes on where the layout was taken, with the plans and migrations that were under way there."""
         for name, state in self.bases.items():
             state.reopen(layout["bases"][name])
+        # The plans of the layout, which may not be those that the engine was made with.
+        plans = {name: plan_of(each["track"]) for name, each in layout["queries"].items()}
+        numbers = {shared: each["number"] for shared, each in layout["joins"].items()}
+        self.joins = self._arrangement.empty(plans, numbers)
+        for shared, join in self.joins.items():
+            join.reopen(layout["joins"][str(shared)])
+        self._arrangement.made, self._floors = layout["joins_made"], dict(layout["floors"])
         for name, each in self.engines.items():
+            each.ground.shared = self.joins
             each.reopen(layout["queries"][name])
+        self._readers = self._reading()
         if self.entrance is not None:
             self.entrance.reopen(layout["entrance"])
         self._left = dict(layout["left"])
@@ -188,7 +209,7 @@ class Engine:
         for name, (found, _) in self._advance(ordered, restores=True):
             if self.engines[name].groups is not None:
                 self.engines[name].group(found)
-        for each in self.engines.values():
+        for each in (*self.engines.values(), *(join.engine for join in self.joins.values())):
             each.end_restore()
         self.meter.reset()
 
@@ -274,13 +295,23 @@ class Engine:
         if self.entrance is not None:
             sizes[WAITING] = (len(self.entrance), self.entrance.bytes)
         base = self.meter.finish(sizes)
+        joins = {shared: join.statistics() for shared, join in self.joins.items()}
         own = {name: each.statistics() for name, each in self.engines.items()}
         if self.queries.names == (ALONE,):
             whole = merge([base, own[ALONE]])
             return EngineStatistics(whole, {ALONE: whole})
-        total = merge([base, *(labelled(own[member.name], member.label) for member in self.queries.members)])
+        total = merge(
+            [
+                base,
+                *(labelled(step, SHARED) for step in joins.values()),
+                *(labelled(own[member.name], member.label) for member in self.queries.members),
+            ]
+        )
+        used = {
+            name: [step for shared, step in joins.items() if name in self.joins[shared].common.rests] for name in own
+        }
         return EngineStatistics(
-            total, {name: merge([_seen_by(self.engines[name], base), step]) for name, step in own.items()}
+            total, {name: merge([_seen_by(self.engines[name], base), *used[name], step]) for name, step in own.items()}
         )
 
     # --- migration ----------------------------------------------------------------------------------------------------
@@ -297,6 +328,48 @@ class Engine:
         """Goes back to the old plan of the migration under way, between two steps."""
         self._require_rest()
         self.engines[query].abort_migration()
+
+    def change_plans(self, plans: Mapping[str, Plan], strategy: MigrationStrategy) -> dict[str, Migrated]:
+        """Changes the plans of some queries at once, between two steps, where shared joins come, go or change.
+
+        All of them change or none: after a refusal or a failure the old plans are at work.
+        """
+        self._require_rest()
+        started = perf_counter()
+        after = {name: plans.get(name, each.plan) for name, each in self.engines.items()}
+        before = self.joins
+        with ExitStack() as undo:
+            undo.callback(self._retain_indexes)
+            undo.callback(self._use, before)
+            joins, filled = self._arrangement.following(before, after, self._floors, undo)
+            self._use(joins)
+            made = {}
+            for name in self.engines:
+                if name not in plans and not any(name in joins[part].common.rests for part in filled):
+                    continue
+                # A query that keeps its plan but uses a join that was computed anew gets a track over that one.
+                track, migrated = self.engines[name].changed(after[name], strategy)
+                undo.callback(self.engines[name].give_back, track)
+                made[name] = track, migrated
+            undo.pop_all()
+        self._is_rearranging = True
+        for name, (track, migrated) in made.items():
+            self.engines[name].adopt(track, migrated)
+        self._is_rearranging = False
+        for part, join in before.items():
+            if not join.is_same_as(joins.get(part)):
+                join.release()
+        self._readers = self._reading()
+        self._retain_indexes()
+        seconds = perf_counter() - started
+        return {
+            name: replace(
+                made[name][1],
+                recomputed={**made[name][1].recomputed, **rows_of(filled, after[name])},
+                seconds=seconds,
+            )
+            for name in plans
+        }
 
     def _require_rest(self) -> None:
         if self._is_stepping:
@@ -316,6 +389,9 @@ class Engine:
             started = perf_counter()
             news = state.append(batch)
             self.meter.spent("append", perf_counter() - started)
+            for join in self.joins.values():
+                if name in join.engine.bases:
+                    yield from self._join(join, name, news, restores=restores)
             for query, each in self._readers[name]:
                 wanted = not restores or each.is_rebuilt_from_combinations
                 yield from ((query, found) for found in each.take(name, news, wanted=wanted))
@@ -324,20 +400,55 @@ class Engine:
             self.meter.spent("insert", perf_counter() - started)
             self.meter.inserted(name, len(batch))
 
+    def _join(
+        self, join: SharedJoin, relation: str, news: Combinations, *, restores: bool
+    ) -> Iterator[tuple[str, Known]]:
+        """Passes new rows of a relation through a shared join, and what they become there through its users."""
+        users = {query: self.engines[query] for query in join.common.rests}
+        wanting = {query: not restores or each.is_rebuilt_from_combinations for query, each in users.items()}
+        for each in users.values():
+            each.turns[relation] = int(news.rows[relation][0])
+        for block in join.take(relation, news, wanted=any(wanting.values())):
+            for query, each in users.items():
+                several = each.take_shared(join.shared, relation, news, block, wanted=wanting[query])
+                yield from ((query, found) for found in several)
+            join.enter(block)
+
     def _drop(self, floors: Mapping[str, int]) -> None:
         """Drops what can no longer be part of any result; prefixes only, so this costs what is dropped."""
         started = perf_counter()
         lows = expiry(self.queries, floors, self.execution)
         for name, state in self.bases.items():
             self.meter.dropped(name, state.drop(lows[name]))
+        for join in self.joins.values():
+            join.drop(floors)
         for each in self.engines.values():
             each.drop(floors)
+        self._floors = dict(floors)
         self.meter.spent("drop", perf_counter() - started)
 
     def _retain_indexes(self) -> None:
-        """Gives back every index of a base state that no query looks into."""
+        """Gives back every index of a base state, or of a shared join, that no query looks into."""
+        if self._is_rearranging:
+            return
         for name, state in self.bases.items():
-            state.retain(tuple(index for _, each in self._readers[name] for index in each.indexes(name)))
+            of_queries = [index for each in self.engines.values() for index in each.indexes(name)]
+            state.retain((*of_queries, *(index for join in self.joins.values() for index in join.indexes(name))))
+        for shared, join in self.joins.items():
+            join.retain(index for query in join.common.rests for index in self.engines[query].shared_indexes(shared))
+
+    def _reading(self) -> dict[str, tuple[tuple[str, QueryEngine], ...]]:
+        """The queries that read the rows of each relation themselves, not by a shared join."""
+        reading = {
+            query: each.bases.keys() - {name for part in parts_of(each.plan) for name in part.relations}
+            for query, each in self.engines.items()
+        }
+        return {name: tuple((q, each) for q, each in self.engines.items() if name in reading[q]) for name in self.bases}
+
+    def _use(self, joins: Joins) -> None:
+        self.joins = joins
+        for each in self.engines.values():
+            each.ground.shared = joins
 
 
 def _seen_by(query: QueryEngine, base: StepStatistics) -> StepStatistics:

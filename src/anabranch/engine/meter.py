@@ -24,6 +24,7 @@ class Meter:
         self.rows_in: dict[str, int] = defaultdict(int)
         self.rows_out = 0
         self._probes: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0] * 5)
+        self._tested: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         self._inserted: dict[str, int] = defaultdict(int)
         self._dropped: dict[str, int] = defaultdict(int)
         self._routes: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
@@ -42,6 +43,12 @@ class Meter:
         totals[2] += visited
         totals[3] += matches
         totals[4] += kept
+
+    def tested(self, relation: str, rows: int, passed: int) -> None:
+        """Rows, or combinations, were tested for the query's own filter of a relation."""
+        totals = self._tested[relation]
+        totals[0] += rows
+        totals[1] += passed
 
     def inserted(self, state: str, rows: int) -> None:
         self._inserted[state] += rows
@@ -83,6 +90,7 @@ class Meter:
                 )
                 for (relation, route), (rows, results) in self._routes.items()
             ),
+            tested={name: (rows, passed) for name, (rows, passed) in self._tested.items()},
         )
         self.reset()
         return statistics

@@ -23,10 +23,10 @@ import numpy as np
 from anabranch.engine.batch import Combinations, concatenated
 from anabranch.engine.compile import JoinProgram
 from anabranch.engine.meter import Meter
-from anabranch.engine.operators.join import WindowJoin, keep, passing
+from anabranch.engine.operators.join import checked, keep, passing
 from anabranch.engine.tracks.plan import PlanTrack, least_outside
 from anabranch.plan.difference import FilteredState, StateMatching
-from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, kept
+from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, Shared, kept
 
 
 def fill(track: PlanTrack, matching: StateMatching, old: PlanTrack, floors: Mapping[str, int]) -> dict[str, int]:
@@ -70,14 +70,21 @@ def _everything(track: PlanTrack, plan: PhysicalPlan, programs: Mapping[str, Joi
         case InputOperator(input=below):
             return track.operators[plan.shape].work(_everything(track, below, programs, low))
         case JoinNode():
-            return _joined(track.join(programs[plan.shape], Meter()), low)
+            return joined(track, programs[plan.shape], low)
+        case Shared():
+            found = track.state(plan).everything()
+            return checked(track.entries[plan], keep(found, found.deadline >= low), track.bases)
 
 
-def _joined(join: WindowJoin, low: int) -> Combinations:
+def joined(track: PlanTrack, program: JoinProgram, low: int) -> Combinations:
     """All combinations of a join's inputs whose deadline is not before `low`."""
+    join = track.join(program, Meter())
     position = min(range(len(join.inputs)), key=lambda i: join.inputs[i].ring.live)
     driving = join.inputs[position].everything()
     driving = keep(driving, driving.deadline >= low)
+    if isinstance(part := program.node.inputs[position], Shared):
+        # What the query asks beyond the shared join holds in every state above it.
+        driving = checked(track.entries[part], driving, track.bases)
     # Whatever completes such a combination has a time of `low` or later, so the newest time may be raised to it. That
     # keeps lookups from parts that expired before: their base rows may be gone and must not be read.
     raised = replace(driving, newest=np.maximum(driving.newest, low))

@@ -14,11 +14,11 @@ work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,11 +38,15 @@ from anabranch.engine.state.ring import Index
 from anabranch.engine.tracks.make import make_track, reopened
 from anabranch.engine.tracks.protocol import Ground, Track
 from anabranch.errors import MigrationError
+from anabranch.expr import Column
 from anabranch.plan.mesh import Mesh, Plan
-from anabranch.plan.physical import pre_groups
+from anabranch.plan.physical import Shared, kept, pre_groups, shared_parts
 from anabranch.plan.query_set import Member, Terms
 from anabranch.stats.report import Migrated
 from anabranch.stats.step import StepStatistics
+
+if TYPE_CHECKING:
+    from anabranch.engine.shared_join import Block, SharedJoin
 
 EVENT_TIME = "_time"
 """The last column of results that other queries read: their event times in microseconds."""
@@ -67,19 +71,23 @@ class QueryEngine:
         owns: Ownership | None = None,
         retain: Callable[[], None] = lambda: None,
         since: int | None = None,
+        shared: Mapping[Shared, SharedJoin] | None = None,
     ) -> None:
         self.query = member.query
         self.bases = {name: bases[name] for name in member.query.whole.names}
         core = {name: bases[name] for name in member.query.graph.names}
-        self.ground = Ground(member.query, core, arena, owns=owns)
+        self.ground = Ground(member.query, core, arena, owns=owns, shared=shared or {}, name=member.name)
         self.meter = self.ground.meter
         self.turns: dict[str, int] = {}
         """The number of the first row that each relation took in last; empty before the first step."""
-        self._terms = {terms.relation: terms for terms in member.terms}
+        self._own_terms = {terms.relation: terms for terms in member.terms}
+        self._terms = self._own_terms
+        """The terms that finished combinations have to pass."""
         self._feeds = member.feeds
         self._retain = retain
         self._floors: dict[str, int] = {}
         self.track: Track = make_track(self.ground, plan)
+        self._note_terms()
         grouping = member.query.grouping
         self.groups = GroupState(arena, grouping) if grouping is not None else None
         self.sides = Sides(member.query, self.bases, arena) if member.query.sides else None
@@ -112,6 +120,10 @@ class QueryEngine:
         """Whether states behind the plan are filled again by the combinations that restored rows make."""
         return self.groups is not None or self.sides is not None
 
+    def shared_indexes(self, shared: Shared) -> tuple[Index, ...]:
+        """The indexes of the state of a shared join that this query looks into."""
+        return self.track.shared_indexes(shared)
+
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def layout(self) -> dict[str, Any]:
@@ -130,6 +142,7 @@ class QueryEngine:
         self.ground.tracks_made, self._floors = layout["tracks_made"], dict(layout["floors"])
         self.turns = dict(layout["turns"])
         self.track = reopened(self.ground, layout["track"])
+        self._note_terms()
         if self.groups is not None:
             self.groups.reopen(layout["groups"])
         if self.sides is not None:
@@ -141,6 +154,15 @@ class QueryEngine:
             self.groups.pass_watermark(answered_before)
         if self.sides is not None:
             self.sides.answered(answered_before)
+
+    def begin_after(self, floors: Mapping[str, int]) -> None:
+        """Begins with states that are filled as of these floors."""
+        self._floors = dict(floors)
+
+    @property
+    def floors(self) -> Mapping[str, int]:
+        """The floors of the last drop; none if nothing was ever dropped."""
+        return self._floors
 
     def end_restore(self) -> None:
         """Forgets the counts of a restore: its rows belong to earlier steps."""
@@ -161,16 +183,65 @@ class QueryEngine:
         if terms is not None:
             if terms.is_shorter:
                 news = replace(news, deadline=terms.window.deadline(news.newest))
-            news = self._passing(terms, news)
+            news = self._tested(terms, news)
             if not len(news):
                 return
         self.turns[relation] = int(news.rows[relation][0])
-        owns, others = self.owns, [other for other in self._terms.values() if other.relation != relation]
-        for found in self.track.take(relation, news, wanted=wanted):
+        yield from self._finished(self.track.take(relation, news, wanted=wanted), (relation,))
+
+    def take_shared(
+        self, shared: Shared, relation: str, news: Combinations, block: Block, *, wanted: bool
+    ) -> Iterator[Known]:
+        """Goes on with combinations that a shared join has found for new rows of a relation, not linked yet."""
+        rest = self.ground.shared[shared].common.rests[self.ground.name]
+        ends = isinstance(self.plan, Shared)
+        found, mask = block.found, None
+        if rest.shift is not None:
+            found = replace(found, deadline=found.deadline - rest.shift)
+            mask = found.newest <= found.deadline
+        for terms in rest.terms:
+            if terms.filter is not None:
+                passed = evaluate_mask(terms.filter, block.read, len(found))
+                self.meter.tested(terms.relation, len(found), int(passed.sum()))
+                mask = passed if mask is None else mask & passed
+        if ends and self.owns is not None:
+            mine = block.owned(self.owns)
+            mask = mine if mask is None else mask & mine
+        has_windows = rest.shift is None and any(terms.is_shorter for terms in rest.terms)
+        if ends and not has_windows and not rest.equalities and not rest.thetas and self.sides is None:
+            # The quick way, for most results of most users: nothing needs the numbers of the rows any more.
+            if wanted:
+                chosen = block.chosen(mask, found.deadline)
+                yield chosen, chosen.newest
+            return
+        found = found if mask is None else keep(found, mask)
+        if has_windows:
+            for terms in rest.terms:
+                # Times of rows that are not linked yet cannot be read from their state.
+                name = terms.relation
+                times = news.newest[found.rows[name] - news.rows[name][0]] if name == relation else None
+                found = self._within(terms, found, times)
+        if len(found):
+            several = self.track.take_shared(shared, found, wanted=wanted)
+            yield from self._finished(several, shared.relations, owned=ends)
+
+    def demanded(self, found: Combinations) -> Combinations:
+        """Of combinations of linked rows, those that the query's terms leave."""
+        for terms in self._terms.values():
+            found = self._passing(terms, self._within(terms, found))
+        return found
+
+    def _finished(
+        self, several: Iterator[Combinations], passed: Sequence[str], *, owned: bool = False
+    ) -> Iterator[Known]:
+        """Of finished combinations, those of this slot that the terms leave; `passed` are relations tested before."""
+        owns = None if owned else self.owns
+        others = [terms for terms in self._terms.values() if terms.relation not in passed]
+        for found in several:
             if owns is not None:
                 found = keep(found, owns.holds(found, self.bases))
-            for other in others:
-                found = self._passing(other, self._within(other, found))
+            for terms in others:
+                found = self._passing(terms, self._within(terms, found))
             if self.sides is not None:
                 yield from self.sides.enter(found)
             else:
@@ -199,8 +270,7 @@ class QueryEngine:
         assert self.groups is not None
         started = perf_counter()
         if len(found):
-            read = partial(read_column, self.bases, found=found)
-            self.groups.add(found.newest, found.deadline, read, carried_by(self.groups.grouping, found))
+            self.groups.add(found.newest, found.deadline, self._reader(found), carried_by(self.groups.grouping, found))
         self.meter.spent("group", perf_counter() - started)
 
     def answer(self, watermark: int) -> Iterator[pa.RecordBatch]:
@@ -243,13 +313,27 @@ class QueryEngine:
                 hint="give the shared relations another alias in this query, or start it with this plan",
             )
         try:
-            track, migrated = change_plan(self.ground, self.track, plan, strategy, self._floors)
+            track, migrated = self.changed(plan, strategy)
         except BaseException:
             self._retain_indexes()
             raise
+        self.adopt(track, migrated)
+        return migrated
+
+    def changed(self, plan: Plan, strategy: MigrationStrategy) -> tuple[Track, Migrated]:
+        """The track that a change of plan would leave at work, complete; nothing changes until it is adopted."""
+        return change_plan(self.ground, self.track, plan, strategy, self._floors)
+
+    def adopt(self, track: Track, migrated: Migrated) -> None:
+        """Goes on with a track that `changed` has made."""
         self._adopt(track)
         self.meter.spent("migrate", migrated.seconds)
-        return migrated
+
+    def give_back(self, track: Track) -> None:
+        """Gives back what a track that is not adopted has beyond the one at work."""
+        for state in track.held:
+            if all(state is not needed for needed in self.track.held):
+                state.ring.release()
 
     def abort_migration(self) -> None:
         """Goes back to the old plan of the migration under way, between two steps."""
@@ -262,10 +346,22 @@ class QueryEngine:
     def _adopt(self, track: Track) -> None:
         """Leaves the track alone at work; gives back the states and indexes that only the one before needed."""
         before, self.track = self.track, track
+        self._note_terms()
         for state in before.held:
             if all(state is not needed for needed in track.held):
                 state.ring.release()
         self._retain_indexes()
+
+    def _note_terms(self) -> None:
+        plan = self.plan
+        parts = () if isinstance(plan, Mesh) else shared_parts(plan)
+        rests = [self.ground.shared[part].common.rests[self.ground.name] for part in parts]
+        left = {terms.relation: terms for rest in rests for terms in rest.terms}
+        self._terms = self._own_terms
+        if parts and not isinstance(plan, Mesh) and not any(kept(plan)):
+            inside = {name for part in parts for name in part.relations}
+            self._terms = {name: terms for name, terms in self._own_terms.items() if name not in inside} | left
+        # Else the plan's own states may hold combinations from another plan, or from the join when it had other users.
 
     def _retain_indexes(self) -> None:
         self.track.retain_indexes()
@@ -275,10 +371,8 @@ class QueryEngine:
 
     def _project(self, found: Combinations, known: Int64Array) -> pa.RecordBatch:
         started = perf_counter()
-        arrays = [
-            evaluate(output.expression, lambda column: read_column(self.bases, column, found), len(found))
-            for output in self.query.outputs
-        ]
+        read = self._reader(found)
+        arrays = [evaluate(output.expression, read, len(found)) for output in self.query.outputs]
         schema = self.query.schema.to_arrow()
         if self._feeds:
             # By position, because a column of the query may have any name.
@@ -289,13 +383,24 @@ class QueryEngine:
         self.meter.spent("project", perf_counter() - started)
         return batch
 
-    def _within(self, terms: Terms, found: Combinations) -> Combinations:
+    def _reader(self, found: Combinations) -> Callable[[Column], pa.Array]:
+        return found.read or partial(read_column, self.bases, found=found)
+
+    def _within(self, terms: Terms, found: Combinations, times: Int64Array | None = None) -> Combinations:
         """The combinations that are valid by the query's own window of a relation whose rows stay for longer."""
         if not terms.is_shorter or not len(found):
             return found
-        times, _ = self.bases[terms.relation].ring.times(found.rows[terms.relation])
+        if times is None:
+            times, _ = self.bases[terms.relation].ring.times(found.rows[terms.relation])
         deadline = np.minimum(found.deadline, terms.window.deadline(times))
         return keep(replace(found, deadline=deadline), found.newest <= deadline)
+
+    def _tested(self, terms: Terms, found: Combinations) -> Combinations:
+        """Like `_passing`, on new rows; counted, because it tells how much of a shared join would be of use."""
+        kept = self._passing(terms, found)
+        if terms.filter is not None:
+            self.meter.tested(terms.relation, len(found), len(kept))
+        return kept
 
     def _passing(self, terms: Terms, found: Combinations) -> Combinations:
         """The combinations that pass the query's own filter of a relation."""

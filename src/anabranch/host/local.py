@@ -23,6 +23,7 @@ from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.records import Record
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
+from anabranch.adapt.sharing import BY_HAND_ONLY, SharingRules
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.engine import Engine
 from anabranch.engine.evaluate.expression import evaluate_mask
@@ -88,12 +89,15 @@ class LocalHost:
         balance: Balance | None = None,
         traffic: Mapping[str, float] | None = None,
         tables: Mapping[str, pa.Table] | None = None,
+        sharing: SharingRules = BY_HAND_ONLY,
     ) -> None:
         self.queries = queries = as_set(query)
         by_query = dict.fromkeys(queries.names, rules) if isinstance(rules, ChangeRules) else rules
         several = SlotRange.fixed(slots) if isinstance(slots, int) else slots
         balance = balance or (BY_ITSELF if several.is_elastic else BY_HAND)
-        work = Work(queries, as_plans(plan), several, by_query, execution, tuple(moves), balance, traffic or {})
+        work = Work(
+            queries, as_plans(plan), several, by_query, execution, tuple(moves), balance, traffic or {}, sharing=sharing
+        )
         self.idle_timeouts = idle_timeouts or {}
         self.max_ahead = max_ahead or {}
         self.diverted = diverted
@@ -281,6 +285,14 @@ class LocalHost:
                 hint="give the table the columns it was registered with",
             )
         self._shelf.offer(name, rows.select(list(wanted)))
+
+    def share(self, join: str, queries: Iterable[str] | None = None) -> None:
+        """Lets queries share a join from the next batch on: those that are named, else all that can."""
+        self.steering.share(join, queries)
+
+    def unshare(self, queries: Iterable[str] | None = None) -> None:
+        """Lets queries compute their shared joins themselves from the next batch on."""
+        self.steering.unshare(queries)
 
     def _note(self, records: list[Record]) -> None:
         self._records += records

@@ -32,7 +32,7 @@ from anabranch.engine.kernels import Int64Array
 from anabranch.engine.ownership import Ownership, needed_in, own_cells, owner_test
 from anabranch.engine.query_engine import QueryEngine
 from anabranch.engine.state.arena import Arena
-from anabranch.errors import HostError, MigrationError
+from anabranch.errors import BundleError, HostError, MigrationError
 from anabranch.host.diverted import Bounds
 from anabranch.host.functions import functions_named
 from anabranch.host.profiles import take_profiles
@@ -43,6 +43,7 @@ from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import Plans, QuerySet
+from anabranch.plan.sharing import SHARING, shares
 from anabranch.plan.slots import SlotPlan, SlotPlans
 from anabranch.stats.report import PlanChange, QueryReport, RowsWritten, SlotReport
 from anabranch.stats.step import StepStatistics
@@ -198,7 +199,30 @@ def bring_to(engine: Engine, task: SlotTask, slot: int) -> dict[str, PlanChange]
 
     An engine that refuses a plan goes on with the one that it has.
     """
-    return {name: _bring_to(engine, name, wanted) for name, wanted in task.of_slot(slot).items()}
+    changes: dict[str, PlanChange] = {}
+    sharing: dict[str, SlotPlan] = {}
+    for name, wanted in task.of_slot(slot).items():
+        mine = engine.engines[name].plan
+        if mine != wanted.plan and (shares(mine) or shares(wanted.plan)):
+            sharing[name] = wanted
+        else:
+            changes[name] = _bring_to(engine, name, wanted)
+    return changes | _bring_together(engine, sharing)
+
+
+def _bring_together(engine: Engine, wanted: Mapping[str, SlotPlan]) -> dict[str, PlanChange]:
+    """Changes the plans of queries that begin or stop to share joins; all of them or none."""
+    if not wanted:
+        return {}
+    for name in wanted:
+        if engine.engines[name].is_migrating:
+            engine.abort_migration(name)
+    strategy = strategy_named(SHARING)
+    try:
+        done = engine.change_plans({name: each.plan for name, each in wanted.items()}, strategy)
+    except (MigrationError, BundleError) as error:
+        return dict.fromkeys(wanted, PlanChange(refused=error.message))
+    return {name: PlanChange(migrated) for name, migrated in done.items()}
 
 
 def _bring_to(engine: Engine, query: str, wanted: SlotPlan) -> PlanChange:

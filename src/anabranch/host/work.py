@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
+from anabranch.adapt.sharing import BY_HAND_ONLY, SharingRules
 from anabranch.adapt.steering import Steering
 from anabranch.adapt.table import Table, first_table
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
@@ -42,6 +43,7 @@ class Work:
     """Bytes or rows per second of each relation, by which the grid is chosen; without it, all count the same."""
     held: frozenset[str] = frozenset()
     """The tables that every slot holds whole."""
+    sharing: SharingRules = BY_HAND_ONLY
 
     @property
     def setup(self) -> Setup:
@@ -66,7 +68,7 @@ class Work:
     def steering(self, partitioning: Partitioning) -> Steering:
         """The steering of the queries."""
         table = Table(partitioning, self.slots, self._no_tracks, self._rebuilds)
-        return Steering(self.queries, self.plans, table, self.rules, self.moves, self.balance, self.held)
+        return Steering(self.queries, self.plans, table, self.rules, self.moves, self.balance, self.held, self.sharing)
 
     @property
     def _no_tracks(self) -> str | None:

@@ -22,7 +22,7 @@ from anabranch.calibrate.measure import stream
 from anabranch.catalog import Catalog
 from anabranch.errors import PlanError
 from anabranch.host.local import LocalHost
-from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan
+from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, Shared
 from anabranch.plan.query import Query
 from anabranch.schema import TIMESTAMP
 from anabranch.stats.step import StepStatistics
@@ -75,8 +75,8 @@ def run_tree(plan: PhysicalPlan, sources: Mapping[str, SourceRows], handling: Ca
     if isinstance(plan, Leaf):
         times = sources[plan.relation].times
         return Emitted(times, {plan.relation: np.arange(times.size)})
-    if isinstance(plan, InputOperator):
-        raise PlanError(f"plan '{plan}' merges rows", hint="give a tree of joins of single rows")
+    if isinstance(plan, InputOperator | Shared):
+        raise PlanError(f"plan '{plan}' merges or shares rows", hint="give a tree of joins of single rows")
     left, right = (run_tree(child, sources, handling) for child in plan.inputs)
     arrivals = np.concatenate([left.times, right.times])
     order = np.argsort(arrivals, kind="stable")

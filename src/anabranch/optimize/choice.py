@@ -22,7 +22,7 @@ from anabranch.optimize.settle import settle
 from anabranch.optimize.shapes import in_order
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.physical import Leaf
+from anabranch.plan.physical import Leaf, PhysicalPlan
 from anabranch.plan.query import Grouping
 from anabranch.stats.view import Provenance, StatisticsView
 
@@ -41,6 +41,8 @@ class Choice:
     units_from: Provenance = "assumed"
     mesh: MeshOffer | None = None
     """The mesh considered, if any."""
+    written: PhysicalPlan | None = None
+    """The plan as the user wrote it, where it shares a join with other queries."""
 
     @property
     def estimates(self) -> Estimates:

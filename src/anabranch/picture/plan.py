@@ -17,7 +17,7 @@ from anabranch.picture import svg
 from anabranch.picture.svg import Colours, Drawing, Face
 from anabranch.plan.describe import conditions, probe_path
 from anabranch.plan.join_graph import JoinGraph, Relation
-from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, height, shape
+from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, Shared, height, shape, unshared
 from anabranch.plan.query import Grouping, Query
 from anabranch.plan.sides import Side
 from anabranch.window import duration_text
@@ -85,6 +85,7 @@ def draw_plan(
 ) -> Drawing:
     """Draws the plan as a part of a picture, below a heading; the heading is the plan's text if none is given."""
     heading = heading or f"plan {plan}"
+    plan = unshared(plan)
     root = _place(_Labels(query.graph, notes, conditions(plan, query.graph), heat), plan, _MARGIN)
     top = _result_boxes(query, notes)
     levels = _levels(root)
@@ -177,6 +178,8 @@ def _place(labels: _Labels, plan: PhysicalPlan, left: float, least: float = 0) -
     if isinstance(plan, Leaf):
         piece = _source_piece(labels.graph.relation(plan.relation), labels.notes.get(plan.relation, ""))
         return _Placed(plan, piece, (), left, max(piece.width, least))
+    if isinstance(plan, Shared):
+        return _place(labels, plan.join, left, least)
     if isinstance(plan, InputOperator):
         return replace(_place(labels, plan.input, left, least), operated=plan.shape)
     orders = tuple(" → ".join(probe_path(plan, position, labels.graph)) for position in range(len(plan.inputs)))

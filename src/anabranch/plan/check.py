@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph, selection_name
-from anabranch.plan.physical import Leaf, PhysicalPlan, PreGroup, nodes, pre_groups
+from anabranch.plan.physical import Leaf, PhysicalPlan, PreGroup, nodes, pre_groups, shared_parts, unshared
 from anabranch.plan.pregrouping import agreement
 from anabranch.plan.query import Grouping
 from anabranch.plan.selections import deferred_thetas, guarded_by, still_unchecked
@@ -25,7 +25,14 @@ def validate(plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None = N
         )
     if missing := sorted(wanted - planned):
         raise PlanError(f"plan '{plan}' leaves out '{missing[0]}'", hint=f"name each of {', '.join(graph.names)} once")
-    _require_checkable(plan, graph)
+    # A shared join stands for the joins inside it.
+    _require_checkable(unshared(plan), graph)
+    if any(shared_parts(plan)) and any(pre_groups(plan)):
+        raise PlanError(
+            f"plan '{plan}' merges rows and shares a join",
+            detail="what the query asks beyond the shared join could not be checked on merged rows",
+            hint="leave out the square brackets, or the braces",
+        )
     for merged in pre_groups(plan):
         _require_mergeable(merged, plan, graph, grouping)
     return plan

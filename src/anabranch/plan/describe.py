@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph, KeyClass, is_selection, render, selection_name
 from anabranch.plan.mesh import Mesh, Plan, RelationRoutes, selected
-from anabranch.plan.physical import JoinNode, PhysicalPlan, input_operators, kept, nodes, probe_order, shape
+from anabranch.plan.physical import (
+    JoinNode,
+    PhysicalPlan,
+    input_operators,
+    kept,
+    nodes,
+    probe_order,
+    shape,
+    shared_parts,
+)
 from anabranch.plan.selections import checked_in, deferred_thetas
 
 LONGEST_MESH = 90
@@ -41,6 +50,7 @@ def describe(plan: PhysicalPlan, graph: JoinGraph) -> str:
     """Describe a plan: its text, every join with its predicates and probe orders, and the relations."""
     lines = [f"plan {plan}"]
     states, added = {inner.shape for inner in kept(plan)}, conditions(plan, graph)
+    lines += [f"  shared {part} computed once for all queries that share it" for part in shared_parts(plan)]
     lines += [f"  {each.kind} {each.shape} kept as state" for each in input_operators(plan)]
     for node in nodes(plan):
         lines.append(f"  join {node.shape}{' kept as state' if node.shape in states else ''}")

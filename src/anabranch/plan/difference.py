@@ -29,9 +29,11 @@ from anabranch.plan.physical import (
     JoinNode,
     Leaf,
     PhysicalPlan,
+    Shared,
     kept,
     nodes,
     shape,
+    shared_parts,
     subplans,
 )
 from anabranch.plan.selections import deferred_thetas, still_unchecked
@@ -127,19 +129,20 @@ def contents(plan: PhysicalPlan, thetas: Sequence[Theta] = ()) -> dict[str, Cont
     made = {
         shape(part): replace(part.content, unchecked=still_unchecked(part, thetas, deferred))
         for part in subplans(plan)
-        if not isinstance(part, Leaf)
+        if not isinstance(part, Leaf | Shared)
     }
+    shared = {part.shape: part.content for part in shared_parts(plan)}
     leaves = {name: Content.of([name]) for name in plan.relations}
-    return leaves | made | {shape(plan): Content.of(plan.relations)}
+    return leaves | shared | made | {shape(plan): Content.of(plan.relations)}
 
 
 def _all(plan: PhysicalPlan, made: Mapping[str, Content]) -> dict[Content, JoinNode | InputOperator]:
-    return {made[inner.shape]: inner for inner in (*kept(plan), plan) if not isinstance(inner, Leaf)}
+    return {made[inner.shape]: inner for inner in (*kept(plan), plan) if not isinstance(inner, Leaf | Shared)}
 
 
 def _highest(plan: PhysicalPlan, made: Mapping[str, Content], common: Set[Content]) -> Iterator[Content]:
     """Return the highest contents at or below a plan that two plans share."""
-    if isinstance(plan, Leaf) or made[shape(plan)] in common:
+    if isinstance(plan, Leaf | Shared) or made[shape(plan)] in common:
         yield made[shape(plan)]
     else:
         for child in plan.inputs:

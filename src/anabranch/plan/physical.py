@@ -10,6 +10,7 @@ probe order over the other inputs; an empty order leaves the choice to `probe_or
     (a b c | a>c>b)      rows of a probe c first, then b; the others take the default order
     ([a] b)              rows of a that no operator above can distinguish are merged before they join
     ((a b) c #0)         the first theta of the join graph is deferred to the upper join
+    ({a b} c)            the inner join is shared: all queries of a set with that part in their plans compute it once
 
 Merging is for grouped queries: a `PreGroup` is the lower stage of a group-by in two stages; `plan.pregrouping` defines
 the contents of a merged row.
@@ -186,12 +187,61 @@ class PreGroup(InputOperator):
         return f"[{self.input}]"
 
 
-PhysicalPlan: TypeAlias = Leaf | JoinNode | InputOperator
+@dataclass(frozen=True)
+class Shared:
+    """A join that queries of a set compute once for all of them; `plan.sharing` says what it finds.
+
+    To the plan that names it, it is a source of combinations like the base state of a relation: it has no inputs.
+    """
+
+    join: JoinNode
+
+    def __post_init__(self) -> None:
+        odd = next((part for part in subplans(self.join) if not isinstance(part, Leaf | JoinNode)), None)
+        if odd is not None:
+            raise PlanError(
+                f"'{odd}' cannot be part of the shared join '{self}'", hint="share plain joins of relations"
+            )
+        if any(node.checks for node in nodes(self.join)):
+            raise PlanError(f"the shared join '{self}' defers a predicate", hint="leave '#…' out inside the braces")
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        return self.join.relations
+
+    @property
+    def inputs(self) -> tuple[PhysicalPlan, ...]:
+        return ()
+
+    @property
+    def shape(self) -> str:
+        return f"{{{self.join.shape[1:-1]}}}"
+
+    @property
+    def content(self) -> Content:
+        return Content.of(self.relations)
+
+    def with_inputs(self, inputs: tuple[PhysicalPlan, ...]) -> Shared:
+        return self
+
+    def __str__(self) -> str:
+        return f"{{{str(self.join)[1:-1]}}}"
+
+
+PhysicalPlan: TypeAlias = Leaf | Shared | JoinNode | InputOperator
 
 
 def shape(plan: PhysicalPlan) -> str:
     """The plan text without probe orders."""
     return plan.shape
+
+
+def plain_shape(plan: PhysicalPlan) -> str:
+    """The shape with shared joins as if the plan computed them itself; statistics name joins and states by it."""
+    return shape(plan).translate(_PLAIN)
+
+
+_PLAIN = str.maketrans("{}", "()")
 
 
 def subplans(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
@@ -202,8 +252,8 @@ def subplans(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
 
 
 def kept(plan: PhysicalPlan) -> Iterator[JoinNode | InputOperator]:
-    """Return the plans whose rows are kept as intermediate state: all inputs of joins that are not relations."""
-    return (child for node in nodes(plan) for child in node.inputs if not isinstance(child, Leaf))
+    """Return the plans whose rows are kept as intermediate state: all inputs of joins that the plan itself makes."""
+    return (child for node in nodes(plan) for child in node.inputs if not isinstance(child, Leaf | Shared))
 
 
 def nodes(plan: PhysicalPlan) -> Iterator[JoinNode]:
@@ -219,6 +269,27 @@ def input_operators(plan: PhysicalPlan) -> Iterator[InputOperator]:
 def pre_groups(plan: PhysicalPlan) -> Iterator[PreGroup]:
     """Yield the merged inputs of a plan, inner ones first."""
     return (below for below in subplans(plan) if isinstance(below, PreGroup))
+
+
+def leaves(plan: PhysicalPlan) -> tuple[str, ...]:
+    """Return the relations whose rows the plan itself joins; those of shared joins are left out."""
+    return tuple(below.relation for below in subplans(plan) if isinstance(below, Leaf))
+
+
+def shared_parts(plan: PhysicalPlan) -> tuple[Shared, ...]:
+    """Return the shared joins of a plan."""
+    return tuple(below for below in subplans(plan) if isinstance(below, Shared))
+
+
+def unshared(plan: PhysicalPlan) -> PhysicalPlan:
+    """Return the plan that computes its shared joins itself.
+
+    >>> str(unshared(JoinNode((Shared(JoinNode((Leaf("a"), Leaf("b")))), Leaf("c")))))
+    '((a b) c)'
+    """
+    if isinstance(plan, Shared):
+        return plan.join
+    return plan.with_inputs(tuple(unshared(child) for child in plan.inputs))
 
 
 def ungrouped(plan: PhysicalPlan) -> PhysicalPlan:

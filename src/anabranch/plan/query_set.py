@@ -389,12 +389,12 @@ def _shared_relation(name: str, several: Sequence[tuple[str, Relation]]) -> Rela
                 hint="give it another alias in one of them",
             )
     filters = [_parts(relation) for _, relation in several]
-    common = _common(filters)
+    common = common_conjuncts(filters)
     fields = {field.name: field for _, relation in several for field in relation.schema}
     for part in (part for parts in filters for part in parts if part not in common):
         # What a query still has to test on rows must be carried with them.
         fields |= {c.name: Field(c.name, c.type, c.nullable) for c in columns(part) if c.name not in fields}
-    window = _shared_window([relation.window for _, relation in several])
+    window = longest_window([relation.window for _, relation in several])
     schema, condition = Schema(tuple(fields.values())), conjunction(common)
     return replace(first, schema=schema, window=window, filter=condition)
 
@@ -407,13 +407,13 @@ def _source(relation: Relation) -> tuple[object, ...]:
     return relation.stream, relation.is_result, relation.event_time, relation.disorder, relation.parts
 
 
-def _shared_window(several: Sequence[Window]) -> Window:
+def longest_window(several: Sequence[Window]) -> Window:
     """A window that keeps rows as long as any of these; slides are the queries' own."""
     kinds = {replace(window, slide=None) for window in several}
     return kinds.pop() if len(kinds) == 1 else Window(max(kinds, key=lambda window: window.reach).range)
 
 
-def _common(filters: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
+def common_conjuncts(filters: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
     """The conjuncts that all filters have; one that can fail only if nothing else stands before it in any of them."""
     common: list[Expr] = []
     for part in filters[0]:

@@ -2,8 +2,10 @@
 
 The grammar, in which a name is that of a relation and a shape is a plan without orders:
 
-    plan   := join | name
-    join   := '(' input input+ check* ['|' order (',' order)*] ')'
+    plan   := join | shared | name
+    join   := '(' inside ')'
+    shared := '{' inside '}'
+    inside := input input+ check* ['|' order (',' order)*]
     input  := plan | '[' plan ']'
     check  := '#' number
     order  := shape ('>' shape)+
@@ -15,7 +17,7 @@ from __future__ import annotations
 import re
 
 from anabranch.plan.join_graph import is_selection, position_of
-from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, shape
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, Shared, shape
 from anabranch.plan.reader import TextReader
 
 
@@ -28,7 +30,7 @@ def parse(text: str) -> PhysicalPlan:
 
 
 class _Reader(TextReader):
-    token = re.compile(r"\s*([()\[\]|,>]|#[0-9]+|[A-Za-z_][A-Za-z_0-9]*|\S)")
+    token = re.compile(r"\s*([()\[\]{}|,>]|#[0-9]+|[A-Za-z_][A-Za-z_0-9]*|\S)")
     kind = "plan"
     hint = "plans look like (a b c), ((a b) c), ([a] b), ((a b) c #0) or ((a b) c d | c>(a b)>d)"
 
@@ -42,9 +44,14 @@ class _Reader(TextReader):
         token = self.peek(at)
         if _is_name(token):
             return Leaf(token), at + 1
-        at = self.expect(at, "(", "a relation name or '('")
+        if token == "{":
+            join, at = self.join(at + 1, "}")
+            return Shared(join), at
+        return self.join(self.expect(at, "(", "a relation name or '('"), ")")
+
+    def join(self, at: int, closing: str) -> tuple[JoinNode, int]:
         inputs: list[PhysicalPlan] = []
-        while self.peek(at) not in (")", "|") and not _is_check(self.peek(at)):
+        while self.peek(at) not in (closing, "|") and not _is_check(self.peek(at)):
             child, at = self.input(at)
             inputs.append(child)
         checks: list[int] = []
@@ -59,7 +66,8 @@ class _Reader(TextReader):
                 if first in orders:
                     raise self.unexpected(start, "one order for each input")
                 orders[first] = tuple(others)
-        at = self.expect(at, ")", "'>', ',' or ')'" if orders else "'|' or ')'" if checks else "')'")
+        end = f"'{closing}'"
+        at = self.expect(at, closing, f"'>', ',' or {end}" if orders else f"'|' or {end}" if checks else end)
         return JoinNode(tuple(inputs), tuple(orders.get(i, ()) for i in range(len(inputs))), tuple(checks)), at
 
     def order(self, at: int, inputs: list[PhysicalPlan]) -> tuple[list[int], int]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from anabranch import explain
-from anabranch.choosing import AUTO, decide, proposal
+from anabranch.choosing import AUTO, TOGETHER, as_run, decide, decide_together, proposal
 from anabranch.commands import add_command, replace_text, require_writable
 from anabranch.console.command import address
 from anabranch.console.runs import LiveRun
@@ -34,8 +34,9 @@ from anabranch.explain import choice_svg
 from anabranch.host.spark.quiet import VERBOSE, is_verbose
 from anabranch.live import View, advance, follow, late_notice, summary
 from anabranch.optimize import Choice
+from anabranch.optimize.joint import JointChoice
 from anabranch.plan.mesh import check_plan, parse_plan
-from anabranch.plan.query_set import ALONE
+from anabranch.plan.query_set import ALONE, together
 from anabranch.plan.slots import SlotRange
 from anabranch.spec.file import load
 from anabranch.spec.model import QuerySpec, Spec
@@ -250,7 +251,21 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     for name, each in explained.items():
         for switch in chosen.queries[name].switches:
             check_plan(parse_plan(switch.plan), each.query.graph, each.query.grouping)
-    print(explain.explain_queries(explained, arguments.stage, choose))
+
+    @cache
+    def jointly() -> tuple[Mapping[str, Choice], JointChoice | None]:
+        choices = {name: choose(name) for name in explained}
+        if ALONE in explained or chosen.together == TOGETHER:
+            return choices, None
+        several = together({name: each.query for name, each in explained.items()})
+        wishes = {name: query.wishes for name, query in chosen.queries.items()}
+        slots = chosen.slots.most if chosen.slots else os.cpu_count() or 1
+        joint = decide_together(several, choices, wishes, chosen.together, slots=slots)
+        return as_run(choices, joint), joint
+
+    print(explain.explain_queries(explained, arguments.stage, lambda name: jointly()[0][name]))
+    if arguments.stage == "choice" and (joint := jointly()[1]) is not None:
+        print(f"\n{explain.explain_joint(joint)}")
     for name, each in explained.items():
         if arguments.picture is not None:
             _write(arguments.picture, choice_svg(each.query, choose(name)))

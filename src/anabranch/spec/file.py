@@ -8,6 +8,7 @@ start at the folder of the spec file, so a spec means the same wherever it is ru
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from anabranch.adapt.balancing import Balance, read_slots, read_strategy
@@ -15,7 +16,17 @@ from anabranch.adapt.course import STRATEGIES
 from anabranch.adapt.schedule import Scheduled, ScheduledMove, ScheduledScale
 from anabranch.adapt.settings import Settings
 from anabranch.catalog import StreamDeclaration
-from anabranch.choosing import AUTO, PLAN_WORDS, Wishes, cpu_limit, given_statistics, memory_limit
+from anabranch.choosing import (
+    AUTO,
+    PLAN_WORDS,
+    SHARE,
+    TOGETHER,
+    SetWishes,
+    Wishes,
+    cpu_limit,
+    given_statistics,
+    memory_limit,
+)
 from anabranch.ddl import parse_schema
 from anabranch.entries import Entry, document, optional
 from anabranch.errors import CatalogError, PlanError, SpecError
@@ -66,6 +77,7 @@ _OF_A_RUN = (
     "streams tables checkpoint spark_checkpoint trigger slots name idle_timeout execution balance moves spark late "
     "functions"
 )
+_OF_A_SET = "limits share"
 _EXAMPLE = "queries: {alerts: {query: …, sink: …}}"
 
 
@@ -93,8 +105,18 @@ def parse(text: str, *, folder: Path) -> Spec:
                 f"the spec has both '{key}' and 'queries'",
                 hint=f"write '{key}' below the query that it belongs to: {_EXAMPLE}",
             )
-    entries = root.mapping(f"{_OF_A_RUN} queries", {**_required("streams checkpoint"), "queries": _EXAMPLE})
-    return _spec(entries, _queries(entries["queries"], folder), folder)
+    entries = root.mapping(f"{_OF_A_RUN} {_OF_A_SET} queries", {**_required("streams checkpoint"), "queries": _EXAMPLE})
+    spec = _spec(entries, _queries(entries["queries"], folder), folder)
+    return replace(spec, together=_together(entries))
+
+
+def _together(entries: Mapping[str, Entry]) -> SetWishes:
+    limits = optional(entries, "limits", lambda entry: entry.mapping("cpu memory"), {})
+    return SetWishes(
+        share=optional(entries, "share", lambda entry: entry.choice(SHARE), TOGETHER.share),
+        cpu=optional(limits, "cpu", cpu_limit, TOGETHER.cpu),
+        memory=optional(limits, "memory", memory_limit, TOGETHER.memory),
+    )
 
 
 def _required(names: str) -> dict[str, str]:

@@ -55,6 +55,7 @@ def prepare(spec: Spec, spark: SparkSession) -> Run:
         balance=spec.balance,
         moves=spec.moves,
         late=None if spec.late is None else LateSettings(spec.late.format, spec.late.path, dict(spec.late.options)),
+        together=spec.together,
     )
     return Run(session, members, settings)
 

@@ -16,7 +16,7 @@ from anabranch.adapt.balancing import Balance
 from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.settings import Settings
 from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
-from anabranch.choosing import AUTO, DEFAULT_BATCH, Wishes
+from anabranch.choosing import AUTO, DEFAULT_BATCH, TOGETHER, SetWishes, Wishes
 from anabranch.cql import streams_read
 from anabranch.errors import SpecError
 from anabranch.expr import OwnFunction
@@ -176,6 +176,8 @@ class Spec:
     execution: ExecutionModel = DEFAULT_EXECUTION
     balance: Balance | None = None
     moves: tuple[Scheduled, ...] = ()
+    together: SetWishes = TOGETHER
+    """Of a spec with `queries`: which joins they share, and their joint limits."""
     spark: SparkSpec = SparkSpec()
     functions: tuple[FunctionSpec, ...] = ()
     late: SinkSpec | None = None

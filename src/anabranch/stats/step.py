@@ -55,6 +55,8 @@ class StepStatistics:
     seconds: Mapping[str, float] = field(default_factory=dict)
     routes: tuple[RouteStatistics, ...] = ()
     """Of a mesh; other plans have none."""
+    tested: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Where a query of a set has a filter of its own on a relation: rows, or combinations, tested and passed."""
 
     @property
     def state_rows(self) -> int:
@@ -73,6 +75,7 @@ class StepStatistics:
             "states": [dict(vars(state)) for state in self.states],
             "seconds": dict(self.seconds),
             "routes": [{**vars(route), "hops": [dict(vars(hop)) for hop in route.hops]} for route in self.routes],
+            "tested": {name: list(counts) for name, counts in self.tested.items()},
         }
 
     @classmethod
@@ -84,6 +87,7 @@ class StepStatistics:
             states=tuple(StateStatistics(**state) for state in value["states"]),
             seconds=dict(value["seconds"]),
             routes=tuple(RouteStatistics.from_json(route) for route in value.get("routes", ())),
+            tested={name: (rows, passed) for name, (rows, passed) in value.get("tested", {}).items()},
         )
 
 
@@ -118,8 +122,12 @@ def merge(steps: Iterable[StepStatistics]) -> StepStatistics:
     probes: dict[tuple[str, str, str], ProbeStatistics] = {}
     states: dict[str, StateStatistics] = {}
     routes: list[RouteStatistics] = []
+    tested: dict[str, tuple[int, int]] = {}
     rows_out = 0
     for step in steps:
+        for name, (rows, passed) in step.tested.items():
+            earlier = tested.get(name, (0, 0))
+            tested[name] = earlier[0] + rows, earlier[1] + passed
         routes += step.routes
         rows_out += step.rows_out
         for relation, count in step.rows_in.items():
@@ -147,5 +155,5 @@ def merge(steps: Iterable[StepStatistics]) -> StepStatistics:
                 before.dropped + state.dropped,
             )
     return StepStatistics(
-        rows_in, rows_out, tuple(probes.values()), tuple(states.values()), seconds, merge_routes(routes)
+        rows_in, rows_out, tuple(probes.values()), tuple(states.values()), seconds, merge_routes(routes), tested
     )

@@ -203,6 +203,55 @@ def join_queries(
     return DrawnQuery(cql, duckdb, tuple(parts.names))
 
 
+_SHARED_JOINS = (
+    "{a}.x = {b}.x",
+    "{a}.y = {b}.y",
+    "{a}.s = {b}.s",
+    "{a}.x = {b}.x AND {a}.s = {b}.s",
+    "{a}.x < {b}.x",
+    "{a}.s <> {b}.s",
+    "({a}.x = {b}.x OR {a}.s = {b}.s)",
+)
+"""Predicates that cannot fail: joins with others are not shared."""
+
+
+@st.composite
+def overlapping_queries(draw: st.DrawFn, streams: int, count: int) -> tuple[str, ...]:
+    """CQL texts of queries with a join of two or three relations in common; windows, filters and more are their own."""
+    core = list("abc"[: draw(st.integers(2, 3))])
+    common = _chained(draw, core)
+    window = draw(st.sampled_from([3, 5, 10, 25]))
+    texts = []
+    for _ in range(count):
+        more = draw(st.sampled_from([[], [], ["d"], ["e"], ["d", "e"]]))
+        names = [*core, *more]
+        own = [window if draw(st.booleans()) else draw(st.sampled_from([0, 2, 5, 10])) for _ in names]
+        items = [
+            f"s{'abcde'.index(name) % streams} {f'[RANGE {each} SECONDS]' if each else '[NOW]'} AS {name}"
+            for name, each in zip(names, own, strict=True)
+        ]
+        predicates = [*common, *_chained(draw, [draw(st.sampled_from(core)), *more])]
+        if not draw(st.integers(0, 2)):
+            a, b = draw(st.permutations(names))[:2]
+            predicates.append(draw(st.sampled_from(_SHARED_JOINS)).format(a=a, b=b))
+        filtered = draw(st.lists(st.sampled_from(names), max_size=2))
+        predicates += [draw(st.sampled_from(_FILTERS[1:-1])).format(a=name) for name in filtered]
+        outputs = [f"{name}.p AS p{i}" for i, name in enumerate(names)]
+        where = " AND ".join(predicates)
+        texts.append(f"SELECT {', '.join(outputs)} FROM {', '.join(draw(st.permutations(items)))} WHERE {where}")
+    return tuple(texts)
+
+
+def _chained(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
+    """A predicate from each of the relations after the first to one before it, mostly of the same column."""
+    return [
+        draw(st.sampled_from(_SHARED_JOINS if not draw(st.integers(0, 2)) else _SHARED_JOINS[:1])).format(
+            a=names[draw(st.integers(0, position - 1))], b=names[position]
+        )
+        for position in range(1, len(names))
+    ]
+
+
 @st.composite
 def grouped_queries(draw: st.DrawFn, streams: int, relations: int, *, plain: bool = False) -> DrawnQuery:
     """A grouped query of that many relations; the naive oracle answers it.

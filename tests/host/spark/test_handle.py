@@ -40,6 +40,12 @@ class FakeRunner:
     ) -> None:
         raise AssertionError(plan)
 
+    def share(self, join: str, queries: Iterable[str] | None) -> None:
+        raise NotImplementedError
+
+    def unshare(self, queries: Iterable[str] | None) -> None:
+        raise NotImplementedError
+
     def move(self, groups: Iterable[int], to: int, strategy: str, most_rows: int | None) -> None:
         raise NotImplementedError
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import Combinations
-from anabranch.engine.compile import JoinProgram, KeyCheck, Probe, compared_by
+from anabranch.engine.compile import Entry, JoinProgram, KeyCheck, Probe, compared_by
 from anabranch.engine.evaluate.codes import equal_values
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.engine.kernels import BoolArray, Int64Array
@@ -28,7 +28,7 @@ from anabranch.engine.state.intermediate import CodeReader, IntermediateState
 from anabranch.engine.state.ring import Matches
 from anabranch.expr import Column, Expr
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.physical import shape
+from anabranch.plan.physical import plain_shape
 
 State = BaseState | IntermediateState
 
@@ -52,7 +52,7 @@ class WindowJoin:
         self.codes = codes
         self.meter = meter
         self.since = since or (0,) * len(inputs)
-        self.name = program.node.shape
+        self.name = plain_shape(program.node)
 
     def probe(self, position: int, found: Combinations) -> Iterator[Combinations]:
         """The results that new combinations of one input have with what the other inputs hold."""
@@ -65,7 +65,7 @@ class WindowJoin:
         assert isinstance(state, IntermediateState)
         state.insert(found, self.codes)
         self.meter.spent("insert", perf_counter() - started)
-        self.meter.inserted(shape(self.program.node.inputs[position]), len(found))
+        self.meter.inserted(plain_shape(self.program.node.inputs[position]), len(found))
 
     def _probe(self, position: int, probes: tuple[Probe, ...], found: Combinations) -> Iterator[Combinations]:
         if not len(found):
@@ -75,7 +75,7 @@ class WindowJoin:
             return
         probe, rest = probes[0], probes[1:]
         inputs = self.program.node.inputs
-        names = (self.name, shape(inputs[position]), shape(inputs[probe.target]))
+        names = (self.name, plain_shape(inputs[position]), plain_shape(inputs[probe.target]))
         target, since = self.inputs[probe.target], self.since[probe.target]
         for kept in look_up(probe, found, target, self.bases, self.meter, names, since):
             yield from self._probe(position, rest, kept)
@@ -110,7 +110,7 @@ def look_up(
             combinations = _extend(found, matches, target)
             probed = perf_counter()
             meter.spent("probe", probed - started)
-            kept = _checked(probe, combinations, bases)
+            kept = checked(probe, combinations, bases)
             meter.spent("check", perf_counter() - probed)
             meter.matched(*names, matches.visited, len(matches.rows), len(kept))
             yield kept
@@ -123,9 +123,11 @@ def passing(predicate: Expr, found: Combinations, bases: Mapping[str, BaseState]
     return keep(found, evaluate_mask(predicate, lambda column: read_column(bases, column, found), len(found)))
 
 
-def _checked(probe: Probe, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
-    """The combinations that pass every check which became possible with this probe."""
+def checked(probe: Probe | Entry, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
+    """The combinations that pass every check which became possible with this probe, or on leaving a shared join."""
     for check in probe.checks:
+        if not len(found):
+            return found
         found = keep(found, _equal(check, found, bases))
     for theta in probe.thetas:
         if not len(found):

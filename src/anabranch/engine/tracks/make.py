@@ -9,7 +9,7 @@ from anabranch.engine.tracks.mesh import MeshTrack
 from anabranch.engine.tracks.parallel import ParallelTrack
 from anabranch.engine.tracks.plan import PlanTrack
 from anabranch.engine.tracks.protocol import Ground, Track
-from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.mesh import Mesh, Plan, parse_plan
 
 _REOPENED: dict[str, Callable[[Ground, Mapping[str, Any]], Track]] = {
     PlanTrack.KIND: PlanTrack.reopened,
@@ -21,6 +21,11 @@ _REOPENED: dict[str, Callable[[Ground, Mapping[str, Any]], Track]] = {
 def make_track(ground: Ground, plan: Plan) -> Track:
     """A track that begins with empty states, or with none."""
     return MeshTrack(ground, plan) if isinstance(plan, Mesh) else PlanTrack(ground, plan)
+
+
+def plan_of(layout: Mapping[str, Any]) -> Plan:
+    """The plan of the track from which the layout was taken; during a migration, the new one."""
+    return plan_of(layout["new"]) if layout["kind"] == ParallelTrack.KIND else parse_plan(layout["plan"])
 
 
 def reopened(ground: Ground, layout: Mapping[str, Any]) -> Track:

@@ -35,7 +35,7 @@ from anabranch.errors import InvariantBroken
 from anabranch.plan.content import Content
 from anabranch.plan.difference import Box, boxes
 from anabranch.plan.mesh import Mesh, Plan, parse_mesh
-from anabranch.plan.physical import JoinNode, kept, shape
+from anabranch.plan.physical import JoinNode, Shared, kept, shape
 from anabranch.stats.step import StepStatistics, labelled, merge
 
 RETIRING = "old "
@@ -127,6 +127,10 @@ class ParallelTrack:
         """The indexes of a base state that one of the plans looks into."""
         return (*self.old.indexes(relation), *self.new.indexes(relation))
 
+    def shared_indexes(self, shared: Shared) -> tuple[Index, ...]:
+        """Looks into no shared join."""
+        return ()
+
     def retain_indexes(self) -> None:
         """Keeps every index: both plans are at work."""
 
@@ -141,6 +145,9 @@ class ParallelTrack:
     def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         """Passes new rows of a relation through both plans; yields the combinations that they finish, if wanted."""
         yield from self._pass(self._stages[relation], found, wanted=wanted)
+
+    def take_shared(self, shared: Shared, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
+        raise InvariantBroken("plans run side by side that share a join", detail=f"combinations of '{shared}' came")
 
     def drop(self, floors: Mapping[str, int]) -> None:
         self.new.expire(floors)

@@ -16,17 +16,30 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from anabranch.engine.batch import Combinations
-from anabranch.engine.compile import JoinProgram, compile_plan
+from anabranch.engine.compile import JoinProgram, compile_plan, entry
 from anabranch.engine.meter import Meter, Size
 from anabranch.engine.operators.inputs import InputWork, carried_columns, make_work
-from anabranch.engine.operators.join import State, WindowJoin, code_reader
+from anabranch.engine.operators.join import State, WindowJoin, checked, code_reader
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.state.ring import Index
 from anabranch.engine.tracks.protocol import Departure, Ground, not_changing
 from anabranch.plan.content import Content
 from anabranch.plan.difference import contents
 from anabranch.plan.mesh import Plan
-from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, input_operators, kept, shape
+from anabranch.plan.physical import (
+    InputOperator,
+    JoinNode,
+    Leaf,
+    PhysicalPlan,
+    Shared,
+    input_operators,
+    kept,
+    leaves,
+    plain_shape,
+    shape,
+    shared_parts,
+)
+from anabranch.plan.selections import deferred_thetas
 from anabranch.plan.text import parse
 from anabranch.stats.step import StepStatistics
 from anabranch.window import FOREVER
@@ -81,11 +94,16 @@ class PlanTrack:
         self.leaving: Plan | None = None
         self.thetas = query.graph.thetas
         self.contents = contents(plan, self.thetas)
-        self.program = compile_plan(plan, query.graph)
+        self.shared = {part: ground.shared[part] for part in shared_parts(plan)}
+        rests = {part: join.common.rests[ground.name] for part, join in self.shared.items()}
+        self.entries = {part: entry(rest, query.graph, deferred_thetas(plan)) for part, rest in rests.items()}
+        self.program = compile_plan(plan, query.graph, rests)
         self.bases = ground.bases
         self.codes = code_reader(self.bases, query.graph)
         for name, base in self.bases.items():
-            base.require(self.program.indexes[name])
+            base.require(self.indexes(name))
+        for part, join in self.shared.items():
+            join.require(self.shared_indexes(part))
         self.intermediates: dict[str, IntermediateState] = {}
         number: int | None = None
         for i, inner in enumerate(kept(plan)):
@@ -102,7 +120,8 @@ class PlanTrack:
             inner.shape: make_work(inner, query, self.bases, ground.owns) for inner in input_operators(plan)
         }
         joins = {join.node.shape: self.join(join, ground.meter) for join in self.program.joins}
-        self._ways = {name: self.way_to_root(name, joins) for name in query.graph.names}
+        self._ways = {name: self.way_to_root(name, joins) for name in leaves(plan)}
+        self._shared_ways = {part: self.way_to_root(part.relations[0], joins) for part in self.shared}
 
     @classmethod
     def reopened(
@@ -145,7 +164,12 @@ class PlanTrack:
 
     def state(self, plan: PhysicalPlan) -> State:
         """The state of an input of some join."""
-        return self.bases[plan.relation] if isinstance(plan, Leaf) else self.intermediates[plan.shape]
+        match plan:
+            case Leaf(relation=name):
+                return self.bases[name]
+            case Shared():
+                return self.shared[plan].state
+        return self.intermediates[plan.shape]
 
     @property
     def states(self) -> dict[Content, IntermediateState]:
@@ -159,7 +183,7 @@ class PlanTrack:
     def _way(self, plan: PhysicalPlan, relation: str, joins: Mapping[str, WindowJoin]) -> Iterator[Joining | Working]:
         makes = self.contents[shape(plan)]
         match plan:
-            case Leaf():
+            case Leaf() | Shared():
                 return
             case InputOperator(input=below):
                 yield from self._way(below, relation, joins)
@@ -178,8 +202,12 @@ class PlanTrack:
         }
 
     def indexes(self, relation: str) -> tuple[Index, ...]:
-        """The indexes of a base state that this plan looks into."""
-        return self.program.indexes[relation]
+        """The indexes of a base state that this plan looks into; none where a shared join looks for it."""
+        return self.program.indexes.get(relation, ())
+
+    def shared_indexes(self, shared: Shared) -> tuple[Index, ...]:
+        """The indexes of the state of a shared join that this plan looks into."""
+        return self.program.indexes.get(shared.shape, ())
 
     def retain_indexes(self) -> None:
         """Gives back every index of an intermediate state that this plan does not look into."""
@@ -190,6 +218,10 @@ class PlanTrack:
         """New rows of a relation enter every state on their way; yields what they finish, if that is wanted."""
         yield from rise(self._ways[relation], found, wanted=wanted)
 
+    def take_shared(self, shared: Shared, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
+        """New combinations of a shared join enter every state on their way, as new rows of a relation do."""
+        yield from rise(self._shared_ways[shared], checked(self.entries[shared], found, self.bases), wanted=wanted)
+
     def drop(self, floors: Mapping[str, int]) -> None:
         """Drops combinations that no row still to come can complete, and compacts states that have grown."""
         self.expire(floors)
@@ -198,12 +230,14 @@ class PlanTrack:
 
     def expire(self, floors: Mapping[str, int]) -> None:
         """Drops combinations that no row still to come can complete; a second track may share the states."""
-        for name, intermediate in self.intermediates.items():
-            self.ground.meter.dropped(name, intermediate.drop(least_outside(floors, intermediate.relations)))
+        for inner in kept(self.plan):
+            state = self.intermediates[inner.shape]
+            self.ground.meter.dropped(plain_shape(inner), state.drop(least_outside(floors, state.relations)))
 
     def finish(self, beside: Mapping[str, Size]) -> StepStatistics:
         """Statistics of joins and states since the last call."""
-        sizes = {name: (state.ring.live, state.bytes) for name, state in self.intermediates.items()}
+        states = ((plain_shape(inner), self.intermediates[inner.shape]) for inner in kept(self.plan))
+        sizes = {name: (state.ring.live, state.bytes) for name, state in states}
         return self.ground.meter.finish({**sizes, **beside})
 
 

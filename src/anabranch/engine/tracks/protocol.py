@@ -15,10 +15,12 @@ from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.state.ring import Index
 from anabranch.errors import MigrationError
 from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.physical import Shared
 from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics
 
 if TYPE_CHECKING:
+    from anabranch.engine.shared_join import SharedJoin
     from anabranch.engine.tracks.plan import PlanTrack
 
 
@@ -31,6 +33,10 @@ class Ground:
     arena: Arena
     meter: Meter = field(default_factory=Meter)
     owns: Ownership | None = None
+    shared: Mapping[Shared, SharedJoin] = field(default_factory=dict)
+    """The shared joins of the whole set."""
+    name: str = ""
+    """The name of the query, under which shared joins know their users."""
     tracks_made: int = 0
     """Keeps the names of the arrays of different tracks apart."""
 
@@ -69,11 +75,17 @@ class Track(Protocol):
     def indexes(self, relation: str) -> tuple[Index, ...]:
         """The indexes of a base state that the track looks into."""
 
+    def shared_indexes(self, shared: Shared) -> tuple[Index, ...]:
+        """The indexes of the state of a shared join that the track looks into."""
+
     def retain_indexes(self) -> None:
         """Gives back every index of an intermediate state that the track does not look into."""
 
     def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         """Passes new rows of a relation through the plan; yields the combinations that they finish, if wanted."""
+
+    def take_shared(self, shared: Shared, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
+        """Passes new combinations of a shared join through the plan; yields those that they finish, if wanted."""
 
     def drop(self, floors: Mapping[str, int]) -> None:
         """Drops combinations that no row still to come can complete."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
+from anabranch.engine.batch import Combinations
 from anabranch.engine.meter import Size
 from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.engine.state.ring import Index
 from anabranch.engine.tracks.plan import PlanTrack
 from anabranch.engine.tracks.protocol import Departure, Ground, not_changing
+from anabranch.errors import InvariantBroken
 from anabranch.plan.mesh import Mesh, Plan
-from anabranch.plan.physical import mjoin
+from anabranch.plan.physical import Shared, mjoin
 from anabranch.stats.step import StepStatistics
 
 
@@ -24,8 +27,15 @@ class StatelessTrack:
         self.intermediates: Mapping[str, IntermediateState] = {}
         self.held: Sequence[IntermediateState] = ()
 
+    def shared_indexes(self, shared: Shared) -> tuple[Index, ...]:
+        """Looks into no shared join."""
+        return ()
+
     def retain_indexes(self) -> None:
         """Keeps no intermediate state, and so no index."""
+
+    def take_shared(self, shared: Shared, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
+        raise InvariantBroken(f"'{self.plan}' has no shared join", detail=f"combinations of '{shared}' came")
 
     def drop(self, floors: Mapping[str, int]) -> None:
         """Keeps nothing beside the base states."""

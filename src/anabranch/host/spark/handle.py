@@ -54,6 +54,12 @@ class Runner(Protocol):
     ) -> None:
         """Asks for another plan, which the next batch has."""
 
+    def share(self, join: str, queries: Iterable[str] | None) -> None:
+        """Asks for queries to share a join, from the next batch on."""
+
+    def unshare(self, queries: Iterable[str] | None) -> None:
+        """Asks for queries to compute their joins themselves, from the next batch on."""
+
     def move(self, groups: Iterable[int], to: int, strategy: str, most_rows: int | None) -> None:
         """Asks for partition groups to be in another slot from the next batch on."""
 
@@ -206,6 +212,35 @@ class QueryHandle:
         """
         self._require_running()
         self._runner.migrate(str(plan), strategy, slots, box_by_box, query)
+
+    def share(self, join: str, queries: Iterable[str] | None = None) -> None:
+        """Lets queries that run together compute a join once for all of them, from the next batch on.
+
+        Parameters
+        ----------
+        join
+            The join as the text of a plan over relations that the queries have in common, such as `((a b) c)`.
+        queries
+            The names of the queries that share it; all that have these relations when None, meshes left out.
+
+        Raises
+        ------
+        BundleError
+            When a query has no such relations, or the queries cannot share the join. Nothing changes.
+        MigrationError
+            When one of the queries is changing its plan already, or the queries have ended.
+
+        Examples
+        --------
+        >>> handle.share("(o c)", queries=["alerts", "audits"])  # doctest: +SKIP
+        """
+        self._require_running()
+        self._runner.share(join, queries)
+
+    def unshare(self, queries: Iterable[str] | None = None) -> None:
+        """Lets queries compute their shared joins themselves, from the next batch on: all, or those that are named."""
+        self._require_running()
+        self._runner.unshare(queries)
 
     def move(
         self, groups: Iterable[int], to: int, strategy: str = "moving-state", most_rows: int | None = None

@@ -166,6 +166,12 @@ class SparkRunner:
     ) -> None:
         self.steering.of_query(query).migrate(parse_plan(plan), strategy, slots, box_by_box=box_by_box)
 
+    def share(self, join: str, queries: Iterable[str] | None) -> None:
+        self.steering.share(join, queries)
+
+    def unshare(self, queries: Iterable[str] | None) -> None:
+        self.steering.unshare(queries)
+
     def move(self, groups: Iterable[int], to: int, strategy: str, most_rows: int | None) -> None:
         self.steering.table.move(groups, to, strategy, most_rows)
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anabranch.errors import PlanError
-from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, nodes
+from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, Shared, nodes
 
 
 def projection_rate(rate: float, cost: float) -> float:
@@ -189,9 +189,11 @@ def cardinality_cost(plan: PhysicalPlan, model: RateModel) -> float:
     return total
 
 
-def _sides(plan: JoinNode | InputOperator) -> tuple[PhysicalPlan, PhysicalPlan]:
-    if isinstance(plan, InputOperator):
-        raise PlanError(f"plan '{plan}' merges rows", hint="rates over time are known for joins of single rows")
+def _sides(plan: Shared | JoinNode | InputOperator) -> tuple[PhysicalPlan, PhysicalPlan]:
+    if isinstance(plan, InputOperator | Shared):
+        raise PlanError(
+            f"plan '{plan}' merges or shares rows", hint="rates over time are known for joins of single rows"
+        )
     if len(plan.inputs) != 2:
         raise PlanError(f"plan '{plan}' joins more than two inputs", hint="rates over time are known for binary trees")
     return plan.inputs[0], plan.inputs[1]

@@ -1,0 +1,259 @@
+"""Decides, while queries of a set run, which joins they share.
+
+Each adapting query has a loop of its own that decides on its plan. Whether a join is shared concerns several queries,
+so it is decided here, for those that adapt as a whole (`scope: query`): at the end of every interval the joint choice
+(`optimize.joint`) is made again with measured statistics and weighed against the plans in force. It passes the gate of
+any other change: a ratio, an amount, and pay-back of the state that has to be moved. While a query shares a join its
+own loop goes on learning, from the statistics of the join, and decides nothing; once it shares no longer, the loop
+decides again.
+
+Limit: a decision costs the search of each query's plans, so it is made in line only for queries of few relations; for
+others the plan in force is the only one considered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from anabranch.adapt.gate import Gate, judge
+from anabranch.adapt.loop import IN_LINE, Loop
+from anabranch.adapt.records import SharingDecided
+from anabranch.adapt.rules import ChangeRules, Criteria
+from anabranch.cost.resources import with_default_orders
+from anabranch.cost.shares import Partaker, of_common_join
+from anabranch.errors import BundleError
+from anabranch.migrate.strategies.strategy import Price
+from anabranch.optimize.choice import choose
+from anabranch.optimize.hints import Objective
+from anabranch.optimize.joint import Contender, choose_together, plans_around, price_together
+from anabranch.optimize.problem import resource_model
+from anabranch.optimize.proposals import UNLIMITED, Budget
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.physical import PhysicalPlan, Shared, kept, mjoin, shared_parts, unshared
+from anabranch.plan.query_set import QuerySet
+from anabranch.plan.sharing import SHARING, common_join, shared_join
+from anabranch.stats.report import QueryReport
+
+CANDIDATES = 6
+"""Plans of a query that the joint choice looks at while it runs, the cheapest first."""
+
+
+@dataclass(frozen=True)
+class SharingRules:
+    """Whether running queries may share joins by themselves, and their joint limits."""
+
+    is_automatic: bool = False
+    budget: Budget = UNLIMITED
+
+
+BY_HAND_ONLY = SharingRules()
+
+
+@dataclass
+class _Counted:
+    """Since the last decision: batches, their event time, and rows tested for filters of single queries."""
+
+    batches: int = 0
+    seconds: float = 0.0
+    tested: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+
+
+class SharingLoop:
+    """The decisions about shared joins of one set of queries."""
+
+    def __init__(self, queries: QuerySet, rules: Mapping[str, ChangeRules], sharing: SharingRules) -> None:
+        self._set = queries
+        self._rules = rules
+        self._sharing = sharing
+        self._adapting = {
+            name for name, each in rules.items() if each.adapt is not None and each.adapt.scope == "query"
+        } & set(queries.names)
+        self._since = _Counted()
+        self._passing: dict[tuple[str, str], float] = {}
+
+    @property
+    def is_active(self) -> bool:
+        return self._sharing.is_automatic and len(self._adapting) > 1
+
+    @property
+    def _gate(self) -> Gate:
+        """The gate of the first adapting query."""
+        adapt = self._rules[min(self._adapting)].adapt
+        assert adapt is not None
+        return adapt.gate
+
+    def note(self, seconds: float | None, reports: Iterable[Mapping[str, QueryReport]]) -> None:
+        """Takes in a batch of all slots in which no query changed its plan."""
+        since = self._since
+        since.batches += 1
+        since.seconds += seconds or 0.0
+        for slot in reports:
+            for query, report in slot.items():
+                for relation, (rows, passed) in report.statistics.tested.items():
+                    before = since.tested.get((query, relation), (0, 0))
+                    since.tested[query, relation] = before[0] + rows, before[1] + passed
+
+    def restart(self) -> None:
+        """Begins to count anew: plans are changing."""
+        self._since = _Counted()
+
+    def decide(self, batch: int, plans: Mapping[str, Plan], loops: Mapping[str, Loop]) -> SharingDecided | None:
+        """The decision that is due after a batch; `loops` are those of the adapting queries."""
+        if not self._gate.cool_down.has_passed(self._since.batches, self._since.seconds):
+            return None
+        if any(not loop.has_learned for loop in loops.values()):
+            return None
+        for (query, relation), (rows, passed) in self._since.tested.items():
+            if rows:
+                # A filter that let nothing pass may let something pass tomorrow.
+                self._passing[query, relation] = max(passed, 0.5) / rows
+        self.restart()
+        return self._decided(batch, plans, loops)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _decided(self, batch: int, plans: Mapping[str, Plan], loops: Mapping[str, Loop]) -> SharingDecided | None:
+        now = {name: mjoin_of(self._graph(name)) if isinstance(plan, Mesh) else plan for name, plan in plans.items()}
+        partakers = {member.name: self._partaker(member.name, loops) for member in self._set.members}
+        core_model = partial(of_common_join, partakers=partakers)
+        several = [self._contender(name, plans[name], partakers[name], loops) for name in partakers]
+        joint = choose_together(several, core_model, self._sharing.budget)
+        try:
+            cost, _ = price_together([*partakers.values()], now, core_model)
+        except BundleError:  # the plans in force were written for other users
+            return None
+        kept_apart = {part for plan in now.values() for part in shared_parts(plan)}
+        wanted = {each.shared for each in joint.shared}
+        if {_relations(part) for part in wanted} == {_relations(part) for part in kept_apart} and all(
+            bool(shared_parts(now[name])) == bool(shared_parts(joint.plans[name])) for name in now
+        ):
+            return SharingDecided(
+                batch, {}, cost, cost, tuple(map(str, kept_apart)), "what is shared is the best known"
+            )
+        changed = {
+            name: joint.plans[name]
+            for name in sorted(loops)
+            if shared_parts(now[name]) != shared_parts(joint.plans[name])
+        }
+        price = self._price(changed, now, partakers)
+        verdict = judge(self._gate, cost, joint.cost, price, Objective.parse("cpu"), self._sharing.budget)
+        is_frozen = any(loop.settings.freeze for loop in loops.values())
+        reason = f"frozen; otherwise: {verdict.reason}" if verdict.passed and is_frozen else verdict.reason
+        return SharingDecided(
+            batch,
+            changed if verdict.passed and not is_frozen else {},
+            cost,
+            joint.cost,
+            tuple(str(each.shared) for each in joint.shared),
+            reason,
+        )
+
+    def _graph(self, query: str) -> JoinGraph:
+        return next(member.query.graph for member in self._set.members if member.name == query)
+
+    def _criteria(self, query: str) -> Criteria:
+        return self._rules[query].criteria if query in self._rules else Criteria()
+
+    def _partaker(self, query: str, loops: Mapping[str, Loop]) -> Partaker:
+        member = next(member for member in self._set.members if member.name == query)
+        loop = loops.get(query)
+        view = self._criteria(query).given if loop is None else loop.view
+        batch = 1.0 if loop is None else loop.known.batch
+        model = resource_model(member.query.graph, view, batch, member.query.grouping)
+        passing = {relation: share for (name, relation), share in self._passing.items() if name == query}
+        return Partaker(member, model, passing)
+
+    def _contender(self, query: str, plan: Plan, partaker: Partaker, loops: Mapping[str, Loop]) -> Contender:
+        graph, criteria = partaker.member.query.graph, self._criteria(query)
+        if isinstance(plan, Mesh):
+            return Contender(partaker, (mjoin_of(graph),), may_share=False)
+        if query not in loops:
+            return Contender(partaker, (plan,), may_share=False)
+        own = [unshared(plan)]
+        if len(graph.names) <= IN_LINE:
+            answer = choose(
+                graph,
+                loops[query].view,
+                criteria.budget,
+                criteria.objective,
+                criteria.hints,
+                batch=loops[query].known.batch,
+                grouping=partaker.member.query.grouping,
+            ).answer
+            found = [each.plan for each in answer.considered if each.standing != "refused"][:CANDIDATES]
+            # A query that shares goes back to its best plan; one that does not keeps the plan that its loop decided on.
+            own = [*found, *own] if shared_parts(plan) else [*own, *found]
+        ordered = (with_default_orders(each, graph) for each in own)
+        is_free = criteria.hints.plan is None
+        return Contender(partaker, tuple(dict.fromkeys(ordered)), may_share=is_free)
+
+    def _price(
+        self, changed: Mapping[str, PhysicalPlan], now: Mapping[str, PhysicalPlan], partakers: Mapping[str, Partaker]
+    ) -> Price:
+        """The cost of the states that are computed: those of new shared joins, and of queries that share no longer."""
+        rows, size, seconds = 0.0, 0.0, 0.0
+        after = {**now, **changed}
+        new: dict[Shared, list[str]] = {}
+        for name, plan in after.items():
+            for part in shared_parts(plan):
+                new.setdefault(part, []).append(name)
+        for part, users in new.items():
+            common = of_common_join(common_join(part, [partakers[name].member for name in users]), partakers)
+            masks = [common.wide.estimates.mask(inner.relations) for inner in kept(part.join)]
+            if any(len(after[name].relations) > len(part.relations) for name in users):
+                masks.append(common.wide.estimates.everything)
+            for mask in masks:
+                rows += common.wide.held(mask)
+                size += common.wide.joined_bytes(mask)
+        for name, plan in changed.items():
+            model = partakers[name].wide
+            for inner in kept(plan):
+                mask = model.estimates.mask(inner.relations)
+                rows += model.held(mask)
+                size += model.joined_bytes(mask)
+        units = next(iter(partakers.values())).wide.units
+        seconds = rows * (units.insert + units.insert_joined + units.link + units.probe + units.match)
+        return Price(SHARING, seconds, size, seconds)
+
+
+def mjoin_of(graph: JoinGraph) -> PhysicalPlan:
+    """The plan that stands for a mesh where plans are priced: one join of all relations."""
+    return with_default_orders(mjoin(graph.names), graph)
+
+
+def plans_to_share(
+    join: str, queries: Iterable[str] | None, plans: Mapping[str, Plan], graphs: Mapping[str, JoinGraph]
+) -> dict[str, PhysicalPlan]:
+    """The plans of queries, those that are named or all that can, in which they share a join.
+
+    A plan that has a join of these relations keeps its shape; else the shared join meets all other relations at once.
+    """
+    shared = shared_join(join)
+    inside = set(shared.relations)
+    if queries is None:
+        named = [
+            name for name, graph in graphs.items() if inside <= set(graph.names) and not isinstance(plans[name], Mesh)
+        ]
+    else:
+        named = list(queries)
+    if not named:
+        raise BundleError(
+            f"no query joins {', '.join(shared.relations)}", hint="share a join of relations that some query has"
+        )
+    chosen = {}
+    for name in named:
+        if missing := sorted(inside - set(graphs[name].names)):
+            raise BundleError(
+                f"query '{name}' cannot share '{shared}': it has no relation '{missing[0]}'",
+                hint=f"its relations are {', '.join(graphs[name].names)}",
+            )
+        now = plans[name]
+        *_, chosen[name] = plans_around(shared, graphs[name], [] if isinstance(now, Mesh) else [unshared(now)])
+    return chosen
+
+
+def _relations(part: Shared) -> frozenset[str]:
+    return frozenset(part.relations)

@@ -1,0 +1,224 @@
+"""Prices the plans of a set of queries: base states once, shared joins once, and what is left of each query.
+
+A query of a set looks into base states that hold the rows of all queries, so its joins cost what they would with the
+longest windows; its own filter keeps new rows from probing, and its windows and filters discard combinations at the
+end. A query that uses a shared join pays for testing the combinations of the join, and for the joins above.
+
+Limit: an index of a base state that several queries look into is counted as one index in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from anabranch.cost.estimates import ASSUMED_COMPARISON, Estimates
+from anabranch.cost.resources import ResourceModel, Resources, explicit_orders, with_default_orders
+from anabranch.plan.physical import PhysicalPlan, Shared, kept, nodes, pre_groups, shared_parts
+from anabranch.plan.query_set import Member
+from anabranch.plan.sharing import CommonJoin
+
+HORIZON = 3600.0
+"""Seconds that an unbounded window counts for."""
+
+
+@dataclass(frozen=True)
+class Partaker:
+    """A query of a set, or a shared join, with the numbers by which its plans are priced."""
+
+    member: Member
+    wide: ResourceModel
+    """Of the relations as the set keeps them: the longest windows, the filters of all queries."""
+    passing: Mapping[str, float]
+    """For each relation, the share of its rows that pass the query's own filter."""
+
+    @property
+    def name(self) -> str:
+        return self.member.name
+
+    @property
+    def narrow(self) -> ResourceModel:
+        """The model of the query as it is alone: with its own windows and filters."""
+        estimates = self.wide.estimates
+        own = {terms.relation: terms for terms in self.member.terms}
+        rates, windows = [], []
+        for name, rate, window in zip(estimates.names, estimates.rates, estimates.windows, strict=True):
+            rates.append(rate * self.passing.get(name, 1.0))
+            windows.append(min(window, max(own[name].range / 1e6, 1e-6)) if name in own else window)
+        return replace(self.wide, estimates=replace(estimates, rates=tuple(rates), windows=tuple(windows)))
+
+    def fraction(self, mask: int) -> float:
+        """The share of a set's new combinations in the wide model that begin with a row that passes its filter."""
+        estimates = self.wide.estimates
+        members = [i for i in range(len(estimates.names)) if mask >> i & 1]
+        turnover = sum(1 / estimates.windows[i] for i in members)
+        passed = sum(self.passing.get(estimates.names[i], 1.0) / estimates.windows[i] for i in members)
+        return passed / turnover
+
+
+def from_own_model(member: Member, own: ResourceModel) -> Partaker:
+    """A partaker from the model of its query alone, before the set has run."""
+    estimates, graph = own.estimates, member.query.graph
+    known = {used.what: used.value for used in estimates.used}
+    terms = {each.relation: each for each in member.terms}
+    passing, rates, windows = {}, [], []
+    for name, rate, window in zip(estimates.names, estimates.rates, estimates.windows, strict=True):
+        shared, mine = graph.relation(name), terms.get(name)
+        if mine is not None and mine.filter is not None:
+            # The filter of the query alone has the conjuncts of all queries too, of which the rate keeps no account.
+            passing[name] = next((known[text] for text in known if text.endswith(str(mine.filter))), ASSUMED_COMPARISON)
+        rates.append(rate / passing.get(name, 1.0) if passing.get(name, 1.0) else rate)
+        reach = shared.window.range
+        windows.append(max(window, reach / 1e6) if reach is not None else max(window, HORIZON))
+    wide = replace(estimates, rates=tuple(rates), windows=tuple(windows))
+    return Partaker(member, replace(own, estimates=wide), passing)
+
+
+def in_agreement(partakers: Sequence[Partaker]) -> tuple[Partaker, ...]:
+    """Partakers with the same numbers of distinct keys: an unknown one was taken from the windows of one query."""
+    most: dict[tuple[str, str], float] = {}
+    for each in partakers:
+        estimates = each.wide.estimates
+        for key, distinct in zip(each.member.query.graph.keys, estimates.keys, strict=True):
+            for name, values in zip(estimates.names, distinct, strict=True):
+                most[key.name, name] = max(most.get((key.name, name), 0.0), values)
+    agreed = []
+    for each in partakers:
+        estimates = each.wide.estimates
+        keys = tuple(
+            tuple(most[key.name, name] if values else 0.0 for name, values in zip(estimates.names, old, strict=True))
+            for key, old in zip(each.member.query.graph.keys, estimates.keys, strict=True)
+        )
+        agreed.append(replace(each, wide=replace(each.wide, estimates=replace(estimates, keys=keys))))
+    return tuple(agreed)
+
+
+def of_common_join(common: CommonJoin, partakers: Mapping[str, Partaker]) -> Partaker:
+    """A shared join as a partaker, from the numbers of its users."""
+    users = [partakers[name] for name in common.rests]
+    graph, first = common.member.query.graph, users[0]
+    estimates = first.wide.estimates
+    place = [estimates.positions[name] for name in graph.names]
+    own = {key.name: distinct for key, distinct in zip(first.member.query.graph.keys, estimates.keys, strict=True)}
+    keys = tuple(
+        tuple(own[key.name][at] if name in key.relations else 0.0 for name, at in zip(graph.names, place, strict=True))
+        for key in graph.keys
+    )
+    by_theta = dict(zip(first.member.query.graph.thetas, estimates.thetas, strict=True))
+    thetas = tuple(
+        replace(by_theta[theta], relations=sum(1 << graph.names.index(name) for name in theta.relations))
+        for theta in graph.thetas
+    )
+    picked = Estimates(
+        names=graph.names,
+        rates=tuple(estimates.rates[at] for at in place),
+        windows=tuple(estimates.windows[at] for at in place),
+        row_bytes=tuple(estimates.row_bytes[at] for at in place),
+        keys=keys,
+        thetas=thetas,
+    )
+    filtered = {terms.relation for terms in common.member.terms if terms.filter is not None}
+    passing = {name: max(user.passing.get(name, 1.0) for user in users) for name in filtered}
+    return Partaker(common.member, replace(first.wide, estimates=picked, deferred=(), shares=()), passing)
+
+
+def base_cost(partakers: Mapping[str, Partaker]) -> Resources:
+    """The cost of the base states of a set, each counted once."""
+    found: dict[str, tuple[float, float]] = {}
+    for each in partakers.values():
+        model = each.wide
+        for name in model.estimates.names:
+            single = model.estimates.mask((name,))
+            size = model.state_bytes(single) + model.held(single) * model.units.index_bytes
+            cpu = model.upkeep(single) + model.births(single) * model.units.link
+            known = found.get(name, (0.0, 0.0))
+            found[name] = max(known[0], cpu), max(known[1], size)
+    return Resources(sum(cpu for cpu, _ in found.values()), sum(size for _, size in found.values()), 0.0)
+
+
+def query_cost(query: Partaker, plan: PhysicalPlan, commons: Mapping[Shared, Partaker]) -> Resources:
+    """The cost of one query beyond base states and shared joins; probe orders are written out.
+
+    `commons` are the shared joins that the plan uses, with the users that they have.
+    """
+    joins = work(query, plan)
+    narrow, wide = query.narrow, query.wide
+    everything = wide.estimates.everything
+    rate = narrow.births(everything)
+    cpu = joins.cpu + narrow.emitting
+    terms = len(query.member.terms)
+    parts = shared_parts(plan)
+    inside = {name for part in parts for name in part.relations}
+    for part in parts:
+        # Each window and each filter of the query's own is tested on every combination of the join.
+        own = sum(1 for each in query.member.terms if each.relation in part.relations)
+        common = commons[part]
+        tested = born(common)
+        cpu += tested * wide.units.check * max(own, 0.25) + wide.call
+    if terms and plan.relations != tuple(inside):
+        finished = wide.births(everything) * query.fraction(everything)
+        cpu += finished * wide.units.check * sum(1 for each in query.member.terms if each.relation not in inside)
+    return Resources(cpu, joins.memory, rate)
+
+
+def join_cost(common: Partaker, join: CommonJoin) -> Resources:
+    """The cost of a shared join: its lookups and states, and the state of its combinations where users need one."""
+    made = work(common, with_default_orders(join.shared.join, common.member.query.graph))
+    model = common.wide
+    everything = model.estimates.everything
+    checks = born_wide(common) * model.units.check * len(common.member.terms)
+    if not join.outside:
+        return Resources(made.cpu + checks, made.memory, 0.0)
+    upkeep = (model.upkeep(everything) + model.births(everything) * model.units.link) * _kept_share(common)
+    size = (model.joined_bytes(everything) + model.held(everything) * model.units.index_bytes) * _kept_share(common)
+    return Resources(made.cpu + checks + upkeep, made.memory + size, 0.0)
+
+
+def work(query: Partaker, plan: PhysicalPlan) -> Resources:
+    """The cost of the joins and intermediate states that a plan makes itself, for one partaker."""
+    if any(pre_groups(plan)):
+        priced, base = query.wide.price(plan), query.wide.base
+        return Resources(max(0.0, priced.cpu - base.cpu), max(0.0, priced.memory - base.memory), 0.0)
+    model = query.wide.of_plan(plan)
+    parts = {model.estimates.mask(part.relations): part for part in shared_parts(plan)}
+    narrow = query.narrow
+
+    def share(mask: int) -> float:
+        if mask in parts:
+            births = model.births(mask)
+            return narrow.births(mask) / births if births else 1.0
+        return query.fraction(mask)
+
+    cpu, memory = 0.0, 0.0
+    states = {model.estimates.mask(inner.relations) for inner in kept(plan)}
+    for node in nodes(plan):
+        blocks = [model.estimates.mask(child.relations) for child in node.inputs]
+        orders = explicit_orders(node)
+        for block, count in zip(blocks, model.index_counts(blocks, orders), strict=True):
+            if block in states:
+                cpu += model.births(block) * share(block) * count * model.units.link
+                memory += model.held(block) * share(block) * count * model.units.index_bytes
+        for start, order in enumerate(orders):
+            calls = (len(order) + 1) * model.call
+            chain = model.chain(blocks[start], [blocks[position] for position in order])
+            cpu += (chain - calls) * share(blocks[start]) + calls
+    for mask in states:
+        cpu += model.upkeep(mask) * share(mask)
+        memory += model.joined_bytes(mask) * share(mask)
+    return Resources(cpu, memory, 0.0)
+
+
+def born(common: Partaker) -> float:
+    """Combinations per second that a shared join gives to its users."""
+    return common.narrow.births(common.wide.estimates.everything)
+
+
+def born_wide(common: Partaker) -> float:
+    """Combinations per second that a shared join finds before its own windows and filters are applied."""
+    everything = common.wide.estimates.everything
+    return common.wide.births(everything) * common.fraction(everything)
+
+
+def _kept_share(common: Partaker) -> float:
+    wide = common.wide.births(common.wide.estimates.everything)
+    return born(common) / wide if wide else 1.0

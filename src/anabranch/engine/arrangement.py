@@ -1,0 +1,74 @@
+"""The shared joins of an engine: which of them its plans need, made anew or taken over from those at work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from anabranch.engine.shared_join import SharedJoin
+from anabranch.engine.state.arena import Arena
+from anabranch.engine.state.base import BaseState
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.physical import Shared, shared_parts
+from anabranch.plan.query_set import QuerySet
+from anabranch.plan.sharing import CommonJoin, common_joins
+
+Joins = dict[Shared, SharedJoin]
+"""Shared joins at work, by their part of a plan."""
+
+
+class Arrangement:
+    """Makes the shared joins of a set of queries over its base states; `made` keeps the names of their arrays apart."""
+
+    def __init__(self, queries: QuerySet, bases: Mapping[str, BaseState], arena: Arena) -> None:
+        self._queries = queries
+        self._bases = bases
+        self._arena = arena
+        self.made = 0
+
+    def empty(self, plans: Mapping[str, Plan], numbers: Mapping[str, int] | None = None) -> Joins:
+        """The shared joins of plans, with empty states; `numbers` are those of joins whose arrays are there."""
+        return {
+            shared: self._make(common, plans, (numbers or {}).get(str(shared)))
+            for shared, common in common_joins(self._queries, plans).items()
+        }
+
+    def following(
+        self, joins: Joins, plans: Mapping[str, Plan], floors: Mapping[str, int], undo: ExitStack
+    ) -> tuple[Joins, dict[Shared, int]]:
+        """The shared joins of plans: those at work where they serve, the others computed, with the rows of these.
+
+        `undo` gives back what was computed, should the change of plans fail.
+        """
+        after: Joins = {}
+        filled: dict[Shared, int] = {}
+        for part, common in common_joins(self._queries, plans).items():
+            join = joins.get(part)
+            if join is not None and common.is_served_by(join.common):
+                after[part] = join.serving(common, self._users(common, plans))
+                continue
+            after[part] = join = self._make(common, plans)
+            undo.callback(join.release)
+            filled[part] = join.fill(floors)
+        return after, filled
+
+    def _make(self, common: CommonJoin, plans: Mapping[str, Plan], number: int | None = None) -> SharedJoin:
+        if number is None:
+            self.made += 1
+            number = self.made
+        return SharedJoin(common, self._users(common, plans), self._bases, self._arena, number)
+
+    def _users(self, common: CommonJoin, plans: Mapping[str, Plan]) -> dict[str, tuple[JoinGraph, Plan]]:
+        graphs = {member.name: member.query.graph for member in self._queries.members}
+        return {name: (graphs[name], plans[name]) for name in common.rests}
+
+
+def parts_of(plan: Plan) -> tuple[Shared, ...]:
+    """The shared joins of a plan; a mesh has none."""
+    return () if isinstance(plan, Mesh) else shared_parts(plan)
+
+
+def rows_of(filled: Mapping[Shared, int], plan: Plan) -> dict[str, int]:
+    """The rows of shared joins that were computed for a plan."""
+    return {part.shape: filled[part] for part in parts_of(plan) if part in filled}
