@@ -182,11 +182,7 @@ def decide_together(
     A query takes part in sharing if its plan is free (`plan: auto` without hints) and no mesh was taken for it. Joint
     limits that no plans keep are a NoFeasiblePlan.
     """
-    if (
-        together == TOGETHER
-        or not queries.is_named
-        or any(isinstance(choice.answer, Infeasible) for choice in choices.values())
-    ):
+    if not queries.is_named or any(isinstance(choice.answer, Infeasible) for choice in choices.values()):
         return None
     own = [from_own_model(member, choices[member.name].model) for member in queries.members]
     partakers = in_agreement(own)

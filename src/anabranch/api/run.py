@@ -22,6 +22,7 @@ from anabranch.api.members import Member
 from anabranch.api.settings import QuerySettings, RunSettings
 from anabranch.choosing import (
     DEFAULT_BATCH,
+    TOGETHER,
     as_run,
     change_rules,
     decide,
@@ -85,6 +86,8 @@ class Run:
 
     def joint(self, choices: Mapping[str, Choice]) -> JointChoice | None:
         """Chooses the plans of named queries together: the joins that they share, and plans within the joint limits."""
+        if self._settings.together == TOGETHER:
+            return None
         wishes = {name: member.settings.wishes for name, member in self._members.items()}
         return decide_together(self._queries, choices, wishes, self._settings.together, slots=self._slots.most)
 
