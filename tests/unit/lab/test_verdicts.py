@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 
 from anabranch.cost.resources import Resources
 from anabranch.lab import (
+    balance_operator_level,
     cost_model,
     group_by_below,
     mesh_over_time,
@@ -55,6 +56,25 @@ def case(*names: str) -> Callable[[Callable[[], Doctored]], Callable[[], Doctore
         return make
 
     return add
+
+
+# --- balancing -------------------------------------------------------------------------------------------------------
+
+
+@case("balance-operator-level")
+def _operator_level() -> Doctored:
+    def cases(chosen: str, fallen: str, moving: float, parallel: float, ended: bool, made: str) -> Any:
+        def one(taken: str, shipped: float) -> balance_operator_level.Case:
+            by = {
+                "moving-state": balance_operator_level.Migration(28, moving, 10.0, ended, (made,)),
+                "parallel-track": balance_operator_level.Migration(16, parallel, shipped, True, ()),
+            }
+            return balance_operator_level.Case(by, taken)  # type: ignore[arg-type]
+
+        return {(30.0, 15.0, 30.0): one(chosen, 20.0), (30.0, 15.0, 5.0): one(fallen, 1.0)}
+
+    bad = cases("parallel-track", "moving-state", 90.0, 40.0, False, "B")
+    return Doctored(cases("moving-state", "parallel-track", 1.0, 30.1, True, "BC"), (bad,))
 
 
 # --- rates -----------------------------------------------------------------------------------------------------------
