@@ -24,6 +24,7 @@ from anabranch.adapt.balancing import Balance
 from anabranch.balance.loads import skew
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
+from anabranch.engine.batch import RelationBatch
 from anabranch.engine.ownership import own_cells
 from anabranch.host.local import LocalHost
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
@@ -251,7 +252,8 @@ def main(mode: str, rows: int) -> None:
 
 def _skewed(table: Partitioning, keys: np.ndarray, share: float) -> np.ndarray:
     """Keys of which that share belongs to the groups of slot 0, each as often as any other of its slot."""
-    groups = own_cells(table, "a", {table.dimensions[0].code: keys}, len(keys))
+    rows = RelationBatch(np.zeros_like(keys), {table.dimensions[0].code: keys}, pa.RecordBatch.from_pydict({}))
+    groups = own_cells(table, "a", rows)
     slot = np.array(table.table)[groups]
     first, others = keys[slot == 0], keys[slot != 0]
     count = round(len(first) * (1 - share) / share)

@@ -11,9 +11,11 @@ from dataclasses import replace
 from functools import cached_property, partial
 from math import inf
 from types import MappingProxyType
+from typing import TypeAlias
 
 from anabranch import cql
 from anabranch.balance.describe import describe_grid
+from anabranch.balance.first import FirstTable, first_table
 from anabranch.catalog import Catalog
 from anabranch.choosing import first_plan, shared_traffic
 from anabranch.cost.resources import Resources
@@ -25,6 +27,7 @@ from anabranch.picture import OUTPUT, Dot, RouteNote, mesh_svg, plan_svg, plane
 from anabranch.plan import logical
 from anabranch.plan.describe import describe, describe_mesh, describe_routes
 from anabranch.plan.mesh import Mesh, RelationRoutes
+from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan, shape, subplans
 from anabranch.plan.query import Query, render_query
 from anabranch.plan.query_set import ALONE, QuerySet, partitioning_of, set_of
@@ -114,15 +117,24 @@ class Explanation:
         return cql.bind(self._text, self._catalog, allow_unbounded=self._allow_unbounded)
 
 
-def explain_queries(queries: Mapping[str, Explanation], stage: str, choose: Callable[[str], Choice]) -> str:
+FillSlots: TypeAlias = Callable[[Partitioning], FirstTable]
+"""Gives the groups of a grid to slots."""
+
+
+def explain_queries(
+    queries: Mapping[str, Explanation],
+    stage: str,
+    choose: Callable[[str], Choice],
+    fill: FillSlots = first_table,
+) -> str:
     """Return one stage of each query, and of those that they read; where there are several, begin with what they share.
 
-    `choose` chooses the plan of a query by its name.
+    `choose` chooses the plan of a query by its name; `fill` gives partition groups to slots.
     """
     every = with_inputs(queries)
     texts = {name: each.text(stage, partial(choose, name)) for name, each in every.items()}
     whole = set_of({name: each.query for name, each in queries.items()})
-    spread = _spread(whole, [choose(name) for name in every]) if stage == "choice" else []
+    spread = _spread(whole, [choose(name) for name in every], fill) if stage == "choice" else []
     if [*texts] == [ALONE]:
         return "\n\n".join([texts[ALONE], *spread])
     titled = (f"== {name or 'the query'} ==\n{text}" for name, text in texts.items())
@@ -141,7 +153,7 @@ def with_inputs(queries: Mapping[str, Explanation]) -> dict[str, Explanation]:
     return dict(sorted(found.items()))
 
 
-def _spread(queries: QuerySet, choices: Sequence[Choice]) -> list[str]:
+def _spread(queries: QuerySet, choices: Sequence[Choice], fill: FillSlots) -> list[str]:
     """Describe how rows are spread over slots, if there are several."""
     slots = choices[0].budget.slots
     if slots == 1:
@@ -150,7 +162,7 @@ def _spread(queries: QuerySet, choices: Sequence[Choice]) -> list[str]:
     for choice in choices:
         for name, rate in zip(choice.estimates.names, choice.estimates.rates, strict=True):
             rates[name] = max(rate, rates.get(name, 0.0))
-    return [describe_grid(partitioning_of(queries, slots, shared_traffic(choices)), queries.graph, rates)]
+    return [describe_grid(fill(partitioning_of(queries, slots, shared_traffic(choices))), queries.graph, rates)]
 
 
 def explain_joint(joint: JointChoice) -> str:

@@ -95,6 +95,13 @@ def is_nested(kind: pa.DataType) -> bool:
     return bool(pa.types.is_nested(kind))
 
 
+def is_spread_by(kind: pa.DataType) -> bool:
+    """True if values of the type count for the hash by which rows of a heavy key are spread."""
+    return bool(
+        is_integer(kind) or is_float(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind) or kind == TIMESTAMP
+    )
+
+
 def is_fixed_width(kind: pa.DataType) -> bool:
     """True for types whose values have a fixed number of bytes; numpy can hold them."""
     return bool(

@@ -107,7 +107,7 @@ def _run(data: st.DataObject, query: Query, rows: Arrivals) -> Answer:
 def _ask(data: st.DataObject, host: LocalHost, query: Query) -> None:
     """Another table, plan or mesh now and then."""
     if not data.draw(st.integers(0, 2), "moves"):
-        host.spread(data.draw(tables(host.partitioning), "table"))
+        host.spread(data.draw(tables(host.partitioning, host.queries.uncut), "table"))
     if len(query.graph.names) == 1 or not data.draw(st.booleans(), "change"):
         return
     drawn = meshes(query.graph) if data.draw(st.booleans(), "mesh") else plans(query.graph.names, query.graph.thetas)

@@ -67,6 +67,10 @@ class Balance:
     remember: int = 5
     """Batches that are looked at together."""
     cool_down: Interval = TEN_BATCHES
+    capacities: tuple[float, ...] | None = None
+    """Relative speeds of the slots; equal when None."""
+    show_keys: bool = False
+    """Whether records and progress name heavy keys by value, not by a hash."""
     thresholds: Thresholds | None = None
     """Balances state by the paper's thresholds, instead of CPU time by ratio and amount."""
     strategy: MoveStrategy = "moving-state"
@@ -83,7 +87,9 @@ class Balance:
         """Reads `balance: auto`, or a block of settings."""
         if isinstance(entry.value, str):
             return cls(mode=_mode(entry))
-        entries = entry.mapping("mode ratio seconds horizon remember cool_down thresholds strategy rows busy idle")
+        entries = entry.mapping(
+            "mode ratio seconds horizon remember cool_down capacities show_keys thresholds strategy rows busy idle"
+        )
         count = "write a number of batches of at least 1"
         return cls(
             mode=optional(entries, "mode", _mode, "auto"),
@@ -92,6 +98,8 @@ class Balance:
             horizon=optional(entries, "horizon", lambda each: each.count(count), cls.horizon),
             remember=optional(entries, "remember", lambda each: each.count(count), cls.remember),
             cool_down=optional(entries, "cool_down", lambda each: Interval(batches=each.count(count)), TEN_BATCHES),
+            capacities=optional(entries, "capacities", _capacities, None),
+            show_keys=optional(entries, "show_keys", lambda each: each.flag(), cls.show_keys),
             thresholds=optional(entries, "thresholds", _thresholds, None),
             strategy=optional(entries, "strategy", read_strategy, cls.strategy),
             rows=optional(entries, "rows", lambda each: each.count("write a number of rows of at least 1"), None),
@@ -158,6 +166,11 @@ class BalanceWatch:
         """True when the query may decide by itself and has seen enough batches."""
         return self.settings.mode == "auto" and not self._is_cooling and len(self._cpu) >= self.settings.remember
 
+    @property
+    def is_long_since(self) -> bool:
+        """True when the last decision is as many batches ago as a change has to pay back."""
+        return self.is_free and self._quiet >= self.settings.horizon
+
     def other_number(self, available: Sequence[int], limits: SlotRange) -> tuple[int, str] | None:
         """How many slots the load needs, if that is another number than there are, and why."""
         count, most = len(available), limits.most if self._cores is None else limits.within(self._cores)
@@ -203,16 +216,21 @@ class BalanceWatch:
         if settings.thresholds is not None:
             found = half_the_difference(table, loads)
             return found, None if found.moves else "no group fits into half the difference"
-        found = even_out(table, loads, available=available, copying=copying)
+        found = even_out(table, loads, speeds=settings.capacities, available=available, copying=copying)
         if not found.moves:
             return found, "no group can move without making another slot the slowest"
+        return found, self.objection(found)
+
+    def objection(self, found: Rebalancing) -> str | None:
+        """Why the query should not make a change by itself; None where it pays."""
+        settings = self.settings
         if found.saved < settings.seconds:
-            return found, f"saves {found.saved:.3g} s of a batch, {settings.seconds:g} s are wanted"
+            return f"saves {found.saved:.3g} s of a batch, {settings.seconds:g} s are wanted"
         price = found.bytes * TAKING_OVER
         if price > found.saved * settings.horizon:
             batches = price / found.saved
-            return found, f"is paid back after {batches:.3g} batches, {settings.horizon} are allowed"
-        return found, None
+            return f"is paid back after {batches:.3g} batches, {settings.horizon} are allowed"
+        return None
 
 
 def read_slots(entry: Entry) -> SlotRange:
@@ -235,6 +253,11 @@ def read_strategy(entry: Entry) -> MoveStrategy:
 def _mode(entry: Entry) -> Mode:
     name = entry.choice(MODES)
     return next(mode for mode in MODES if mode == name)
+
+
+def _capacities(entry: Entry) -> tuple[float, ...]:
+    hint = "write the speed of each slot beside the others, such as [1, 1, 0.5]"
+    return tuple(each.number(above=0.0, hint=hint) for each in entry.items("[1, 1, 0.5]"))
 
 
 def _thresholds(entry: Entry) -> Thresholds:

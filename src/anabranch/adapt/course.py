@@ -47,7 +47,7 @@ class Course:
                 return self.target if moment.is_over(table.mark) else table
             # Without a row so far there is nothing to keep apart.
             return self.target if moment.newest is None else table.beside(self.target, moment.newest + 1)
-        if self.most_rows is None or table.dimensions != self.target.dimensions:
+        if self.most_rows is None or table.grid != self.target.grid:
             return self.target
         return self._part(table, self.most_rows)
 

@@ -9,6 +9,7 @@ import numpy as np
 from anabranch.adapt.grid import matching_share
 from anabranch.balance.loads import Loads, SlotLoad, estimate_loads
 from anabranch.plan.partitioning import Partitioning
+from anabranch.stats.keys import KeyCounts, merge_keys
 from anabranch.stats.report import SlotReports
 
 
@@ -16,7 +17,17 @@ def measured_loads(table: Partitioning, reports: SlotReports) -> Loads:
     """The loads of slots and groups from one batch in which the slots counted their rows by cell."""
     slots = [SlotLoad(r.cpu, r.statistics.state_bytes, matching_share(r)) for _, r in sorted(reports.items())]
     held = _summed([report.held for report in reports.values()])
-    return estimate_loads(table, _summed([report.cells for report in reports.values()]), slots, held)
+    return estimate_loads(table, rows_by_cell(reports), slots, held, frequent_keys(reports))
+
+
+def rows_by_cell(reports: SlotReports) -> dict[str, np.ndarray]:
+    """The rows of a counted batch by relation and cell."""
+    return _summed([report.cells for report in reports.values()])
+
+
+def frequent_keys(reports: SlotReports) -> dict[str, KeyCounts]:
+    """The frequent values of keys in a counted batch, by the code of their dimension."""
+    return merge_keys(report.keys or {} for report in reports.values())
 
 
 def _summed(several: Sequence[Mapping[str, tuple[int, ...]] | None]) -> dict[str, np.ndarray]:
@@ -29,7 +40,7 @@ def _summed(several: Sequence[Mapping[str, tuple[int, ...]] | None]) -> dict[str
 
 def price_of_copies(table: Partitioning, loads: Loads, reports: SlotReports) -> Callable[[Partitioning], float]:
     """The price of the copies that a table sends: what the slots spent on a row, for each row that a slot is sent."""
-    cells = _summed([report.cells for report in reports.values()])
+    cells = rows_by_cell(reports)
 
     def sent(other: Partitioning) -> float:
         return sum(

@@ -180,6 +180,10 @@ class GroupsMoved:
     """Groups of the same move that are to follow with later batches."""
     grid: Mapping[str, int] | None = None
     """The parts of each dimension, where the grid changed."""
+    split: tuple[str, ...] = ()
+    """Keys that were split over several slots."""
+    united: tuple[str, ...] = ()
+    """Keys whose split was taken back."""
 
     def to_json(self) -> dict[str, Any]:
         grid = {} if self.grid is None else {"grid": dict(self.grid)}
@@ -194,6 +198,7 @@ class GroupsMoved:
             "phase": self.phase,
             "left": self.left,
             **grid,
+            **_keys(self.split, self.united),
         }
 
 
@@ -220,6 +225,10 @@ class BalanceDecided:
     found: Rebalancing
     refused: str | None = None
     """Why nothing moves; None when the moves are made with the next batch."""
+    split: tuple[str, ...] = ()
+    """Keys that alone are too much for a slot."""
+    united: tuple[str, ...] = ()
+    """Keys that are not heavy any more."""
 
     def to_json(self) -> dict[str, Any]:
         found = self.found
@@ -235,6 +244,7 @@ class BalanceDecided:
             "bytes": found.bytes,
             "groups": sum(len(move.groups) for move in found.moves),
             "heavy": list(found.heavy),
+            **_keys(self.split, self.united),
             "reason": self.refused or f"saves {found.saved:.3g} s of CPU time of the slowest slot in a batch",
         }
 
@@ -287,6 +297,10 @@ class QueriesChanged:
 
 
 Record: TypeAlias = QueryRecord | TableRecord | SharingDecided | Warned | QueriesChanged
+
+
+def _keys(split: tuple[str, ...], united: tuple[str, ...]) -> dict[str, list[str]]:
+    return {name: list(keys) for name, keys in (("split", split), ("united", united)) if keys}
 
 
 def _named(query: str | None) -> dict[str, str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from anabranch.adapt.course import MoveStrategy
 from anabranch.adapt.measuring import even_loads
+from anabranch.adapt.splitting import ScheduledSplit
 from anabranch.balance.scaling import require_count, rescale
 from anabranch.errors import PlanError
 from anabranch.plan.partitioning import Partitioning
@@ -23,6 +24,8 @@ class ScheduledMove:
     sender: int | None = None
     """The slot that gives groups away; needed where a number of groups is named."""
     strategy: MoveStrategy = "moving-state"
+    at_once: ClassVar[bool] = True
+    """Whether it can be made whatever else the schedule does, and so can be checked beforehand."""
 
     def target(self, table: Partitioning) -> Partitioning:
         """The table after the move; PlanError when there are no such groups or slots."""
@@ -41,6 +44,7 @@ class ScheduledScale:
     at_batch: int
     slots: int
     strategy: MoveStrategy = "moving-state"
+    at_once: ClassVar[bool] = True
 
     def target(self, table: Partitioning) -> Partitioning:
         """The table over that many slots, for groups of equal load."""
@@ -48,4 +52,4 @@ class ScheduledScale:
         return rescale(table, even_loads(table), range(self.slots)).applied(table)
 
 
-Scheduled: TypeAlias = ScheduledMove | ScheduledScale
+Scheduled: TypeAlias = ScheduledMove | ScheduledScale | ScheduledSplit

@@ -22,6 +22,7 @@ from anabranch.adapt.facts import AT_START, BatchFacts, Moment
 from anabranch.adapt.loop import Loop, Observation
 from anabranch.adapt.memory import Memory, QueryMemory
 from anabranch.adapt.mesh_watch import MeshWatch, learn_mesh
+from anabranch.adapt.naming import by_hash, by_value
 from anabranch.adapt.records import Author, DecisionMade, QueryRecord, Record, Refusal
 from anabranch.adapt.routing import decide_mesh
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Criteria, Staging, Switch
@@ -74,8 +75,9 @@ class Steering:
             )
             for member in queries.members
         }
+        names = by_value(queries.graph) if balance.show_keys else by_hash
         grids = partial(partitioning_of, queries, spread.slots, held=held)
-        self.table = TableSteering(table, moves, balance, grids)
+        self.table = TableSteering(table, moves, balance, grids, names)
 
     @property
     def plans(self) -> SlotPlans:

@@ -13,16 +13,19 @@ There is one change at a time. Every change leaves a record.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.adapt.balancing import BY_HAND, Balance, BalanceWatch
 from anabranch.adapt.course import STRATEGIES, Course, MoveStrategy
 from anabranch.adapt.facts import AT_START, BatchFacts, Moment
 from anabranch.adapt.grid import ChooseGrid, GridWatch
-from anabranch.adapt.measuring import even_loads, measured_loads, price_of_copies
+from anabranch.adapt.measuring import even_loads, frequent_keys, measured_loads, price_of_copies, rows_by_cell
+from anabranch.adapt.naming import NameKey, by_hash
 from anabranch.adapt.records import BalanceDecided, GridDecided, GroupsMoved, MoveRefused, TableRecord
 from anabranch.adapt.schedule import Scheduled, ScheduledScale
+from anabranch.adapt.splitting import split_over
+from anabranch.balance.heavy import settle_heavy
 from anabranch.balance.loads import Loads
 from anabranch.balance.rule import even_out, moves_between
 from anabranch.balance.scaling import require_count, rescale, spread_over
@@ -43,6 +46,8 @@ class Table:
     """Why groups cannot move on parallel tracks; None when they can."""
     rebuilds: str | None = None
     """Why a slot that loses groups is rebuilt whatever the table; None when it is not."""
+    uncut: frozenset[str] = frozenset()
+    """The relations whose rows with a heavy key must not be cut."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,10 @@ class TableSteering:
         schedule: Iterable[Scheduled] = (),
         balance: Balance = BY_HAND,
         grids: ChooseGrid | None = None,
+        names: NameKey = by_hash,
     ) -> None:
-        """Without `grids` the grid of the table stays."""
+        """Without `grids` the grid of the table stays; `names` are those of heavy keys in records."""
+        self.names = names
         table = start.partitioning
         self._start = start
         self._limits = start.slots or SlotRange.fixed(table.slots)
@@ -82,7 +89,8 @@ class TableSteering:
         self._schedule: dict[int, list[Scheduled]] = {}
         for each in schedule:
             self._require_allowed()
-            each.target(table.settled)
+            if each.at_once:
+                each.target(table.settled)
             self._require_strategy(each.strategy)
             self._schedule.setdefault(each.at_batch, []).append(each)
         self._course: Course | None = None
@@ -129,9 +137,25 @@ class TableSteering:
             self._require_rest()
             if table.slots != self._table.slots:
                 raise PlanError(f"a table of {table.slots} slots does not fit {self._table.slots}")
-            if strategy == "parallel-track" and table.dimensions != self._table.dimensions:
+            if strategy == "parallel-track" and table.grid != self._table.grid:
                 raise PlanError("another grid cannot be taken on parallel tracks", hint="use strategy moving-state")
+            if cut := sorted({n for key in table.heavy for n, share in key.shares if share > 1} & self._start.uncut):
+                raise PlanError(f"rows of '{cut[0]}' must not be cut", hint="they belong to an outer join")
             self._begin(Course(table, "user", self._require_strategy(strategy), most_rows))
+
+    def split(self, code: str, value: int, over: int | Sequence[int] | None = None) -> None:
+        """Splits a key value over some slots with the next batch; refuses without any effect."""
+        with self._lock:
+            self._require_allowed()
+            self._require_rest()
+            self._begin(Course(split_over(self._table, code, value, over, self._start.uncut), "user"))
+
+    def unite(self, code: str, value: int) -> None:
+        """Takes a split of a key value back with the next batch; refuses without any effect."""
+        with self._lock:
+            self._require_allowed()
+            self._require_rest()
+            self._begin(Course(self._table.united(code, value), "user"))
 
     def scale(self, slots: int) -> None:
         """Measures the next batch, and then uses that many slots; refuses without any effect."""
@@ -188,7 +212,8 @@ class TableSteering:
                     if self._course is others:
                         self._require_rest()
                     course = Course(scheduled.target(self.table), "schedule", scheduled.strategy)
-                    self._begin(replace(course, most_rows=self._watch.settings.rows))
+                    is_same = course.target.grid == self._table.grid
+                    self._begin(replace(course, most_rows=self._watch.settings.rows if is_same else None))
                 except PlanError as error:
                     refused.append(MoveRefused(batch, error.message))
                     continue
@@ -214,7 +239,7 @@ class TableSteering:
                 self._grid_watch.note(reports)
             if self._began is not None:
                 before, table, course = self._began
-                records.append(_moved(facts.batch, course, before, table, reports))
+                records.append(_moved(facts.batch, course, before, table, reports, self.names))
                 self._began = None
                 self._rest()
             elif is_busy:
@@ -249,6 +274,8 @@ class TableSteering:
             return []
         # Asked before the rows are compared, which begins the cool-down.
         reason = self._watch.stands_out(self._available)
+        if reason is None and self._table.heavy and self._watch.is_long_since:
+            reason = "heavy keys are looked at again"
         other = self._regrid(facts.batch, reports, asked=False) if self._watch.is_free else []
         if reason is not None and self._course is None:
             self._count = _Count(reason)
@@ -261,26 +288,41 @@ class TableSteering:
         if count.course is not None:
             self._course = replace(count.course, group_rows=loads.group_rows)
             return []
-        settings, table = self._watch.settings, self._table
+        settings, table, before = self._watch.settings, self._table, loads
         copying = price_of_copies(table, loads, reports)
         refused: str | None = None
+        available = self._available if count.available is None else count.available
+        settled = settle_heavy(
+            table, loads, frequent_keys(reports), rows_by_cell(reports), available, self._start.uncut
+        )
+        if settled:
+            table, loads, copying = settled.table, settled.loads, _no_copies
         if count.available is not None:
             found = rescale(table, loads, count.available, copying)
             self._available = count.available
-        elif count.trigger is None:
-            found = even_out(table, loads, available=self._available, copying=copying)
+        elif count.trigger is None or settled:
+            found = even_out(table, loads, speeds=settings.capacities, available=self._available, copying=copying)
         else:
             found, refused = self._watch.propose(table, loads, self._available, copying)
-        if refused is None and not found.moves:
+        if settled:
+            found = replace(found, before=tuple(before.cpu.tolist()))
+            if count.trigger is not None and count.available is None and not settled.united:
+                refused = self._watch.objection(found)
+        elif refused is None and not found.moves:
             refused = "no group can move without making another slot the slowest"
         if refused is None:
             by = "user" if count.trigger is None else "balance"
-            course = Course(found.applied(table), by, settings.strategy, settings.rows, loads.group_rows)
+            course = Course(found.applied(table), by)
+            if not settled:
+                course = replace(
+                    course, strategy=settings.strategy, most_rows=settings.rows, group_rows=loads.group_rows
+                )
             refused = self._cannot(course)
             if refused is None:
                 self._course = course
         self._rest()
-        return [BalanceDecided(batch, count.trigger or "asked for", found, refused)]
+        split, united = (tuple(map(self.names, keys)) for keys in (settled.split, settled.united))
+        return [BalanceDecided(batch, count.trigger or "asked for", found, refused, split, united)]
 
     def _regrid(self, batch: int, reports: SlotReports, *, asked: bool) -> list[TableRecord]:
         """Decides on another grid where the rates suggest one; one that the user asked for need not pay."""
@@ -353,17 +395,26 @@ def _working(table: Partitioning, reports: SlotReports) -> list[SlotReport]:
     return [reports[slot] for slot in table.working]
 
 
-def _moved(batch: int, course: Course, before: Partitioning, table: Partitioning, reports: SlotReports) -> GroupsMoved:
+def _no_copies(_: Partitioning) -> float:
+    """The price of copies where those of the cells of another table are not known."""
+    return 0.0
+
+
+def _moved(
+    batch: int, course: Course, before: Partitioning, table: Partitioning, reports: SlotReports, names: NameKey
+) -> GroupsMoved:
     if table.mark is not None:
         phase, moves = "began", moves_between(table.before, table.settled)
     elif before.mark is not None:
         phase, moves = "ended", moves_between(before.before, before.settled)
     else:
         phase, moves = "made", moves_between(before, table)
-    is_same_grid = before.dimensions == table.dimensions
+    is_same_grid = before.grid == table.grid
     touched = {slot for move in moves for slot in (move.sender, move.receiver)} if is_same_grid else {*table.working}
     rebuilt = tuple(slot for slot in table.working if slot in touched and not reports[slot].was_hot)
     taken = sum(report.taken for report in reports.values())
     left = sum(now != then for now, then in zip(table.table, course.target.table, strict=True)) if is_same_grid else 0
-    grid = None if is_same_grid else table.shares
-    return GroupsMoved(batch, course.by, moves, taken, rebuilt, course.strategy, phase, left, grid)
+    grid = None if before.dimensions == table.dimensions else table.shares
+    split = tuple(names(key) for key in table.heavy if key not in before.heavy)
+    united = tuple(names(key) for key in before.heavy if key not in table.heavy)
+    return GroupsMoved(batch, course.by, moves, taken, rebuilt, course.strategy, phase, left, grid, split, united)

@@ -20,6 +20,7 @@ from anabranch.api.changing import RunningSet
 from anabranch.api.compiled import RegisteredStream, sample_queries
 from anabranch.api.members import Member
 from anabranch.api.settings import QuerySettings, RunSettings
+from anabranch.balance.first import FirstTable, first_table
 from anabranch.choosing import (
     DEFAULT_BATCH,
     TOGETHER,
@@ -31,10 +32,13 @@ from anabranch.choosing import (
     joint_plans,
     shared_traffic,
 )
+from anabranch.engine.batch import RelationBatch
 from anabranch.entries import argument
 from anabranch.errors import BundleError, SpecError
 from anabranch.explain import explain_joint, explain_queries, shared_lines
+from anabranch.host.counting import cells_of_sample
 from anabranch.host.diverted import DivertedLayout
+from anabranch.host.keys import scheduled
 from anabranch.host.sample import Sample
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.handle import QueryHandle
@@ -47,6 +51,7 @@ from anabranch.host.spark.sinks.table import TableSink
 from anabranch.host.work import Work
 from anabranch.optimize import Budget, Choice
 from anabranch.optimize.joint import JointChoice
+from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
 from anabranch.plan.slots import SlotRange
@@ -107,8 +112,12 @@ class Run:
             joint = self.joint(choices)
             return as_run(choices, joint), joint
 
+        def fill(grid: Partitioning) -> FirstTable:
+            rows = cells_of_sample(grid, self._sampled_rows(), shared_traffic(chosen()[0].values()))
+            return first_table(grid, rows, self._settings.balancing.capacities)
+
         stages = {name: self._members[name].compiled.stages for name in self._given}
-        text = explain_queries(stages, stage, lambda name: chosen()[0][name])
+        text = explain_queries(stages, stage, lambda name: chosen()[0][name], fill)
         joint = chosen()[1] if stage == "choice" else None
         return text if joint is None else f"{text}\n\n{explain_joint(joint)}"
 
@@ -206,10 +215,11 @@ class Run:
             self._slots,
             rules,
             settings.execution,
-            settings.moves,
+            scheduled(self._queries, settings.moves),
             settings.balancing,
             shared_traffic(choices.values()),
             sharing=SharingRules(wishes.share == "auto", Budget(wishes.cpu, wishes.memory, self._slots.most)),
+            sample=self._sampled_rows(),
         )
 
     def _refuse_order(self) -> None:
@@ -226,6 +236,11 @@ class Run:
         cores = int(self._session.spark.sparkContext.defaultParallelism)
         several = self._settings.slots
         return SlotRange.fixed(cores) if several is None else replace(several, first=cores)
+
+    def _sampled_rows(self) -> Mapping[str, RelationBatch]:
+        """Sampled rows of a query that runs alone; queries together share codes that their samples do not have."""
+        only = self._members.get(ALONE)
+        return {} if only is None else only.compiled.sample.rows
 
     def _sample(self) -> None:
         sample_queries([member.compiled for member in self._members.values() if member.needs_sample(self._slots.most)])

@@ -13,6 +13,7 @@ from anabranch.adapt.balancing import BY_HAND, BY_ITSELF, Balance
 from anabranch.adapt.rules import Switch
 from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.settings import Settings
+from anabranch.adapt.splitting import SplitWish
 from anabranch.choosing import AUTO, TOGETHER, SetWishes, Wishes
 from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.spark import session as spark_host
@@ -64,7 +65,7 @@ class RunSettings:
     execution: ExecutionModel = DEFAULT_EXECUTION
     balance: Balance | None = None
     """Who may move partition groups between slots; None for the user alone, or the query where slots are elastic."""
-    moves: tuple[Scheduled, ...] = ()
+    moves: tuple[Scheduled | SplitWish, ...] = ()
     """Moves of partition groups at batches that are known beforehand."""
     late: LateSettings | None = None
     """None to drop and count them."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from anabranch.balance.first import FirstTable
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.partitioning import Partitioning
+
+MOST_SLOTS = 16
 
 
-def describe_grid(partitioning: Partitioning, graph: JoinGraph, rates: Mapping[str, float]) -> str:
-    """Return the dimensions of the grid, and for each relation the rows sent over the rows read.
+def describe_grid(first: FirstTable, graph: JoinGraph, rates: Mapping[str, float]) -> str:
+    """Return the dimensions of the grid, for each relation the rows sent over the rows read, and the work of slots.
 
     `rates` are rows per second, by relation.
     """
+    partitioning = first.partitioning
     keys = {key.name: str(key) for key in graph.keys}
     lines = [f"slots {partitioning.slots}, {partitioning.groups} partition groups"]
     for dimension in partitioning.dimensions:
@@ -30,4 +33,7 @@ def describe_grid(partitioning: Partitioning, graph: JoinGraph, rates: Mapping[s
     lines += [
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
     ]
+    work = ", ".join(f"{share:.1%}" for share in first.shares[:MOST_SLOTS])
+    more = " …" if partitioning.slots > MOST_SLOTS else ""
+    lines.append(f"  expected work of slots {work}{more}; the slowest {first.skew:.2f} times the average")
     return "\n".join(lines)

@@ -6,8 +6,7 @@ product of the rows of two relations. The split between the two is that of the s
 
 Law: the loads of the groups of a slot add up to the load of the slot.
 
-Limit: keys inside a group are taken as equally frequent. A group with one heavy key is estimated too light; the next
-measurement corrects the slot, not the split.
+Keys that were named as frequent count by their own rows; the others inside a group are taken as equally frequent.
 """
 
 from __future__ import annotations
@@ -15,13 +14,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.heavy import xxhash64_long
+from anabranch.plan.partitioning import Dimension, Partitioning
+from anabranch.stats.keys import KeyCounts
 
 Floats = NDArray[np.float64]
+NO_KEYS: Mapping[str, KeyCounts] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Loads:
     group_bytes: tuple[float, ...]
     group_rows: tuple[float, ...] = ()
     """Base rows in their windows that go with each group, where they were counted."""
+    units: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    """For each slot the seconds of one core for a row, and for a pair of rows that match, where they were measured."""
 
     def on(self, table: Sequence[int]) -> Loads:
         """The loads as they would be with the groups on other slots."""
@@ -83,25 +88,30 @@ def estimate_loads(
     rows: Mapping[str, Sequence[float] | Floats],
     slots: Sequence[SlotLoad],
     held: Mapping[str, Sequence[float] | Floats] | None = None,
+    keys: Mapping[str, KeyCounts] = NO_KEYS,
 ) -> Loads:
     """Spreads the measured loads of slots over their groups.
 
-    `rows` has, for each relation, how many rows fell on each of its own coordinates (as `Partitioning.slots_of`
-    numbers them): every row once, however many slots it went to. `held` has the same of the rows in their windows;
-    without it, state is taken to lie where the new rows fell.
+    `rows` has, for each relation, how many rows fell on each of its cells (as `Partitioning.slots_of` numbers them):
+    every row once, however many slots it went to. `held` has the same of the rows in their windows; without it, state
+    is taken to lie where the new rows fell. `keys` has the frequent values among the rows.
     """
     owner = np.array(partitioning.table)
-    by_row, by_match = _work(partitioning, rows)
-    kept = by_row if held is None else _work(partitioning, held)[0]
+    by_row, by_match = group_work(partitioning, rows, keys)
+    kept = by_row if held is None else group_work(partitioning, held, NO_KEYS)[0]
     cpu, state = np.zeros(partitioning.groups), np.zeros(partitioning.groups)
+    units = np.zeros((2, len(slots)))
     for slot, load in enumerate(slots):
         mine = owner == slot
         if mine.any():
             cpu[mine] = _spread(by_row[mine], load.cpu * (1 - load.matching))
             cpu[mine] += _spread(by_match[mine], load.cpu * load.matching)
             state[mine] = _spread(kept[mine], load.bytes)
+            units[0, slot] = load.cpu * (1 - load.matching) / max(float(by_row[mine].sum()), 1.0)
+            units[1, slot] = load.cpu * load.matching / max(float(by_match[mine].sum()), 1.0)
     counted = () if held is None else tuple(kept.tolist())
-    return Loads(tuple(slots), tuple(cpu.tolist()), tuple(state.tolist()), counted)
+    each = tuple(units[0].tolist()), tuple(units[1].tolist())
+    return Loads(tuple(slots), tuple(cpu.tolist()), tuple(state.tolist()), counted, each)
 
 
 def _spread(weights: Floats, total: float) -> Floats:
@@ -110,29 +120,58 @@ def _spread(weights: Floats, total: float) -> Floats:
     return weights * (total / whole) if whole > 0 else np.full(len(weights), total / len(weights))
 
 
-def _work(partitioning: Partitioning, rows: Mapping[str, Sequence[float] | Floats]) -> tuple[Floats, Floats]:
+def group_work(
+    partitioning: Partitioning, rows: Mapping[str, Sequence[float] | Floats], keys: Mapping[str, KeyCounts]
+) -> tuple[Floats, Floats]:
     """For every group: its share of rows to take in, and the pairs of rows that may match in it."""
-    dimensions = partitioning.dimensions
-    grid = list(itertools.product(*(range(dimension.share) for dimension in dimensions)))
-    in_group: list[Floats] = []
-    taken = np.zeros(len(grid))
+    in_group: dict[str, Floats] = {}
+    taken = np.zeros(partitioning.groups)
+    slots = np.array(partitioning.table)
     for relation, counts in rows.items():
-        own = [position for position, d in enumerate(dimensions) if relation in d.relations]
-        places = np.array([_place(cell, own, partitioning) for cell in grid])
-        here = np.asarray(counts, dtype=np.float64)[places]
-        in_group.append(here)
+        needs = [(group, cell) for group, cells in enumerate(partitioning.cells_of_groups(relation)) for cell in cells]
+        groups, cells = np.array(needs).T
+        here = np.asarray(counts, dtype=np.float64)[cells]
+        in_group[relation] = np.bincount(groups, here, partitioning.groups).astype(np.float64)
         # A slot takes a row in once, even if several of its groups need the row.
-        keys = np.array(partitioning.table) * (places.max() + 1) + places
-        _, inverse, sharing = np.unique(keys, return_inverse=True, return_counts=True)
-        taken += here / sharing[inverse]
-    matches = np.zeros(len(grid))
+        places = slots[groups] * partitioning.cells(relation) + cells
+        _, inverse, sharing = np.unique(places, return_inverse=True, return_counts=True)
+        taken += np.bincount(groups, here / sharing[inverse], partitioning.groups)
+    matches = np.zeros(partitioning.groups)
     for one, other in itertools.combinations(in_group, 2):
-        matches += one * other
+        shared = next((d for d in partitioning.dimensions if {one, other} <= d.relations and d.code in keys), None)
+        if shared is None:
+            matches += in_group[one] * in_group[other]
+        else:
+            matches += _pairs(partitioning, shared, keys[shared.code], (one, other), in_group)
     return taken, matches
 
 
-def _place(cell: tuple[int, ...], own: Sequence[int], partitioning: Partitioning) -> int:
-    place = 0
-    for position in own:
-        place = place * partitioning.dimensions[position].share + cell[position]
-    return place
+def _pairs(
+    partitioning: Partitioning,
+    shared: Dimension,
+    keys: KeyCounts,
+    pair: tuple[str, str],
+    in_group: Mapping[str, Floats],
+) -> Floats:
+    """For every group the pairs of rows of two relations with the same value of a key that they share."""
+    rest = [in_group[name].copy() for name in pair]
+    found = np.zeros(partitioning.groups)
+    along = np.array(partitioning.coordinates_of_groups(shared.code))
+    values = np.full(partitioning.groups, max(1.0, keys.distinct / shared.share))
+    heavy = {key.value for key in partitioning.heavy if key.code == shared.code}
+    for value, rows in keys.frequent.items():
+        if value in heavy:
+            continue
+        here = along == xxhash64_long(value) % shared.share
+        own = []
+        for name, left in zip(pair, rest, strict=True):
+            whole = float(in_group[name][here].sum())
+            mine = rows.get(name, 0) * in_group[name][here] / whole if whole else np.zeros(int(here.sum()))
+            left[here] = np.maximum(left[here] - mine, 0.0)
+            own.append(mine)
+        found[here] += own[0] * own[1]
+        values[here] = np.maximum(values[here] - 1, 1.0)
+    # The rows of a heavy key's own groups have one value.
+    values[along < 0] = 1.0
+    pairs: Floats = found + rest[0] * rest[1] / values
+    return pairs

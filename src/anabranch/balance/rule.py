@@ -136,7 +136,7 @@ def half_the_difference(partitioning: Partitioning, loads: Loads) -> Rebalancing
 
 def moves_between(before: Partitioning, after: Partitioning) -> tuple[Move, ...]:
     """The difference of two tables over one grid as moves; tables over different grids have no groups in common."""
-    if before.dimensions != after.dimensions:
+    if before.grid != after.grid:
         return ()
     pairs: dict[tuple[int, int], list[int]] = {}
     for group, (old, new) in enumerate(zip(before.table, after.table, strict=True)):

@@ -82,6 +82,7 @@ class Engine:
         self.bases = {name: BaseState(arena, queries.graph, name, names[name]) for name in queries.graph.names}
         for name in queries.may_be_absent:
             self.bases[name].may_be_absent = True
+        self._spread(owns or {})
         self._longest_range = max(relation.window.reach for relation in queries.graph.streamed)
         self.versions: dict[str, str] = {}
         """The version of each table that has been loaded."""
@@ -224,8 +225,15 @@ class Engine:
 
     def own(self, owns: Mapping[str, Ownership | None]) -> None:
         """Changes the test of each query that keeps a combination in one slot, between two steps."""
+        self._spread(owns)
         for name, each in self.engines.items():
             each.ground.owns = owns[name]
+
+    def _spread(self, owns: Mapping[str, Ownership | None]) -> None:
+        """Lets base states keep the hashes of rows that some test of ownership asks for."""
+        wanted = frozenset[str]().union(*(test.spread for test in owns.values() if test is not None))
+        for name, state in self.bases.items():
+            state.spread(name in wanted)
 
     @property
     def has_leftovers(self) -> bool:

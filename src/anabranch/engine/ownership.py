@@ -1,7 +1,8 @@
 """Which slots need a row, and which slot a finished combination belongs to, computed for whole batches.
 
 The coordinate of a code along a dimension is Spark's `pmod(xxhash64(code), share)`, computed here bit for bit the
-same, so that rows placed by Spark SQL and combinations tested here agree.
+same, so that rows placed by Spark SQL and combinations tested here agree. Rows of heavy keys are placed by the hash of
+`evaluate.rows`.
 """
 
 from __future__ import annotations
@@ -12,21 +13,23 @@ from functools import lru_cache
 import numpy as np
 
 from anabranch.engine import kernels
-from anabranch.engine.batch import Combinations
+from anabranch.engine.batch import Combinations, RelationBatch
 from anabranch.engine.evaluate.codes import xxhash64_remainders
+from anabranch.engine.evaluate.rows import row_hashes
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.operators.join import read_code
 from anabranch.engine.state.base import BaseState
-from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.heavy import HeavyKey
+from anabranch.plan.partitioning import Dimension, Partitioning
 
 
 def coordinates(codes: Int64Array, share: int) -> Int64Array:
     return xxhash64_remainders(codes, share)
 
 
-def needed_in(partitioning: Partitioning, relation: str, codes: Mapping[str, Int64Array], count: int) -> BoolArray:
+def needed_in(partitioning: Partitioning, relation: str, batch: RelationBatch) -> BoolArray:
     """One row of slots per row of the relation: True where the row is needed."""
-    own = own_cells(partitioning, relation, codes, count)
+    own = own_cells(partitioning, relation, batch)
     # Slot by slot, which is several times quicker than gathering a few flags for every row.
     needed: BoolArray = np.stack([flags.take(own) for flags in _flags(partitioning, relation)])
     return needed.T
@@ -37,10 +40,29 @@ def rows_for_slot(partitioning: Partitioning, relation: str, cells: Int64Array, 
     return kernels.places(cells, _flags(partitioning, relation)[slot])
 
 
-def own_cells(partitioning: Partitioning, relation: str, codes: Mapping[str, Int64Array], count: int) -> Int64Array:
-    """Where rows lie in the relation's own dimensions, in mixed radix."""
+def own_cells(partitioning: Partitioning, relation: str, batch: RelationBatch) -> Int64Array:
+    """The cells of rows: where they lie in the relation's own dimensions, or among the rows of their heavy key."""
+    own = _mixed(partitioning.members(relation), batch.codes, len(batch))
+    # The first heavy key that a row has decides, so it comes last.
+    for number, key in reversed(list(enumerate(partitioning.heavy))):
+        share = key.share(relation)
+        if share is None:
+            continue
+        mine = np.flatnonzero(batch.codes[key.code] == key.value)
+        if len(mine):
+            rows = batch if len(mine) == len(batch) else batch.take(mine)
+            others = tuple(d for d in partitioning.members(relation) if d.code != key.code)
+            place = _mixed(others, rows.codes, len(rows)) * share
+            if share > 1:
+                place += coordinates(row_hashes(rows), share)
+            own[mine] = place + partitioning.first_cell(relation, number)
+    return own
+
+
+def _mixed(dimensions: Iterable[Dimension], codes: Mapping[str, Int64Array], count: int) -> Int64Array:
+    """Coordinates along some dimensions in mixed radix."""
     own: Int64Array | None = None
-    for dimension in partitioning.members(relation):
+    for dimension in dimensions:
         along = coordinates(codes[dimension.code], dimension.share)
         own = along if own is None else own * dimension.share + along
     return np.zeros(count, dtype=np.int64) if own is None else own
@@ -48,7 +70,7 @@ def own_cells(partitioning: Partitioning, relation: str, codes: Mapping[str, Int
 
 @lru_cache(maxsize=64)
 def _flags(partitioning: Partitioning, relation: str) -> BoolArray:
-    """For every slot, which of the relation's own coordinates it needs."""
+    """For every slot, which of the relation's cells it needs."""
     slots = partitioning.slots_of(relation)
     flags = np.zeros((partitioning.slots, len(slots)), dtype=np.bool_)
     for place, several in enumerate(slots):
@@ -64,6 +86,11 @@ class Ownership:
         self.slot = slot
         self._owners = np.array(partitioning.table, dtype=np.int64)
         self._leaving = None if partitioning.leaving is None else np.array(partitioning.leaving, dtype=np.int64)
+
+    @property
+    def spread(self) -> frozenset[str]:
+        """The relations whose rows some heavy key cuts; their states must keep the hashes of rows."""
+        return frozenset(name for key in self.partitioning.heavy for name, share in key.shares if share > 1)
 
     def holds(self, found: Combinations, bases: Mapping[str, BaseState]) -> BoolArray:
         """True for the finished combinations that belong to this slot."""
@@ -85,12 +112,36 @@ class Ownership:
 
     def group(self, found: Combinations, bases: Mapping[str, BaseState]) -> Int64Array:
         """The partition group of each combination; of one under way, as far as its bound relations tell."""
-        group = np.zeros(len(found), dtype=np.int64)
-        for dimension in self.partitioning.dimensions:
-            group *= dimension.share
-            if dimension.share > 1 and not dimension.relations.isdisjoint(found.rows):
-                group += coordinates(read_code(bases, dimension.code, dimension.relations, found), dimension.share)
+        group = self._place(self.partitioning.dimensions, found, bases)
+        # The first heavy key that a combination has decides, so it comes last.
+        for number, key in reversed(list(enumerate(self.partitioning.heavy))):
+            dimension = self.partitioning.dimension(key.code)
+            if dimension.relations.isdisjoint(found.rows):
+                continue
+            mine = np.flatnonzero(read_code(bases, key.code, dimension.relations, found) == key.value)
+            if len(mine):
+                part = found if len(mine) == len(found) else found.take(mine)
+                group[mine] = self._place_of_heavy(key, part, bases) + self.partitioning.region(number)
         return group
+
+    def _place(
+        self, dimensions: Iterable[Dimension], found: Combinations, bases: Mapping[str, BaseState]
+    ) -> Int64Array:
+        place = np.zeros(len(found), dtype=np.int64)
+        for dimension in dimensions:
+            place *= dimension.share
+            if dimension.share > 1 and not dimension.relations.isdisjoint(found.rows):
+                place += coordinates(read_code(bases, dimension.code, dimension.relations, found), dimension.share)
+        return place
+
+    def _place_of_heavy(self, key: HeavyKey, found: Combinations, bases: Mapping[str, BaseState]) -> Int64Array:
+        others = (dimension for dimension in self.partitioning.dimensions if dimension.code != key.code)
+        place = self._place(others, found, bases)
+        for relation, share in key.shares:
+            place *= share
+            if share > 1 and relation in found.rows:
+                place += coordinates(bases[relation].row_hashes(found.rows[relation]), share)
+        return place
 
 
 def owner_test(partitioning: Partitioning, slot: int, relations: Iterable[str]) -> Ownership | None:

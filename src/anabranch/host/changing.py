@@ -256,4 +256,4 @@ def _code(
 def _part(table: Partitioning, name: str, batch: RelationBatch, slot: int) -> RelationBatch:
     if not len(batch) or table.slots == 1:
         return batch
-    return batch.take(np.flatnonzero(needed_in(table, name, batch.codes, len(batch))[:, slot]))
+    return batch.take(np.flatnonzero(needed_in(table, name, batch)[:, slot]))

@@ -17,27 +17,18 @@ the mark on. So event times alone, which every row has, tell the two tracks apar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import numpy as np
 
+from anabranch.engine.batch import RelationBatch
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.ownership import needed_in
+from anabranch.plan.needs import places_of_both
 from anabranch.plan.partitioning import Partitioning
 
 
-class Keyed(Protocol):
-    """Rows of a relation, as far as their places and their ages go."""
-
-    @property
-    def times(self) -> Int64Array: ...
-    @property
-    def codes(self) -> Mapping[str, Int64Array]: ...
-    def __len__(self) -> int: ...
-
-
-def kept_rows(tables: Sequence[Partitioning], slot: int, relation: str, rows: Keyed) -> BoolArray:
+def kept_rows(tables: Sequence[Partitioning], slot: int, relation: str, rows: RelationBatch) -> BoolArray:
     """True for the rows of a slot's own file that the slot has needed under every table since it was written.
 
     `tables` begin with the one under which the file was written and end with the one in force.
@@ -54,7 +45,7 @@ def taken_rows(
     written_by: int,
     slot: int,
     relation: str,
-    rows: Keyed,
+    rows: RelationBatch,
 ) -> BoolArray:
     """True for the rows of another slot's file that a slot takes over when a new table comes into force.
 
@@ -68,7 +59,7 @@ def taken_rows(
     return taken & is_first & kept_rows(tables, written_by, relation, rows)
 
 
-def is_needed(table: Partitioning, slot: int, relation: str, rows: Keyed) -> BoolArray:
+def is_needed(table: Partitioning, slot: int, relation: str, rows: RelationBatch) -> BoolArray:
     """True for the rows that a slot needs; a slot beyond those of the table needs none."""
     if slot >= table.slots:
         return np.zeros(len(rows), dtype=np.bool_)
@@ -76,21 +67,21 @@ def is_needed(table: Partitioning, slot: int, relation: str, rows: Keyed) -> Boo
     return needed
 
 
-def first_slots(table: Partitioning, relation: str, rows: Keyed) -> Int64Array:
+def first_slots(table: Partitioning, relation: str, rows: RelationBatch) -> Int64Array:
     """The first of the slots that need each row."""
     first: Int64Array = _needed(table, relation, rows).argmax(axis=1)
     return first
 
 
-def _needed(table: Partitioning, relation: str, rows: Keyed) -> BoolArray:
+def _needed(table: Partitioning, relation: str, rows: RelationBatch) -> BoolArray:
     """One row of slots per row of the relation: True where the row is needed.
 
     Rows before the mark of a move on parallel tracks are needed where they were; the others at both ends of it.
     """
     if table.mark is None:
-        return needed_in(table, relation, rows.codes, len(rows))
+        return needed_in(table, relation, rows)
     is_new = (rows.times >= table.mark)[:, np.newaxis]
-    before, after = (needed_in(each, relation, rows.codes, len(rows)) for each in (table.before, table.settled))
+    before, after = (needed_in(each, relation, rows) for each in (table.before, table.settled))
     needed: BoolArray = before | (is_new & after)
     return needed
 
@@ -115,7 +106,7 @@ def gains_and_losses(before: Partitioning, after: Partitioning, slot: int) -> tu
         return False, gains_and_losses(before.before, after, slot)[1]
     gains = loses = False
     for relation in sorted(before.relations):
-        for one, other in zip(before.slots_of(relation), after.slots_of(relation), strict=True):
+        for one, other in places_of_both(before, after, relation):
             gains |= slot in other and slot not in one
             loses |= slot in one and slot not in other
     return gains, loses

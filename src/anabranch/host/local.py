@@ -8,7 +8,7 @@ another number of slots.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -43,6 +43,7 @@ from anabranch.host.commit import (
 )
 from anabranch.host.diverted import Bounds, DivertedLayout, ceilings
 from anabranch.host.functions import functions_named
+from anabranch.host.keys import code_of
 from anabranch.host.memory import keep, recall
 from anabranch.host.rebuilding import Holding, Rows, durable_holdings, follow, rebuild
 from anabranch.host.results import ResultLayout, Results, parts_table, results_of
@@ -90,6 +91,7 @@ class LocalHost:
         traffic: Mapping[str, float] | None = None,
         tables: Mapping[str, pa.Table] | None = None,
         sharing: SharingRules = BY_HAND_ONLY,
+        sample: Mapping[str, RelationBatch] | None = None,
     ) -> None:
         self.queries = queries = as_set(query)
         by_query = dict.fromkeys(queries.names, rules) if isinstance(rules, ChangeRules) else rules
@@ -98,6 +100,7 @@ class LocalHost:
         work = Work(
             queries, as_plans(plan), several, by_query, execution, tuple(moves), balance, traffic or {}, sharing=sharing
         )
+        work = replace(work, sample=sample or {})
         self.idle_timeouts = idle_timeouts or {}
         self.max_ahead = max_ahead or {}
         self.diverted = diverted
@@ -319,6 +322,17 @@ class LocalHost:
         """Moves partition groups to a slot from the next batch on; refuses without any effect."""
         self.steering.table.move(groups, to, strategy, most_rows)
 
+    def split(self, value: Any, over: int | Sequence[int] | None = None, key: str | None = None) -> None:
+        """Splits a key value over several slots, from the next batch on; refuses without any effect.
+
+        `over` names slots, or how many (all when None); `key` is an expression of the key, where there are several.
+        """
+        self.steering.table.split(*code_of(self.queries, value, key), over)
+
+    def unite(self, value: Any, key: str | None = None) -> None:
+        """Takes the split of a key value back, from the next batch on; refuses without any effect."""
+        self.steering.table.unite(*code_of(self.queries, value, key))
+
     def scale(self, slots: int) -> None:
         """Measures the next batch and uses that many slots from the batch after it on."""
         self.steering.table.scale(slots)
@@ -423,7 +437,7 @@ class LocalHost:
 
 def _cells(table: Partitioning, relation: str, batch: RelationBatch) -> Int64Array | None:
     """The cells of the grid in which rows lie, where there are several slots."""
-    return None if table.slots == 1 else own_cells(table, relation, batch.codes, len(batch))
+    return None if table.slots == 1 else own_cells(table, relation, batch)
 
 
 def _refuse_missing_tables(shelf: Shelf) -> None:

@@ -119,6 +119,8 @@ class BatchProgress:
     """The grid of partition groups, and the slot of each."""
     sent: Mapping[str, float]
     """By relation, rows sent to slots over rows read."""
+    heavy: tuple[str, ...] = ()
+    """The names of heavy keys, in the order of the table."""
     statistics: StepStatistics
     queries: Mapping[str, QueryProgress]
     """Empty where a query runs alone: then the batch is the query's."""
@@ -148,6 +150,10 @@ class BatchProgress:
             "table": list(self.partitioning.table),
             "grid": self.partitioning.to_json()["dimensions"],
             "sent": {name: round(copies, 3) for name, copies in self.sent.items()},
+            "heavy": [
+                {"name": name, "slots": list(self.partitioning.slots_of_heavy(number))}
+                for number, name in enumerate(self.heavy)
+            ],
             "slotsInUse": sum(slot.groups > 0 for slot in self.slots),
             "skew": round(skew([slot.cpu for slot in self.slots if slot.groups]), 3),
             "statistics": self.statistics.to_json(),

@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from anabranch.engine.batch import RelationBatch, deadlines, joined
 from anabranch.engine.engine import Engine
 from anabranch.engine.expiry import watermarks
-from anabranch.engine.kernels import Int64Array
 from anabranch.engine.ownership import Ownership, needed_in, own_cells, owner_test
 from anabranch.engine.query_engine import QueryEngine
 from anabranch.engine.state.arena import Arena
 from anabranch.errors import BundleError, HostError, MigrationError
+from anabranch.host.counting import count_keys
 from anabranch.host.diverted import Bounds
 from anabranch.host.functions import functions_named
 from anabranch.host.profiles import take_profiles
@@ -267,7 +267,7 @@ def advance(
         rows[name] = _first_copies(task.partitioning, slot, name, admitted[name])
         if not is_inside:
             outside = batch.take(np.flatnonzero(~inside))
-            mine = first_copies(task.partitioning, slot, name, outside.codes, len(outside))
+            mine = first_copies(task.partitioning, slot, name, outside)
             is_late = outside.times[mine] < task.floors[name]
             late[name], ahead[name] = int(is_late.sum()), int((~is_late).sum())
         moving = bounds.below(name, batch.times)
@@ -303,6 +303,7 @@ def advance(
         taken=sum(len(batch) for batch in opening.taken.values()),
         cells=_cells(task, slot, admitted) if task.counts_cells else None,
         held=_held(task, slot, engine) if task.counts_cells else None,
+        keys=count_keys(task.partitioning, slot, admitted) if task.counts_cells else None,
     )
     if store is not None:
         store.write_rows(task.rows_name(slot), wire_layout(task.queries, task.partitioning).join(kept), report)
@@ -318,7 +319,7 @@ def _within(relation: Relation, batch: RelationBatch) -> RelationBatch:
 def _cells(task: SlotTask, slot: int, admitted: Mapping[str, RelationBatch]) -> dict[str, tuple[int, ...]]:
     """Rows by relation and cell; a row that went to several slots counts in the first of them."""
     table = task.partitioning
-    return {name: _by_cell(table, slot, name, batch.codes, len(batch)) for name, batch in admitted.items()}
+    return {name: _by_cell(table, slot, name, batch) for name, batch in admitted.items()}
 
 
 def _held(task: SlotTask, slot: int, engine: Engine) -> dict[str, tuple[int, ...]]:
@@ -326,17 +327,14 @@ def _held(task: SlotTask, slot: int, engine: Engine) -> dict[str, tuple[int, ...
     table = task.partitioning
     found = {}
     for name, state in engine.bases.items():
-        rows = state.ring.numbers
-        # A state that never had a row has no columns.
-        codes = {code: state.code(code, rows) if len(rows) else rows for code in state.codes}
-        found[name] = _by_cell(table, slot, name, codes, len(rows))
+        found[name] = _by_cell(table, slot, name, state.export())
     return found
 
 
-def _by_cell(table: Partitioning, slot: int, name: str, codes: Mapping[str, Int64Array], count: int) -> tuple[int, ...]:
-    cells = own_cells(table, name, codes, count)
-    first = needed_in(table, name, codes, count).argmax(axis=1) == slot
-    return tuple(np.bincount(cells[first], minlength=len(table.slots_of(name))).tolist())
+def _by_cell(table: Partitioning, slot: int, name: str, rows: RelationBatch) -> tuple[int, ...]:
+    cells = own_cells(table, name, rows)
+    first = needed_in(table, name, rows).argmax(axis=1) == slot
+    return tuple(np.bincount(cells[first], minlength=table.cells(name)).tolist())
 
 
 def idle_report(task: SlotTask, slot: int) -> SlotReport:
@@ -390,14 +388,12 @@ def _first_copies(partitioning: Partitioning, slot: int, name: str, batch: Relat
     """The number of rows that this slot counts: each row counts once, in the first of the slots that it was sent to."""
     if partitioning.is_partition or not len(batch):
         return len(batch)
-    return int(first_copies(partitioning, slot, name, batch.codes, len(batch)).sum())
+    return int(first_copies(partitioning, slot, name, batch).sum())
 
 
-def first_copies(
-    partitioning: Partitioning, slot: int, name: str, codes: Mapping[str, Int64Array], length: int
-) -> NDArray[np.bool_]:
+def first_copies(partitioning: Partitioning, slot: int, name: str, rows: RelationBatch) -> NDArray[np.bool_]:
     """True for the rows of which this slot has the first copy."""
     if partitioning.is_partition:
-        return np.ones(length, dtype=np.bool_)
-    first: NDArray[np.bool_] = needed_in(partitioning, name, codes, length).argmax(axis=1) == slot
+        return np.ones(len(rows), dtype=np.bool_)
+    first: NDArray[np.bool_] = needed_in(partitioning, name, rows).argmax(axis=1) == slot
     return first

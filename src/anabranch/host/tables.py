@@ -125,7 +125,7 @@ def table_rows(
     for relation in layout.queries.graph.relations:
         if relation.is_table:
             batch = table_batch(relation, layout, read(versions[relation.stream]))
-            cells = own_cells(partitioning, relation.name, batch.codes, len(batch))
+            cells = own_cells(partitioning, relation.name, batch)
             found[relation.name] = batch.take(rows_for_slot(partitioning, relation.name, cells, slot))
     return found
 

@@ -130,6 +130,15 @@ class WireLayout:
         found = RelationBatch(own, {code: _numpy(rows, self.code_columns[i]) for i, code in enumerate(codes)}, payload)
         return found if bool((own[1:] >= own[:-1]).all()) else found.take(np.argsort(own, kind="stable"))
 
+    def of_relation(self, name: str, rows: pa.RecordBatch) -> RelationBatch:
+        """Rows of one relation, in the order in which they stand."""
+        codes = {code: _numpy(rows, self.code_columns[i]) for i, code in enumerate(self.codes[name])}
+        fields = self.queries.graph.relation(name).schema
+        payload = pa.RecordBatch.from_pydict(
+            {f.name: rows.column(self.payload[name][f.name]).cast(f.type) for f in fields}
+        )
+        return RelationBatch(_numpy(rows, TIME), codes, payload)
+
     def join(self, batches: Mapping[str, RelationBatch]) -> pa.Table:
         """The rows of all relations as one table; the inverse of `split` up to order."""
         tables = [

@@ -11,6 +11,9 @@ from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.sharing import BY_HAND_ONLY, SharingRules
 from anabranch.adapt.steering import Steering
 from anabranch.adapt.table import Table, first_table
+from anabranch.balance.first import first_table as filled_table
+from anabranch.engine.batch import RelationBatch
+from anabranch.host.counting import cells_of_sample
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.partitioning import Partitioning
@@ -44,6 +47,8 @@ class Work:
     held: frozenset[str] = frozenset()
     """The tables that every slot holds whole."""
     sharing: SharingRules = BY_HAND_ONLY
+    sample: Mapping[str, RelationBatch] = field(default_factory=dict, repr=False)
+    """Rows of each relation, by whose keys groups are given to slots; without them, groups count the same."""
 
     @property
     def setup(self) -> Setup:
@@ -54,7 +59,10 @@ class Work:
         if last is not None and last.slots == self.slots.most:
             return last
         grid = partitioning_of(self.queries, self.slots.most, self.traffic, self.held)
-        return first_table(grid, self.slots)
+        if self.slots.start < grid.slots:
+            return first_table(grid, self.slots)
+        rows = cells_of_sample(grid, self.sample, self.traffic)
+        return filled_table(grid, rows, self.balance.capacities).partitioning
 
     def resumed(self, left: Mapping[str, str]) -> Work:
         """The work after a restart: a query whose rules say so begins with the plan that the last batch left."""
@@ -67,7 +75,7 @@ class Work:
 
     def steering(self, partitioning: Partitioning) -> Steering:
         """The steering of the queries."""
-        table = Table(partitioning, self.slots, self._no_tracks, self._rebuilds)
+        table = Table(partitioning, self.slots, self._no_tracks, self._rebuilds, self.queries.uncut)
         return Steering(self.queries, self.plans, table, self.rules, self.moves, self.balance, self.held, self.sharing)
 
     @property

@@ -6,21 +6,27 @@ needed in every group that agrees with those: a *hypercube* when there are sever
 2010), a grid when there is no equality at all (1-Bucket-Theta: Okcan & Riedewald 2011). Rows are sent once per slot,
 not once per group; a finished combination has all coordinates and belongs to the one slot that holds its group.
 
-The table is a value. Moving a group to another slot is a new table; which slots need a row follows from it.
+The table is a value. Moving a group to another slot is a new table; which slots need a row follows from it. Groups of
+*heavy keys* (`plan.heavy`) follow those of the grid.
+
+Rows are looked up by their *cell*: a number per relation, first of the cells of the grid, then of those of each heavy
+key that the relation has.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from anabranch.errors import PlanError
+from anabranch.plan.heavy import FINER, HeavyKey, choose_cuts, factorings
 from anabranch.plan.join_graph import JoinGraph
 
+ROW = "row."
 GROUPS = 64
 """The minimum number of partition groups of a query; a group is the unit of balancing."""
 
@@ -49,18 +55,40 @@ class Partitioning:
     """While groups move on parallel tracks: the table of combinations with a row before the mark."""
     mark: int | None = None
     """The event time from which rows are new to such a move; None while there is none."""
+    heavy: tuple[HeavyKey, ...] = ()
+    """Keys whose rows are spread over groups of their own; these follow the groups of the grid."""
 
     def __post_init__(self) -> None:
         _require_slots(self.slots)
+        for key in self.heavy:
+            if dict(key.shares).keys() != self.dimension(key.code).relations:
+                raise PlanError(f"heavy key {key.name} does not name the relations that have it")
         for table in (self.table, self.leaving or self.table):
             if len(table) != self.groups or not all(0 <= slot < self.slots for slot in table):
                 raise PlanError(f"a table of {len(table)} entries does not fit {self.groups} partition groups")
         if (self.leaving is None) != (self.mark is None):
             raise PlanError("a move on parallel tracks needs the table that it leaves, and a mark")
 
-    @property
+    @cached_property
     def groups(self) -> int:
-        return math.prod(dimension.share for dimension in self.dimensions)
+        return self.region(len(self.heavy))
+
+    def region(self, number: int) -> int:
+        """Return the first group of the region of a heavy key; the grid comes before all regions."""
+        whole = math.prod(dimension.share for dimension in self.dimensions)
+        return whole + sum(whole // self.dimension(k.code).share * k.parts for k in self.heavy[:number])
+
+    @property
+    def grid(self) -> tuple[tuple[Dimension, ...], tuple[HeavyKey, ...]]:
+        """All but the slots of groups: tables over one grid differ in moves of groups only."""
+        return self.dimensions, self.heavy
+
+    def dimension(self, code: str) -> Dimension:
+        """Return the dimension of a code."""
+        found = next((dimension for dimension in self.dimensions if dimension.code == code), None)
+        if found is None:
+            raise PlanError(f"the grid has no dimension '{code}'", hint=f"it has {', '.join(self.shares)}")
+        return found
 
     @property
     def shares(self) -> dict[str, int]:
@@ -125,8 +153,11 @@ class Partitioning:
         return self.slots == 1 or all(self._has_one_home(name) for name in self.relations)
 
     def finds_once(self, relations: Iterable[str]) -> bool:
-        """True if only one slot can find each combination: rows of some relation are needed in one slot each."""
-        return self.slots == 1 or any(self._has_one_home(name) for name in relations)
+        """True if only one slot can find each combination: no second slot has rows of all the relations.
+
+        The slot that owns a combination always has its rows.
+        """
+        return self.slots == 1 or _finds_once(self, frozenset(relations))
 
     @property
     def relations(self) -> frozenset[str]:
@@ -136,9 +167,27 @@ class Partitioning:
         return all(len(slots) == 1 for slots in self.slots_of(relation))
 
     def copies(self, relations: Iterable[str]) -> float:
-        """Return the mean number of slots that hold a row of the relation, or a combination of the relations."""
-        needed = self._slots_by_place(frozenset(relations))
-        return sum(len(slots) for slots in needed.values()) / len(needed)
+        """Return the mean number of slots that hold a row of the relation, or a combination of the relations.
+
+        Rows of heavy keys count by the frequency that the keys had when they were split.
+        """
+        bound = frozenset(relations)
+        places: dict[int | None, dict[tuple[int, ...], set[int]]] = {None: {}}
+        touched = [position for position, d in enumerate(self.dimensions) if d.relations & bound]
+        whole = [range(d.share) for d in self.dimensions]
+        for group, place in enumerate(itertools.product(*whole)):
+            places[None].setdefault(tuple(place[i] for i in touched), set()).update(self._slots_at(group))
+        for number, key in enumerate(self.heavy):
+            members = self.dimension(key.code).relations & bound
+            for group, place, cut in self._region_groups(number):
+                own = tuple(place[i] for i in touched if place[i] >= 0)
+                if members:
+                    own += tuple(cut[name] for name in sorted(members))
+                places.setdefault(number if members else None, {}).setdefault(own, set()).update(self._slots_at(group))
+        means = {part: sum(map(len, found.values())) / len(found) for part, found in places.items()}
+        heavy = {number: self.heavy[number].frequency for number in means if number is not None}
+        rest = max(0.0, 1.0 - sum(heavy.values()))
+        return rest * means[None] + sum(share * means[number] for number, share in heavy.items())
 
     def sent(self, traffic: Mapping[str, float]) -> float:
         """Return what is sent to slots over what is read, for an amount of rows or bytes per relation."""
@@ -146,21 +195,149 @@ class Partitioning:
         return sum(amount * self.copies([name]) for name, amount in traffic.items()) / read if read else 1.0
 
     def slots_of(self, relation: str) -> tuple[tuple[int, ...], ...]:
-        """Return the slots of a row for every coordinate, in mixed radix over its dimensions."""
-        needed = self._slots_by_place(frozenset([relation]))
-        return tuple(tuple(sorted(needed[key])) for key in sorted(needed))
+        """Return the slots of a row for every cell of the relation."""
+        needed: list[set[int]] = [set() for _ in range(self.cells(relation))]
+        for group, cells in enumerate(self.cells_of_groups(relation)):
+            for cell in cells:
+                needed[cell] |= self._slots_at(group)
+        return tuple(tuple(sorted(slots)) for slots in needed)
 
-    def _slots_by_place(self, relations: frozenset[str]) -> dict[tuple[int, ...], set[int]]:
-        """Return the slots of the groups with each combination of coordinates in the relations' dimensions."""
-        ranges = [range(dimension.share) for dimension in self.dimensions]
-        own = [position for position, d in enumerate(self.dimensions) if d.relations & relations]
-        needed: dict[tuple[int, ...], set[int]] = {}
-        for group, coordinates in enumerate(itertools.product(*ranges)):
-            slots = needed.setdefault(tuple(coordinates[i] for i in own), set())
-            slots.add(self.table[group])
-            if self.leaving is not None:
-                slots.add(self.leaving[group])
-        return needed
+    def _slots_at(self, group: int) -> set[int]:
+        """Return the slot of a group; while the group moves on parallel tracks, both slots."""
+        return {self.table[group]} if self.leaving is None else {self.table[group], self.leaving[group]}
+
+    def cells(self, relation: str) -> int:
+        """Return how many cells the relation has."""
+        return self.first_cell(relation, len(self.heavy))
+
+    def first_cell(self, relation: str, number: int) -> int:
+        """Return the first cell of the relation's rows with the value of a heavy key."""
+        members = self.members(relation)
+        whole = math.prod(d.share for d in members)
+        return whole + sum(
+            whole // self.dimension(key.code).share * (key.share(relation) or 1)
+            for key in self.heavy[:number]
+            if key.share(relation) is not None
+        )
+
+    def cells_of_groups(self, relation: str) -> list[tuple[int, ...]]:
+        """Return for each group the cells of the relation whose rows it needs."""
+        whole = [range(d.share) for d in self.dimensions]
+        own = [position for position, d in enumerate(self.dimensions) if relation in d.relations]
+        found: list[tuple[int, ...]] = [(self._mixed(place, own),) for place in itertools.product(*whole)]
+        for number, key in enumerate(self.heavy):
+            share = key.share(relation)
+            for _, place, cut in self._region_groups(number):
+                if share is not None:
+                    kept = [i for i in own if self.dimensions[i].code != key.code]
+                    found.append(
+                        (self.first_cell(relation, number) + self._mixed(place, kept) * share + cut[relation],)
+                    )
+                else:
+                    found.append((self._mixed(place, own), *self._later_cells(relation, number, place, own)))
+        return found
+
+    def coordinates_of_groups(self, code: str) -> list[int]:
+        """Return the coordinate of each group along a dimension; -1 for the groups of its heavy keys."""
+        position = list(self.shares).index(code)
+        found = [place[position] for place in itertools.product(*(range(d.share) for d in self.dimensions))]
+        return found + [place[position] for n in range(len(self.heavy)) for _, place, _ in self._region_groups(n)]
+
+    def _later_cells(self, relation: str, number: int, place: tuple[int, ...], own: list[int]) -> list[int]:
+        """Return the cells of rows with the value of a later heavy key that a group of a region needs as well."""
+        cells: list[int] = []
+        for later in range(number + 1, len(self.heavy)):
+            key = self.heavy[later]
+            share = key.share(relation)
+            if share is None:
+                continue
+            along = next(i for i in own if self.dimensions[i].code == key.code)
+            if place[along] == key.coordinate(self.dimensions[along].share):
+                first = self.first_cell(relation, later) + self._mixed(place, [i for i in own if i != along]) * share
+                cells += range(first, first + share)
+        return cells
+
+    def _region_groups(self, number: int) -> Iterator[tuple[int, tuple[int, ...], dict[str, int]]]:
+        """Return the groups of a region: number, coordinates (-1 along the key's own dimension), parts by relation."""
+        key = self.heavy[number]
+        ranges = [range(-1, 0) if d.code == key.code else range(d.share) for d in self.dimensions]
+        names = [name for name, _ in key.shares]
+        cuts = [range(share) for _, share in key.shares]
+        group = self.region(number)
+        for place in itertools.product(*ranges):
+            for parts in itertools.product(*cuts):
+                yield group, place, dict(zip(names, parts, strict=True))
+                group += 1
+
+    def _mixed(self, place: tuple[int, ...], own: Iterable[int]) -> int:
+        """Return coordinates along some dimensions as one number in mixed radix."""
+        cell = 0
+        for position in own:
+            cell = cell * self.dimensions[position].share + place[position]
+        return cell
+
+    # --- heavy keys ---------------------------------------------------------------------------------------------------
+
+    def split(
+        self,
+        code: str,
+        value: int,
+        over: Sequence[int],
+        traffic: Mapping[str, float] | None = None,
+        frequency: float = 0.0,
+        uncut: frozenset[str] = frozenset(),
+    ) -> Partitioning:
+        """The table in which the rows of one value of a key are spread over some slots; rows of `uncut` are copied.
+
+        `traffic` has for each relation how much of it goes to the region: of relations that have the key the rows with
+        the value, of others all rows. Without it, relations count the same.
+        """
+        dimension = self.dimension(code)
+        if code.startswith(ROW):
+            raise PlanError(
+                f"rows of '{code.removeprefix(ROW)}' are spread by a hash of the row, not by a key",
+                hint="only a value of a key can be split",
+            )
+        if any((key.code, key.value) == (code, value) for key in self.heavy):
+            raise PlanError("the key is split already", hint="unite it first to split it in another way")
+        self.require_slots(*over)
+        if len(set(over)) < 2 or len(set(over)) != len(over):
+            raise PlanError(
+                f"a key is split over two different slots or more, not over {len(set(over))}", hint="name other slots"
+            )
+        others = [(d.relations, d.share) for d in self.dimensions if d is not dimension]
+        amounts = {name: (traffic or {}).get(name, 0.0 if traffic else 1.0) for name in self.relations}
+        cuts = choose_cuts(dimension.relations - uncut, others, len(over), amounts)
+        if cuts is None:
+            raise PlanError(
+                f"the rows of {', '.join(sorted(dimension.relations))} cannot be cut into {len(over)} parts",
+                detail="rows of outer joins must be whole wherever they may be met",
+                hint="only keys that two relations of the inner joins share, and none of a full join, can be split",
+            )
+        factors, parts = cuts
+        key = HeavyKey(
+            code, value, tuple((name, parts.get(name, 1)) for name in sorted(dimension.relations)), frequency
+        )
+        along = [*factors, *(parts[name] // FINER if parts.get(name, 1) > 1 else 1 for name, _ in key.shares)]
+        places = block_table([*(share for _, share in others), *(share for _, share in key.shares)], along)
+        return replace(self, table=(*self.table, *(over[place] for place in places)), heavy=(*self.heavy, key))
+
+    def united(self, code: str, value: int) -> Partitioning:
+        """The table in which the rows of a heavy key are back in the grid."""
+        for number, key in enumerate(self.heavy):
+            if (key.code, key.value) == (code, value):
+                table = (*self.table[: self.region(number)], *self.table[self.region(number + 1) :])
+                return replace(self, table=table, heavy=(*self.heavy[:number], *self.heavy[number + 1 :]))
+        raise PlanError("the key is not split", hint="only a key that was split can be united")
+
+    def slots_of_heavy(self, number: int) -> tuple[int, ...]:
+        """Return the slots over which a heavy key is split."""
+        return tuple(sorted(set(self.table[self.region(number) : self.region(number + 1)])))
+
+    @property
+    def without_heavy(self) -> Partitioning:
+        """The grid alone, where no group is on its way."""
+        return replace(self.settled, table=self.table[: self.region(0)], heavy=())
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -170,6 +347,7 @@ class Partitioning:
             "slots": self.slots,
             "table": list(self.table),
             **({} if self.leaving is None else {"leaving": list(self.leaving), "mark": self.mark}),
+            **({"heavy": [key.to_json() for key in self.heavy]} if self.heavy else {}),
         }
 
     @classmethod
@@ -180,12 +358,26 @@ class Partitioning:
             tuple(value["table"]),
             tuple(value["leaving"]) if "leaving" in value else None,
             value.get("mark"),
+            tuple(HeavyKey.from_json(key) for key in value.get("heavy", ())),
         )
+
+
+@lru_cache(maxsize=64)
+def _finds_once(partitioning: Partitioning, relations: frozenset[str]) -> bool:
+    slots = {name: [frozenset(each) for each in partitioning.slots_of(name)] for name in relations}
+    if any(all(len(each) == 1 for each in several) for several in slots.values()):
+        return True
+    cells = [[(name, each) for each in partitioning.cells_of_groups(name)] for name in sorted(relations)]
+    for needed in set(zip(*cells, strict=True)):
+        choices = [[slots[name][cell] for cell in several] for name, several in needed]
+        if any(len(frozenset.intersection(*together)) > 1 for together in itertools.product(*choices)):
+            return False
+    return True
 
 
 def row_code(relation: str) -> str:
     """Return the name of the code that partitions the rows of a relation without a key."""
-    return f"row.{relation}"
+    return f"{ROW}{relation}"
 
 
 def choose_partitioning(
@@ -220,7 +412,7 @@ def choose_partitioning(
             amount += amounts[name] * math.prod(apart)
         return amount, max(factors), tuple(-factor for factor in factors)
 
-    factors = min(_factorings(slots, len(axes)), key=sent)
+    factors = min(factorings(slots, len(axes)), key=sent)
     # Only dimensions that are cut anyway are cut finer: a longer axis elsewhere would replicate rows needlessly.
     cut = [i for i, factor in enumerate(factors) if factor > 1] or [0]
     finer = math.ceil((max(groups, slots) / math.prod(factors)) ** (1 / len(cut)))
@@ -250,15 +442,3 @@ def block_table(shares: Sequence[int], factors: Sequence[int]) -> tuple[int, ...
 def _require_slots(slots: int) -> None:
     if slots < 1:
         raise PlanError(f"{slots} slots cannot run a query", hint="use at least one slot")
-
-
-def _factorings(number: int, parts: int) -> list[tuple[int, ...]]:
-    """Return all ways to write a number as an ordered product.
-
-    >>> _factorings(4, 2)
-    [(1, 4), (2, 2), (4, 1)]
-    """
-    if parts == 1:
-        return [(number,)]
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    return [(d, *rest) for d in divisors for rest in _factorings(number // d, parts - 1)]

@@ -135,6 +135,22 @@ class QuerySet:
         return bool(self.grouped) or any(member.query.waits for member in self.members)
 
     @property
+    def uncut(self) -> frozenset[str]:
+        """The relations whose rows with a heavy key must not be cut.
+
+        A table is loaded whole. A combination of the core must find all rows of a side in its slot. Rows of a full
+        join's side come out alone as well, so that neither they nor the core can be in several slots.
+        """
+        if self.stages > 1:
+            # Rows that one query makes for another find their slots by keys alone.
+            return frozenset(self.graph.names)
+        found = {relation.name for relation in self.graph.relations if relation.is_table}
+        for query in (member.query for member in self.members):
+            for side in query.sides:
+                found |= {*side.names, *(query.whole.names if side.kind is SideKind.FULL else ())}
+        return frozenset(found)
+
+    @property
     def may_be_absent(self) -> frozenset[str]:
         """The relations of which a combination of some query may have no row."""
         return frozenset(name for member in self.members for name in member.query.may_be_absent)

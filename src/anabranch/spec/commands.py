@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from anabranch import explain
+from anabranch.balance.first import first_table
 from anabranch.choosing import AUTO, TOGETHER, as_run, decide, decide_together, proposal
 from anabranch.commands import add_command, replace_text, require_writable
 from anabranch.console.command import address
@@ -251,6 +252,8 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     for name, each in explained.items():
         for switch in chosen.queries[name].switches:
             check_plan(parse_plan(switch.plan), each.query.graph, each.query.grouping)
+    capacities = chosen.balance.capacities if chosen.balance is not None else None
+    fill = partial(first_table, capacities=capacities)
 
     @cache
     def jointly() -> tuple[Mapping[str, Choice], JointChoice | None]:
@@ -263,7 +266,7 @@ def explain_spec(arguments: argparse.Namespace) -> int:
         joint = decide_together(several, choices, wishes, chosen.together, slots=slots)
         return as_run(choices, joint), joint
 
-    print(explain.explain_queries(explained, arguments.stage, lambda name: jointly()[0][name]))
+    print(explain.explain_queries(explained, arguments.stage, lambda name: jointly()[0][name], fill))
     if arguments.stage == "choice" and (joint := jointly()[1]) is not None:
         print(f"\n{explain.explain_joint(joint)}")
     for name, each in explained.items():

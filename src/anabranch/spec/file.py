@@ -15,6 +15,7 @@ from anabranch.adapt.balancing import Balance, read_slots, read_strategy
 from anabranch.adapt.course import STRATEGIES
 from anabranch.adapt.schedule import Scheduled, ScheduledMove, ScheduledScale
 from anabranch.adapt.settings import Settings
+from anabranch.adapt.splitting import SplitWish
 from anabranch.catalog import StreamDeclaration
 from anabranch.choosing import (
     AUTO,
@@ -225,9 +226,12 @@ def _spark(entry: Entry) -> SparkSpec:
     return spark
 
 
-def _moves(entry: Entry) -> tuple[Scheduled, ...]:
-    moves: list[Scheduled] = []
+def _moves(entry: Entry) -> tuple[Scheduled | SplitWish, ...]:
+    moves: list[Scheduled | SplitWish] = []
     for each in entry.items("[{at_batch: 3, from: 0, to: 1, groups: 8}, {at_batch: 6, slots: 4}]"):
+        if isinstance(each.value, Mapping) and {"split", "unite"} & each.value.keys():
+            moves.append(_split(each))
+            continue
         is_scale = isinstance(each.value, Mapping) and "slots" in each.value
         known = "at_batch slots strategy" if is_scale else "at_batch from to groups strategy"
         required = _REQUIRED_OF_SCALES if is_scale else _REQUIRED_OF_MOVES
@@ -248,6 +252,27 @@ def _moves(entry: Entry) -> tuple[Scheduled, ...]:
             )
         )
     return tuple(moves)
+
+
+def _split(entry: Entry) -> SplitWish:
+    """Reads a key value to be split, or united, at a batch."""
+    known = entry.mapping("at_batch split unite over key", {"at_batch": "at_batch: 3"})
+    if "split" in known and "unite" in known:
+        raise known["unite"].refused("a value is either split or united: write two entries of 'moves'")
+    named = known.get("split") or known["unite"]
+    return SplitWish(
+        at_batch=known["at_batch"].count(),
+        value=named.value,
+        key=optional(known, "key", lambda each: each.text(), None),
+        over=optional(known, "over", _over, None),
+        unites="unite" in known,
+    )
+
+
+def _over(entry: Entry) -> int | tuple[int, ...]:
+    if isinstance(entry.value, list):
+        return tuple(_slot(each) for each in entry.items("[0, 3]"))
+    return entry.count("write a number of slots, or a list of them", least=2)
 
 
 def _slot(entry: Entry) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from anabranch.adapt.balancing import Balance
 from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.settings import Settings
+from anabranch.adapt.splitting import SplitWish
 from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.choosing import AUTO, DEFAULT_BATCH, TOGETHER, SetWishes, Wishes
 from anabranch.cql import streams_read
@@ -175,7 +176,7 @@ class Spec:
     """As written: a duration, or `none`."""
     execution: ExecutionModel = DEFAULT_EXECUTION
     balance: Balance | None = None
-    moves: tuple[Scheduled, ...] = ()
+    moves: tuple[Scheduled | SplitWish, ...] = ()
     together: SetWishes = TOGETHER
     """Of a spec with `queries`: which joins they share, and their joint limits."""
     spark: SparkSpec = SparkSpec()

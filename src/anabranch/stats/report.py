@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from anabranch.plan.mesh import Plan, parse_plan
+from anabranch.stats.keys import KeyCounts
 from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.step import StepStatistics, in_turn, merge
 
@@ -98,6 +99,8 @@ class SlotReport:
     """Rows admitted, by relation and cell; None when the task did not ask for it."""
     held: Mapping[str, tuple[int, ...]] | None = None
     """Base rows in their windows after the step, by relation and cell; None when the task did not ask for it."""
+    keys: Mapping[str, KeyCounts] | None = None
+    """The most frequent values of the keys along which rows are cut, by code; counted with the cells."""
 
     @property
     def is_migrating(self) -> bool:
@@ -120,6 +123,7 @@ class SlotReport:
             "taken": self.taken,
             "cells": None if self.cells is None else {name: list(counts) for name, counts in self.cells.items()},
             "held": None if self.held is None else {name: list(counts) for name, counts in self.held.items()},
+            "keys": None if self.keys is None else {code: counts.to_json() for code, counts in self.keys.items()},
         }
 
     def _query_to_json(self, query: QueryReport) -> dict[str, Any]:
@@ -152,6 +156,9 @@ class SlotReport:
             taken=value["taken"],
             cells=None if value["cells"] is None else {name: tuple(each) for name, each in value["cells"].items()},
             held=None if value["held"] is None else {name: tuple(each) for name, each in value["held"].items()},
+            keys=None
+            if value["keys"] is None
+            else {code: KeyCounts.from_json(each) for code, each in value["keys"].items()},
         )
 
 

@@ -25,7 +25,7 @@ def draw_move(data: st.DataObject, host: LocalHost) -> None:
             case "table":
                 strategy = data.draw(st.sampled_from(STRATEGIES), "strategy of the move")
                 most = data.draw(st.sampled_from([None, None, 1, 5]), "most rows")
-                host.spread(data.draw(tables(before), "table"), strategy, most)
+                host.spread(data.draw(tables(before, host.queries.uncut), "table"), strategy, most)
                 event(f"move: {strategy}{'' if most is None else ', spread'}")
             case "scale":
                 host.scale(data.draw(st.integers(1, before.slots), "slots in use"))

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import bind
-from anabranch.errors import SpecError
+from anabranch.errors import PlanError, SpecError
 from anabranch.expr import conjuncts
 from anabranch.plan.join_graph import Theta
 from anabranch.plan.normal_form import normal_form
-from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.partitioning import ROW, Partitioning
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, nodes
 from anabranch.plan.selections import guarded_by
 from anabranch.rewrite.pipeline import rewrite
@@ -419,14 +419,37 @@ def batch_cuts(draw: st.DrawFn, given: Arrivals, least: int = 1) -> list[dict[st
 
 
 @st.composite
-def tables(draw: st.DrawFn, now: Partitioning) -> Partitioning:
-    """Some groups moved, all of them shuffled, or another grid."""
-    match draw(st.sampled_from(["some", "all", "grid"])):
+def tables(draw: st.DrawFn, now: Partitioning, uncut: frozenset[str] = frozenset()) -> Partitioning:
+    """Some groups moved, all of them shuffled, another grid, or keys split and united.
+
+    What is drawn does not depend on the groups and heavy keys of the table, which a measured rebalancing may change.
+    """
+    random = Random(draw(st.integers(0, 2**32 - 1)))
+    match draw(st.sampled_from(["some", "all", "grid", "heavy", "heavy"])):
         case "some":
-            groups = draw(st.sets(st.integers(0, now.groups - 1), max_size=now.groups // 2))
+            groups = random.sample(range(now.groups), now.groups * draw(st.integers(0, 8)) // 16)
             return now.moved(groups, draw(st.integers(0, now.slots - 1)))
+        case "heavy":
+            return draw(splits(now, uncut))
         case "grid":
             shares = tuple(replace(d, share=draw(st.integers(1, 4))) for d in now.dimensions)
             now = Partitioning(shares, now.slots, (0,) * math.prod(d.share for d in shares))
-    shuffled = draw(st.randoms(use_true_random=False))
-    return now.with_table(shuffled.randrange(now.slots) for _ in range(now.groups))
+    return now.with_table(random.randrange(now.slots) for _ in range(now.groups))
+
+
+@st.composite
+def splits(draw: st.DrawFn, now: Partitioning, uncut: frozenset[str] = frozenset()) -> Partitioning:
+    """Some heavy keys united, and some of the small numbers that drawn rows have as keys split over drawn slots."""
+    for key, is_united in zip(now.heavy, draw(st.lists(st.booleans(), min_size=3, max_size=3)), strict=False):
+        if is_united:
+            now = now.united(key.code, key.value)
+    keys = [each.code for each in now.dimensions if each.relations and not each.code.startswith(ROW)]
+    if now.slots == 1 or not keys:
+        return now
+    for code, value in draw(st.lists(st.tuples(st.sampled_from(keys), st.integers(0, 4)), max_size=2, unique=True)):
+        slots = draw(st.lists(st.integers(0, now.slots - 1), min_size=2, max_size=now.slots, unique=True))
+        traffic = {name: draw(st.sampled_from([1.0, 5.0])) for name in sorted(now.relations)}
+        # One that is split already, or whose rows must not be cut, stays as it is.
+        with contextlib.suppress(PlanError):
+            now = now.split(code, value, slots, traffic, uncut=uncut)
+    return now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,12 @@ class FakeRunner:
 
     def scale(self, slots: int) -> None:
         raise NotImplementedError
+
+    def split(self, value: Any, over: int | Sequence[int] | None, key: str | None) -> None:
+        pass
+
+    def unite(self, value: Any, key: str | None) -> None:
+        pass
 
     def rebalance(self) -> None:
         raise AssertionError

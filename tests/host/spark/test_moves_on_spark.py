@@ -139,3 +139,50 @@ def test_slots_come_and_go_and_groups_move_on_tracks_and_in_parts(spark: SparkSe
     finally:
         handle.stop()
     assert not describe_difference(STAR.expected(tables), written(tmp_path))
+
+
+def test_a_heavy_key_is_split_by_hand_survives_a_restart_and_is_united(spark: SparkSession, tmp_path: Path) -> None:
+    later = "CAST(b.y AS BIGINT) = CAST(c.y AS BIGINT) = 2"
+    tables = CHAIN.tables()
+    batches = list(cut(tables, 6))
+    query = register(spark, CHAIN, tmp_path).sql(CHAIN.cql)
+    writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer = writer.slots(CHAIN.slots).balance({"mode": "manual", "show_keys": True})
+    handle = writer.start(str(tmp_path / "out"))
+    try:
+        feed(tmp_path, batches[0])
+        handle.processAllAvailable()
+        before = latest(handle)["table"]
+        with pytest.raises(PlanError, match="the query has several keys"):
+            handle.split(1)
+        handle.split(1, over=3, key="a.x")
+        feed(tmp_path, batches[1])
+        handle.processAllAvailable()
+        entry = latest(handle)
+        assert len(entry["table"]) > len(before)
+        assert [(key["name"], key["slots"]) for key in entry["heavy"]] == [("a.x = b.x = 1", [0, 1, 2])]
+        handle.split(2, over=[0, 3], key="c.y")
+        feed(tmp_path, batches[2])
+        handle.processAllAvailable()
+    finally:
+        handle.stop()
+    handle = writer.start(str(tmp_path / "out"))
+    try:
+        feed(tmp_path, batches[3])
+        handle.processAllAvailable()
+        assert len(latest(handle)["heavy"]) == 2
+        handle.unite(1, key="b.x")
+        for batch in batches[4:]:
+            feed(tmp_path, batch)
+            handle.processAllAvailable()
+        assert [key["name"] for key in latest(handle)["heavy"]] == [later]
+        changed = [record for record in handle.history if record["kind"] == "move"]
+        assert [record.get("split") for record in changed] == [
+            ["a.x = b.x = 1"],
+            ["CAST(b.y AS BIGINT) = CAST(c.y AS BIGINT) = 2"],
+            None,
+        ]
+        assert changed[-1]["united"] == ["a.x = b.x = 1"]
+    finally:
+        handle.stop()
+    assert not describe_difference(CHAIN.expected(tables), written(tmp_path))

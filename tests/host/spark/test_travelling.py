@@ -67,7 +67,7 @@ def test_only_rows_that_several_slots_need_are_copied(spark: SparkSession) -> No
 
 
 @pytest.mark.parametrize("start", range(4))
-@pytest.mark.parametrize("moves", ["some", "all", "grid"])
+@pytest.mark.parametrize("moves", ["some", "all", "grid", "heavy"])
 def test_rows_go_to_the_slots_that_need_them_by_any_table(spark: SparkSession, start: int, moves: str) -> None:
     """Cells and copies are those of the table at the start; the table of a batch may be another one."""
     rows = [(datetime(2026, 1, 1, tzinfo=UTC), x, 7 * x + 1, x) for x in range(40)]
@@ -87,6 +87,10 @@ def test_rows_go_to_the_slots_that_need_them_by_any_table(spark: SparkSession, s
         case "grid":
             shares = tuple(replace(dimension, share=3) for dimension in first.dimensions)
             table = Partitioning(shares, first.slots, (0,) * 3 ** len(shares))
+        case "heavy":
+            slots = list(range(first.slots))
+            for code, value in (("k0", 3), ("k1", 15), ("k0", 5)):
+                table = table.split(code, value, slots[: random.randint(2, first.slots)])
     if moves != "some":
         table = table.with_table(random.randrange(table.slots) for _ in range(table.groups))
     layout = wire_layout(queries, first)
@@ -99,8 +103,8 @@ def test_rows_go_to_the_slots_that_need_them_by_any_table(spark: SparkSession, s
         for number, slot in enumerate(table.working):
             here = pc.and_(pc.equal(found["_relation"], position), pc.equal(found["partition"], number))
             mine = layout.split(found.filter(here).select(layout.schema.names))[name]
-            assert needed_in(table, name, mine.codes, len(mine))[:, slot].all()
-            expected = needed_in(table, name, whole.codes, len(whole))[:, slot]
+            assert needed_in(table, name, mine)[:, slot].all()
+            expected = needed_in(table, name, whole)[:, slot]
             distinct = {tuple(codes[i] for codes in whole.codes.values()) for i in np.flatnonzero(expected)}
             assert sorted(distinct) == sorted(
                 tuple(codes[i] for codes in mine.codes.values()) for i in range(len(mine))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anabranch.engine.batch import RelationBatch
 from anabranch.engine.ownership import needed_in
 from anabranch.host.holdings import gains_and_losses, kept_rows, taken_rows
 from anabranch.plan.partitioning import Dimension, Partitioning
@@ -27,7 +29,7 @@ class File:
     """Position in the list of tables."""
     relation: str
     rows: np.ndarray
-    """Codes of each row: its identity too, because they are drawn apart."""
+    """A number for each row, from which its codes follow."""
 
 
 @st.composite
@@ -36,25 +38,18 @@ def tables(draw: st.DrawFn, grid: tuple[Dimension, ...] | None = None) -> Partit
     slots = draw(st.integers(1, 4))
     groups = int(np.prod([dimension.share for dimension in dimensions]))
     table = draw(st.lists(st.integers(0, slots - 1), min_size=groups, max_size=groups))
-    return Partitioning(dimensions, slots, tuple(table))
+    found = Partitioning(dimensions, slots, tuple(table))
+    if dimensions[0].code == "k" and slots > 1:
+        for value in draw(st.lists(st.integers(0, 4), max_size=2, unique=True)):
+            over = draw(st.lists(st.integers(0, slots - 1), min_size=2, max_size=slots, unique=True))
+            found = found.split("k", value, over)
+    return found
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows whose event times are their numbers, so that they arrive in the order of time."""
-
-    times: np.ndarray
-
-    @property
-    def codes(self) -> dict[str, np.ndarray]:
-        return codes_of(self.times)
-
-    def __len__(self) -> int:
-        return len(self.times)
-
-
-def codes_of(rows: np.ndarray) -> dict[str, np.ndarray]:
-    return {code: rows * (position + 1) for position, code in enumerate(CODES)}
+def rows_of(rows: np.ndarray) -> RelationBatch:
+    """Keys repeat, so that some rows have heavy ones; the other codes and the time tell rows apart."""
+    codes = {code: rows % 5 if code == "k" else rows * (position + 1) for position, code in enumerate(CODES)}
+    return RelationBatch(rows, codes, pa.RecordBatch.from_pydict({}))
 
 
 @settings(max_examples=200)
@@ -74,12 +69,12 @@ def test_each_row_is_spoken_for_once_wherever_it_is_needed(data: st.DataObject) 
             number += len(fresh)
             arrived[name] += fresh.tolist()
             for slot in range(new.slots):
-                mine = [fresh[needed_in(new, name, codes_of(fresh), len(fresh))[:, slot]]]
+                mine = [fresh[needed_in(new, name, rows_of(fresh))[:, slot]]]
                 if is_move:
                     for file in files:
                         if file.relation == name and file.slot != slot:
                             since = known[file.table :]
-                            taken = taken_rows(since, new, file.slot, slot, name, Rows(file.rows))
+                            taken = taken_rows(since, new, file.slot, slot, name, rows_of(file.rows))
                             mine.append(file.rows[taken])
                 written.append(File(slot, len(known) if is_move else len(known) - 1, name, np.concatenate(mine)))
         if is_move:
@@ -95,7 +90,7 @@ def spoken(files: list[File], known: list[Partitioning], slot: int, relation: st
     rows: list[int] = []
     for file in files:
         if file.slot == slot and file.relation == relation:
-            kept = kept_rows(known[file.table :], slot, relation, Rows(file.rows))
+            kept = kept_rows(known[file.table :], slot, relation, rows_of(file.rows))
             rows += file.rows[kept].tolist()
     return rows
 
@@ -111,7 +106,7 @@ def check(files: list[File], known: list[Partitioning], arrived: dict[str, list[
     table = known[-1]
     for name, rows in arrived.items():
         everything = np.array(rows, dtype=np.int64)
-        needed = needed_in(table, name, codes_of(everything), len(everything))
+        needed = needed_in(table, name, rows_of(everything))
         for slot in range(table.slots):
             assert sorted(spoken(files, known, slot, name)) == everything[needed[:, slot]].tolist()
 
@@ -125,7 +120,7 @@ def test_a_slot_gains_and_loses_as_its_rows_do(data: st.DataObject) -> None:
         gains, loses = gains_and_losses(before, after, slot)
         for name in sorted(before.relations):
             one, other = (
-                needed_in(table, name, codes_of(rows), 200)[:, slot] if slot < table.slots else np.zeros(200, bool)
+                needed_in(table, name, rows_of(rows))[:, slot] if slot < table.slots else np.zeros(200, bool)
                 for table in (before, after)
             )
             assert gains or not (other & ~one).any()

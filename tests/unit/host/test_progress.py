@@ -80,6 +80,7 @@ def test_a_batch_has_the_keys_that_users_read() -> None:
         "table": [0, 1],
         "grid": [{"code": "k0", "relations": ["a", "b"], "share": 2}],
         "sent": {"a": 1.0},
+        "heavy": [],
         "slotsInUse": 2,
         "skew": 1.333,
         "statistics": step(3, 0.375).to_json(),

@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 
 from anabranch.cost.resources import Resources
 from anabranch.lab import (
+    balance_heavy_key,
     balance_operator_level,
     cost_model,
     group_by_below,
@@ -59,6 +60,17 @@ def case(*names: str) -> Callable[[Callable[[], Doctored]], Callable[[], Doctore
 
 
 # --- balancing -------------------------------------------------------------------------------------------------------
+
+
+@case("balance-heavy-key")
+def _heavy_key() -> Doctored:
+    def runs(before: float, after: float, results: int) -> dict[str, balance_heavy_key.Run]:
+        return {
+            "one slot": balance_heavy_key.Run((before,) * 4, (1.0,) * 4, 100),
+            "split": balance_heavy_key.Run((after,) * 4, (1.0,) * 4, results),
+        }
+
+    return Doctored(runs(7.6, 1.1, 100), (runs(1.5, 1.4, 99),))
 
 
 @case("balance-operator-level")

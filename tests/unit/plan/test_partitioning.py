@@ -13,16 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anabranch.engine.batch import RelationBatch
+from anabranch.engine.evaluate.rows import row_hashes
 from anabranch.engine.ownership import coordinates, needed_in, own_cells, rows_for_slot
 from anabranch.errors import PlanError
 from anabranch.expr import Column
 from anabranch.host.local import LocalHost
+from anabranch.plan.heavy import HeavyKey
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation
 from anabranch.plan.partitioning import Dimension, Partitioning, block_table, choose_partitioning, row_code
 from anabranch.plan.physical import mjoin
 from anabranch.schema import Schema
 from anabranch.testing.contracts import Workload, workloads
 from anabranch.testing.oracle import describe_difference, rows_as_multiset
+from anabranch.testing.strategies import splits
 from anabranch.window import Window
 
 LONG = pa.int64()
@@ -50,45 +54,78 @@ def partitionings(draw: st.DrawFn) -> tuple[JoinGraph, Partitioning]:
         slot = st.integers(0, chosen.slots - 1)
         table = draw(st.lists(slot, min_size=chosen.groups, max_size=chosen.groups))
         chosen = replace(chosen, table=tuple(table))
+    keys = [dimension.code for dimension in chosen.dimensions if dimension.code.startswith("k")]
+    if chosen.slots > 1 and keys:
+        heavy = st.tuples(st.sampled_from(keys), st.sampled_from(VALUES))
+        for code, value in draw(st.lists(heavy, max_size=3, unique=True)):
+            several = st.lists(st.integers(0, chosen.slots - 1), min_size=2, max_size=chosen.slots, unique=True)
+            traffic = draw(st.sampled_from([None, {name: 1.0 + position for position, name in enumerate(graph.names)}]))
+            chosen = chosen.split(code, value, draw(several), traffic)
     return graph, chosen
 
 
-def owners(partitioning: Partitioning, codes: dict[str, int]) -> int:
+VALUES = (0, 1, -7)
+CODES = st.one_of(st.sampled_from(VALUES), st.integers(-(2**63), 2**63 - 1))
+
+
+def rows_of(partitioning: Partitioning, name: str, codes: dict[str, np.ndarray], times: np.ndarray) -> RelationBatch:
+    own = {dimension.code: codes[dimension.code] for dimension in partitioning.members(name)}
+    return RelationBatch(times, own, pa.RecordBatch.from_pydict({}))
+
+
+def owner_of(partitioning: Partitioning, codes: dict[str, int], rows: dict[str, RelationBatch]) -> int:
     """The slot of a combination, computed the slow way."""
+
+    def coordinate(code: int, share: int) -> int:
+        return int(coordinates(np.array([code]), share)[0])
+
     group = 0
+    for number, key in enumerate(partitioning.heavy):
+        if codes[key.code] == key.value:
+            for dimension in partitioning.dimensions:
+                if dimension.code != key.code:
+                    group = group * dimension.share + coordinate(codes[dimension.code], dimension.share)
+            for name, share in key.shares:
+                group = group * share + coordinate(int(row_hashes(rows[name])[0]), share)
+            return partitioning.table[partitioning.region(number) + group]
     for dimension in partitioning.dimensions:
-        group = group * dimension.share + int(coordinates(np.array([codes[dimension.code]]), dimension.share)[0])
+        group = group * dimension.share + coordinate(codes[dimension.code], dimension.share)
     return partitioning.table[group]
 
 
-@given(drawn=partitionings(), seeds=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=7, max_size=7))
+@settings(max_examples=300)
+@given(
+    drawn=partitionings(), seeds=st.lists(CODES, min_size=7, max_size=7), times=st.lists(st.integers(0, 99), min_size=4)
+)
 def test_all_rows_of_a_combination_are_needed_in_the_slot_that_owns_it(
-    drawn: tuple[JoinGraph, Partitioning], seeds: list[int]
+    drawn: tuple[JoinGraph, Partitioning], seeds: list[int], times: list[int]
 ) -> None:
     graph, partitioning = drawn
     codes = {dimension.code: seed for dimension, seed in zip(partitioning.dimensions, seeds, strict=False)}
-    owner = owners(partitioning, codes)
+    one = {code: np.array([seed]) for code, seed in codes.items()}
+    rows = {name: rows_of(partitioning, name, one, np.array([t])) for name, t in zip(graph.names, times, strict=False)}
+    owner = owner_of(partitioning, codes, rows)
     found_in = np.ones(partitioning.slots, dtype=np.bool_)
     for name in graph.names:
-        own = {d.code: np.array([codes[d.code]]) for d in partitioning.members(name)}
-        needed = needed_in(partitioning, name, own, 1)
+        needed = needed_in(partitioning, name, rows[name])
         assert needed.shape == (1, partitioning.slots)
         assert needed[0, owner]
         found_in &= needed[0]
     # Without a test of ownership, no second slot may be able to find it.
-    if partitioning.is_partition:
+    if partitioning.is_partition or partitioning.finds_once(graph.names):
         assert found_in.sum() == 1
 
 
-@given(drawn=partitionings(), rows=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))
+@given(drawn=partitionings(), rows=st.lists(CODES, max_size=20))
 def test_every_slot_gets_the_rows_that_it_needs_in_order(
     drawn: tuple[JoinGraph, Partitioning], rows: list[int]
 ) -> None:
     graph, partitioning = drawn
     codes = dict.fromkeys((d.code for d in partitioning.dimensions), np.array(rows, dtype=np.int64))
     for name in graph.names:
-        needed = needed_in(partitioning, name, codes, len(rows))
-        cells = own_cells(partitioning, name, codes, len(rows))
+        batch = rows_of(partitioning, name, codes, np.arange(len(rows)))
+        needed = needed_in(partitioning, name, batch)
+        cells = own_cells(partitioning, name, batch)
         for slot in range(partitioning.slots):
             mine = rows_for_slot(partitioning, name, cells, slot)
             assert mine.tolist() == np.flatnonzero(needed[:, slot]).tolist()
@@ -97,6 +134,7 @@ def test_every_slot_gets_the_rows_that_it_needs_in_order(
 @given(drawn=partitionings())
 def test_a_row_is_needed_exactly_where_a_group_of_its_coordinates_lives(drawn: tuple[JoinGraph, Partitioning]) -> None:
     graph, partitioning = drawn
+    partitioning = partitioning.without_heavy
     everywhere = [range(dimension.share) for dimension in partitioning.dimensions]
     for name in graph.names:
         own = [i for i, dimension in enumerate(partitioning.dimensions) if name in dimension.relations]
@@ -192,9 +230,8 @@ def grids(draw: st.DrawFn, workload: Workload, slots: int) -> Partitioning:
         for dimension in choose_partitioning(workload.query.graph, 1).dimensions
     )
     groups = math.prod(dimension.share for dimension in dimensions)
-    return Partitioning(
-        dimensions, slots, tuple(draw(st.lists(st.integers(0, slots - 1), min_size=groups, max_size=groups)))
-    )
+    table = tuple(draw(st.lists(st.integers(0, slots - 1), min_size=groups, max_size=groups)))
+    return draw(splits(Partitioning(dimensions, slots, table)))
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -218,3 +255,73 @@ def test_any_table_gives_the_same_answer_and_may_change_with_every_batch(name: s
             late += sum(host.late.values())
     assert not late
     assert not describe_difference(workload.answer, rows_as_multiset(pa.concat_tables(results)))
+
+
+def test_a_grid_of_blocks_needs_no_test_of_ownership() -> None:
+    """Rows of both relations go to two slots each, but only one slot has both rows of a pair."""
+    relations = tuple(Relation(name, name, Schema(()), "ts", Window(1)) for name in "ab")
+    partitioning = choose_partitioning(JoinGraph(relations), 4)
+    assert partitioning.finds_once("ab")
+    assert not partitioning.finds_once("a")
+    assert not partitioning.moved([0], 3).finds_once("ab")
+
+
+KEYED = choose_partitioning(
+    JoinGraph(
+        tuple(Relation(name, name, Schema(()), "ts", Window(1)) for name in "ab"),
+        (KeyClass("k", tuple((name, Column(name, "k", LONG)) for name in "ab"), LONG),),
+    ),
+    4,
+)
+
+
+def test_the_rows_of_a_heavy_key_are_spread_over_its_slots() -> None:
+    split = KEYED.split("k", 7, [0, 1, 2, 3], {"a": 1.0, "b": 1.0})
+    assert [dict(key.shares) for key in split.heavy] == [{"a": 4, "b": 4}]
+    assert split.finds_once("ab")
+    count = 400
+    codes = {"k": np.full(count, 7)}
+    for name in "ab":
+        needed = needed_in(split, name, rows_of(split, name, codes, np.arange(count)))
+        assert (needed.sum(axis=1) == 2).all()
+        assert needed.sum(axis=0).min() > count / 4
+    other = needed_in(split, "a", rows_of(split, "a", {"k": np.arange(100, 200)}, np.arange(100)))
+    assert (other.sum(axis=1) == 1).all()
+    assert split.united("k", 7) == KEYED
+    assert Partitioning.from_json(split.to_json()) == split
+
+
+def test_a_relation_with_few_rows_of_a_heavy_key_is_copied_instead() -> None:
+    split = KEYED.split("k", 7, [0, 1, 2], {"a": 100.0, "b": 1.0})
+    assert [dict(key.shares) for key in split.heavy] == [{"a": 6, "b": 1}]
+
+
+@pytest.mark.parametrize(
+    ("code", "value", "over", "message"),
+    [
+        ("k", 7, [0], "over two different slots or more"),
+        ("k", 7, [0, 0], "over two different slots or more"),
+        ("k", 7, [0, 9], "slot 9 does not exist"),
+        ("j", 7, [0, 1], "no dimension 'j'"),
+    ],
+)
+def test_a_split_that_cannot_be_is_refused(code: str, value: int, over: list[int], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        KEYED.split(code, value, over)
+
+
+def test_a_key_is_split_once_and_united_once() -> None:
+    split = KEYED.split("k", 7, [0, 1])
+    with pytest.raises(PlanError, match="is split already"):
+        split.split("k", 7, [2, 3])
+    with pytest.raises(PlanError, match="is not split"):
+        KEYED.united("k", 7)
+    grid = choose_partitioning(JoinGraph(tuple(Relation(n, n, Schema(()), "ts", Window(1)) for n in "ab")), 2)
+    with pytest.raises(PlanError, match="spread by a hash of the row"):
+        grid.split("row.a", 7, [0, 1])
+
+
+@given(value=st.integers(-(2**63), 2**63 - 1), share=st.integers(1, 99))
+def test_a_heavy_key_has_the_coordinate_that_rows_have(value: int, share: int) -> None:
+    key = HeavyKey("k", value, (("a", 1),))
+    assert key.coordinate(share) == coordinates(np.array([value]), share)[0]

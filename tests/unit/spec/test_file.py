@@ -11,6 +11,7 @@ from anabranch.adapt.balancing import Balance, Thresholds
 from anabranch.adapt.policy import Interval, Periodic
 from anabranch.adapt.schedule import ScheduledMove, ScheduledScale
 from anabranch.adapt.settings import Settings
+from anabranch.adapt.splitting import SplitWish
 from anabranch.choosing import Wishes, decide, first_plan
 from anabranch.cql import compile_query
 from anabranch.errors import SpecError, StatisticsError
@@ -254,6 +255,9 @@ def test_the_catalog_needs_schemas() -> None:
         ("adapt", {"policy": "daily"}, "entry 'adapt.policy' is 'daily'", "write one of periodic"),
         ("moves", 5, "entry 'moves' is 5", "write a list such as"),
         ("moves", [{"at_batch": 1, "to": 0}], "entry 'moves.0.groups' is missing", "write for example groups: 8"),
+        ("moves", [{"at_batch": 1, "split": 7, "unite": 7}], "entry 'moves.0.unite' is 7", "write two entries"),
+        ("moves", [{"at_batch": 1, "split": 7, "over": 1}], "entry 'moves.0.over' is 1", "write a number of slots"),
+        ("moves", [{"split": 7}], "entry 'moves.0.at_batch' is missing", "at_batch: 3"),
         ("moves", [{"at_batch": 1, "to": -1, "groups": 1}], "entry 'moves.0.to' is -1", "write the number of a slot"),
         ("moves", [{"at_batch": 1, "to": 1, "groups": ["x"]}], "entry 'moves.0.groups.0' is 'x'", "write numbers of"),
         ("moves", [{"at_batch": 1, "slots": 0}], "entry 'moves.0.slots' is 0", "at least 1"),
@@ -344,6 +348,9 @@ def test_moves_and_balance_are_read() -> None:
     assert found.balance is None
     elastic = parse(changed("slots", {"most": 8}), folder=FOLDER).slots
     assert elastic == SlotRange(1, 8)
+    moves = [{"at_batch": 3, "split": "ACME", "over": [0, 2], "key": "a.k"}, {"at_batch": 6, "unite": 7}]
+    found = parse(changed("moves", moves), folder=FOLDER)
+    assert found.moves == (SplitWish(3, "ACME", "a.k", (0, 2)), SplitWish(6, 7, unites=True))
     assert parse(changed("balance", "auto"), folder=FOLDER).balance == Balance("auto")
     block = {"ratio": 1.5, "thresholds": {"most": "1 GB", "least": "1 MB", "difference": 5}}
     expected = Balance("auto", ratio=1.5, thresholds=Thresholds(1e9, 1e6, 5.0))

@@ -18,6 +18,7 @@ from anabranch.engine.batch import Combinations, RelationBatch, deadlines, empty
 from anabranch.engine.compile import bands_of
 from anabranch.engine.evaluate.codes import band_codes, combine_codes
 from anabranch.engine.evaluate.expression import evaluate
+from anabranch.engine.evaluate.rows import row_hashes
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena, Array
 from anabranch.engine.state.chunks import ChunkStore
@@ -30,6 +31,8 @@ from anabranch.schema import is_fixed_width, is_text
 
 ABSENT = -1
 """The row number of a relation of which a combination has no row."""
+_HASH = "hash"
+_HASH_FORM = ("<i8", 1)
 
 
 class BaseState(Indexed):
@@ -71,8 +74,25 @@ class BaseState(Indexed):
         self._fresh: tuple[int, Int64Array] | None = None
         """The first of the rows that are not linked yet, and their event times, which no index has."""
 
+    @property
+    def is_spread(self) -> bool:
+        """True while the state keeps the hash of each row, by which rows of heavy keys are spread."""
+        return _HASH in self.ring.columns
+
+    def spread(self, wanted: bool) -> None:
+        """Keeps the hash of each row from now on, or no longer; all live rows must be linked."""
+        if wanted and not self.is_spread:
+            self.ring.keep_column(_HASH, _HASH_FORM, row_hashes(self.export()))
+        elif self.is_spread and not wanted:
+            self.ring.drop_column(_HASH)
+
+    def row_hashes(self, rows: Int64Array) -> Int64Array:
+        """The hashes of the rows of those numbers; the state must keep them."""
+        return self.ring.get(_HASH, rows)
+
     def layout(self) -> dict[str, Any]:
         return {
+            "spread": self.is_spread,
             "with_null": sorted(self._with_null),
             "ring": self.ring.layout(),
             "texts": self.texts.layout() if self.texts else None,
@@ -82,6 +102,9 @@ class BaseState(Indexed):
     def reopen(self, layout: Mapping[str, Any]) -> None:
         for name in layout["with_null"]:
             self._keep_nulls(name)
+        self.ring.columns.pop(_HASH, None)
+        if layout["spread"]:
+            self.ring.columns[_HASH] = _HASH_FORM
         self.ring.reopen(layout["ring"])
         if self.texts is not None:
             self.texts.reopen(layout["texts"])
@@ -106,6 +129,8 @@ class BaseState(Indexed):
                 self._keep_nulls(field.name)
             if field.name in self._with_null:
                 columns[f"valid.{field.name}"] = validity(array)
+        if self.is_spread:
+            columns[_HASH] = row_hashes(batch)
         # Times may stand in Arrow's memory, which is read-only, or be one column of several; the kernels take neither.
         times = np.require(batch.times, requirements=["C", "W"])
         deadline = deadlines(self.declared, batch)

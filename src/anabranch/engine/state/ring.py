@@ -139,6 +139,21 @@ class Ring:
             array = self._arrays[column] = self.arena.allocate(self._file(column), (self.capacity,), kind)
             array[:] = value
 
+    def keep_column(self, name: str, form: tuple[str, int], values: Array) -> None:
+        """Keeps one more column from now on, with the values of the live rows."""
+        self.columns[name] = form
+        if self.capacity:
+            ((_, shape, kind),) = (part for part in self._parts(self.capacity) if part[0] == name)
+            self._arrays[name] = target = self.arena.allocate(self._file(name), shape, kind)
+            for part, place in self._places(self.first, self.live):
+                target[place] = values[part]
+
+    def drop_column(self, name: str) -> None:
+        """Gives back the space of a column."""
+        del self.columns[name]
+        if self._arrays.pop(name, None) is not None:
+            self.arena.release(self._file(name))
+
     def link(self, first: int, codes: Callable[[Index], Int64Array], newest: Int64Array) -> None:
         """Makes the rows numbered from `first` findable under the codes that each index gives them."""
         for index in self.indexes:

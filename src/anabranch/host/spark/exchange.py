@@ -179,7 +179,7 @@ class OpenOutlet:
         if len(self._keys) == 1:
             self.derived.setdefault(relation, []).append(batch)
             return
-        cells = own_cells(self._table, relation, batch.codes, len(batch))
+        cells = own_cells(self._table, relation, batch)
         position = self._queries.graph.names.index(relation)
         for slot, key in zip(self._table.working, self._keys, strict=True):
             mine = rows_for_slot(self._table, relation, cells, slot)

@@ -176,7 +176,11 @@ def key_code(expr: Expr, kind: pa.DataType) -> SparkColumn:
     if pa.types.is_timestamp(kind) and expr.type != kind:
         # Left to Spark, a date or a wall clock would become an instant in the session's zone.
         expr = Cast(expr, kind)
-    key = to_column(expr)
+    return value_code(to_column(expr), kind)
+
+
+def value_code(key: SparkColumn, kind: pa.DataType) -> SparkColumn:
+    """The code of a column of that type."""
     if is_integer(kind) or pa.types.is_boolean(kind):
         return key.cast(types.LongType())
     if pa.types.is_date32(kind):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from html import escape
@@ -65,6 +65,12 @@ class Runner(Protocol):
 
     def scale(self, slots: int) -> None:
         """Asks for another number of slots."""
+
+    def split(self, value: Any, over: int | Sequence[int] | None, key: str | None) -> None:
+        """Asks for the rows of a key value to be spread over several slots from the next batch on."""
+
+    def unite(self, value: Any, key: str | None) -> None:
+        """Asks for the rows of a key value to be in one place again from the next batch on."""
 
     def rebalance(self) -> None:
         """Asks for a measured batch, and for moves that even out the slots after it."""
@@ -289,6 +295,36 @@ class QueryHandle:
         """
         self._require_running()
         self._runner.scale(slots)
+
+    def split(self, value: Any, over: int | Sequence[int] | None = None, key: str | None = None) -> None:
+        """Spreads the rows of one key value over several slots, from the next batch on; no result changes.
+
+        Parameters
+        ----------
+        value
+            A value of the key that alone is too much for a slot.
+        over
+            The slots, or how many of them; all when None.
+        key
+            An expression that the key compares, such as `a.k`; needed where the query has several keys.
+
+        Raises
+        ------
+        PlanError
+            When there is no such key, value or slot, the value is split already, or groups are to move with the next
+            batch already. Nothing changes.
+
+        Examples
+        --------
+        >>> handle.split("ACME", over=4)  # doctest: +SKIP
+        """
+        self._require_running()
+        self._runner.split(value, over, key)
+
+    def unite(self, value: Any, key: str | None = None) -> None:
+        """Takes the split of a key value back, from the next batch on; no result changes."""
+        self._require_running()
+        self._runner.unite(value, key)
 
     def rebalance(self) -> None:
         """Measures the load of the next batch, then moves partition groups so that no slot holds the others back.

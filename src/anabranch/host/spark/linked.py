@@ -154,7 +154,7 @@ def _numbered(numbering: _Numbering, position: int, batch: RelationBatch) -> Ite
     name = numbering.layout.queries.graph.names[position]
     table = numbering.layout.relation_table(position, batch)
     copies = numbering.copies[name]
-    cells = own_cells(numbering.start, name, batch.codes, len(batch)) * copies + numbering.first[name]
+    cells = own_cells(numbering.start, name, batch) * copies + numbering.first[name]
     for copy in range(copies):
         column = pa.array((cells + copy).astype(np.int32))
         yield from table.append_column(CELL, column).combine_chunks().to_batches()

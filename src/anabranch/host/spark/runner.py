@@ -12,7 +12,7 @@ import atexit
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -41,6 +41,7 @@ from anabranch.host.commit import (
     ticks_by_stream,
 )
 from anabranch.host.diverted import ceilings
+from anabranch.host.keys import code_of
 from anabranch.host.lease import Lease
 from anabranch.host.memory import keep, recall
 from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
@@ -139,7 +140,7 @@ class SparkRunner:
         self._tables = SparkTables(work.queries, self.store, options.tables)
         work = replace(work, held=self._tables.small())
         table = work.first_table(self.manifest.partitionings[-1] if self.manifest else None)
-        self.cells = Cells(wire_layout(work.queries, table), table.settled)
+        self.cells = Cells(wire_layout(work.queries, table), table.without_heavy)
         self._routing: tuple[Partitioning, Routing] | None = None
         if self.manifest is not None:
             work = work.resumed(self.manifest.plans)
@@ -177,6 +178,12 @@ class SparkRunner:
 
     def scale(self, slots: int) -> None:
         self.steering.table.scale(slots)
+
+    def split(self, value: Any, over: int | Sequence[int] | None, key: str | None) -> None:
+        self.steering.table.split(*code_of(self.queries, value, key), over)
+
+    def unite(self, value: Any, key: str | None) -> None:
+        self.steering.table.unite(*code_of(self.queries, value, key))
 
     def rebalance(self) -> None:
         self.steering.table.rebalance()
@@ -444,6 +451,7 @@ class SparkRunner:
             ),
             partitioning=task.partitioning,
             sent=sent_by_relation(reports),
+            heavy=tuple(map(self.steering.table.names, task.partitioning.heavy)),
             statistics=merged_statistics(reports.values()),
             queries={
                 name: QueryProgress.of({slot: report.queries[name] for slot, report in reports.items()})

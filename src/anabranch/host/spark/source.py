@@ -2,7 +2,8 @@
 
 Every relation becomes (relation, event time, codes, shared payload columns, cell). A micro-batch is a part of the union
 of all relations. The cell of a row is its place in the grid; the table of the batch maps cells to slots (`Routing`), so
-that partition groups can move while the query runs.
+that partition groups can move while the query runs. Cells of heavy keys are found batch by batch, from the columns that
+travel; the streaming plan does not know them.
 
 A row that the relation's filter rejects still advances the clock of its stream. A filter that was written by the user
 travels as a boolean column until the largest event times have been observed. A filter that only keeps NULL keys out
@@ -21,16 +22,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, ByteType, IntegerType, MapType, StructType, TimestampType, VariantType
 
+from anabranch.engine.evaluate.rows import key_names, spread_columns
 from anabranch.expr import Call, Expr, conjuncts
 from anabranch.host.diverted import DivertedLayout
 from anabranch.host.spark.anchor import SLOT, anchored, slot_keys
 from anabranch.host.spark.arrow_schema import data_type, nulls_of
-from anabranch.host.spark.expressions import key_code, quote, to_column
+from anabranch.host.spark.expressions import key_code, quote, to_column, value_code
 from anabranch.host.spark.offsets import in_scan_order
 from anabranch.host.spark.own import register_functions
 from anabranch.host.wire import RELATION, TIME, WHOLE, WireLayout
 from anabranch.plan.join_graph import Relation
-from anabranch.plan.partitioning import Partitioning, row_code
+from anabranch.plan.partitioning import Dimension, Partitioning, row_code
 
 PASSES, CELL = "_passes", "_cell"
 _MOST_RUNS = 8
@@ -81,7 +83,7 @@ class Cells:
         found: list[tuple[int, ...]] = []
         for name in self.layout.queries.graph.names:
             copies = self.copies(name)
-            for slots in table.slots_of(name):
+            for slots in table.slots_of(name)[: table.first_cell(name, 0)]:
                 is_as_copied = table == self.start and len(slots) == copies
                 found += [(slot,) for slot in slots] if is_as_copied else [slots, *[()] * (copies - 1)]
         return found
@@ -236,15 +238,20 @@ class Routing:
 def routing(cells: Cells, table: Partitioning) -> Routing:
     """Where rows go by a table."""
     layout = cells.layout
-    if cells.start.dimensions == table.dimensions:
+    if is_same := cells.start.dimensions == table.dimensions:
         cell, needed = f.col(CELL), cells.slots(table)
     else:
-        # Another grid: cells follow from the codes that travel with the rows. Of several copies one is enough.
+        # Another grid: cells follow from the codes that travel with the rows.
         cell = _cell_of_codes(layout, table)
-        needed = [slots for name in layout.queries.graph.names for slots in table.slots_of(name)]
-        if later := cells.later_copies:
-            needed.append(())
-            cell = f.when(f.col(CELL).isin(later), len(needed) - 1).otherwise(cell)
+        names = layout.queries.graph.names
+        needed = [slots for name in names for slots in table.slots_of(name)[: table.first_cell(name, 0)]]
+    if table.heavy:
+        cell, of_heavy = _with_heavy(layout, table, cell, len(needed))
+        needed += of_heavy
+    if (not is_same or table.heavy) and (later := cells.later_copies):
+        # Of several copies one is enough.
+        needed.append(())
+        cell = f.when(f.col(CELL).isin(later), len(needed) - 1).otherwise(cell)
     # Slots without groups have no partition.
     keys = dict(zip(table.working, slot_keys(len(table.working)), strict=True))
     if all(len(slots) == 1 for slots in needed):
@@ -252,6 +259,47 @@ def routing(cells: Cells, table: Partitioning) -> Routing:
         return Routing(len(keys), _entry(needed, one, cell), copies=False)
     several = [f.array(*(f.lit(keys[slot]) for slot in slots)) for slots in needed]
     return Routing(len(keys), f.explode(_entry(needed, several, cell)), copies=True)
+
+
+def _with_heavy(
+    layout: WireLayout, table: Partitioning, cell: Column, first: int
+) -> tuple[Column, list[tuple[int, ...]]]:
+    """The cell of a row where some rows have heavy keys, and the slots of the cells numbered from `first` on.
+
+    The same numbers as `engine.ownership` computes: the first heavy key that a row has decides.
+    """
+    found: Column | None = None
+    needed: list[tuple[int, ...]] = []
+    for position, relation in enumerate(layout.queries.graph.relations):
+        name = relation.name
+        before = table.first_cell(name, 0)
+        for number, key in enumerate(table.heavy):
+            share = key.share(name)
+            if share is None:
+                continue
+            code = layout.code_columns[layout.codes[name].index(key.code)]
+            is_heavy = (f.col(RELATION) == position) & (f.col(code) == key.value)
+            others = tuple(dimension for dimension in table.members(name) if dimension.code != key.code)
+            place = _mixed(layout, others, name, {each: f.col(each) for each in layout.code_columns}) * share
+            if share > 1:
+                place += f.pmod(f.xxhash64(_row_hash(layout, relation)), f.lit(share))
+            place += first + len(needed) + table.first_cell(name, number) - before
+            found = f.when(is_heavy, place) if found is None else found.when(is_heavy, place)
+        needed += table.slots_of(name)[before:]
+    assert found is not None, "a heavy key has relations"
+    return found.otherwise(cell), needed
+
+
+def _row_hash(layout: WireLayout, relation: Relation) -> Column:
+    """The hash of a row, from the columns that travel; the same as `engine.evaluate.rows` computes."""
+    codes = layout.codes[relation.name]
+    wires = [layout.code_columns[codes.index(code)] for code in key_names(codes)]
+    kinds = {field.name: field.type for field in relation.schema}
+    values = [
+        f.coalesce(value_code(f.col(layout.payload[relation.name][name]), kinds[name]), f.lit(0))
+        for name in spread_columns(relation.schema)
+    ]
+    return f.xxhash64(f.col(TIME), *(f.col(wire) for wire in wires), *values)
 
 
 def _cell_of_codes(layout: WireLayout, table: Partitioning) -> Column:
@@ -264,15 +312,19 @@ def _cell_of_codes(layout: WireLayout, table: Partitioning) -> Column:
         is_here = f.col(RELATION).isin(position, ~position)
         place = _place(layout, table, name, columns) + first
         cell = f.when(is_here, place) if cell is None else cell.when(is_here, place)
-        first += len(table.slots_of(name))
+        first += table.first_cell(name, 0)
     assert cell is not None
     return cell
 
 
 def _place(layout: WireLayout, partitioning: Partitioning, relation: str, columns: Mapping[str, Column]) -> Column:
-    """The mixed-radix coordinate of a row; the same number as `engine.ownership` computes."""
+    """The place of a row in the grid; the same number as `engine.ownership` computes."""
+    return _mixed(layout, partitioning.members(relation), relation, columns)
+
+
+def _mixed(layout: WireLayout, dimensions: Iterable[Dimension], relation: str, columns: Mapping[str, Column]) -> Column:
     place: Column | None = None
-    for dimension in partitioning.members(relation):
+    for dimension in dimensions:
         if dimension.share > 1:
             wire = layout.code_columns[layout.codes[relation].index(dimension.code)]
             coordinate = f.pmod(f.xxhash64(columns[wire]), f.lit(dimension.share))

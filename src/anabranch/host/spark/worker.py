@@ -69,9 +69,10 @@ def _keep_diverted(
     tables = []
     for name, rows in layout.outside(table, task.bounds).items():
         chosen = table.take(pa.array(rows)).combine_chunks()
-        columns = zip(layout.code_columns, layout.codes[name], strict=False)
-        codes = {code: chosen.column(wire).to_numpy() for wire, code in columns}
-        mine = pa.array(first_copies(task.partitioning, slot, name, codes, len(rows)))
+        if not len(rows):
+            continue
+        (whole,) = chosen.to_batches()
+        mine = pa.array(first_copies(task.partitioning, slot, name, layout.of_relation(name, whole)))
         chosen = chosen.filter(mine)
         stream = task.queries.graph.relation(name).stream
         whole = chosen.column(f"{WHOLE}{list(diverted.streams).index(stream)}")

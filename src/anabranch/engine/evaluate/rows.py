@@ -1,0 +1,44 @@
+"""The hash by which rows of a heavy key are spread.
+
+It is made of what travels with a row: its time, the codes of its keys, and payload columns that fit 64 bits. So it can
+be computed of rows that arrive, and of rows in any row file, however old; Spark SQL computes the same
+(`host.spark.source`). Rows that agree in all of these go to the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.arrays import Integers
+from anabranch.engine.batch import RelationBatch
+from anabranch.engine.evaluate.codes import combine_codes, key_codes
+from anabranch.engine.state.columns import validity
+from anabranch.plan.partitioning import ROW
+from anabranch.schema import Schema, is_spread_by
+
+
+def row_hashes(rows: RelationBatch) -> Integers:
+    """A hash of each row."""
+    codes = [rows.codes[name] for name in key_names(rows.codes)]
+    schema = Schema.from_arrow(rows.payload.schema)
+    values = (_present_codes(rows.payload.column(name)) for name in spread_columns(schema))
+    return combine_codes([rows.times, *codes, *values])
+
+
+def key_names(codes: Iterable[str]) -> list[str]:
+    """The codes of keys among those of a relation, in order."""
+    return [name for name in codes if not name.startswith(ROW)]
+
+
+def spread_columns(schema: Schema) -> list[str]:
+    """The payload columns that count for the hash of a row, in order."""
+    return [field.name for field in schema if is_spread_by(field.type)]
+
+
+def _present_codes(values: pa.Array) -> Integers:
+    """The codes of values, and 0 for NULL."""
+    codes = key_codes(values, values.type)
+    return np.where(validity(values) != 0, codes, 0) if values.null_count else codes

@@ -1,0 +1,47 @@
+"""The most frequent values of keys in one batch, by their codes: what heavy keys are found by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+FREQUENT = 8
+"""Values of a key that a slot names, for each relation."""
+
+
+@dataclass(frozen=True)
+class KeyCounts:
+    """One key in one batch."""
+
+    distinct: int = 0
+    """Different values, of the relation that has most."""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows by relation."""
+    frequent: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    """Rows with the most frequent values, by code and relation."""
+
+    def to_json(self) -> dict[str, Any]:
+        frequent = [[value, dict(rows)] for value, rows in self.frequent.items()]
+        return {"distinct": self.distinct, "rows": dict(self.rows), "frequent": frequent}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> KeyCounts:
+        return cls(value["distinct"], value["rows"], dict(value["frequent"]))
+
+
+def merge_keys(several: Iterable[Mapping[str, KeyCounts]]) -> dict[str, KeyCounts]:
+    """The counts of several slots; values that a slot did not name are missing in its part."""
+    found: dict[str, KeyCounts] = {}
+    for keys in several:
+        for code, counts in keys.items():
+            before = found.get(code, KeyCounts())
+            frequent = {value: dict(rows) for value, rows in before.frequent.items()}
+            for value, rows in counts.frequent.items():
+                frequent[value] = _added(frequent.get(value, {}), rows)
+            found[code] = KeyCounts(before.distinct + counts.distinct, _added(before.rows, counts.rows), frequent)
+    return found
+
+
+def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
