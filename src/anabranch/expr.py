@@ -99,7 +99,7 @@ class Call:
     function: str
     arguments: tuple[Expr, ...]
     type: pa.DataType
-    own: OwnFunction | None = None
+    own: OwnFunction | None = field(default=None, repr=False)
     """The user's function that is called; `function` is then OWN."""
 
     def __str__(self) -> str:
@@ -124,14 +124,22 @@ Expr: TypeAlias = Column | Literal | Call | Cast
 
 @dataclass(frozen=True)
 class AggregateCall:
-    """COUNT, SUM, MIN, MAX or AVG over the combinations of a group; COUNT(*) has no argument."""
+    """COUNT, SUM, MIN, MAX, AVG and others over the combinations of a group; COUNT(*) has no argument."""
 
     function: str
     argument: Expr | None
     type: pa.DataType
+    others: tuple[Expr, ...] = field(default=(), repr=False)
+    """The further arguments: what MIN_BY compares, the share of PERCENTILE, the limit of COLLECT_LIST."""
+
+    @property
+    def arguments(self) -> tuple[Expr, ...]:
+        return self.others if self.argument is None else (self.argument, *self.others)
 
     def __str__(self) -> str:
-        return f"{self.function.upper()}({'*' if self.argument is None else self.argument})"
+        if self.function == "count_distinct":
+            return f"COUNT(DISTINCT {self.argument})"
+        return f"{self.function.upper()}({', '.join(map(str, self.arguments)) or '*'})"
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
@@ -173,7 +181,7 @@ def relations(expr: Expr) -> frozenset[str]:
     return frozenset(column.relation for column in columns(expr))
 
 
-_FALLIBLE = frozenset({"add", "subtract", "multiply", "negate", "abs"})
+_FALLIBLE = frozenset({"add", "subtract", "multiply", "divide", "negate", "abs"})
 
 
 def can_fail(expr: Expr) -> bool:

@@ -85,6 +85,37 @@ BEFORE_ALL = -FOREVER
 """The event time of the rows of a table, and of a stream that has had no row."""
 
 
+@dataclass(frozen=True)
+class Hop(Window):
+    """Windows of one size that begin every slide since the Unix epoch, and do not include their end.
+
+    `range` is a microsecond less than the size: a row is in the windows that end up to its size after it.
+    """
+
+    def __str__(self) -> str:
+        assert self.range is not None
+        slide = f" SLIDE {duration_text(self.slide)}" if self.slide is not None else ""
+        return f"[HOP {duration_text(self.range + 1)}{slide}]"
+
+
+@dataclass(frozen=True)
+class Tumble(Hop):
+    """Windows of one size that begin where the one before ends: a row is in one of them, until it ends."""
+
+    @property
+    def span(self) -> int | None:
+        return None
+
+    def deadline(self, time: Any) -> Any:
+        assert self.range is not None
+        size = self.range + 1
+        return time // size * size + self.range
+
+    def __str__(self) -> str:
+        assert self.range is not None
+        return f"[TUMBLE {duration_text(self.range + 1)}]"
+
+
 def duration_text(micros: int) -> str:
     """The shortest whole-unit spelling of a duration.
 

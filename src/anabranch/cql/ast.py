@@ -62,6 +62,8 @@ class FunctionCall:
     span: Span
     own: OwnFunction | None = None
     """The user's own function of that name."""
+    is_distinct: bool = False
+    """Whether DISTINCT stands before the arguments."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,8 @@ class WindowClause:
     is_now: bool
     slide: Duration | None
     span: Span
+    kind: str = "range"
+    """`range`, or `tumble` or `hop`: windows that do not include their end."""
 
 
 class JoinKind(Enum):
@@ -168,6 +172,8 @@ class Statement:
     having: Expression | None
     istream: Span | None
     """The position of ISTREAM around the query, if there is one."""
+    distinct: Span | None = None
+    """The position of DISTINCT after SELECT, if there is one."""
     span: Span | None = None
     """The place of a query in FROM; None for the whole."""
 

@@ -17,7 +17,9 @@ from anabranch.cql.ast import (
     ColumnName,
     Constant,
     Expression,
+    FromItem,
     FunctionCall,
+    Operation,
     SelectItem,
     Star,
     Statement,
@@ -26,6 +28,7 @@ from anabranch.cql.ast import (
 from anabranch.cql.from_clause import Rows, bind_rows
 from anabranch.cql.parser import parse
 from anabranch.cql.scope import Scope, aggregate_column
+from anabranch.cql.windows import common_slide, event_time_of, lag_of, refuse_sides, refuse_steps, with_window_calls
 from anabranch.errors import BindError, Span, UnboundedJoin, Unsupported
 from anabranch.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, columns
 from anabranch.functions import AGGREGATES, is_nullable, kind_of
@@ -40,31 +43,67 @@ def bind(text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> Logic
     return _bind(parse(text, catalog.functions), catalog, allow_unbounded=allow_unbounded)
 
 
-def _bind(statement: Statement, catalog: Catalog, *, allow_unbounded: bool) -> LogicalPlan:
-    text = statement.text
+def _bind(written: Statement, catalog: Catalog, *, allow_unbounded: bool) -> LogicalPlan:
+    text = written.text
+    statement = with_window_calls(written)
 
     def bind_inner(inner: Statement) -> LogicalPlan:
         return _bind(inner, catalog, allow_unbounded=allow_unbounded)
 
     rows = bind_rows(statement, catalog, bind_inner)
     plan, sources = rows.plan, rows.visible
+    items = tuple(item for item, source in rows.items if not source.is_table)
+    _require_event_times(written, rows)
+    refuse_sides(statement, items, plan)
+    if statement.distinct is not None:
+        statement = _distinct(statement, items)
     if not allow_unbounded:
         _refuse_unbounded(statement, rows)
-    slide = _common_slide(statement, rows)
+    slide = common_slide(statement, items)
     if _is_grouped(statement):
-        return _grouped(statement, sources, plan, slide)
+        return _grouped(statement, sources, plan, slide, lag_of(statement, items))
     scope = Scope(text, "SELECT", sources)
     outputs = _outputs(statement, scope, scope.expression)
     # Checked after the outputs: an error about a misspelt or missing aggregate is more helpful.
-    for item, _ in rows.items:
-        if item.window is not None and item.window.slide is not None:
-            raise BindError(
-                "SLIDE is not allowed in a query without aggregates",
-                text=text,
-                span=item.window.slide.span,
-                hint="remove SLIDE, or add GROUP BY and aggregates",
-            )
+    refuse_steps(statement, items)
     return Project(plan, outputs)
+
+
+def _distinct(statement: Statement, items: tuple[FromItem, ...]) -> Statement:
+    """SELECT DISTINCT as groups: each different row once for every window."""
+    assert statement.distinct is not None
+    if _is_grouped(statement):
+        raise BindError(
+            "DISTINCT is not allowed in a grouped query",
+            text=statement.text,
+            span=statement.distinct,
+            hint="remove it: a grouped query emits one row per group and window",
+        )
+    stars = [item for item in statement.items if isinstance(item, Star)]
+    if stars:
+        raise BindError("DISTINCT does not take *", text=statement.text, span=stars[0].span, hint="name the columns")
+    if common_slide(statement, items) is None:
+        raise BindError(
+            "SELECT DISTINCT needs windows that end",
+            text=statement.text,
+            span=statement.distinct,
+            hint="write [TUMBLE 1 HOUR] for each row once an hour, or [RANGE 1 HOUR SLIDE 10 MINUTES]",
+        )
+    keys = tuple(item.expression for item in statement.items if isinstance(item, SelectItem))
+    return replace(statement, group_by=keys, distinct=None)
+
+
+def _require_event_times(statement: Statement, rows: Rows) -> None:
+    """The column of `window()` must be the event time of its stream."""
+    for item, source in rows.items:
+        named = event_time_of(statement, item)
+        if named is not None and named.name.lower() != source.event_time.lower():
+            raise BindError(
+                f"'{named.name}' is not the event time of '{source.relation}'",
+                text=statement.text,
+                span=named.span,
+                hint=f"write window({source.event_time}, …): windows count by the event time",
+            )
 
 
 def _refuse_unbounded(statement: Statement, rows: Rows) -> None:
@@ -155,6 +194,8 @@ def _default_name(node: Expression, position: int) -> str:
             return node.name.name.lower()
         case CastTo():
             return _default_name(node.argument, position)
+        case Operation(function="field", arguments=(_, Constant(value=str() as name))):
+            return name
         case _:
             return f"column{position + 1}"
 
@@ -169,20 +210,9 @@ def _is_grouped(statement: Statement) -> bool:
     return bool(statement.group_by) or statement.having is not None or aggregated
 
 
-def _common_slide(statement: Statement, rows: Rows) -> int | None:
-    given = [item.window.slide for item, _ in rows.items if item.window is not None and item.window.slide]
-    for slide in given[1:]:
-        if slide.micros != given[0].micros:
-            raise BindError(
-                "the slides of the windows differ",
-                text=statement.text,
-                span=slide.span,
-                hint="a grouped query has one slide: give every window the same SLIDE, or only one of them",
-            )
-    return given[0].micros if given else None
-
-
-def _grouped(statement: Statement, sources: tuple[Source, ...], plan: LogicalPlan, slide: int | None) -> LogicalPlan:
+def _grouped(
+    statement: Statement, sources: tuple[Source, ...], plan: LogicalPlan, slide: int | None, lag: int
+) -> LogicalPlan:
     if statement.istream is not None:
         raise Unsupported(
             "ISTREAM around a grouped query is not supported",
@@ -196,7 +226,7 @@ def _grouped(statement: Statement, sources: tuple[Source, ...], plan: LogicalPla
             "a grouped query needs a SLIDE, the interval between its results",
             text=statement.text,
             span=first.window.span if first.window else first.span,
-            hint="write a window such as [RANGE 1 MINUTE SLIDE 10 SECONDS]",
+            hint="write a window such as [RANGE 1 MINUTE SLIDE 10 SECONDS] or [TUMBLE 1 MINUTE]",
         )
     key_expressions = _keys(statement, sources)
     keys = tuple(
@@ -233,7 +263,7 @@ def _grouped(statement: Statement, sources: tuple[Source, ...], plan: LogicalPla
         condition = having_scope.condition(statement.having)
         having = over_groups(having_scope, statement.having, condition)
     results = tuple(aggregate_column(position, aggregate) for position, aggregate in enumerate(aggregates))
-    grouped: LogicalPlan = Aggregate(plan, keys, key_expressions, results, tuple(aggregates), slide)
+    grouped: LogicalPlan = Aggregate(plan, keys, key_expressions, results, tuple(aggregates), slide, lag)
     return Project(Filter(grouped, having) if having is not None else grouped, outputs)
 
 
@@ -294,6 +324,6 @@ def _replace_keys(expr: Expr, by_key: dict[Expr, Column]) -> Expr:
 
 def _place_of(column: Column, node: Expression, scope: Scope) -> Span:
     for part in walk(node):
-        if isinstance(part, ColumnName) and scope.column(part) == column:
+        if isinstance(part, ColumnName) and column in columns(scope.expression(part)):
             return part.span
     return node.span

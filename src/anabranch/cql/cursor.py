@@ -21,6 +21,9 @@ RESERVED = frozenset({
 # fmt: on
 """Words that are never names unless quoted; every other keyword may also name a column, a stream or an alias."""
 
+_ONLY_NAMES = ("END", "IN", "IS", "BY", "ORDER", "LIMIT", "LEFT", "RIGHT", "FULL", "ALL", "CASE", "LIKE")
+"""Reserved words that are names after a dot."""
+
 MOST_NESTED = 40
 """The largest nesting depth of brackets, CASE, NOT and signs; the parser makes eight calls per level."""
 
@@ -107,6 +110,14 @@ class Cursor:
             raise self.unexpected(expected, hint=hint)
         token = self.take()
         return Identifier(token.value, token.span)
+
+    def member(self, expected: str) -> Identifier:
+        """A name after a dot, where words such as END cannot mean anything else."""
+        token = self.peek()
+        if token.is_word(*_ONLY_NAMES):
+            self.take()
+            return Identifier(token.value, token.span)
+        return self.identifier(expected)
 
     def unexpected(self, expected: str, *, also: str = "", hint: str = "") -> ParseError:
         wanted = f"{also} or {expected}" if also else expected

@@ -16,6 +16,7 @@ from anabranch.cql.ast import (
     Exists,
     Expression,
     FunctionCall,
+    Identifier,
     InQuery,
     Operation,
     Statement,
@@ -23,11 +24,12 @@ from anabranch.cql.ast import (
 )
 from anabranch.cql.cursor import Cursor
 from anabranch.cql.lexer import Kind, Token
-from anabranch.errors import ParseError, Span
+from anabranch.errors import ParseError, Span, Unsupported
 from anabranch.window import UNITS, bounded, parse_duration, scaled
 
 _COMPARISONS = {
     "=": "equal",
+    "<=>": "null_safe_equal",
     "==": "equal",
     "<>": "not_equal",
     "!=": "not_equal",
@@ -35,6 +37,18 @@ _COMPARISONS = {
     "<=": "less_equal",
     ">": "greater",
     ">=": "greater_equal",
+}
+_PARTS = {
+    "year": "year",
+    "quarter": "quarter",
+    "month": "month",
+    "week": "weekofyear",
+    "day": "day",
+    "dow": "dayofweek",
+    "doy": "dayofyear",
+    "hour": "hour",
+    "minute": "minute",
+    "second": "second",
 }
 _SUMS = {"+": "add", "-": "subtract", "||": "concat"}
 _PRODUCTS = {"*": "multiply", "/": "divide", "%": "modulo"}
@@ -121,9 +135,13 @@ def _comparison(cursor: Cursor) -> Expression:
         return Operation(_COMPARISONS[symbol.value], (left, _sum(cursor)), _since(cursor, start))
     if cursor.take_word("IS"):
         negated = cursor.take_word("NOT")
-        cursor.expect_word("NULL", also="" if negated else "NOT")
+        if cursor.take_word("DISTINCT"):
+            cursor.expect_word("FROM")
+            same = Operation("null_safe_equal", (left, _sum(cursor)), _since(cursor, start))
+            return same if negated else Operation("not", (same,), same.span)
+        cursor.expect_word("NULL", also="DISTINCT FROM" if negated else "NOT")
         return Operation("is_not_null" if negated else "is_null", (left,), _since(cursor, start))
-    negated = cursor.take_word("NOT") if cursor.peek(1).is_word("IN", "BETWEEN", "LIKE") else None
+    negated = cursor.take_word("NOT") if cursor.peek(1).is_word("IN", "BETWEEN", "LIKE", "RLIKE") else None
     test: Expression | None = None
     if cursor.take_word("IN"):
         test = _in(cursor, left, start)
@@ -136,6 +154,8 @@ def _comparison(cursor: Cursor) -> Expression:
         test = Operation("and", bounds, span)
     elif cursor.take_word("LIKE"):
         test = Operation("like", (left, _sum(cursor)), _since(cursor, start))
+    elif cursor.take_word("RLIKE"):
+        test = Operation("rlike", (left, _sum(cursor)), _since(cursor, start))
     if test is None:
         return left
     return Operation("not", (test,), test.span) if negated else test
@@ -180,10 +200,26 @@ def _product(cursor: Cursor) -> Expression:
 def _signed(cursor: Cursor) -> Expression:
     sign = cursor.take_symbol("+", "-")
     if sign is None:
-        return _primary(cursor)
+        return _part(cursor)
     with cursor.nested():
         argument = _signed(cursor)
     return argument if sign.value == "+" else Operation("negate", (argument,), _since(cursor, sign.span.start))
+
+
+def _part(cursor: Cursor) -> Expression:
+    """A primary expression, or a field or an element of one."""
+    start = cursor.peek().span.start
+    found = _primary(cursor)
+    while True:
+        if cursor.take_symbol("."):
+            name = cursor.member("a field")
+            found = Operation("field", (found, Constant(name.name, name.span)), _since(cursor, start))
+        elif cursor.take_symbol("["):
+            place = expression(cursor)
+            cursor.expect_symbol("]")
+            found = Operation("element", (found, place), _since(cursor, start))
+        else:
+            return found
 
 
 def _primary(cursor: Cursor) -> Expression:
@@ -221,12 +257,7 @@ def _column(cursor: Cursor) -> Expression:
     first = cursor.identifier("a column")
     if not cursor.take_symbol("."):
         return ColumnName(None, first, first.span)
-    second = cursor.identifier(f"a column of '{first.name}'")
-    if cursor.peek().is_symbol("."):
-        raise cursor.unsupported(
-            "a field inside a nested column cannot be read",
-            "select the field as a column before the stream is registered",
-        )
+    second = cursor.member(f"a column of '{first.name}'")
     return ColumnName(first, second, _since(cursor, first.span.start))
 
 
@@ -235,8 +266,17 @@ def _call(cursor: Cursor) -> Expression:
     cursor.expect_symbol("(")
     arguments: list[Expression] = []
     star = False
-    if cursor.peek().is_word("DISTINCT"):
-        raise cursor.unsupported("DISTINCT inside an aggregate is not supported", "add the column to GROUP BY")
+    if name.name.lower() == "extract" and cursor.peek(1).is_word("FROM"):
+        return _extract(cursor, name)
+    distinct = cursor.peek()
+    is_distinct = cursor.take_word("DISTINCT") is not None
+    if is_distinct and name.name.lower() != "count":
+        raise Unsupported(
+            f"DISTINCT inside {name.name.upper()} is not supported",
+            text=cursor.text,
+            span=distinct.span,
+            hint="only COUNT takes it; of MIN and MAX it changes nothing",
+        )
     if cursor.peek().is_symbol("*"):
         cursor.take()
         star = True
@@ -249,7 +289,24 @@ def _call(cursor: Cursor) -> Expression:
     if cursor.peek().is_word("OVER"):
         raise cursor.unsupported("OVER is not supported", "use GROUP BY with a SLIDE on the windows")
     own = cursor.functions.get(name.name.lower())
-    return FunctionCall(name, tuple(arguments), star, _since(cursor, name.span.start), own)
+    return FunctionCall(name, tuple(arguments), star, _since(cursor, name.span.start), own, is_distinct)
+
+
+def _extract(cursor: Cursor, name: Identifier) -> Expression:
+    """`EXTRACT(YEAR FROM ts)`, the call of the function that the part names."""
+    part = cursor.identifier("a part of a time, such as YEAR")
+    cursor.expect_word("FROM")
+    value = expression(cursor)
+    cursor.expect_symbol(")")
+    called = _PARTS.get(part.name.lower())
+    if called is None:
+        raise ParseError(
+            f"EXTRACT does not know the part '{part.name}'",
+            text=cursor.text,
+            span=part.span,
+            hint=f"the parts are {', '.join(word.upper() for word in _PARTS)}",
+        )
+    return FunctionCall(Identifier(called, part.span), (value,), False, _since(cursor, name.span.start))
 
 
 def _refuse_subquery(cursor: Cursor) -> None:

@@ -26,10 +26,10 @@ from anabranch.cql.ast import (
     SelectItem,
     Star,
     Statement,
-    WindowClause,
     walk,
 )
 from anabranch.cql.scope import Scope, closest_first
+from anabranch.cql.windows import bind_window
 from anabranch.errors import BindError, Span, Unsupported
 from anabranch.expr import Expr, conjuncts, relations
 from anabranch.functions import AGGREGATES, bind_call, is_nullable
@@ -45,7 +45,7 @@ from anabranch.plan.logical import (
     result_schema,
 )
 from anabranch.schema import Field, Schema
-from anabranch.window import ALWAYS, FOREVER, Window
+from anabranch.window import ALWAYS, FOREVER
 
 _RELATION_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _SIDES = {JoinKind.LEFT: SideKind.LEFT, JoinKind.SEMI: SideKind.SEMI, JoinKind.ANTI: SideKind.ANTI}
@@ -139,7 +139,7 @@ def _bind_source(text: str, item: FromItem, catalog: Catalog) -> Source:
             )
         return Source(name, table.name, table.schema, "", ALWAYS, is_table=True)
     assert stream is not None
-    window = _bind_window(text, item.window)
+    window = bind_window(text, item.window)
     if stream.query is not None:
         return Source(name, stream.name, stream.schema, "", window, stream.disorder, is_result=True)
     time = stream.schema.find(stream.event_time)
@@ -164,7 +164,7 @@ def _bind_subquery(text: str, item: FromItem, inner: Statement, bind_query: Bind
     name = _relation_name(text, item)
     plan = bind_query(inner)
     assert isinstance(plan, Project)
-    window = _bind_window(text, item.window)
+    window = bind_window(text, item.window)
     subquery = Subquery(inner.own_text, plan)
     return Source(name, name, result_schema(plan.outputs), "", window, FOREVER, is_result=True, subquery=subquery)
 
@@ -184,24 +184,6 @@ def _refuse_tables_that_would_come_out(text: str, items: Sequence[tuple[FromItem
                 span=item.join or item.span,
                 hint="join the table to a stream by JOIN or LEFT JOIN; read the table itself with Spark",
             )
-
-
-def _bind_window(text: str, clause: WindowClause | None) -> Window:
-    if clause is None:
-        return Window(None)
-    if clause.slide is not None and clause.slide.micros <= 0:
-        raise BindError("SLIDE must be more than zero", text=text, span=clause.slide.span)
-    if clause.range is not None and clause.range.micros <= 0:
-        raise BindError(
-            "RANGE must be more than zero",
-            text=text,
-            span=clause.range.span,
-            hint="write [NOW] to join a row only with rows that are not newer",
-        )
-    slide = clause.slide.micros if clause.slide is not None else None
-    if clause.is_now:
-        return Window(0, slide)
-    return Window(clause.range.micros if clause.range is not None else None, slide)
 
 
 def _nullable(items: Sequence[tuple[FromItem, Source]]) -> Iterator[str]:

@@ -1,11 +1,12 @@
 """The parser: recursive descent, one function per rule of the grammar.
 
     query      := select | ISTREAM '(' select ')'
-    select     := SELECT item (',' item)* FROM source ((',' | join) source [ON expression])*
+    select     := SELECT [DISTINCT] item (',' item)* FROM source ((',' | join) source [ON expression])*
                   [WHERE expression] [GROUP BY expression (',' expression)*] [HAVING expression]
     join       := [INNER] JOIN | CROSS JOIN | (LEFT | RIGHT | FULL) [OUTER] JOIN | [LEFT] (SEMI | ANTI) JOIN
     source     := name [window] [[AS] alias] | '(' select ')' [window] [AS] alias
     window     := '[' (RANGE duration | NOW | UNBOUNDED) [SLIDE duration] ']'
+                | '[' TUMBLE duration ']' | '[' HOP duration SLIDE duration ']'
     duration   := (number unit)+
 
 Legal CQL or SQL that Anabranch does not run raises `Unsupported` with the remedy. Any other unexpected token raises
@@ -44,7 +45,7 @@ _CLAUSES = {
 }
 _OUTER = {"LEFT": JoinKind.LEFT, "RIGHT": JoinKind.RIGHT, "FULL": JoinKind.FULL}
 _HALF = {"SEMI": JoinKind.SEMI, "ANTI": JoinKind.ANTI}
-_WINDOW_HELP = "RANGE, NOW or UNBOUNDED, as in [RANGE 10 SECONDS]"
+_WINDOW_HELP = "RANGE, TUMBLE, HOP, NOW or UNBOUNDED, as in [RANGE 10 SECONDS]"
 
 
 def parse(text: str, functions: Mapping[str, OwnFunction] = NO_FUNCTIONS) -> Statement:
@@ -90,10 +91,7 @@ def subquery(cursor: Cursor) -> Statement:
 
 def _select(cursor: Cursor, istream: Span | None) -> Statement:
     cursor.expect_word("SELECT")
-    if cursor.peek().is_word("DISTINCT"):
-        raise cursor.unsupported(
-            "SELECT DISTINCT is not supported", "GROUP BY the columns, with a SLIDE on the windows"
-        )
+    distinct = cursor.take_word("DISTINCT")
     cursor.take_word("ALL")
     items = [_item(cursor)]
     while cursor.take_symbol(","):
@@ -109,7 +107,16 @@ def _select(cursor: Cursor, istream: Span | None) -> Statement:
             group_by.append(expression(cursor))
     having = expression(cursor) if cursor.take_word("HAVING") else None
     _refuse_clauses(cursor)
-    return Statement(cursor.text, tuple(items), tuple(sources), where, tuple(group_by), having, istream)
+    return Statement(
+        cursor.text,
+        tuple(items),
+        tuple(sources),
+        where,
+        tuple(group_by),
+        having,
+        istream,
+        None if distinct is None else distinct.span,
+    )
 
 
 def _refuse_clauses(cursor: Cursor) -> None:
@@ -206,6 +213,13 @@ def _on(cursor: Cursor) -> Expression:
     return expression(cursor)
 
 
+def _step(cursor: Cursor) -> Duration:
+    """How far the windows of [HOP …] are apart."""
+    if cursor.take_word("SLIDE", "EVERY") is None:
+        raise cursor.unexpected("SLIDE, as in [HOP 1 MINUTE SLIDE 10 SECONDS]")
+    return duration(cursor, "a length of time such as 10 SECONDS")
+
+
 def _window(cursor: Cursor) -> WindowClause | None:
     opened = cursor.take_symbol("[")
     if opened is None:
@@ -214,6 +228,12 @@ def _window(cursor: Cursor) -> WindowClause | None:
         what = "PARTITION BY windows" if cursor.peek().is_word("PARTITION") else "[ROWS n] windows"
         raise cursor.unsupported(f"{what} are not supported", "use a time window such as [RANGE 10 SECONDS]")
     length: Duration | None = None
+    kind = cursor.take_word("TUMBLE", "HOP")
+    if kind is not None:
+        length = duration(cursor, "a length of time such as 10 SECONDS")
+        step = None if kind.is_word("TUMBLE") else _step(cursor)
+        closed = cursor.expect_symbol("]")
+        return WindowClause(length, False, step, Span(opened.span.start, closed.span.end), kind.value.lower())
     is_now = cursor.take_word("NOW") is not None
     if not is_now and not cursor.take_word("UNBOUNDED"):
         cursor.expect_word("RANGE", instead=_WINDOW_HELP)

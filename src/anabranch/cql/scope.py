@@ -16,9 +16,11 @@ import pyarrow as pa
 
 from anabranch.cql.ast import CastTo, ColumnName, Constant, Exists, Expression, FunctionCall, InQuery, Operation
 from anabranch.errors import BindError, Span, Unsupported
-from anabranch.expr import GROUPED, AggregateCall, Column, Expr, Literal, LiteralValue, OwnFunction
+from anabranch.expr import GROUPED, AggregateCall, Column, Expr, Literal, LiteralValue, OwnFunction, columns
 from anabranch.functions import (
     AGGREGATES,
+    APPROXIMATE,
+    BY_TIME,
     SPELLINGS,
     bind_aggregate,
     bind_call,
@@ -29,6 +31,7 @@ from anabranch.functions import (
 )
 from anabranch.plan.logical import BOUNDARY, Source
 from anabranch.schema import INTERVAL, TIMESTAMP, type_name
+from anabranch.window import Hop
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Scope:
         """Return the typed expression of a syntax node."""
         match node:
             case ColumnName():
-                return self.column(node)
+                return self._field(node) if self._is_field(node) else self.column(node)
             case Constant():
                 return self._constant(node)
             case Operation():
@@ -105,6 +108,17 @@ class Scope:
         mine = any(source.relation.lower() == wanted for source in self.sources)
         return not mine and any(source.relation.lower() == wanted for source in self.outer)
 
+    def _is_field(self, node: ColumnName) -> bool:
+        """True of `column.field`, where no relation has the name of the column."""
+        if node.relation is None or any(s.relation.lower() == node.relation.name.lower() for s in self.sources):
+            return False
+        return self.has_column(node.relation.name)
+
+    def _field(self, node: ColumnName) -> Expr:
+        assert node.relation is not None
+        column = ColumnName(None, node.relation, node.relation.span)
+        return self._call("field", (column, Constant(node.name.name, node.name.span)), node.span)
+
     def has_column(self, name: str) -> bool:
         return any(source.schema.find(name) is not None for source in self.sources)
 
@@ -122,8 +136,6 @@ class Scope:
         names = closest_first(wanted, (source.relation for source in self.sources))
         by_stream = [source.relation for source in self.sources if source.stream.lower() == wanted.lower()]
         hint = f"stream '{wanted}' is called '{by_stream[0]}' in this query" if by_stream else ""
-        if not by_stream and self.has_column(wanted):
-            hint = "fields of a nested column cannot be read; select them as columns before the stream is registered"
         raise BindError(
             f"relation '{wanted}' does not exist",
             text=self.text,
@@ -172,8 +184,8 @@ class Scope:
             return self._own(node, node.own)
         if name in AGGREGATES:
             return self._aggregate(node)
-        if name == "window_end":
-            return self._window_end(node)
+        if name in {"window_end", "window_start"}:
+            return self._window_edge(node, name.upper())
         if name in {"istream", "rstream", "dstream"}:
             raise Unsupported(
                 f"{name.upper()} in the select list is not supported",
@@ -181,8 +193,15 @@ class Scope:
                 span=node.span,
                 hint="remove it: a join query only adds results; or write ISTREAM(SELECT …) around the query",
             )
+        if name in APPROXIMATE:
+            raise Unsupported(
+                f"{name.upper()} is not supported",
+                text=self.text,
+                span=node.span,
+                hint=f"its value would depend on the plan and the batches; write {APPROXIMATE[name]}",
+            )
         if name not in SPELLINGS:
-            known = get_close_matches(name, [*SPELLINGS, *AGGREGATES, "window_end"])
+            known = get_close_matches(name, [*SPELLINGS, *AGGREGATES, "window_end", "window_start"])
             raise BindError(
                 f"function '{node.name.name}' does not exist",
                 text=self.text,
@@ -205,41 +224,77 @@ class Scope:
     def _aggregate(self, node: FunctionCall) -> Column:
         name = node.name.name.upper()
         if self.aggregates is None:
-            nested = self.clause in {"COUNT", "SUM", "MIN", "MAX", "AVG"}
+            nested = self.clause.lower() in AGGREGATES
             raise BindError(
                 f"aggregate '{name}' is not allowed inside {self.clause}",
                 text=self.text,
                 span=node.span,
                 hint="" if nested else "put conditions on aggregates into HAVING",
             )
-        if len(node.arguments) + node.star != 1:
-            raise BindError(f"'{name}' takes one argument", text=self.text, span=node.span)
+        if not node.arguments and not node.star:
+            raise BindError(f"'{name}' needs an argument", text=self.text, span=node.span)
         inner = replace(self, clause=name, aggregates=None)
-        argument = None if node.star else inner.expression(node.arguments[0])
+        arguments = tuple(inner.expression(argument) for argument in node.arguments)
         try:
-            aggregate = bind_aggregate(name, argument)
+            called = "count_distinct" if node.is_distinct else name
+            aggregate = bind_aggregate(called, arguments, self._time_of(node, arguments))
         except ValueError as error:
             raise self.error(error, node.span) from None
         if aggregate not in self.aggregates:
             self.aggregates.append(aggregate)
         return aggregate_column(self.aggregates.index(aggregate), aggregate)
 
-    def _window_end(self, node: FunctionCall) -> Column:
-        if self.aggregates is None:
+    def _time_of(self, node: FunctionCall, arguments: tuple[Expr, ...]) -> Expr | None:
+        """The event time of the rows that an argument is of, where an aggregate goes by it."""
+        if node.name.name.lower() not in BY_TIME or not arguments:
+            return None
+        names = {column.relation for column in columns(arguments[0])}
+        if len(names) != 1:
             raise BindError(
-                f"WINDOW_END() is not allowed inside {self.clause}",
+                f"'{node.name.name.upper()}' goes by the event time of one stream, and its argument is of {len(names)}",
                 text=self.text,
                 span=node.span,
-                hint="it is the end of a grouped result's window; use it in SELECT or HAVING of a grouped query",
+                hint="write MIN_BY(x, time) or MAX_BY(x, time)",
+            )
+        (source,) = (source for source in self.sources if source.relation in names)
+        found = source.schema.find(source.event_time)
+        if found is None:
+            raise BindError(
+                f"'{node.name.name.upper()}' goes by event time, and '{source.relation}' has no such column",
+                text=self.text,
+                span=node.span,
+                hint="write MIN_BY(x, y) or MAX_BY(x, y)",
+            )
+        return Column(source.relation, found.name, found.type, found.nullable)
+
+    def _window_edge(self, node: FunctionCall, name: str) -> Expr:
+        if self.aggregates is None:
+            raise BindError(
+                f"{name}() is not allowed inside {self.clause}",
+                text=self.text,
+                span=node.span,
+                hint="it is an end of a grouped result's window; use it in SELECT or HAVING of a grouped query",
             )
         if node.arguments or node.star:
-            raise BindError("WINDOW_END takes no argument", text=self.text, span=node.span)
-        return BOUNDARY
+            raise BindError(f"{name} takes no argument", text=self.text, span=node.span)
+        if name == "WINDOW_END":
+            return BOUNDARY
+        sizes = {(type(each.window), each.window.range) for each in self.sources if not each.is_table}
+        (kind, reach) = next(iter(sizes))
+        if len(sizes) > 1 or reach is None:
+            raise BindError(
+                "WINDOW_START() is not known: the windows differ, or have no start",
+                text=self.text,
+                span=node.span,
+                hint="compute it from WINDOW_END() and the window that is meant",
+            )
+        size = datetime.timedelta(microseconds=reach + issubclass(kind, Hop))
+        return bind_call("subtract", (BOUNDARY, Literal(size, INTERVAL)))
 
 
 def aggregate_column(position: int, aggregate: AggregateCall) -> Column:
     """Return the column of GROUPED that holds an aggregate."""
-    return Column(GROUPED, f"aggregate{position}", aggregate.type, nullable=aggregate.function != "count")
+    return Column(GROUPED, f"aggregate{position}", aggregate.type, nullable=not aggregate.function.startswith("count"))
 
 
 def closest_first(name: str, names: Iterable[str]) -> list[str]:

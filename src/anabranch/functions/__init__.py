@@ -11,13 +11,12 @@ anything with a float double; of dates and timestamps timestamp. Text is never c
 double, except beside a decimal, where it is the exact decimal.
 """
 
+from anabranch.functions.aggregates import AGGREGATES, APPROXIMATE, BY_TIME, bind_aggregate
 from anabranch.functions.own import bind_own, own_function
 from anabranch.functions.table import (
-    AGGREGATES,
     FUNCTIONS,
     SPELLINGS,
     below_casts,
-    bind_aggregate,
     bind_call,
     bind_cast,
     is_nullable,
@@ -26,6 +25,8 @@ from anabranch.functions.types import coerce, common_type, kind_of, type_named, 
 
 __all__ = [
     "AGGREGATES",
+    "APPROXIMATE",
+    "BY_TIME",
     "FUNCTIONS",
     "SPELLINGS",
     "below_casts",

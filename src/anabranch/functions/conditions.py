@@ -78,6 +78,15 @@ def of_one_type(name: str, arguments: Arguments) -> Expr:
     return unified[0] if len(unified) == 1 else Call(name, unified, unified[0].type)
 
 
+def null_safe_equal(_name: str, arguments: Arguments) -> Expr:
+    """`<=>`: true also where both are NULL, and never NULL."""
+    equality = comparison("equal", arguments)
+    assert isinstance(equality, Call)
+    left, right = equality.arguments
+    missing = tuple(Call("is_null", (argument,), BOOLEAN) for argument in (left, right))
+    return case("case", (Call("or", missing, BOOLEAN), Call("and", missing, BOOLEAN), equality))
+
+
 def nullif(_name: str, arguments: Arguments) -> Expr:
     if len(arguments) != 2:
         raise wrong("nullif", "two values", arguments)

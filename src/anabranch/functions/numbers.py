@@ -8,7 +8,17 @@ from dataclasses import replace
 
 from anabranch.expr import Call, Expr, Literal
 from anabranch.functions.arguments import CAST_HINT, SYMBOLS, Arguments, found, spelled_decimals, two, widened, wrong
-from anabranch.functions.types import BIGINT, DOUBLE, NULL, as_decimal, canonical, coerce, decimal_type, kind_of
+from anabranch.functions.types import (
+    BIGINT,
+    DOUBLE,
+    NULL,
+    as_decimal,
+    canonical,
+    coerce,
+    decimal_type,
+    kind_of,
+    quotient_type,
+)
 from anabranch.schema import INTERVAL, TIMESTAMP
 
 MOST_DIGITS = 22
@@ -51,14 +61,18 @@ def _arithmetic(name: str, arguments: Arguments) -> Expr:
         raise wrong(name, "two numbers", arguments, CAST_HINT)
     if kinds == {NULL}:
         left, right, kinds = coerce(left, BIGINT), coerce(right, BIGINT), {"integer"}
-    in_double = name == "divide" or "float" in kinds or (name == "modulo" and "decimal" in kinds)
-    if in_double:
+    if "float" in kinds or (name == "divide" and "decimal" not in kinds):
         return Call(name, (coerce(left, DOUBLE), coerce(right, DOUBLE)), DOUBLE)
     if "decimal" not in kinds:
         return Call(name, (coerce(left, BIGINT), coerce(right, BIGINT)), BIGINT)
     one = as_decimal(right.type if kind_of(left.type) == NULL else left.type)
     other = as_decimal(left.type if kind_of(right.type) == NULL else right.type)
-    if name == "multiply":
+    if name == "divide":
+        type_ = quotient_type(one, other)
+    elif name == "modulo":
+        scale = max(one.scale, other.scale)
+        type_ = decimal_type(min(one.precision - one.scale, other.precision - other.scale) + scale, scale)
+    elif name == "multiply":
         type_ = decimal_type(one.precision + other.precision + 1, one.scale + other.scale)
     else:
         scale = max(one.scale, other.scale)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from anabranch.expr import AggregateCall, Call, Cast, Column, Expr, Literal
+from anabranch.expr import Call, Cast, Column, Expr, Literal
 from anabranch.functions.arguments import Arguments, Rule, fixed
 from anabranch.functions.conditions import (
     case,
@@ -12,25 +12,23 @@ from anabranch.functions.conditions import (
     connective,
     if_else,
     membership,
+    null_safe_equal,
     null_test,
     nullif,
     of_one_type,
 )
+from anabranch.functions.json_path import json_value
+from anabranch.functions.nested import element, size, struct_field
 from anabranch.functions.numbers import additive, multiplicative, rounded, sign
-from anabranch.functions.texts import concat, date_part, pattern, replacement, substring
+from anabranch.functions.patterns import extraction, matching, substitution
+from anabranch.functions.texts import concat, date_part, date_trunc, pattern, replacement, substring
 from anabranch.functions.types import (
     BIGINT,
     BOOLEAN,
     DATE,
     DOUBLE,
-    MAX_DIGITS,
-    NULL,
-    OTHER,
     STRING,
-    canonical,
-    coerce,
     kind_of,
-    not_computable,
 )
 from anabranch.schema import TIMESTAMP, is_decimal, is_float, type_name
 
@@ -55,30 +53,6 @@ def bind_cast(expr: Expr, type_: pa.DataType) -> Expr:
     if target != source and target not in _CASTS.get(source, frozenset()):
         raise ValueError(f"{type_name(expr.type)} cannot be cast to {type_name(type_)}")
     return Cast(expr, type_)
-
-
-def bind_aggregate(name: str, argument: Expr | None) -> AggregateCall:
-    """Bind COUNT, SUM, MIN, MAX or AVG: coerce its argument and set its result type."""
-    function = name.lower()
-    if function == "count":
-        return AggregateCall("count", argument, BIGINT)
-    if argument is None:
-        raise ValueError(f"'{name.upper()}' needs an argument", "only COUNT takes *")
-    kind = kind_of(argument.type)
-    if function in {"min", "max"}:
-        if kind in {OTHER, NULL}:
-            raise not_computable(argument.type)
-        return AggregateCall(function, argument, argument.type)
-    if kind not in {"integer", "float", "decimal"}:
-        hint = "of the time between a and b, take UNIX_MICROS(b) - UNIX_MICROS(a)" if kind == "interval" else ""
-        raise ValueError(f"'{name.upper()}' expects a number, found {type_name(argument.type)}", hint)
-    if function == "avg":
-        return AggregateCall("avg", coerce(argument, DOUBLE), DOUBLE)
-    argument = coerce(argument, canonical(argument.type))
-    if kind == "decimal":
-        digits = min(MAX_DIGITS, argument.type.precision + 10)
-        return AggregateCall("sum", argument, pa.decimal128(digits, argument.type.scale))
-    return AggregateCall("sum", argument, argument.type)
 
 
 def makes_null(cast: Cast) -> bool:
@@ -165,12 +139,26 @@ FUNCTIONS: dict[str, Rule] = {
     "hour": fixed(BIGINT, TIMESTAMP),
     "minute": fixed(BIGINT, TIMESTAMP),
     "second": fixed(BIGINT, TIMESTAMP),
+    "quarter": date_part,
+    "dayofweek": date_part,
+    "dayofyear": date_part,
+    "weekofyear": date_part,
+    "date_trunc": date_trunc,
+    "rlike": matching,
+    "regexp_extract": extraction,
+    "regexp_replace": substitution,
+    "field": struct_field,
+    "element": element,
+    "size": size,
     "unix_micros": fixed(BIGINT, TIMESTAMP),
     "date": fixed(DATE, TIMESTAMP),
 }
-_SUGAR: dict[str, Rule] = {"nullif": nullif, "if": if_else}
-
-AGGREGATES = frozenset({"count", "sum", "min", "max", "avg"})
+_SUGAR: dict[str, Rule] = {
+    "nullif": nullif,
+    "if": if_else,
+    "null_safe_equal": null_safe_equal,
+    "get_json_object": json_value,
+}
 
 SPELLINGS: dict[str, str] = {
     **{
@@ -179,6 +167,8 @@ SPELLINGS: dict[str, str] = {
             "abs", "ceil", "coalesce", "concat", "contains", "date", "day", "ends_with", "exp", "floor", "greatest",
             "hour", "if", "least", "length", "ln", "lower", "ltrim", "minute", "month", "nullif", "power", "replace",
             "round", "rtrim", "second", "sqrt", "starts_with", "substring", "trim", "unix_micros", "upper", "year",
+            "quarter", "dayofweek", "dayofyear", "weekofyear", "date_trunc", "rlike", "regexp_extract",
+            "regexp_replace", "size", "get_json_object",
         )
     },
     "ceiling": "ceil",
@@ -196,6 +186,11 @@ SPELLINGS: dict[str, str] = {
     "nvl": "coalesce",
     "mod": "modulo",
     "dayofmonth": "day",
+    "week": "weekofyear",
+    "regexp": "rlike",
+    "regexp_like": "rlike",
+    "cardinality": "size",
+    "get": "element",
 }  # fmt: skip
 """The names of call syntax, in lower case, and the canonical function (or sugar) of each."""
 
@@ -208,4 +203,4 @@ _CASTS: dict[str, frozenset[str]] = {
     "date": frozenset({"text", "timestamp"}),
     "timestamp": frozenset({"integer", "float", "decimal", "text", "date"}),
 }
-_NULL_FROM_VALUES = frozenset({"divide", "modulo", "sqrt", "ln"})
+_NULL_FROM_VALUES = frozenset({"divide", "modulo", "sqrt", "ln", "field", "element"})

@@ -46,6 +46,37 @@ def substring(name: str, arguments: Arguments) -> Expr:
     return Call(name, widened(name, expected, arguments, (STRING, BIGINT, BIGINT)), STRING)
 
 
+TRUNCATED = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+    "month": None,
+    "quarter": None,
+    "year": None,
+}
+"""The units of DATE_TRUNC in microseconds; None for those of the calendar."""
+_UNIT_NAMES = {"dd": "day", "mon": "month", "mm": "month", "yyyy": "year", "yy": "year"}
+
+
+def date_trunc(name: str, arguments: Arguments) -> Expr:
+    expected = "(a string literal such as 'minute', timestamp)"
+    if len(arguments) != 2 or not isinstance(arguments[0], Literal) or not isinstance(arguments[0].value, str):
+        raise wrong(name, expected, arguments)
+    written = arguments[0].value.lower()
+    unit = _UNIT_NAMES.get(written, written)
+    if unit not in TRUNCATED:
+        raise ValueError(
+            f"DATE_TRUNC does not know the unit '{arguments[0].value}'", f"the units are {', '.join(TRUNCATED)}"
+        )
+    if kind_of(arguments[1].type) not in {"timestamp", "date", NULL}:
+        raise wrong(name, expected, arguments)
+    return Call(name, (Literal(unit, STRING), coerce(arguments[1], TIMESTAMP)), TIMESTAMP)
+
+
 def date_part(name: str, arguments: Arguments) -> Expr:
     if len(arguments) != 1 or kind_of(arguments[0].type) not in {"timestamp", "date", NULL}:
         raise wrong(name, "(timestamp) or (date)", arguments)

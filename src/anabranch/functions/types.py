@@ -160,12 +160,31 @@ def decimal_type(precision: int, scale: int) -> pa.DataType:
     return pa.decimal128(precision, scale)
 
 
+def quotient_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type of a quotient of decimals, as in Spark: at least six digits after the point, and at most 38 in all."""
+    scale = max(6, one.scale + other.precision + 1)
+    return _within_digits(one.precision - one.scale + other.scale + scale, scale)
+
+
+def average_type(kind: pa.DataType) -> pa.DataType:
+    """The type of an average of decimals, as in Spark: four more digits before and after the point."""
+    return pa.decimal128(min(MAX_DIGITS, kind.precision + 4), min(MAX_DIGITS, kind.scale + 4))
+
+
+def _within_digits(precision: int, scale: int) -> pa.DataType:
+    """Gives up digits after the point, down to six, where there are more than 38 in all."""
+    if precision <= MAX_DIGITS:
+        return pa.decimal128(precision, scale)
+    whole = precision - scale
+    return pa.decimal128(MAX_DIGITS, max(MAX_DIGITS - whole, min(scale, 6)))
+
+
 def not_computable(type_: pa.DataType) -> ValueError:
     """Return the error for a value that can only pass through a query."""
     if is_nested(type_) or kind_of(type_) == OTHER:
         return ValueError(
             f"a value of type {type_name(type_)} cannot be used in an expression",
-            "select the column itself, or select its fields as columns before the stream is registered",
+            "select the column itself, or use one of its fields (x.name) or elements (x[0])",
         )
     return ValueError(f"a value of type {type_name(type_)} cannot be used here")
 

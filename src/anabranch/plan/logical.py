@@ -172,6 +172,8 @@ class Aggregate:
     """The columns of GROUPED for the aggregates."""
     aggregates: tuple[AggregateCall, ...]
     slide: int
+    lag: int = 0
+    """1 where windows do not include their end."""
 
     @property
     def columns(self) -> tuple[Column, ...]:

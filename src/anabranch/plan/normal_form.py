@@ -56,7 +56,7 @@ def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) 
     if grouping is None:
         readers = [output.expression for output in plan.outputs]
     else:
-        readers = [*grouping.keys, *(a.argument for a in grouping.aggregates if a.argument is not None)]
+        readers = [*grouping.keys, *(e for a in grouping.aggregates for e in a.arguments)]
     readers += [theta.predicate for theta in thetas]
     readers += _verified(keys)
     members = [member for key in keys for _, member in key.members]
@@ -200,9 +200,11 @@ def _not_deferrable(name: str, can_be: Mapping[str, Sequence[Expr]]) -> SpecErro
 def _grouping(plan: LogicalPlan) -> tuple[LogicalPlan, Grouping | None]:
     match plan:
         case Aggregate():
-            return plan.input, Grouping(plan.key_expressions, plan.aggregates, None, plan.slide)
+            return plan.input, Grouping(plan.key_expressions, plan.aggregates, None, plan.slide, plan.lag)
         case Filter(input=Aggregate() as grouped, predicate=having):
-            return grouped.input, Grouping(grouped.key_expressions, grouped.aggregates, having, grouped.slide)
+            return grouped.input, Grouping(
+                grouped.key_expressions, grouped.aggregates, having, grouped.slide, grouped.lag
+            )
         case _:
             return plan, None
 

@@ -51,9 +51,24 @@ class Part:
 
 
 def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
-    """Return the parts of an aggregate of a grouping, by position: AVG is a sum and a count, others have one part."""
+    """Return the parts of an aggregate of a grouping, by position: AVG is a sum and a count, most others have one."""
     name = f"part{position}"
     match aggregate.function:
+        case "avg" if is_decimal(aggregate.type):
+            assert aggregate.argument is not None
+            kind = aggregate.argument.type
+            summed = AggregateCall(
+                "sum", aggregate.argument, pa.decimal128(min(_LONGEST, kind.precision + 10), kind.scale)
+            )
+            return *parts_of(position, summed), Part(f"{name}.count", position, "count", pa.int64())
+        case "stddev_samp" | "stddev_pop" | "var_samp" | "var_pop":
+            return (
+                Part(f"{name}.count", position, "count", pa.int64()),
+                Part(f"{name}.mean", position, "mean", pa.float64()),
+                Part(f"{name}.squares", position, "squares", pa.float64()),
+            )
+        case ("count_distinct" | "min_by" | "max_by" | "collect_list" | "percentile") as listed:
+            return (Part(f"{name}.items", position, _ITEMS[listed], pa.list_(_item(aggregate))),)
         case "avg":
             total = Part(f"{name}.sum", position, "sum", pa.float64())
             return total, Part(f"{name}.count", position, "count", pa.int64())
@@ -68,6 +83,31 @@ def parts_of(position: int, aggregate: AggregateCall) -> tuple[Part, ...]:
             return (Part(f"{name}.{least}", position, least, pa.int64()),)
         case other:
             return (Part(f"{name}.{other}", position, other, aggregate.type),)
+
+
+_ITEMS = {
+    "count_distinct": "distinct",
+    "min_by": "least_by",
+    "max_by": "greatest_by",
+    "collect_list": "first_n",
+    "percentile": "histogram",
+}
+"""How lists of items merge, by aggregate; see `engine.operators.aggregates`."""
+
+
+def _item(aggregate: AggregateCall) -> pa.DataType:
+    """The type of an item of an aggregate that keeps a list of them."""
+    assert aggregate.argument is not None
+    value = aggregate.argument.type
+    match aggregate.function:
+        case "count_distinct":
+            return value
+        case "percentile":
+            return pa.struct([pa.field("value", pa.float64()), pa.field("count", pa.int64())])
+        case _:
+            by = aggregate.others[0].type
+            counted = is_float(by) or pa.types.is_timestamp(by) or pa.types.is_duration(by)
+            return pa.struct([pa.field("by", pa.int64() if counted else by), pa.field("value", value)])
 
 
 @dataclass(frozen=True)
@@ -102,10 +142,11 @@ def agreement(graph: JoinGraph, grouping: Grouping, merged: Iterable[str]) -> Ag
         if aggregate.argument is None:
             continue
         parts = parts_of(position, aggregate)
-        if _is_safe(aggregate.argument, inside) and all(is_fixed_width(part.type) for part in parts):
+        is_simple = not aggregate.others and all(is_fixed_width(part.type) for part in parts)
+        if is_simple and _is_safe(aggregate.argument, inside):
             carried += parts
         else:
-            values |= dict.fromkeys(_columns_in(aggregate.argument, inside))
+            values |= dict.fromkeys(column for each in aggregate.arguments for column in _columns_in(each, inside))
     for key in reaching:
         if key.is_exact:
             # If the code is the key itself, rows with equal codes have equal keys.

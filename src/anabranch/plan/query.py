@@ -8,10 +8,11 @@ query.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
-from anabranch.expr import GROUPED, AggregateCall, Expr, columns
+from anabranch.expr import GROUPED, AggregateCall, Expr, columns, own_functions
 from anabranch.plan.join_graph import JoinGraph, KeyClass, render
 from anabranch.plan.logical import Output, SideKind
 from anabranch.plan.sides import Side
@@ -27,6 +28,24 @@ class Grouping:
     having: Expr | None
     """Over the columns of GROUPED: boundary, key0…, aggregate0…"""
     slide: int
+    lag: int = field(default=0, repr=False)
+    """1 where windows do not include their end: a boundary then counts the rows up to a microsecond before it."""
+
+    def first_boundary(self, times: Any) -> Any:
+        """The number of the first boundary that counts a row of this time, or each of several rows."""
+        return -(-(times + self.lag) // self.slide)
+
+    def last_boundary(self, deadlines: Any) -> Any:
+        """The number of the last boundary that counts a row with this deadline, or each of several rows."""
+        return (deadlines + self.lag) // self.slide
+
+    def last_answered(self, watermark: int) -> int:
+        """The number of the last boundary that a watermark has passed."""
+        return -(-(watermark + self.lag) // self.slide) - 1
+
+    def instant(self, boundary: Any) -> Any:
+        """The time up to which a boundary, by its number, counts rows."""
+        return boundary * self.slide - self.lag
 
 
 @dataclass(frozen=True)
@@ -97,6 +116,10 @@ class Query:
         parts += [f"{output.expression} AS {output.name}" for output in self.outputs]
         if self.grouping is not None:
             parts.append(str(self.grouping))
+            # Not in the text of a grouping, so that it stays the text of older checkpoints.
+            read = [*self.grouping.keys, *(e for a in self.grouping.aggregates for e in a.arguments)]
+            parts += [own.title for expression in read for own in own_functions(expression)]
+            parts += [str(aggregate) for aggregate in self.grouping.aggregates if aggregate.others]
         parts += [f"{name} = {query.fingerprint}" for name, query in sorted(self.inputs)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
@@ -116,7 +139,7 @@ class Query:
             expressions = [output.expression for output in self.outputs]
         else:
             expressions = [*self.grouping.keys]
-            expressions += [a.argument for a in self.grouping.aggregates if a.argument is not None]
+            expressions += [e for a in self.grouping.aggregates for e in a.arguments]
         wanted = {
             column.name
             for expression in expressions

@@ -135,4 +135,4 @@ def _expressions(plan: LogicalPlan) -> tuple[Expr, ...]:
         case Join() | OuterJoin():
             return plan.predicates
         case Aggregate():
-            return (*plan.key_expressions, *(a.argument for a in plan.aggregates if a.argument is not None))
+            return (*plan.key_expressions, *(e for a in plan.aggregates for e in a.arguments))

@@ -15,11 +15,11 @@ def prune_columns(plan: LogicalPlan) -> LogicalPlan | None:
             narrowed = _narrowed(below, [output.expression for output in outputs])
             return None if narrowed is None else Project(narrowed, outputs)
         case Aggregate():
-            arguments = [a.argument for a in plan.aggregates if a.argument is not None]
+            arguments = [e for a in plan.aggregates for e in a.arguments]
             narrowed = _narrowed(plan.input, [*plan.key_expressions, *arguments])
             if narrowed is None:
                 return None
-            return Aggregate(narrowed, plan.keys, plan.key_expressions, plan.results, plan.aggregates, plan.slide)
+            return replace(plan, input=narrowed)
     return None
 
 

@@ -169,6 +169,10 @@ def _call(expr: Call, arguments: list[str]) -> str:
             return f"{function}({value}, ' ')"
         case "date":
             return f"CAST({value} AS DATE)"
+        case "rlike":
+            return f"regexp_matches({value}, {arguments[1]})"
+        case "date_trunc":
+            return f"date_trunc({value}, {arguments[1]})"
     raise ValueError(f"function '{function}' has no DuckDB form with the same rules")
 
 

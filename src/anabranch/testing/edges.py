@@ -15,12 +15,17 @@ from decimal import Decimal
 import pyarrow as pa
 
 from anabranch.expr import Call, Cast, Column, Expr, Literal, LiteralValue
+from anabranch.functions.patterns import regex
+from anabranch.functions.texts import TRUNCATED
+from anabranch.functions.types import quotient_type
 from anabranch.schema import INTERVAL, TIMESTAMP
 
 BOOL, INT, FLOAT, TEXT, DATE = pa.bool_(), pa.int64(), pa.float64(), pa.string(), pa.date32()
 PRICE, RATE = pa.decimal128(10, 2), pa.decimal128(6, 4)
 WIDE, WHOLE, FRACTION = pa.decimal128(38, 18), pa.decimal128(38, 0), pa.decimal128(38, 38)
 CLOCK = pa.timestamp("us")
+NUMBERS = pa.list_(pa.field("element", INT))
+PAIR = pa.struct([pa.field("a", INT), pa.field("B c", TEXT)])
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,8 @@ _EDGES: dict[pa.DataType, list[object]] = {
     TIMESTAMP: _TIMES,
     CLOCK: _TIMES,
     INTERVAL: [0, 1, -1, 86_400_000_000, -90_061_000_001, 2**61],
+    NUMBERS: [[], [1], [None, 2, 3]],
+    PAIR: [{"a": 1, "B c": "x"}, {"a": None, "B c": None}],
 }
 
 EDGE_TYPES = tuple(_EDGES)
@@ -140,6 +147,8 @@ TEXTS_TO_READ: dict[pa.DataType, list[str]] = {
 """Texts for casts from strings, good and bad, by target type."""
 
 _COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+REGEXES = ("a", "^a.*b$", "(a|b)(b*)", "[^a-c]+", "\\d+|\\s", "a\\b", "(?:a(b)?)c?", "\\w{2,3}", ".\\W", "x*$", "\\.|_")
+"""Regular expressions; see `functions.patterns` for those that are refused."""
 _LIKE_PATTERNS = ("%", "a%", "%b", "_", "a_b", "a\\_b", "a\\\\b", "%\\%", "", "__", "%a%b%")
 
 
@@ -195,6 +204,12 @@ def _arithmetic() -> list[Case]:
         *_calls((FLOAT, FLOAT), FLOAT, "add", "subtract", "multiply", "divide", "modulo", "power"),
         *_calls((FLOAT,), FLOAT, "negate", "abs", "floor", "ceil", "sqrt", "exp", "ln"),
         *fractions,
+        *_calls((PRICE, RATE), quotient_type(PRICE, RATE), "divide"),
+        *_calls((PRICE, PRICE), quotient_type(PRICE, PRICE), "divide"),
+        *_calls((WIDE, RATE), quotient_type(WIDE, RATE), "divide"),
+        *_calls((WHOLE, PRICE), quotient_type(WHOLE, PRICE), "divide"),
+        *_calls((PRICE, RATE), _decimal(6, 4), "modulo"),
+        *_calls((WIDE, PRICE), _decimal(26, 18), "modulo"),
         *_calls((PRICE, PRICE), _decimal(11, 2), "add", "subtract"),
         *_calls((PRICE, RATE), _decimal(13, 4), "add", "subtract"),
         *_calls((PRICE, RATE), _decimal(17, 6), "multiply"),
@@ -234,6 +249,28 @@ def _texts() -> list[Case]:
         _over((TEXT,), "replace", TEXT, Literal("a", TEXT), Literal("zz", TEXT)),
         _over((TEXT,), "replace", TEXT, Literal("", TEXT), Literal("zz", TEXT)),
         Case(Call("concat", (column(0, TEXT), Literal("'\\\n", TEXT)), TEXT), (TEXT,)),
+        *[_over((TEXT,), "rlike", BOOL, Literal(pattern, TEXT)) for pattern in REGEXES],
+        *[
+            _over((TEXT,), "regexp_extract", TEXT, Literal(pattern, TEXT), Literal(group, INT))
+            for pattern in REGEXES
+            for group in range(regex(pattern).groups + 1)
+        ],
+        *[
+            _over((TEXT,), "regexp_replace", TEXT, Literal(pattern, TEXT), Literal(by, TEXT))
+            for pattern in REGEXES
+            if not regex(pattern).is_empty_possible
+            for by in ("", "<$0>", *(["$1-"] if regex(pattern).groups else []))
+        ],
+    ]
+
+
+def _nested() -> list[Case]:
+    return [
+        *[_over((NUMBERS,), "element", INT, Literal(place, INT)) for place in (0, 1, -1, None)],
+        *_calls((NUMBERS, INT), INT, "element"),
+        *_calls((NUMBERS,), INT, "size"),
+        _over((PAIR,), "field", INT, Literal("a", TEXT)),
+        _over((PAIR,), "field", TEXT, Literal("B c", TEXT)),
     ]
 
 
@@ -242,6 +279,12 @@ def _times() -> list[Case]:
         *_calls((TIMESTAMP,), INT, "year", "month", "day", "hour", "minute", "second", "unix_micros"),
         *_calls((TIMESTAMP,), DATE, "date"),
         *_calls((DATE,), INT, "year", "month", "day"),
+        *_calls((TIMESTAMP,), INT, "quarter", "dayofweek", "dayofyear", "weekofyear"),
+        *_calls((DATE,), INT, "quarter", "dayofweek", "dayofyear", "weekofyear"),
+        *[
+            Case(Call("date_trunc", (Literal(unit, TEXT), column(0, TIMESTAMP)), TIMESTAMP), (TIMESTAMP,))
+            for unit in TRUNCATED
+        ],
     ]
 
 
@@ -253,6 +296,7 @@ CASES: tuple[Case, ...] = (
     *_logic(),
     *_texts(),
     *_times(),
+    *_nested(),
     *_casts(),
 )
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from anabranch.errors import ExpressionError
 from anabranch.expr import Call, Cast, Column, Expr, Literal
+from anabranch.functions.patterns import regex
 
 Value: TypeAlias = Any
 
@@ -136,8 +137,13 @@ def _call(expr: Call, values: list[Value]) -> Value:
         return None
     if function in _COMPARISONS:
         return _COMPARISONS[function](order(*values))
+    if function in ("divide", "modulo") and isinstance(values[0], Decimal):
+        return _decimal_quotient(function, values[0], values[1], expr)
     if function in _FUNCTIONS:
         return _FUNCTIONS[function](*values)
+    if function in _OF_DATES:
+        is_date = pa.types.is_date32(expr.arguments[0].type)
+        return _OF_DATES[function](values[0] if is_date else _moment(values[0]).date())
     if function in ("year", "month", "day") and pa.types.is_date32(expr.arguments[0].type):
         return getattr(values[0], function)
     if function in ("year", "month", "day", "hour", "minute", "second"):
@@ -193,6 +199,55 @@ def _modulo(left: Value, right: Value) -> Value:
     if isinstance(left, int):
         return int(math.copysign(1, left)) * (abs(left) % abs(right))
     return math.nan if math.isinf(left) or _is_nan(left) or _is_nan(right) else math.fmod(left, right)
+
+
+def _decimal_quotient(function: str, left: Decimal, right: Decimal, expr: Expr) -> Value:
+    if right == 0:
+        return None
+    with localcontext(Context(prec=200)) as context:
+        if function == "modulo":
+            return left % right
+        value = (left / right).quantize(Decimal(1).scaleb(-expr.type.scale), ROUND_HALF_UP, context)
+    if abs(value) >= Decimal(10) ** (expr.type.precision - expr.type.scale):
+        raise ExpressionError(f"expression '{expr}' overflows")
+    return value
+
+
+def _truncated(unit: str, micros: int) -> int:
+    time = _moment(micros)
+    day = time.replace(hour=0, minute=0, second=0, microsecond=0)
+    starts = {
+        "microsecond": time,
+        "millisecond": time.replace(microsecond=time.microsecond // 1000 * 1000),
+        "second": time.replace(microsecond=0),
+        "minute": time.replace(second=0, microsecond=0),
+        "hour": time.replace(minute=0, second=0, microsecond=0),
+        "day": day,
+        "month": day.replace(day=1),
+        "quarter": day.replace(day=1, month=(day.month - 1) // 3 * 3 + 1),
+        "year": day.replace(day=1, month=1),
+    }
+    if unit == "week":
+        return int(plain(day)) - day.weekday() * 86_400_000_000
+    return int(plain(starts[unit]))
+
+
+def _extracted(text: str, pattern: str, group: int) -> str:
+    found = re.search(regex(pattern).python, text, re.ASCII)
+    return (found[group] or "") if found else ""
+
+
+def _substituted(text: str, pattern: str, by: str) -> str:
+    def replaced(found: re.Match[str]) -> str:
+        return re.sub(r"\$(\d)", lambda reference: found[int(reference[1])] or "", by)
+
+    return re.sub(regex(pattern).python, replaced, text, flags=re.ASCII)
+
+
+def _element(value: Value, place: Value) -> Value:
+    if isinstance(value, list) and isinstance(place, str):
+        return dict(reversed(value)).get(place)
+    return value[place] if 0 <= place < len(value) else None
 
 
 def _round(value: float, digits: int) -> float:
@@ -284,8 +339,23 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "ends_with": str.endswith,
     "contains": lambda text, part: part in text,
     "replace": lambda text, old, new: text.replace(old, new) if old else text,
+    "date_trunc": _truncated,
+    "rlike": lambda text, pattern: re.search(regex(pattern).python, text, re.ASCII) is not None,
+    "regexp_extract": _extracted,
+    "regexp_replace": _substituted,
+    "field": lambda value, name: value[name],
+    "element": _element,
+    "size": len,
     "unix_micros": lambda micros: micros,
     "date": lambda micros: _moment(micros).date(),
+}
+
+
+_OF_DATES: dict[str, Callable[[datetime.date], int]] = {
+    "quarter": lambda day: (day.month + 2) // 3,
+    "dayofweek": lambda day: day.isoweekday() % 7 + 1,
+    "dayofyear": lambda day: day.timetuple().tm_yday,
+    "weekofyear": lambda day: day.isocalendar().week,
 }
 
 

@@ -17,7 +17,9 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Context, Decimal, localcontext
+from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
+from fractions import Fraction
+from functools import cmp_to_key
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -29,7 +31,7 @@ from anabranch.plan.logical import SideKind
 from anabranch.plan.query import Grouping, Query
 from anabranch.plan.sides import Side
 from anabranch.testing.interpreter import Value, column_values, interpret, order
-from anabranch.window import BEFORE_ALL, FOREVER
+from anabranch.window import BEFORE_ALL, FOREVER, Tumble, Window
 
 Answer: TypeAlias = Counter[tuple[Any, ...]]
 Row: TypeAlias = dict[str, Value]
@@ -167,7 +169,7 @@ def _combinations(graph: JoinGraph, rows: Mapping[str, list[Row]]) -> Iterator[C
         relation, index = sequence[len(bound)], indexes[len(bound)]
         for row in index.candidates(bound):
             time = row[_TIME]
-            leaves = math.inf if relation.window.range is None else time + relation.window.range
+            leaves = _leaves(relation.window, time)
             if max(newest, time) > min(deadline, leaves):
                 continue
             bound[relation.name] = row
@@ -176,6 +178,16 @@ def _combinations(graph: JoinGraph, rows: Mapping[str, list[Row]]) -> Iterator[C
             del bound[relation.name]
 
     yield from extend({}, -math.inf, math.inf)
+
+
+def _leaves(window: Window, time: int) -> float:
+    """The last time at which a row is in its window."""
+    if window.range is None:
+        return math.inf
+    if isinstance(window, Tumble):
+        size = window.range + 1
+        return (time // size + 1) * size - 1
+    return time + window.range
 
 
 def _sequence(graph: JoinGraph) -> list[Relation]:
@@ -370,10 +382,10 @@ def _grouped_answer(
 ) -> Iterator[tuple[int, list[Value]]]:
     groups: dict[tuple[int, tuple[Value, ...]], list[Combination]] = defaultdict(list)
     values: dict[tuple[int, tuple[Value, ...]], tuple[Value, ...]] = {}
-    ranges = {relation.name: relation.window.range for relation in query.graph.relations}
+    windows = {relation.name: relation.window for relation in query.graph.relations}
     for combination in combinations:
         key = tuple(interpret(expression, _lookup(combination)) for expression in grouping.keys)
-        for boundary in _boundaries(combination, ranges, grouping.slide, watermark):
+        for boundary in _boundaries(combination, windows, grouping, watermark):
             place = (boundary, tuple(_group_key(value) for value in key))
             groups[place].append(combination)
             values.setdefault(place, key)
@@ -388,13 +400,21 @@ def _grouped_answer(
 
 
 def _boundaries(
-    combination: Combination, ranges: Mapping[str, int | None], slide: int, watermark: float
+    combination: Combination, windows: Mapping[str, Window], grouping: Grouping, watermark: float
 ) -> Iterator[int]:
-    """The multiples of the slide below the watermark at which all rows are present and none has left."""
-    boundary = -(-max(row[_TIME] for row in combination.values()) // slide) * slide
-    deadline = min(math.inf if ranges[name] is None else row[_TIME] + ranges[name] for name, row in combination.items())
-    while boundary <= deadline and boundary < watermark:
-        yield boundary
+    """The multiples of the slide below the watermark at which all rows are present and none has left.
+
+    Where windows do not include their end, they hold the rows before it, from their size before it on.
+    """
+    slide, times = grouping.slide, [row[_TIME] for row in combination.values()]
+    boundary = (max(times) // slide) * slide
+    sizes = [math.inf if w.range is None else w.range + grouping.lag for w in windows.values()]
+    low = min(time + size for time, size in zip((combination[name][_TIME] for name in windows), sizes, strict=True))
+    while boundary <= low and boundary <= watermark:
+        is_inside = max(times) < boundary if grouping.lag else max(times) <= boundary
+        is_passed = boundary <= watermark if grouping.lag else boundary < watermark
+        if is_inside and is_passed:
+            yield boundary
         boundary += slide
 
 
@@ -407,17 +427,29 @@ def _aggregate(call: AggregateCall, members: list[Combination]) -> Value:
         return len(members)
     argument = call.argument
     values = [interpret(argument, _lookup(member)) for member in members]
+    if call.function in ("min_by", "max_by", "collect_list"):
+        return _by(call, values, [interpret(call.others[0], _lookup(member)) for member in members])
     present = [value for value in values if value is not None]
     if call.function == "count":
         return len(present)
+    if call.function == "count_distinct":
+        return len({_key(value) for value in present})
     if not present:
         return None
     match call.function:
         case "sum":
             return _sum(call, present)
+        case "avg" if isinstance(present[0], Decimal):
+            with localcontext(Context(prec=100)) as context:
+                mean = _exact_sum(present) / len(present)
+                return mean.quantize(Decimal(1).scaleb(-call.type.scale), ROUND_HALF_UP, context)
         case "avg":
             total = _exact_sum(present)
             return float(total) / len(present)
+        case "percentile":
+            return _percentile(sorted(present, key=cmp_to_key(order)), interpret(call.others[0], _nothing))
+        case "stddev_samp" | "stddev_pop" | "var_samp" | "var_pop":
+            return _spread(call.function, present)
         case "min" | "max":
             sign = 1 if call.function == "max" else -1
             best = present[0]
@@ -425,6 +457,44 @@ def _aggregate(call: AggregateCall, members: list[Combination]) -> Value:
                 best = value if sign * order(value, best) > 0 else best
             return best
     raise AssertionError(f"no aggregate '{call.function}'")
+
+
+def _nothing(column: Column) -> Value:
+    raise AssertionError(f"'{column}' is not a constant")
+
+
+def _by(call: AggregateCall, values: list[Value], times: list[Value]) -> Value:
+    """The value beside the least or greatest other one, or the first values; of equals, the least value."""
+    sign = -1 if call.function == "max_by" else 1
+
+    def compare(left: tuple[Value, Value], right: tuple[Value, Value]) -> int:
+        found = sign * order(left[0], right[0])
+        if found or left[1] is None or right[1] is None:
+            return found or int(left[1] is None) - int(right[1] is None)
+        return order(left[1], right[1])
+
+    ordered = sorted(((t, v) for t, v in zip(times, values, strict=True) if t is not None), key=cmp_to_key(compare))
+    if call.function == "collect_list":
+        return [value for _, value in ordered if value is not None][: interpret(call.others[1], _nothing)]
+    return ordered[0][1] if ordered else None
+
+
+def _percentile(values: list[Value], share: float) -> float:
+    place = share * (len(values) - 1)
+    low = math.floor(place)
+    rest = place - low
+    return float(values[low]) if not rest else (1 - rest) * values[low] + rest * values[low + 1]
+
+
+def _spread(function: str, values: list[Value]) -> Value:
+    if function.endswith("samp") and len(values) < 2:
+        return None
+    if not all(math.isfinite(value) for value in values):
+        return math.nan
+    exact = [Fraction(value) for value in values]
+    mean = sum(exact) / len(exact)
+    variance = float(sum((value - mean) ** 2 for value in exact) / (len(exact) - function.endswith("samp")))
+    return math.sqrt(variance) if function.startswith("stddev") else variance
 
 
 def _sum(call: AggregateCall, values: list[Value]) -> Value:

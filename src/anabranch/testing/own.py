@@ -39,4 +39,5 @@ MACROS = (
     "CREATE OR REPLACE MACRO half(a) AS CAST(a AS DOUBLE) / 2",
     "CREATE OR REPLACE MACRO known(a) AS CASE WHEN a IS NULL THEN 0 ELSE 1 END",
     "CREATE OR REPLACE MACRO digit(a) AS CAST(a AS BIGINT)",
+    "CREATE OR REPLACE MACRO regexp_like(a, b) AS regexp_matches(a, b)",
 )

@@ -79,6 +79,10 @@ _THETAS = (
     "near({a}.x, {b}.x)",
     "{a}.p < 10 AND {b}.p < 10 AND digit({a}.p + {b}.p - {b}.p) <= {b}.p",
     "half({a}.x) < known({b}.y)",
+    "{a}.x IS NOT DISTINCT FROM {b}.x",
+    "{a}.s IS DISTINCT FROM {b}.s",
+    "DATE_TRUNC('minute', {a}.ts) < {b}.ts",
+    "REGEXP_LIKE({a}.s || {b}.s, '^a+b')",
 )
 _OF_ANY_TYPE = (
     "{last}.ts - {first}.ts",
@@ -92,6 +96,25 @@ _OF_ANY_TYPE = (
     "{last}.y",
 )
 """Arguments that COUNT, MIN and MAX take, one of each type."""
+_MORE_AGGREGATES = (
+    "COUNT(DISTINCT {last}.x)",
+    "COUNT(DISTINCT {first}.f)",
+    "COUNT(DISTINCT {first}.x + {last}.y)",
+    "MIN_BY({last}.p, {first}.x)",
+    "MAX_BY({first}.s, {last}.f)",
+    "MAX_BY({first}.x, {last}.ts)",
+    "FIRST({last}.x)",
+    "LAST({first}.d)",
+    "LAST({last}.x > 0)",
+    "STDDEV({last}.p)",
+    "VAR_POP({first}.x)",
+    "VARIANCE({first}.f)",
+    "STDDEV_POP({last}.x + {first}.x)",
+    "MEDIAN({last}.p)",
+    "PERCENTILE({first}.x, 0.9)",
+    "COLLECT_LIST({last}.p, 3)",
+    "COLLECT_LIST({first}.s, 100)",
+)
 _SMALL = (0, 0, 1, 2, None)
 _VALUES: tuple[tuple[object, ...], ...] = (
     _SMALL,
@@ -280,7 +303,10 @@ def grouped_queries(draw: st.DrawFn, streams: int, relations: int, *, plain: boo
         f"SUM(CAST({first}.d AS DECIMAL(38, 2))) AS sl",
         f"MIN({first}.f) AS lf",
         f"MAX({last}.f) AS hf",
+        f"AVG({first}.d) AS md",
     ]
+    drawn = st.sampled_from([text.format(first=first, last=last) for text in _MORE_AGGREGATES])
+    aggregates += [f"{text} AS w{i}" for i, text in enumerate(sorted(draw(st.sets(drawn, max_size=3))))]
     of_any_type = [
         f"{aggregate}({argument.format(first=first, last=last)}) AS v{i}{aggregate}"
         for i, argument in enumerate(_OF_ANY_TYPE)
@@ -320,9 +346,18 @@ class _Parts:
             windows = [window or slide for window in windows]
         self.ranges = [window * SECOND for window in windows]
         suffix = f" SLIDE {slide} SECONDS" if slide is not None else ""
+        kind = draw(st.sampled_from(["RANGE", "RANGE", "HOP", "TUMBLE"])) if slide is not None else "RANGE"
+        clauses = [
+            f"[TUMBLE {slide} SECONDS]"
+            if kind == "TUMBLE"
+            else f"[{kind} {window} SECONDS{suffix}]"
+            if window
+            else "[NOW]"
+            for window in windows
+        ]
         items = [
-            f"{stream} {f'[RANGE {window} SECONDS{suffix}]' if window else '[NOW]'} AS {name}"
-            for stream, window, name in zip(self.streams, windows, self.names, strict=True)
+            f"{stream} {clause} AS {name}"
+            for stream, clause, name in zip(self.streams, clauses, self.names, strict=True)
         ]
         self.from_cql = ", ".join(draw(st.permutations(items)) if shuffled else items)
         self.from_sql = ", ".join(f"{s} AS {n}" for s, n in zip(self.streams, self.names, strict=True))

@@ -287,7 +287,7 @@ def test_a_column_is_meant_before_an_alias() -> None:
         ("SUM(d)", "decimal(20,2)"),
         ("MIN(s)", "string"),
         ("MAX(n)", "int"),
-        ("AVG(d)", "double"),
+        ("AVG(d)", "decimal(14,6)"),
     ],
 )
 def test_aggregate_types(aggregate: str, kind: str) -> None:

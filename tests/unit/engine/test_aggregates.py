@@ -11,8 +11,12 @@ import pytest
 
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
+from anabranch.engine.operators.aggregates import raw, value_of
+from anabranch.engine.operators.group_by import reduced
 from anabranch.errors import BindError
+from anabranch.expr import AggregateCall
 from anabranch.host.local import LocalHost
+from anabranch.plan.pregrouping import Part, parts_of
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.schema import INTERVAL, TIMESTAMP, Field, Schema
@@ -65,6 +69,54 @@ def test_an_aggregate_of_any_type_works_or_is_refused(kind: pa.DataType, aggrega
     query, rows = _query(kind, aggregate, "a.x"), _rows(kind)
     for plan in PLANS:
         _check(query, rows, plan)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["COUNT(DISTINCT a.x)", "MIN_BY(a.x, b.k)", "MAX_BY(b.k, a.x)", "FIRST(a.x)", "LAST(a.x)", "COLLECT_LIST(a.x, 2)"],
+)
+@pytest.mark.parametrize("kind", VALUES, ids=str)
+def test_an_aggregate_that_keeps_values_takes_any_type_or_refuses_it(kind: pa.DataType, text: str) -> None:
+    if kind in OPAQUE or (text.startswith("MAX_BY") and pa.types.is_boolean(kind)):
+        with pytest.raises(BindError):
+            _of_text(kind, text)
+        return
+    query, rows = _of_text(kind, text), _rows(kind)
+    for plan in PLANS:
+        _check(query, rows, plan)
+
+
+@pytest.mark.parametrize("function", ["STDDEV", "STDDEV_POP", "VARIANCE", "VAR_POP", "MEDIAN"])
+@pytest.mark.parametrize("kind", VALUES, ids=str)
+def test_a_spread_is_of_numbers(kind: pa.DataType, function: str) -> None:
+    text = f"{function}(a.x)"
+    if kind not in NUMBERS:
+        with pytest.raises(BindError):
+            _of_text(kind, text)
+        return
+    query, rows = _of_text(kind, text), _rows(kind)
+    for plan in PLANS:
+        _check(query, rows, plan)
+
+
+def test_a_spread_far_from_zero_keeps_its_digits() -> None:
+    """The sum of squares less the square of the sum would have none left."""
+    rows = {"a": [1e9 + offset for offset in (4, 7, 13, 16)]}
+    kinds = [Part(f"part0.{name}", 0, name, pa.float64()) for name in ("mean", "squares")]
+    parts = [raw(part, [pa.array(rows["a"])], None) for part in kinds]
+    table = pa.table({"key": [1] * 4, "part0.count": [1] * 4, "part0.mean": parts[0], "part0.squares": parts[1]})
+    call = AggregateCall("var_samp", None, pa.float64())
+    merged = reduced(table, ["key"], parts_of(0, call))
+    own = {name: merged.column(f"part0.{name}").combine_chunks() for name in ("count", "mean", "squares")}
+    assert value_of(call, own).to_pylist() == [30.0]
+
+
+def _of_text(kind: pa.DataType, text: str) -> Query:
+    catalog = Catalog()
+    for name in "ab":
+        catalog.register(StreamDeclaration(name, _schema(kind), "ts", 0))
+    windows = "a [HOP 5 SECONDS SLIDE 2 SECONDS], b [HOP 3 SECONDS SLIDE 2 SECONDS]"
+    return compile_query(f"SELECT WINDOW_END() AS e, {text} AS v FROM {windows} WHERE a.k = b.k", catalog)
 
 
 @pytest.mark.parametrize("aggregate", ["COUNT", "MIN", "MAX", "GROUP BY"])

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from anabranch.engine.evaluate import compare, text
+from anabranch.engine.evaluate import compare, decimals, nested, patterns, text, times
 from anabranch.engine.evaluate import numbers as arithmetic
 from anabranch.engine.evaluate.casts import cast
 from anabranch.engine.evaluate.compare import Datum
@@ -24,6 +24,7 @@ from anabranch.engine.evaluate.numbers import as_array, on_arrays
 from anabranch.engine.evaluate.own import call_own
 from anabranch.errors import ExpressionError, FunctionError
 from anabranch.expr import Call, Cast, Column, Expr, Literal, OwnFunction, can_fail, conjuncts, relations
+from anabranch.schema import is_decimal
 
 ColumnLookup: TypeAlias = Callable[[Column], pa.Array]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -72,6 +73,8 @@ def _value(expr: Expr, columns: ColumnLookup, length: int) -> Datum:
                 return _coalesce(expr, columns, length)
             case Call(own=own) if own is not None:
                 return _own(expr, own, columns, length)
+            case Call(function="divide" | "modulo") if is_decimal(expr.type):
+                return _decimal_quotient(expr, columns, length)
             case Call():
                 return _retyped(KERNELS[expr.function](*_arguments(expr, columns, length)), expr.type)
     except pa.ArrowInvalid as error:
@@ -90,7 +93,10 @@ def _arguments(expr: Call, columns: ColumnLookup, length: int) -> list[Datum]:
     first, *others = expr.arguments
     if expr.function in ("divide", "modulo") and can_fail(first):
         divisor = _value(others[0], columns, length)
-        return [_on_rows(first, columns, _true(as_array(pc.not_equal(divisor, 0), length))), divisor]
+        return [
+            _on_rows(first, columns, _true(as_array(pc.not_equal(divisor, pa.scalar(0, divisor.type)), length))),
+            divisor,
+        ]
     values = [_value(first, columns, length)]
     for argument in others:
         sees_nulls = expr.own is not None and not expr.own.skips_nulls
@@ -102,6 +108,12 @@ def _arguments(expr: Call, columns: ColumnLookup, length: int) -> list[Datum]:
                 needed &= as_array(value, length).is_valid().to_numpy(zero_copy_only=False)
             values.append(_on_rows(argument, columns, needed))
     return values
+
+
+def _decimal_quotient(expr: Call, columns: ColumnLookup, length: int) -> Datum:
+    left, right = _arguments(expr, columns, length)
+    kernel = decimals.divide if expr.function == "divide" else decimals.modulo
+    return kernel(left, right, expr.type)
 
 
 def _own(expr: Call, own: OwnFunction, columns: ColumnLookup, length: int) -> Datum:
@@ -175,13 +187,8 @@ def _on_rows(expr: Expr, columns: ColumnLookup, rows: Mask) -> pa.Array:
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def _moment(value: Datum) -> Datum:
-    """Removes the zone of a time, so that Arrow reads its fields in UTC."""
-    return value.cast(pa.int64()).cast(pa.timestamp("us")) if pa.types.is_timestamp(value.type) else value
-
-
 def _field(kernel: Callable[[Datum], Datum]) -> Callable[[Datum], Datum]:
-    return lambda value: kernel(_moment(value))
+    return lambda value: kernel(times.moment(value))
 
 
 def _on_numbers(kernel: Callable[..., Datum]) -> Callable[..., Datum]:
@@ -246,7 +253,18 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "hour": _field(pc.hour),
     "minute": _field(pc.minute),
     "second": _field(pc.second),
+    "quarter": _field(pc.quarter),
+    "dayofweek": times.day_of_week,
+    "dayofyear": _field(pc.day_of_year),
+    "weekofyear": _field(pc.iso_week),
+    "date_trunc": times.date_trunc,
+    "rlike": patterns.rlike,
+    "regexp_extract": patterns.regexp_extract,
+    "regexp_replace": patterns.regexp_replace,
+    "field": nested.field,
+    "element": nested.element,
+    "size": nested.size,
     "unix_micros": lambda value: value.cast(pa.int64()),
-    "date": lambda value: _moment(value).cast(pa.date32()),
+    "date": lambda value: times.moment(value).cast(pa.date32()),
 }
 """Kernel by function; `and`, `or`, `case` and `coalesce`, which skip rows, have functions of their own above."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,23 +28,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.engine.evaluate.codes import decimal_words
+from anabranch.engine.evaluate.decimals import from_unscaled, quotients, unscaled
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.engine.kernels import Int64Array
+from anabranch.engine.operators.aggregates import in_order, is_special, order_of, plain, raw, value_of
+from anabranch.engine.operators.aggregates import merged as merged_special
 from anabranch.engine.state.arena import Arena
 from anabranch.errors import ExpressionError
-from anabranch.expr import AggregateCall, Column
+from anabranch.expr import AggregateCall, Column, Literal
 from anabranch.plan.logical import BOUNDARY
 from anabranch.plan.pregrouping import Part, parts_of
 from anabranch.plan.query import Grouping, Query
-from anabranch.schema import TIMESTAMP, is_float
+from anabranch.schema import TIMESTAMP, is_decimal, is_float
 from anabranch.window import FOREVER
 
 ColumnReader = Callable[[Column], pa.Array]
 _MERGE_AT = 8
 LONG = 1 << 10
 """Parts that count at more boundaries than this are not spread over all of them at once."""
-_MAGNITUDE = np.int64(2**63 - 1)
 _MERGED_BY = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
+_REPEATED = frozenset({"count", "sum", "squares"})
+"""The parts of which rows that were merged count several times."""
+_ROW = "row number"
+NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,7 @@ class GroupState:
         self, newest: Int64Array, deadline: Int64Array, read: ColumnReader, carried: Sequence[Carried] = ()
     ) -> None:
         """Counts new combinations at their boundaries."""
-        first, last = boundaries(newest, deadline, self.grouping.slide)
+        first, last = boundaries(newest, deadline, self.grouping)
         # Combinations that never leave get one common end, so that they can be merged.
         last = np.minimum(last, FOREVER // self.grouping.slide)
         if self.passed is not None:
@@ -136,7 +143,7 @@ class GroupState:
 
     def pass_watermark(self, watermark: int) -> pa.Table:
         """Removes and returns the parts of all boundaries below the watermark, one row per boundary and group."""
-        last = -(-watermark // self.grouping.slide) - 1
+        last = self.grouping.last_answered(watermark)
         if self.long is not None:
             self._pass_long(last)
         due = sorted(boundary for boundary in self.pending if boundary <= last)
@@ -174,7 +181,7 @@ class GroupState:
                 self.pending[int(number)] = [merged.select(parts.column_names)]
 
     def _reduced(self, table: pa.Table, *by: str) -> pa.Table:
-        return reduced(table, [*by, *_key_names(self.grouping)], _parts(self.grouping))
+        return reduced(table, [*by, *_key_names(self.grouping)], _parts(self.grouping), limits_of(self.grouping))
 
 
 def _ends(parts: pa.Table) -> tuple[Int64Array, Int64Array]:
@@ -191,9 +198,9 @@ def _spread(parts: pa.Table, last: Int64Array) -> pa.Table:
     return parts.drop_columns(["first", "last"]).take(pa.array(rows)).append_column("boundary", pa.array(boundary))
 
 
-def boundaries(newest: Int64Array, deadline: Int64Array, slide: int) -> tuple[Int64Array, Int64Array]:
+def boundaries(newest: Int64Array, deadline: Int64Array, grouping: Grouping) -> tuple[Int64Array, Int64Array]:
     """The first and the last boundary number at which each combination counts; first > last if it counts at none."""
-    return -(-newest // slide), deadline // slide
+    return grouping.first_boundary(newest), grouping.last_boundary(deadline)
 
 
 def parts_schema(grouping: Grouping) -> pa.Schema:
@@ -208,18 +215,14 @@ def finish(query: Query, parts: pa.Table) -> tuple[pa.Table, Int64Array]:
     """Turns merged parts into answer rows, one per boundary and group that passes HAVING, and their event times."""
     grouping = query.grouping
     assert grouping is not None
-    merged = reduced(parts, ["boundary", *_key_names(grouping)], _parts(grouping))
+    merged = reduced(parts, ["boundary", *_key_names(grouping)], _parts(grouping), limits_of(grouping))
     columns: dict[str, pa.Array] = {
         BOUNDARY.name: pc.multiply(_flat(merged, "boundary"), grouping.slide).cast(pa.timestamp("us")).cast(TIMESTAMP)
     }
     columns |= {f"key{i}": _flat(merged, f"key{i}") for i in range(len(grouping.keys))}
     for i, aggregate in enumerate(grouping.aggregates):
-        if aggregate.function == "avg":
-            count = _flat(merged, f"part{i}.count")
-            total = _flat(merged, f"part{i}.sum")
-            columns[f"aggregate{i}"] = pc.divide(total, pc.if_else(pc.equal(count, 0), None, count).cast(pa.float64()))
-        else:
-            columns[f"aggregate{i}"] = _final(aggregate, [_flat(merged, part.name) for part in parts_of(i, aggregate)])
+        own = {part.name.partition(".")[2]: _flat(merged, part.name) for part in parts_of(i, aggregate)}
+        columns[f"aggregate{i}"] = _value(aggregate, own)
 
     def read(column: Column) -> pa.Array:
         return columns[column.name]
@@ -240,19 +243,50 @@ def _parts(grouping: Grouping) -> list[Part]:
     return [part for i, aggregate in enumerate(grouping.aggregates) for part in parts_of(i, aggregate)]
 
 
+def _value(aggregate: AggregateCall, parts: Mapping[str, pa.Array]) -> pa.Array:
+    """The value of an aggregate for each group, from its merged parts."""
+    if aggregate.function == "avg":
+        return _average(aggregate, parts)
+    if aggregate.function in _MERGED_BY:
+        return _final(aggregate, list(parts.values()))
+    return value_of(aggregate, parts)
+
+
+def _average(aggregate: AggregateCall, parts: Mapping[str, pa.Array]) -> pa.Array:
+    count = parts["count"]
+    if not is_decimal(aggregate.type):
+        return pc.divide(parts["sum"], pc.if_else(pc.equal(count, 0), None, count).cast(pa.float64()))
+    assert aggregate.argument is not None
+    counts = count.to_numpy(zero_copy_only=False)
+    if "word0" in parts:
+        total = (unscaled(parts["word1"]) << 64) + unscaled(parts["word0"])
+    else:
+        total = unscaled(parts["sum"])
+    shift = aggregate.type.scale - aggregate.argument.type.scale
+    found = quotients(total, np.where(counts == 0, 1, counts).astype(object), shift)
+    try:
+        return from_unscaled(found, counts > 0, aggregate.type)
+    except pa.ArrowInvalid as error:
+        raise _too_large(aggregate, error) from error
+
+
 def _final(aggregate: AggregateCall, parts: Sequence[pa.Array]) -> pa.Array:
-    """The value of an aggregate other than AVG, from its merged parts."""
+    """The value of COUNT, SUM, MIN or MAX, from its merged parts."""
     part = parts[0] if len(parts) == 1 else _joined_words(parts[0], parts[1], aggregate.type.scale)
     if aggregate.function in {"min", "max"} and is_float(aggregate.type):
-        return _in_order(part).cast(aggregate.type)
+        return in_order(part).cast(aggregate.type)
     try:
         return part.cast(aggregate.type)
     except pa.ArrowInvalid as error:
-        raise ExpressionError(
-            f"aggregate '{aggregate}' is too large for its type",
-            detail=str(error),
-            hint="cast its argument to decimal or double, or use a shorter window",
-        ) from error
+        raise _too_large(aggregate, error) from error
+
+
+def _too_large(aggregate: AggregateCall, error: pa.ArrowInvalid) -> ExpressionError:
+    return ExpressionError(
+        f"aggregate '{aggregate}' is too large for its type",
+        detail=str(error),
+        hint="cast its argument to decimal or double, or use a shorter window",
+    )
 
 
 def _joined_words(lower: pa.Array, upper: pa.Array, scale: int) -> pa.Array:
@@ -260,25 +294,6 @@ def _joined_words(lower: pa.Array, upper: pa.Array, scale: int) -> pa.Array:
     wide = pa.decimal256(38, 0)
     units = pc.add(pc.multiply(upper.cast(wide), pa.scalar(Decimal(2**64), pa.decimal256(20, 0))), lower.cast(wide))
     return pa.Array.from_buffers(pa.decimal256(76, scale), len(units), units.buffers(), offset=units.offset)
-
-
-def _order_of(floats: pa.Array) -> pa.Array:
-    """Integers that compare as SQL compares the floats: NaN is greatest, zero has no sign."""
-    bits = _plain(floats).to_numpy(zero_copy_only=False).view(np.int64)
-    return pa.array(np.where(bits < 0, bits ^ _MAGNITUDE, bits), mask=floats.is_null().to_numpy(zero_copy_only=False))
-
-
-def _in_order(places: pa.Array) -> pa.Array:
-    """The floats at these positions of the order; the inverse of `_order_of`."""
-    bits = places.fill_null(0).to_numpy(zero_copy_only=False)
-    floats = np.where(bits < 0, bits ^ _MAGNITUDE, bits).view(np.float64)
-    return pa.array(floats, mask=places.is_null().to_numpy(zero_copy_only=False))
-
-
-def _plain(floats: pa.Array) -> pa.Array:
-    """Normalises doubles, so that equal values have equal bits: one NaN, one zero."""
-    doubles = floats.cast(pa.float64())
-    return pc.if_else(pc.is_nan(doubles), np.nan, pc.add(doubles, 0.0))
 
 
 def raw_parts(
@@ -289,19 +304,23 @@ def raw_parts(
     If inputs were merged, a combination represents as many combinations as the product of their weights. An aggregate
     over one merged input takes its parts from that input, repeated for every combination of the others.
     """
-    arguments: dict[int, pa.Array] = {}
+    arguments: dict[int, list[pa.Array]] = {}
     columns = {}
     for part in parts:
         holder = next((merged for merged in carried if part.name in merged.parts), None)
+        others = [merged.weight for merged in carried if merged is not holder]
         if holder is not None:
             values = holder.parts[part.name]
         else:
-            argument = grouping.aggregates[part.aggregate].argument
-            if argument is not None and part.aggregate not in arguments:
-                arguments[part.aggregate] = evaluate(argument, read, length)
-            values = _raw_part(part, arguments.get(part.aggregate), length)
-        others = [merged.weight for merged in carried if merged is not holder]
-        columns[part.name] = _repeated(values, others) if part.function in ("count", "sum") else values
+            call = grouping.aggregates[part.aggregate]
+            if part.aggregate not in arguments:
+                arguments[part.aggregate] = [evaluate(argument, read, length) for argument in call.arguments]
+            given = arguments[part.aggregate]
+            if is_special(part):
+                values = raw(part, given, np.multiply.reduce(others) if others else None)
+            else:
+                values = _raw_part(part, given[0] if given else None, length)
+        columns[part.name] = _repeated(values, others) if part.function in _REPEATED else values
     return columns
 
 
@@ -314,7 +333,7 @@ def _raw_part(part: Part, argument: pa.Array | None, length: int) -> pa.Array:
         missing = argument.is_null().to_numpy(zero_copy_only=False)
         return pa.array(words if part.word else words.view(np.uint64), mask=missing).cast(part.type)
     if part.function != "sum" and is_float(argument.type):
-        return _order_of(argument)
+        return order_of(argument)
     return argument.cast(part.type)
 
 
@@ -333,22 +352,43 @@ def _repeated(values: pa.Array, weights: Sequence[Int64Array]) -> pa.Array:
 
 def _key(values: pa.Array) -> pa.Array:
     """Normalises a key, so that equal keys form one group."""
-    return _plain(values).cast(values.type) if is_float(values.type) else values
+    return plain(values).cast(values.type) if is_float(values.type) else values
 
 
 def _key_names(grouping: Grouping) -> list[str]:
     return [f"key{i}" for i in range(len(grouping.keys))]
 
 
-def reduced(table: pa.Table, keys: list[str], parts: Sequence[Part]) -> pa.Table:
+def reduced(table: pa.Table, keys: list[str], parts: Sequence[Part], limits: Mapping[str, int] = NO_LIMITS) -> pa.Table:
     """Merges the parts of rows with equal keys; NULL is a key like any other."""
     options = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
-    calls = [(part.name, _MERGED_BY[part.function], options) for part in parts]
+    simple = [part for part in parts if not is_special(part)]
+    special = [part for part in parts if is_special(part)]
+    calls: list[Any] = [(part.name, _MERGED_BY[part.function], options) for part in simple]
+    given = table
+    if special:
+        table = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
+        calls.append((_ROW, "list"))
     merged = table.group_by(keys, use_threads=False).aggregate(calls)
-    renamed = merged.select(keys + [f"{part.name}_{_MERGED_BY[part.function]}" for part in parts])
-    renamed = renamed.rename_columns(keys + [part.name for part in parts])
-    fields = [renamed.schema.field(key) for key in keys]
+    found = {part.name: merged.column(f"{part.name}_{_MERGED_BY[part.function]}") for part in simple}
+    if special:
+        rows = _flat(merged, f"{_ROW}_list")
+        lengths = pc.list_value_length(rows).to_numpy(zero_copy_only=False)
+        numbers = rows.flatten().to_numpy(zero_copy_only=False)
+        found |= merged_special(special, lambda name: _flat(given, name), numbers, lengths, limits)
+    columns = [merged.column(key) for key in keys] + [found[part.name] for part in parts]
+    fields = [merged.schema.field(key) for key in keys]
+    renamed = pa.table(columns, names=[*keys, *(part.name for part in parts)])
     return renamed.cast(pa.schema(fields + [pa.field(part.name, part.type) for part in parts]))
+
+
+def limits_of(grouping: Grouping) -> dict[str, int]:
+    """The most items that the parts of each aggregate keep, where there is a limit."""
+    return {
+        f"part{i}.items": int(str(aggregate.others[1].value))
+        for i, aggregate in enumerate(grouping.aggregates)
+        if aggregate.function == "collect_list" and isinstance(aggregate.others[1], Literal)
+    }
 
 
 def _flat(table: pa.Table, name: str) -> pa.Array:

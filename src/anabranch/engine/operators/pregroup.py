@@ -67,8 +67,7 @@ class Merger:
 
     def work(self, found: Combinations) -> Combinations:
         """Merges combinations; those that count at no boundary are left out."""
-        slide = self.grouping.slide
-        first, last = boundaries(found.newest, found.deadline, slide)
+        first, last = boundaries(found.newest, found.deadline, self.grouping)
         counts = first <= last
         if not counts.all():
             found, first, last = keep(found, counts), first[counts], last[counts]
@@ -102,7 +101,7 @@ class Merger:
             carried[column] = to_numpy(values)
             if part.function != "count":
                 carried[column._replace(is_validity=True)] = validity(values)
-        return Combinations(kept.rows, first * slide, last * slide, carried)
+        return Combinations(kept.rows, self.grouping.instant(first), self.grouping.instant(last), carried)
 
     def compact(self, state: IntermediateState, low: int) -> None:
         """Merges the whole state of the input if it has grown enough to pay; what expires before `low` goes."""

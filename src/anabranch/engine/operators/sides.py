@@ -31,7 +31,6 @@ from anabranch.engine.compile import compile_join
 from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.meter import Meter, Size
-from anabranch.engine.operators.group_by import boundaries
 from anabranch.engine.operators.join import State, WindowJoin, code_reader, keep, passing, read_column
 from anabranch.engine.state.arena import Arena
 from anabranch.engine.state.base import ABSENT, BaseState
@@ -255,7 +254,7 @@ class SideWork:
         if self.slide is None:
             state.mark(numbers)
         else:
-            state.cover(numbers, *boundaries(block.newest, block.deadline, self.slide))
+            state.cover(numbers, -(-block.newest // self.slide), block.deadline // self.slide)
 
     # --- the watermark ------------------------------------------------------------------------------------------------
 

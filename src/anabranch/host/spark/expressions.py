@@ -32,6 +32,8 @@ from anabranch.engine.evaluate.casts import (
 )
 from anabranch.errors import HostError
 from anabranch.expr import Call, Cast, Column, Expr, Literal, can_fail, own_functions
+from anabranch.functions.patterns import regex
+from anabranch.functions.texts import TRUNCATED
 from anabranch.host.spark.arrow_schema import data_type
 from anabranch.host.spark.own import spark_name
 from anabranch.plan.join_graph import JoinGraph
@@ -271,12 +273,16 @@ def _call(expr: Call, arguments: list[str]) -> str:
         if is_decimal(expr.type):
             return f"CAST(({f' {_INFIX[function]} '.join(arguments)}) AS {spark_type(expr.type)})"
         return f"({f' {_INFIX[function]} '.join(arguments)})"
+    if function in ("divide", "modulo") and is_decimal(expr.type):
+        # Not try_divide: it makes NULL of a quotient that does not fit, too.
+        sign = "/" if function == "divide" else "%"
+        return f"CAST({arguments[0]} {sign} nullif({arguments[1]}, 0) AS {spark_type(expr.type)})"
     if function in _PREFIX:
         return f"{_PREFIX[function]}({', '.join(arguments)})"
     if function in _CLOCK:
         size, count = _CLOCK[function]
         return f"(pmod(unix_micros({arguments[0]}), {size * count}L) DIV {size}L)"
-    if function in ("year", "month", "day"):
+    if function in ("year", "month", "day", "quarter", "dayofweek", "dayofyear", "weekofyear"):
         date = arguments[0] if pa.types.is_date32(kind) else _date(arguments[0])
         return f"CAST({function}({date}) AS BIGINT)"
     return _special(function, arguments, expr)
@@ -323,7 +329,41 @@ def _special(function: str, arguments: list[str], expr: Call) -> str:
             return f"substring({value}, {_position(arguments[1])}, {_position(arguments[2])})"
         case "date":
             return _date(value)
+        case "date_trunc":
+            return _truncated(expr.arguments[0], arguments[1])
+        case "rlike":
+            return f"rlike({value}, {_java_pattern(expr.arguments[1])})"
+        case "regexp_extract":
+            return f"regexp_extract({value}, {_java_pattern(expr.arguments[1])}, CAST({arguments[2]} AS INT))"
+        case "regexp_replace":
+            return f"regexp_replace({value}, {_java_pattern(expr.arguments[1])}, {arguments[2]})"
+        case "field":
+            name = expr.arguments[1]
+            assert isinstance(name, Literal)
+            return f"({value}).{quote(str(name.value))}"
+        case "element" if pa.types.is_map(expr.arguments[0].type):
+            return f"try_element_at({value}, {arguments[1]})"
+        case "element":
+            return f"get({value}, {_position(arguments[1])})"
+        case "size":
+            return f"CAST(array_size({value}) AS BIGINT)"
     raise AssertionError(f"no Spark SQL for function '{function}'")
+
+
+def _java_pattern(pattern: Expr) -> str:
+    """A pattern as Java reads it; its dot leaves out nothing but the line feed."""
+    assert isinstance(pattern, Literal)
+    return "CAST(NULL AS STRING)" if pattern.value is None else _text_literal(f"(?d){regex(str(pattern.value)).java}")
+
+
+def _truncated(unit: Expr, time: str) -> str:
+    """The start of the unit that a time is in, on the clock of UTC."""
+    assert isinstance(unit, Literal)
+    size = TRUNCATED[str(unit.value)]
+    if size is None:
+        return f"timestamp_micros(unix_date(trunc({_date(time)}, '{str(unit.value).upper()}')) * {DAY}L)"
+    offset = 3 * DAY if unit.value == "week" else 0
+    return f"timestamp_micros(unix_micros({time}) - pmod(unix_micros({time}) + {offset}L, {size}L))"
 
 
 def _position(number: str) -> str:

@@ -1,0 +1,213 @@
+"""Windows of FROM items: from their clauses to values, and `GROUP BY window(ts, '1 minute')` as a way to write them.
+
+`[TUMBLE size]` and `[HOP size SLIDE step]` are the windows of other systems: they do not include their end. A grouped
+query has either those or the windows of CQL, which include both ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anabranch.cql.ast import (
+    ColumnName,
+    Constant,
+    Duration,
+    Expression,
+    FromItem,
+    FunctionCall,
+    Identifier,
+    Operation,
+    SelectItem,
+    Statement,
+    WindowClause,
+)
+from anabranch.errors import BindError, Unsupported
+from anabranch.plan.logical import LogicalPlan, OuterJoin, inputs
+from anabranch.window import Hop, Tumble, Window, parse_duration
+
+
+def bind_window(text: str, clause: WindowClause | None) -> Window:
+    """The window of a FROM item."""
+    if clause is None:
+        return Window(None)
+    if clause.slide is not None and clause.slide.micros <= 0:
+        raise BindError("SLIDE must be more than zero", text=text, span=clause.slide.span)
+    if clause.range is not None and clause.range.micros <= 0:
+        raise BindError(
+            f"{clause.kind.upper()} must be more than zero",
+            text=text,
+            span=clause.range.span,
+            hint="write [NOW] to join a row only with rows that are not newer",
+        )
+    slide = clause.slide.micros if clause.slide is not None else None
+    if clause.kind != "range":
+        assert clause.range is not None
+        size = clause.range.micros
+        return Tumble(size - 1, size) if clause.kind == "tumble" else Hop(size - 1, slide)
+    if clause.is_now:
+        return Window(0, slide)
+    return Window(clause.range.micros if clause.range is not None else None, slide)
+
+
+def step_of(clause: WindowClause) -> Duration | None:
+    """How far the results of a grouped query over this window are apart, if the window says so."""
+    return clause.range if clause.kind == "tumble" else clause.slide
+
+
+def common_slide(statement: Statement, items: tuple[FromItem, ...]) -> int | None:
+    """The slide of a grouped query, on which all windows must agree."""
+    given = [step for item in items if item.window is not None and (step := step_of(item.window))]
+    for slide in given[1:]:
+        if slide.micros != given[0].micros:
+            raise BindError(
+                "the slides of the windows differ",
+                text=statement.text,
+                span=slide.span,
+                hint="a grouped query has one slide: give every window the same SLIDE, or only one of them",
+            )
+    return given[0].micros if given else None
+
+
+def lag_of(statement: Statement, items: tuple[FromItem, ...]) -> int:
+    """1 if the windows of a grouped query do not include their end, else 0."""
+    kinds = {item.window is not None and item.window.kind != "range" for item in items}
+    if kinds == {True}:
+        return 1
+    if kinds == {False}:
+        return 0
+    other = next(item for item in items if item.window is None or item.window.kind == "range")
+    raise BindError(
+        "windows with and without their end stand side by side",
+        text=statement.text,
+        span=other.window.span if other.window is not None else other.span,
+        detail="[TUMBLE] and [HOP] do not include their end, [RANGE], [NOW] and [UNBOUNDED] do",
+        hint="give every stream a [TUMBLE] or a [HOP] window, or none",
+    )
+
+
+def refuse_sides(statement: Statement, items: tuple[FromItem, ...], plan: LogicalPlan) -> None:
+    """Refuses [TUMBLE] and [HOP] where rows wait for a partner: the end of their windows is not the end of the wait."""
+    if not _has_sides(plan):
+        return
+    for item in items:
+        if item.window is not None and item.window.kind != "range":
+            raise Unsupported(
+                f"[{item.window.kind.upper()}] in an outer, semi or anti join is not supported",
+                text=statement.text,
+                span=item.window.span,
+                hint="write [RANGE …], in a grouped query with a SLIDE",
+            )
+
+
+def _has_sides(plan: LogicalPlan) -> bool:
+    return isinstance(plan, OuterJoin) or any(map(_has_sides, inputs(plan)))
+
+
+def refuse_steps(statement: Statement, items: tuple[FromItem, ...]) -> None:
+    """Refuses slides where there are no groups."""
+    for item in items:
+        if item.window is not None and item.window.slide is not None:
+            raise BindError(
+                f"{'HOP' if item.window.kind == 'hop' else 'SLIDE'} is not allowed in a query without aggregates",
+                text=statement.text,
+                span=item.window.slide.span,
+                hint="write [TUMBLE size], or add GROUP BY and aggregates"
+                if item.window.kind == "hop"
+                else "remove SLIDE, or add GROUP BY and aggregates",
+            )
+
+
+# --- window() in GROUP BY --------------------------------------------------------------------------------------------
+
+
+def with_window_calls(statement: Statement) -> Statement:
+    """Moves `window(ts, size[, slide])` from GROUP BY to the stream whose event time it names."""
+    calls = [node for node in statement.group_by if _is_window(node)]
+    if not calls:
+        return statement
+    for call in calls:
+        assert isinstance(call, FunctionCall)
+        statement = _with_window(statement, call)
+    items = tuple(
+        replace(item, expression=_named(item.expression)) if isinstance(item, SelectItem) else item
+        for item in statement.items
+    )
+    having = None if statement.having is None else _named(statement.having)
+    groups = tuple(node for node in statement.group_by if not _is_window(node))
+    return replace(statement, items=items, having=having, group_by=groups)
+
+
+def _is_window(node: Expression) -> bool:
+    return isinstance(node, FunctionCall) and node.name.name.lower() == "window" and node.own is None
+
+
+def _with_window(statement: Statement, call: FunctionCall) -> Statement:
+    column, *lengths = call.arguments or (None,)
+    if not isinstance(column, ColumnName) or not 1 <= len(lengths) <= 2:
+        raise BindError(
+            "WINDOW takes the event time of a stream, a size and a slide",
+            text=statement.text,
+            span=call.span,
+            hint="write window(ts, '10 minutes') or window(ts, '10 minutes', '5 minutes')",
+        )
+    size, slide = _length(statement, lengths[0]), _length(statement, lengths[-1])
+    position = _position(statement, call, column)
+    item = statement.sources[position]
+    if item.window is not None:
+        raise BindError(
+            f"'{(item.alias or item.stream).name}' has a window of its own already",
+            text=statement.text,
+            span=item.window.span,
+            hint="write the window in one place",
+        )
+    is_tumbling = size.micros == slide.micros
+    clause = WindowClause(size, False, None if is_tumbling else slide, call.span, "tumble" if is_tumbling else "hop")
+    sources = list(statement.sources)
+    sources[position] = replace(item, window=clause)
+    return replace(statement, sources=tuple(sources))
+
+
+def _length(statement: Statement, node: Expression) -> Duration:
+    try:
+        if not isinstance(node, Constant) or not isinstance(node.value, str):
+            raise ValueError("a length of time is a text here")
+        return Duration(parse_duration(node.value), node.span)
+    except ValueError as error:
+        raise BindError(str(error), text=statement.text, span=node.span, hint="write it as '10 minutes'") from None
+
+
+def _position(statement: Statement, call: FunctionCall, column: ColumnName) -> int:
+    def is_meant(item: FromItem) -> bool:
+        return column.relation is None or (item.alias or item.stream).name.lower() == column.relation.name.lower()
+
+    found = [position for position, item in enumerate(statement.sources) if is_meant(item)]
+    if len(found) != 1:
+        raise BindError(
+            f"the stream of '{column}' is not known", text=statement.text, span=call.span, hint="write alias.column"
+        )
+    return found[0]
+
+
+def event_time_of(statement: Statement, item: FromItem) -> Identifier | None:
+    """The column that `window()` names as the event time of a FROM item."""
+    for node in statement.group_by:
+        if isinstance(node, FunctionCall) and _is_window(node) and isinstance(node.arguments[0], ColumnName):
+            column = node.arguments[0]
+            name = (item.alias or item.stream).name.lower()
+            if column.relation is None or column.relation.name.lower() == name:
+                return column.name
+    return None
+
+
+def _named(node: Expression) -> Expression:
+    """`window.start` and `window.end` as the functions of a grouped query."""
+    match node:
+        case ColumnName(relation=Identifier(name=relation)) if relation.lower() == "window":
+            if node.name.name.lower() in {"start", "end"}:
+                called = Identifier(f"window_{node.name.name.lower()}", node.span)
+                return FunctionCall(called, (), False, node.span)
+            return node
+        case Operation() | FunctionCall():
+            return replace(node, arguments=tuple(map(_named, node.arguments)))
+        case _:
+            return node
