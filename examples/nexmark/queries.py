@@ -1,0 +1,154 @@
+"""The queries of Nexmark in CQL, each with the batch query in DuckDB's SQL that it is checked against.
+
+`{passed}` in the SQL is the watermark in microseconds: a window is answered once the watermark has reached its end.
+Windows are shorter than in the benchmark, so that a small run has several. A note says where a query differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class NexmarkQuery:
+    """One query of the benchmark."""
+
+    title: str
+    cql: str
+    duckdb: str
+    note: str = ""
+    is_unbounded: bool = False
+    """Whether it joins for ever, as in the benchmark; such a query needs `allow_unbounded`."""
+
+
+def _buckets(stream: str, seconds: int) -> str:
+    """The rows of a stream in tumbling windows that the watermark has passed, with their ends."""
+    size = seconds * 1_000_000
+    end = f"((epoch_us(ts) // {size}) + 1) * {size}"
+    return f"(SELECT *, {end} AS ends FROM {stream} WHERE {end} <= {{passed}})"
+
+
+QUERIES = {
+    "q0": NexmarkQuery(
+        "pass through",
+        "SELECT auction, bidder, price, ts FROM bid",
+        "SELECT auction, bidder, price, ts FROM bid",
+    ),
+    "q1": NexmarkQuery(
+        "currency conversion",
+        "SELECT auction, bidder, CAST(price AS DECIMAL(18, 0)) * 0.908 AS price, ts FROM bid",
+        "SELECT auction, bidder, price::DECIMAL(18, 0) * 0.908 AS price, ts FROM bid",
+    ),
+    "q2": NexmarkQuery(
+        "selection",
+        "SELECT auction, price FROM bid WHERE auction % 7 = 0",
+        "SELECT auction, price FROM bid WHERE auction % 7 = 0",
+    ),
+    "q3": NexmarkQuery(
+        "local item suggestion",
+        "SELECT p.name, p.city, p.state, a.id FROM auction AS a JOIN person AS p ON a.seller = p.id "
+        "WHERE a.category = 10 AND p.state IN ('OR', 'ID', 'CA')",
+        "SELECT p.name, p.city, p.state, a.id FROM auction AS a JOIN person AS p ON a.seller = p.id "
+        "WHERE a.category = 10 AND p.state IN ('OR', 'ID', 'CA')",
+        is_unbounded=True,
+    ),
+    "q7": NexmarkQuery(
+        "highest bid",
+        "SELECT WINDOW_END() AS at, MAX(price) AS price, MAX_BY(auction, price) AS auction, COUNT(*) AS bids "
+        "FROM bid [TUMBLE 2 SECONDS]",
+        f"SELECT make_timestamp(ends) AS at, max(price), min(auction) FILTER (price = top), count(*) FROM "
+        f"(SELECT *, max(price) OVER (PARTITION BY ends) AS top FROM {_buckets('bid', 2)}) GROUP BY ends",
+        note="of several highest bids, the one with the least auction",
+    ),
+    "q8": NexmarkQuery(
+        "monitor new users",
+        "SELECT p.id, p.name, WINDOW_START() AS at, COUNT(*) AS auctions FROM person [TUMBLE 2 SECONDS] AS p, "
+        "auction [TUMBLE 2 SECONDS] AS a WHERE p.id = a.seller GROUP BY p.id, p.name",
+        f"SELECT p.id, p.name, make_timestamp(p.ends - 2000000) AS at, count(*) FROM {_buckets('person', 2)} AS p JOIN "
+        f"{_buckets('auction', 2)} AS a ON p.id = a.seller AND p.ends = a.ends GROUP BY p.id, p.name, p.ends",
+    ),
+    "q10": NexmarkQuery(
+        "log to a file system",
+        "SELECT auction, bidder, price, ts, DATE(ts) AS day, HOUR(ts) AS hour FROM bid",
+        "SELECT auction, bidder, price, ts, ts::DATE AS day, hour(ts) AS hour FROM bid",
+        note="the sink writes a folder per day: partitionBy('day')",
+    ),
+    "q14": NexmarkQuery(
+        "calculation",
+        "SELECT auction, bidder, 0.908 * price AS price, CASE WHEN HOUR(ts) >= 8 AND HOUR(ts) <= 18 THEN 'day' "
+        "WHEN HOUR(ts) <= 6 OR HOUR(ts) >= 20 THEN 'night' ELSE 'other' END AS hours, count_char(extra, 'c') AS cs "
+        "FROM bid WHERE 0.908 * price > 1000000 AND 0.908 * price < 50000000",
+        "SELECT auction, bidder, 0.908::DOUBLE * price AS price, CASE WHEN hour(ts) BETWEEN 8 AND 18 THEN 'day' "
+        "WHEN hour(ts) <= 6 OR hour(ts) >= 20 THEN 'night' ELSE 'other' END AS hours, "
+        "len(extra) - len(replace(extra, 'c', '')) AS cs FROM bid WHERE 0.908::DOUBLE * price > 1000000 AND "
+        "0.908::DOUBLE * price < 50000000",
+        note="count_char is a function of one's own",
+    ),
+    "q15": NexmarkQuery(
+        "bidding statistics",
+        "SELECT WINDOW_END() AS at, COUNT(*) AS bids, COUNT(CASE WHEN price < 10000 THEN 1 END) AS low, "
+        "COUNT(DISTINCT bidder) AS bidders, COUNT(DISTINCT CASE WHEN price >= 1000000 THEN bidder END) AS rich, "
+        "COUNT(DISTINCT auction) AS auctions FROM bid [TUMBLE 2 SECONDS]",
+        "SELECT make_timestamp(ends), count(*), count(*) FILTER (price < 10000), count(DISTINCT bidder), "
+        "count(DISTINCT bidder) FILTER (price >= 1000000), count(DISTINCT auction) "
+        f"FROM {_buckets('bid', 2)} GROUP BY ends",
+    ),
+    "q16": NexmarkQuery(
+        "channel statistics",
+        "SELECT channel, WINDOW_END() AS at, MAX(MINUTE(ts)) AS minute, COUNT(*) AS bids, "
+        "COUNT(DISTINCT CASE WHEN price < 10000 THEN bidder END) AS low, COUNT(DISTINCT auction) AS auctions "
+        "FROM bid [TUMBLE 2 SECONDS] GROUP BY channel",
+        "SELECT channel, make_timestamp(ends), max(minute(ts)), count(*), "
+        "count(DISTINCT bidder) FILTER (price < 10000), "
+        f"count(DISTINCT auction) FROM {_buckets('bid', 2)} GROUP BY channel, ends",
+    ),
+    "q17": NexmarkQuery(
+        "auction statistics",
+        "SELECT auction, WINDOW_END() AS at, COUNT(*) AS bids, COUNT(CASE WHEN price >= 1000000 THEN 1 END) AS high, "
+        "MIN(price) AS low, MAX(price) AS top, AVG(price) AS mean, SUM(price) AS total FROM bid [TUMBLE 2 SECONDS] "
+        "GROUP BY auction",
+        "SELECT auction, make_timestamp(ends), count(*), count(*) FILTER (price >= 1000000), min(price), max(price), "
+        f"avg(price), sum(price)::BIGINT FROM {_buckets('bid', 2)} GROUP BY auction, ends",
+    ),
+    "q18": NexmarkQuery(
+        "last bid",
+        "SELECT bidder, auction, WINDOW_END() AS at, LAST(price) AS price, LAST(channel) AS channel "
+        "FROM bid [TUMBLE 2 SECONDS] GROUP BY bidder, auction",
+        "SELECT bidder, auction, make_timestamp(ends), arg_max(price, ts), arg_max(channel, ts) "
+        f"FROM {_buckets('bid', 2)} GROUP BY bidder, auction, ends",
+        note="the last bid of each window, and not of all time",
+    ),
+    "q20": NexmarkQuery(
+        "bids with their auction",
+        "SELECT b.auction, b.bidder, b.price, a.item, a.reserve FROM bid AS b JOIN auction AS a ON b.auction = a.id "
+        "WHERE a.category = 10",
+        "SELECT b.auction, b.bidder, b.price, a.item, a.reserve FROM bid AS b JOIN auction AS a ON b.auction = a.id "
+        "WHERE a.category = 10",
+        is_unbounded=True,
+    ),
+    "q21": NexmarkQuery(
+        "channel of a bid",
+        "SELECT auction, bidder, channel, CASE WHEN LOWER(channel) = 'apple' THEN '0' WHEN LOWER(channel) = 'google' "
+        "THEN '1' ELSE REGEXP_EXTRACT(url, '(?:&|^|[?])channel_id=([^&]*)', 1) END AS channel_id FROM bid",
+        "SELECT auction, bidder, channel, CASE WHEN lower(channel) = 'apple' THEN '0' WHEN lower(channel) = 'google' "
+        "THEN '1' ELSE regexp_extract(url, '(&|^|[?])channel_id=([^&]*)', 2) END AS channel_id FROM bid",
+    ),
+    "q22": NexmarkQuery(
+        "folders of a URL",
+        "SELECT auction, bidder, REGEXP_EXTRACT(url, '^https://[^/]*/([^/]*)/([^/]*)/', 1) AS one, "
+        "REGEXP_EXTRACT(url, '^https://[^/]*/([^/]*)/([^/]*)/', 2) AS two FROM bid",
+        "SELECT auction, bidder, split_part(url, '/', 4) AS one, split_part(url, '/', 5) AS two FROM bid",
+    ),
+}  # fmt: skip
+
+MISSING = {
+    "q4": "a subquery in FROM: the average of the highest bids",
+    "q5": "a subquery in FROM: the largest of the counts; the counts themselves run, with [HOP]",
+    "q6": "OVER with the last ten rows of a partition",
+    "q9": "the best bid within the life of its auction: an aggregate whose window is a column",
+    "q11": "session windows",
+    "q12": "windows of processing time; time is event time here",
+    "q13": "a join with a table",
+    "q19": "the ten best of a group: OVER, or a list in order of price",
+}
+"""The other queries, and what they need."""
