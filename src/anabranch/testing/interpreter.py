@@ -95,6 +95,8 @@ def column_values(values: pa.Array | pa.ChunkedArray) -> list[Value]:
         values = values.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     elif pa.types.is_duration(values.type):
         values = values.cast(pa.duration("us")).cast(pa.int64())
+    elif pa.types.is_list(values.type) and _is_counted(values.type.value_type):
+        return [None if each is None else column_values(each.values) for each in values]
     return list(values.to_pylist())
 
 

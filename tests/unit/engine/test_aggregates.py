@@ -13,7 +13,7 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.engine.operators.aggregates import raw, value_of
 from anabranch.engine.operators.group_by import reduced
-from anabranch.errors import BindError
+from anabranch.errors import BindError, ExpressionError
 from anabranch.expr import AggregateCall
 from anabranch.host.local import LocalHost
 from anabranch.plan.pregrouping import Part, parts_of
@@ -68,7 +68,12 @@ def test_an_aggregate_of_any_type_works_or_is_refused(kind: pa.DataType, aggrega
         return
     query, rows = _query(kind, aggregate, "a.x"), _rows(kind)
     for plan in PLANS:
-        _check(query, rows, plan)
+        if aggregate == "AVG" and kind == pa.decimal128(38, 10):
+            # Its type has four more digits after the point, and none left for these.
+            with pytest.raises(ExpressionError, match="is too large for its type"):
+                _check(query, rows, plan)
+        else:
+            _check(query, rows, plan)
 
 
 @pytest.mark.parametrize(
