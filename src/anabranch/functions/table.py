@@ -36,7 +36,7 @@ from anabranch.schema import TIMESTAMP, is_decimal, is_float, type_name
 def bind_call(name: str, arguments: Arguments) -> Expr:
     """Bind a function, given by canonical name or by any spelling, to its arguments."""
     lowered = name.lower()
-    canonical = lowered if lowered in FUNCTIONS else SPELLINGS.get(lowered, "")
+    canonical = lowered if lowered in FUNCTIONS or lowered in _SUGAR else SPELLINGS.get(lowered, "")
     rule = FUNCTIONS.get(canonical) or _SUGAR.get(canonical)
     if rule is None:
         raise ValueError(f"unknown function '{name}'")
