@@ -103,7 +103,7 @@ _EDGES: dict[pa.DataType, list[object]] = {
     PAIR: [{"a": 1, "B c": "x"}, {"a": None, "B c": None}],
 }
 
-EDGE_TYPES = tuple(_EDGES)
+EDGE_TYPES = tuple(kind for kind in _EDGES if not pa.types.is_nested(kind))
 
 _NUMBERS_AS_TEXT = [
     *["0", "1", "-1", "+12", " 42 ", "9223372036854775807", "9223372036854775808", "1.5", "-.5", "5.", "1e3", "1E-2"],

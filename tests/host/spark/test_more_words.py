@@ -15,7 +15,7 @@ from tests.host.spark.stories import Story, cut, feed, register, run, written
 pytestmark = pytest.mark.spark
 
 GROUPED = (
-    "SELECT WINDOW_START() AS begins, a.x, COUNT(DISTINCT b.s) AS ns, MIN_BY(a.p, b.f) AS low, LAST(b.d) AS last, "
+    "SELECT WINDOW_END() AS at, a.x, COUNT(DISTINCT b.s) AS ns, MIN_BY(a.p, b.f) AS low, LAST(b.d) AS last, "
     "STDDEV(b.p) AS spread, MEDIAN(a.p) AS median, COLLECT_LIST(b.p, 2) AS few, AVG(a.d) AS mean "
     "FROM s0 [HOP 10 SECONDS SLIDE 5 SECONDS] AS a, s1 [HOP 8 SECONDS SLIDE 5 SECONDS] AS b WHERE a.x = b.x "
     "GROUP BY a.x"
@@ -42,12 +42,12 @@ def test_newer_words_give_the_batch_answer(cql: str, spark: SparkSession, tmp_pa
 def test_nested_values_and_json_are_read_on_both_sides(spark: SparkSession, tmp_path: Path) -> None:
     cql = (
         "SELECT a.n.k + 1 AS k, a.l[1] AS e, a.m['b'] AS m, GET_JSON_OBJECT(a.j, '$.v[0]') AS v FROM s0 [NOW] AS a "
-        "WHERE a.n.inner.t = 'ab' AND a.l[0] = 7 AND GET_JSON_OBJECT(a.j, '$.ok') = 'true' AND SIZE(a.l) = 2"
+        "WHERE a.n.deep.t = 'ab' AND a.l[0] = 7 AND GET_JSON_OBJECT(a.j, '$.ok') = 'true' AND SIZE(a.l) = 2"
     )
     session = register(spark, Story(cql), tmp_path)
     frame = session.registered("s0").frame.selectExpr(
         "ts",
-        "named_struct('k', p, 'inner', named_struct('t', s)) AS n",
+        "named_struct('k', p, 'deep', named_struct('t', s)) AS n",
         "array(7L, x) AS l",
         "map('b', p) AS m",
         """concat('{"ok": ', CAST(p > 1 AS STRING), ', "v": [', p, ']}') AS j""",
