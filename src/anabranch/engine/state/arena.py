@@ -92,7 +92,7 @@ class MappedArena:
         return self.open(name, shape, kind)
 
     def open(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
-        # Not by `np.memmap`, which takes four times as long; a step opens every array of its slot.
+        # Not by `np.memmap`, which resolves the whole path; a step opens every array of its slot.
         path, size = self._path(name), _size(shape, kind)
         file = os.open(path, os.O_RDWR)
         try:
