@@ -113,7 +113,9 @@ class RunBuilder(ABC):
         limits = {name: value for name, value in (("least", least), ("most", most)) if value is not None}
         if (count is None) == (not limits):
             raise SpecError("slots need a number, or limits", hint="write slots(4), or slots(least=1, most=8)")
-        self._run = replace(self._run, slots=read_slots(argument("the number of slots", limits if count is None else count)))
+        self._run = replace(
+            self._run, slots=read_slots(argument("the number of slots", limits if count is None else count))
+        )
         return self
 
     def execution(self, model: str) -> Self:
