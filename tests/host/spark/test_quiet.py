@@ -97,5 +97,5 @@ def test_a_run_from_the_shell_shows_its_own_lines_only(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     first, *others = done.stderr.splitlines()
     assert first.startswith("plan ")
-    assert others == [line for line in others if line.startswith(("batch", "wrote"))]
+    assert others == [line for line in others if line.startswith(("batch", "wrote", "3 rows -> "))]
     assert json.loads((tmp_path / "report.json").read_text())["rows_out"] == 3
