@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
@@ -124,3 +124,33 @@ def test_columns_of_every_type_travel_beside_a_relation_without_them(spark: Spar
     expected = spark.sql(f"SELECT TIMESTAMP'2026-01-01 00:00:00' AS ts, 1L AS k, {', '.join(EVERY_TYPE)}")
     assert travelled.collect() == expected.collect()
     assert travelled.schema.simpleString() == expected.schema.simpleString()
+
+
+def test_spark_and_the_engine_cut_the_rows_of_a_heavy_key_alike(spark: SparkSession) -> None:
+    """Rows that differ in time, or in any number, NULLs included, have the part that the engine computes for them."""
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [
+        (began + timedelta(seconds=n // 2), 7, None if n % 3 else n, n / 7 if n % 5 else float("nan"), n % 2 == 0, "t")
+        for n in range(120)
+    ]
+    columns = "ts timestamp, k bigint, n int, d double, f boolean, s string"
+    frames = {name: spark.createDataFrame(rows, columns) for name in ("s0", "s1")}
+    catalog = Catalog()
+    for name, frame in frames.items():
+        catalog.register(StreamDeclaration(name, from_spark(frame.schema, name), "ts"))
+    text = (
+        "SELECT a.n AS n, a.d AS d, a.f AS f, a.s AS s, b.n AS m, b.d AS e FROM s0 [RANGE 9 SECONDS] AS a, "
+        "s1 [RANGE 9 SECONDS] AS b WHERE a.k = b.k"
+    )
+    queries = alone(compile_query(text, catalog))
+    first = partitioning_of(queries, 4)
+    table = first.split("k0", 7, [0, 1, 2, 3])
+    layout = wire_layout(queries, first)
+    cells = Cells(layout, first)
+    found = routing(cells, table).send(tagged_union(cells, frames)).withColumn("at", f.spark_partition_id()).toArrow()
+    for position, name in enumerate(queries.graph.names):
+        for number, slot in enumerate(table.working):
+            here = pc.and_(pc.equal(found["_relation"], position), pc.equal(found["at"], number))
+            mine = layout.split(found.filter(here).select(layout.schema.names))[name]
+            assert 20 < len(mine) < 100
+            assert needed_in(table, name, mine)[:, slot].all()
