@@ -122,9 +122,12 @@ def _found_again(engine: Engine, folder: Path) -> Engine:
 
     mapped = fresh()
     answered = engine.only.groups.passed if engine.only.groups is not None else None
-    before = (
-        None if answered is None or engine.only.groups is None else (answered + 1) * engine.only.groups.grouping.slide
-    )
+    before = None
+    if answered is not None and engine.only.groups is not None:
+        grouping = engine.only.groups.grouping
+        before = (answered + 1) * grouping.slide
+        # A window without its end is answered when the watermark has reached the end, any other when it is beyond.
+        before -= grouping.last_answered(before) > answered
     if engine.entrance is not None:
         before = engine.entrance.passed if engine.entrance.passed is not None else -(2**62)
     mapped.restore(engine.export(), None if before is None else {ALONE: before})

@@ -7,6 +7,7 @@ grouped queries with the naive evaluator.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -172,7 +173,9 @@ def test_joins_over_sites_give_the_batch_answer(data: st.DataObject, crashes: fl
 @given(data=st.data(), relations=st.integers(1, 3), crashes=st.sampled_from([0.0, 0.05]))
 def test_a_grouped_query_over_sites_gives_the_batch_answer(data: st.DataObject, relations: int, crashes: float) -> None:
     rows = data.draw(arrivals(relations, most_rows=8), "rows")
-    drawn = data.draw(grouped_queries(relations, relations), "query")
+    # Windows without their end are refused where queries are placed.
+    whole = grouped_queries(relations, relations).filter(lambda each: not re.search("HOP|TUMBLE", each.cql))
+    drawn = data.draw(whole, "query")
     with tempfile.TemporaryDirectory() as folder:
         world = world_of(data, rows, [drawn], folder, crashes)
         world.run()

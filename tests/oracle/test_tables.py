@@ -64,14 +64,15 @@ def test_a_changed_table_is_met_by_the_batches_after(data: st.DataObject, stream
     expected, answer = Answer(), Answer()
     so_far: dict[str, pa.Table] = {name: rows.tables[name].slice(0, 0) for name in query.whole.streams}
     now = {name: first[name] for name in query.whole.tables}
+    small = data.draw(st.sampled_from([2, host_tables.SMALL]), "small")
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = folder if data.draw(st.booleans(), "keeps") else None
-        host, offered = _host(data, query, checkpoint, now), dict(now)
+        host, offered = _host(data, query, checkpoint, now, small), dict(now)
         for number, batch in enumerate(batches):
             if number and checkpoint is not None and data.draw(st.booleans(), "crash"):
                 # A batch that may be a repetition meets what was met before.
                 offered = dict(now)
-                host = _host(data, query, checkpoint, now)
+                host = _host(data, query, checkpoint, now, small)
             elif data.draw(st.booleans(), "change"):
                 name = data.draw(st.sampled_from(sorted(now)), "table")
                 offered[name] = data.draw(drawn_tables(1), "new rows")["t0"]
@@ -95,33 +96,36 @@ def _read(query: Query, rows: Arrivals) -> Arrivals:
 
 def _run(data: st.DataObject, query: Query, rows: Arrivals, beside: dict[str, pa.Table]) -> Answer:
     """The query on the in-process host, with crashes, other plans, slots and tables of groups."""
+    # A table of three rows is large, now and then.
+    small = data.draw(st.sampled_from([2, host_tables.SMALL]), "small")
     batches = data.draw(batch_cuts(rows), "batches")
     crashes = data.draw(st.sets(st.integers(1, len(batches)), max_size=2), "crashes")
     given_tables = {name: beside[name] for name in query.whole.tables}
     results: list[pa.Table] = []
     with tempfile.TemporaryDirectory() as folder:
-        host = _host(data, query, folder, given_tables)
+        host = _host(data, query, folder, given_tables, small)
         for number, batch in enumerate(batches):
             if number in crashes:
-                host = _host(data, query, folder, given_tables)
+                host = _host(data, query, folder, given_tables, small)
             _ask(data, host, query)
             results.append(host.step(batch))
     assert not any(host.late.values())
     return rows_as_multiset(pa.concat_tables(results))
 
 
-def _host(data: st.DataObject, query: Query, checkpoint: str | None, beside: dict[str, pa.Table]) -> LocalHost:
+def _host(
+    data: st.DataObject, query: Query, checkpoint: str | None, beside: dict[str, pa.Table], small: int
+) -> LocalHost:
     slots = data.draw(st.sampled_from([1, 2, 3]), "slots")
     plan = data.draw(plans(query.graph.names), "plan")
-    # A table of three rows is large, now and then.
-    with mock.patch.object(host_tables, "SMALL", data.draw(st.sampled_from([2, host_tables.SMALL]), "small")):
+    with mock.patch.object(host_tables, "SMALL", small):
         return LocalHost(query, plan, slots=slots, checkpoint=checkpoint, tables=beside)
 
 
 def _ask(data: st.DataObject, host: LocalHost, query: Query) -> None:
     """Another table of groups, plan or mesh now and then."""
     if not data.draw(st.integers(0, 2), "moves"):
-        host.spread(data.draw(tables(host.partitioning), "table of groups"))
+        host.spread(data.draw(tables(host.partitioning, host.queries.uncut), "table of groups"))
     if len(query.graph.names) == 1 or not data.draw(st.booleans(), "change of plan"):
         return
     drawn = meshes(query.graph) if data.draw(st.booleans(), "mesh") else plans(query.graph.names, query.graph.thetas)

@@ -19,7 +19,7 @@ from functools import partial
 
 from anabranch.catalog import Catalog
 from anabranch.errors import InvariantBroken, TopologyError
-from anabranch.expr import AggregateCall, Column, Expr, columns, conjunction, transform
+from anabranch.expr import Column, Expr, columns, conjunction, transform
 from anabranch.host.links.feed import NEWEST
 from anabranch.host.links.shape import Shape
 from anabranch.place.check import complaints
@@ -173,10 +173,14 @@ class _Compiler:
         if grouping is not None:
             keys = tuple(rebound(key) for key in grouping.keys)
             aggregates = tuple(
-                a if a.argument is None else AggregateCall(a.function, rebound(a.argument), a.type)
+                replace(
+                    a,
+                    argument=None if a.argument is None else rebound(a.argument),
+                    others=tuple(rebound(other) for other in a.others),
+                )
                 for a in grouping.aggregates
             )
-            grouping = Grouping(keys, aggregates, grouping.having, grouping.slide)
+            grouping = replace(grouping, keys=keys, aggregates=aggregates)
         query = self._query(wanted.query.text, need.view, inputs, placed, relations, outputs, grouping)
         site = self._site(operator)
         name = operator_name(f"query {operator.name}", site, query.fingerprint)
@@ -255,7 +259,7 @@ class _Compiler:
                 thetas.append(transform(predicate.expressions[0], partial(_placed, where)))
         readers = [output.expression for output in outputs] if grouping is None else [*grouping.keys]
         if grouping is not None:
-            readers += [a.argument for a in grouping.aggregates if a.argument is not None]
+            readers += [argument for a in grouping.aggregates for argument in a.arguments]
         readers += thetas
         readers += [expression for key in keys if not key.is_exact for _, expression in key.members]
         needed = {(column.relation, column.name) for reader in readers for column in columns(reader)}

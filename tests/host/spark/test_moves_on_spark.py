@@ -22,6 +22,12 @@ STAR = Story(
     slots=3,
     rows=90,
 )
+EVEN = Story(
+    "SELECT a.p AS p0, b.p AS p1 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 6 SECONDS] AS b WHERE a.p = b.p - 1000",
+    slots=3,
+    rows=90,
+)
+"""No key is frequent: while a heavy key is split, rows go to several slots, and moves cannot be spread."""
 CHAIN = Story(
     "SELECT a.p AS p0, b.p AS p1, c.p AS p2 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 6 SECONDS] AS b, "
     "s2 [RANGE 10 SECONDS] AS c WHERE a.x = b.x AND b.y = c.y",
@@ -88,7 +94,8 @@ def test_groups_move_by_hand_and_the_table_survives_a_restart(
         for batch in batches[5:]:
             feed(tmp_path, batch)
             handle.processAllAvailable()
-        assert len(latest(handle)["table"]) == len(last)
+        # A key that is too much for its slot is split when the slots are evened out, and adds groups.
+        assert len(latest(handle)["table"]) >= len(last)
         kinds = [record["kind"] for record in handle.history]
         assert kinds.count("balance") == 1
         assert kinds.count("move") in (3, 4)
@@ -98,9 +105,9 @@ def test_groups_move_by_hand_and_the_table_survives_a_restart(
 
 
 def test_slots_come_and_go_and_groups_move_on_tracks_and_in_parts(spark: SparkSession, tmp_path: Path) -> None:
-    tables = STAR.tables()
+    tables = EVEN.tables()
     batches = list(cut(tables, 14))
-    query = register(spark, STAR, tmp_path).sql(STAR.cql)
+    query = register(spark, EVEN, tmp_path).sql(EVEN.cql)
     writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
     writer = writer.slots(least=1, most=4).balance("manual")
     handle = writer.start(str(tmp_path / "out"))
@@ -138,7 +145,7 @@ def test_slots_come_and_go_and_groups_move_on_tracks_and_in_parts(spark: SparkSe
         assert parts[0]["left"] > parts[-1]["left"]
     finally:
         handle.stop()
-    assert not describe_difference(STAR.expected(tables), written(tmp_path))
+    assert not describe_difference(EVEN.expected(tables), written(tmp_path))
 
 
 def test_a_heavy_key_is_split_by_hand_survives_a_restart_and_is_united(spark: SparkSession, tmp_path: Path) -> None:
