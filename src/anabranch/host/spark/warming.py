@@ -35,12 +35,12 @@ def warm_workers(spark: SparkSession) -> Thread:
 @contextmanager
 def _environment_of_sql(spark: SparkSession) -> Iterator[None]:
     """Spark has a daemon for each environment, and adds this variable to that of functions in SQL."""
-    environment, name = spark.sparkContext.environment, "SPARK_SIMPLIFIED_TRACEBACK"
-    is_added = name not in environment and spark.conf.get(SHORT_TRACEBACK, "true") == "true"
-    if is_added:
-        environment[name] = "1"
+    context, name = spark.sparkContext, "SPARK_SIMPLIFIED_TRACEBACK"
+    before = context.environment
+    if name not in before and spark.conf.get(SHORT_TRACEBACK, "true") == "true":
+        # A copy: another thread may be reading the environment just now.
+        context.environment = {**before, name: "1"}
     try:
         yield
     finally:
-        if is_added:
-            del environment[name]
+        context.environment = before
