@@ -82,6 +82,15 @@ class Balance:
     idle: float = 0.3
     """The same with one slot less, below which it uses fewer."""
 
+    def objection(self, saved: float, moved: float) -> str | None:
+        """Why a change does not pay that saves so many seconds of a batch and moves so many bytes; None if it pays."""
+        if saved < self.seconds:
+            return f"saves {saved:.3g} s of a batch, {self.seconds:g} s are wanted"
+        price = moved * TAKING_OVER
+        if price > saved * self.horizon:
+            return f"is paid back after {price / saved:.3g} batches, {self.horizon} are allowed"
+        return None
+
     @classmethod
     def read(cls, entry: Entry) -> Balance:
         """Reads `balance: auto`, or a block of settings."""
@@ -223,14 +232,7 @@ class BalanceWatch:
 
     def objection(self, found: Rebalancing) -> str | None:
         """Why the query should not make a change by itself; None where it pays."""
-        settings = self.settings
-        if found.saved < settings.seconds:
-            return f"saves {found.saved:.3g} s of a batch, {settings.seconds:g} s are wanted"
-        price = found.bytes * TAKING_OVER
-        if price > found.saved * settings.horizon:
-            batches = price / found.saved
-            return f"is paid back after {batches:.3g} batches, {settings.horizon} are allowed"
-        return None
+        return self.settings.objection(found.saved, found.bytes)
 
 
 def read_slots(entry: Entry) -> SlotRange:

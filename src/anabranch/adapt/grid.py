@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from anabranch.adapt.balancing import TAKING_OVER, Balance
+from anabranch.adapt.balancing import Balance
 from anabranch.balance.grid import GridChange, compare_grids
 from anabranch.cost.estimates import WIRE_BYTES
 from anabranch.plan.partitioning import Partitioning
@@ -65,14 +65,7 @@ class GridWatch:
 
     def objection(self, found: GridChange) -> str | None:
         """Why a query should not change its grid by itself; None where the change pays."""
-        settings = self.settings
-        if found.saved < settings.seconds:
-            return f"saves {found.saved:.3g} s of a batch, {settings.seconds:g} s are wanted"
-        price = found.bytes * TAKING_OVER
-        if price > found.saved * settings.horizon:
-            batches = price / found.saved
-            return f"is paid back after {batches:.3g} batches, {settings.horizon} are allowed"
-        return None
+        return self.settings.objection(found.saved, found.bytes)
 
 
 def matching_share(report: SlotReport) -> float:
