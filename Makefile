@@ -16,10 +16,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all check format golden demo bench wheel doctor clean
+.PHONY: help setup test test-all test-nightly check format golden demo bench wheel doctor clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(READY) ## virtual environment with the package and its tools, then the Java check
 	@:
@@ -49,11 +49,14 @@ format: setup ## reformat the sources
 
 test: setup check ## the checks, then every test that is not slow
 	@echo "== pytest"
-	@$(PYTEST) $(SIDE_BY_SIDE) -m "not slow and not nightly"
+	@$(PYTEST) $(SIDE_BY_SIDE) -m "not slow"
 
-test-all: setup check ## the checks, then every test
+test-all: setup check ## the checks, then every test, with new random examples
 	@echo "== pytest, slow ones too"
-	@HYPOTHESIS_PROFILE=nightly $(PYTEST) $(SIDE_BY_SIDE)
+	@HYPOTHESIS_PROFILE=explore $(PYTEST) $(SIDE_BY_SIDE)
+
+test-nightly: setup ## the property tests with 1,000 new random examples each (hours)
+	@HYPOTHESIS_PROFILE=nightly $(PYTEST) $(SIDE_BY_SIDE) tests/oracle tests/unit
 
 golden: setup ## rewrite the golden files; review the difference before committing
 	@$(PYTEST) tests/golden --regold
