@@ -65,6 +65,8 @@ from anabranch.stats.step import StepStatistics
 
 NO_TICKS: Mapping[str, int] = MappingProxyType({})
 
+CORES = os.cpu_count()
+
 
 class LocalHost:
     """A running query, or a set of them; feed it one micro-batch at a time.
@@ -195,9 +197,10 @@ class LocalHost:
         self._is_broken = True
         for slot in self._engines.keys() - set(working):
             del self._engines[slot]
-        opened = dict(
-            zip(working, self._threads.map(lambda slot: self._open(task, slot, held, same_plans), working), strict=True)
-        )
+        opened = dict.fromkeys(working, Opening(was_hot=True))
+        if not (same_plans and self._is_ready(task)):
+            each = self._threads.map(lambda slot: self._open(task, slot, held, same_plans), working)
+            opened = dict(zip(working, each, strict=True))
         stages: dict[int, list[SlotReport]] = {slot: [] for slot in working}
         answers: dict[str, list[pa.RecordBatch]] = {}
         for stage in range(self.queries.stages):
@@ -229,7 +232,7 @@ class LocalHost:
             waiting,
             clocks.seconds_behind(self.now()),
             period=None if earlier_step is None else self._began - earlier_step,
-            cores=os.cpu_count(),
+            cores=CORES,
         )
         records = self.steering.after(facts, reports)
         if self._store is not None:
@@ -368,6 +371,11 @@ class LocalHost:
         tables = task.partitionings[-1:] or (task.partitioning,)
         exported = {slot: engine.export() for slot, engine in self._engines.items()}
         return [Holding(slot, tables, partial(dict, rows)) for slot, rows in exported.items()]
+
+    def _is_ready(self, task: SlotTask) -> bool:
+        """Whether every slot has an engine that is at the task's table and versions, so that there is none to open."""
+        engines = [self._engines.get(slot) for slot in task.partitioning.working]
+        return not task.is_moving and all(engine and engine.versions == task.versions for engine in engines)
 
     def _open(self, task: SlotTask, slot: int, held: list[Holding], same_plans: bool = True) -> Opening:
         """Brings the engine of a slot to the task's table and plans."""
