@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all test-nightly check format golden demo bench wheel doctor clean
+.PHONY: help setup test test-all test-nightly check format golden demo bench bench-flink wheel doctor clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -67,10 +67,17 @@ demo: setup ## streams that drift, streams that are skewed; two queries, about t
 bench: setup ## every benchmark, side by side with the system compared (BENCH="names --quick" to choose)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
+FLINK := .venv-flink
+
+bench-flink: setup ## W3 against Flink's interval joins, which get an environment of their own (1 GB)
+	@test -x $(FLINK)/bin/python || $(PYTHON) -m venv $(FLINK)
+	@$(FLINK)/bin/python -c 'import pyflink' 2>/dev/null || { echo "== installing Flink into $(FLINK) (some minutes)"; $(FLINK)/bin/python -m pip install -qq apache-flink==2.3.0; }
+	@ANABRANCH_FLINK_PYTHON=$(CURDIR)/$(FLINK)/bin/python $(BIN)/python -m benchmarks flink-w3 flink-w3-10 $(BENCH)
+
 wheel: setup ## the wheel and the source archive, into dist/
 	@$(BIN)/python -m build --outdir dist .
 
 clean: ## remove everything that can be rebuilt
-	rm -rf $(VENV) build dist demo-output lab-output spark-warehouse metastore_db derby.log
+	rm -rf $(VENV) $(FLINK) build dist demo-output lab-output spark-warehouse metastore_db derby.log
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,8 @@
 """`python -m benchmarks [names…] [--quick] [--large] [--runs 3] [--json out.json] [--list]`
 
-Without names, every scenario. A scenario that fails is reported and the others still run; the exit code is then 1. A
-full run is kept under benchmarks/results and renews the table of docs/benchmarks.md; a quick one prints only.
+Without names, every scenario that needs nothing more than a clone. A scenario that fails is reported and the others
+still run; the exit code is then 1. A full run is kept under benchmarks/results and renews the table of
+docs/benchmarks.md; a quick one prints only.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> int:
     measured: dict[str, list[Figure]] = {}
     failed: dict[str, str] = {}
     for scenario in SCENARIOS:
-        if options.names and scenario.name not in options.names:
+        if scenario.name not in options.names if options.names else scenario.only_named:
             continue
         print(f"{scenario.name}: {scenario.purpose}", file=sys.stderr, flush=True)
         try:

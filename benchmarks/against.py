@@ -1,4 +1,4 @@
-"""A named measurement, and the comparison that most of them make: a workload through us and through Spark's joins."""
+"""A named measurement, and the comparison that most of them make: a workload through us and through a rival."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ class Scenario:
     name: str
     purpose: str
     measure: Callable[[Bench], list[Figure]]
+    only_named: bool = False
+    """Whether it is left out unless it is named, because it needs what a clone does not have."""
 
 
-def against_native(
+def against(
     bench: Bench,
     workload: Workload,
     label: str,
@@ -29,8 +31,9 @@ def against_native(
     *,
     most_cpu: float = 0.25,
     only_rows: bool = False,
+    rival: str = "Spark's own",
 ) -> list[Figure]:
-    """Rows a second, CPU and memory against Spark's own joins; without a least ratio nothing is to be reached.
+    """Rows a second, CPU and memory against a rival's joins; without a least ratio nothing is to be reached.
 
     With `only_rows` nothing is to be reached in CPU and memory.
     """
@@ -43,17 +46,17 @@ def against_native(
         bounds[1:] = [None, None]
     figures = [
         ratio(
-            f"{label}: rows/s over Spark's own joins ({system})",
+            f"{label}: rows/s over {rival} joins ({system})",
             [ours.rows_per_second / native.rows_per_second for ours, native in pairs],
             bounds[0],
         ),
         ratio(
-            f"{label}: CPU seconds over Spark's own ({system})",
+            f"{label}: CPU seconds over {rival} ({system})",
             [ours.stream_cpu / native.stream_cpu for ours, native in pairs],
             bounds[1],
         ),
         ratio(
-            f"{label}: peak memory over Spark's own ({system})",
+            f"{label}: peak memory over {rival} ({system})",
             [ours.cost.peak.total / native.cost.peak.total for ours, native in pairs],
             bounds[2],
         ),

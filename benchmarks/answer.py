@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.workloads import Workload, written
+from benchmarks.workloads import Stream, Workload, written
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def expected(workload: Workload) -> Digest:
     if kept.exists():
         found = json.loads(kept.read_text())
         return Digest(found["count"], tuple(found["sums"]))
-    files = [f"read_parquet('{workload.path(stream)}/*.parquet')" for stream in workload.streams]
+    files = [_read(workload, stream) for stream in workload.streams]
     with duckdb.connect() as connection:
         answer_sql = workload.answer_sql(files) or batch_sql(workload, files)
         row = connection.execute(f"{_digest_columns(workload)} FROM ({answer_sql}) WHERE {workload.counted}").fetchone()
@@ -42,14 +42,27 @@ def expected(workload: Workload) -> Digest:
 
 
 def found_in(workload: Workload, output: Path) -> Digest:
-    """The digest of the Parquet files below a directory."""
-    files = [str(file) for file in output.rglob("*.parquet") if "_temporary" not in file.parts]
+    """The digest of the result files below a directory; other systems name CSV files in their own way."""
+    named = "*.parquet" if workload.form == "parquet" else "part-*"
+    files = [str(file) for file in output.rglob(named) if file.is_file() and "_temporary" not in file.parts]
     if not files:
         return Digest(0, (0,) * len(workload.outputs))
     with duckdb.connect() as connection:
-        counted = f"{_digest_columns(workload)} FROM read_parquet(?) WHERE {workload.counted}"
+        names = ", ".join(f"'{column}{i}': 'BIGINT'" for i, column in workload.outputs)
+        reading = "read_parquet(?)" if workload.form == "parquet" else f"read_csv(?, header=false, columns={{{names}}})"
+        counted = f"{_digest_columns(workload)} FROM {reading} WHERE {workload.counted}"
         row = connection.execute(counted, [files]).fetchone()
     return _digest(row)
+
+
+def _read(workload: Workload, stream: Stream) -> str:
+    """The rows of a stream in DuckDB's SQL."""
+    files = f"'{workload.path(stream)}/*.{workload.form}'"
+    if workload.form == "parquet":
+        return f"read_parquet({files})"
+    columns = ", ".join(f"'{name}': 'BIGINT'" for name in ("ts", *(column.name for column in stream.columns), "p"))
+    read = f"read_csv({files}, header=false, columns={{{columns}}})"
+    return f"(SELECT * REPLACE (make_timestamp(1000 * ts) AS ts) FROM {read})"
 
 
 def batch_sql(workload: Workload, sources: Sequence[str]) -> str:

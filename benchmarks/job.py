@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.answer import expected, found_in
+from benchmarks.flink import flink_command
 from benchmarks.measure import Cost, measure
 from benchmarks.workloads import DATA, Workload, written
 
 ROOT = Path(__file__).parent.parent
-System = Literal["ours", "native", "native-rocksdb", "native-our-jvm", "count"]
+System = Literal["ours", "native", "native-rocksdb", "native-our-jvm", "count", "flink"]
 TIMEOUT = 900.0
 SHARED_MEMORY = "/dev/shm"
 
@@ -56,8 +57,8 @@ class Outcome:
 
     @property
     def first_batch(self) -> float:
-        """When the first micro-batch began."""
-        return _instant(self.progress[0])
+        """When the first micro-batch began; a system without micro-batches begins when it is started."""
+        return _instant(self.progress[0]) if self.progress else self.started
 
     @property
     def first_result(self) -> float:
@@ -66,7 +67,7 @@ class Outcome:
 
     @property
     def last_result(self) -> float:
-        return _instant(self.progress[-1]) + self.batch_seconds[-1]
+        return _instant(self.progress[-1]) + self.batch_seconds[-1] if self.progress else self.ended
 
     @property
     def stream_seconds(self) -> float:
@@ -138,6 +139,8 @@ def execute(job: Job, scratch: Path) -> Run:
     answered.unlink(missing_ok=True)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     command = [sys.executable, "-m", "benchmarks.child", str(asked), str(answered)]
+    if job.system == "flink":
+        command = flink_command(job, answered)
     cost = measure(command, timeout=TIMEOUT, log=log, shared=job.hot)
     if cost.exit_code != 0 or not answered.exists():
         raise FailedRun(f"'{job.system}' ended with code {cost.exit_code}\n{log.read_text()[-4000:]}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import user_scenarios
-from benchmarks.against import Scenario, against_native
+from benchmarks.against import Scenario, against
 from benchmarks.bench import Bench, say
 from benchmarks.figures import Bound, Figure, ratio
 from benchmarks.job import Outcome, Scratch, System, check, execute
@@ -34,13 +34,13 @@ WORK = {
 
 
 def spark_w3(bench: Bench) -> list[Figure]:
-    return against_native(bench, w3(bench.sizes.rows, bench.sizes.batches), "W3", 3.0)
+    return against(bench, w3(bench.sizes.rows, bench.sizes.batches), "W3", 3.0)
 
 
 def spark_w3_small(bench: Bench) -> list[Figure]:
     """A quarter of the rows in half of the micro-batches, where Spark's fixed part weighs more on either side."""
     workload = w3(bench.sizes.rows // 4, bench.sizes.batches // 2)
-    return against_native(bench, workload, "W3, a quarter of the rows", None)
+    return against(bench, workload, "W3, a quarter of the rows", None)
 
 
 def spark_w3_settings(bench: Bench) -> list[Figure]:
@@ -56,34 +56,46 @@ def spark_w3_settings(bench: Bench) -> list[Figure]:
 
 
 def spark_w3_few(bench: Bench) -> list[Figure]:
-    return against_native(bench, w3(bench.sizes.rows, bench.sizes.few_batches), "W3 in few batches", 8.0)
+    return against(bench, w3(bench.sizes.rows, bench.sizes.few_batches), "W3 in few batches", 8.0)
 
 
 def spark_same_jvm(bench: Bench) -> list[Figure]:
     """W3 when Spark's own joins are given what our driver's JVM is told; few users know that it helps them."""
     many, few = (w3(bench.sizes.rows, batches) for batches in (bench.sizes.batches, bench.sizes.few_batches))
-    figures = against_native(bench, many, "W3", None, "native-our-jvm")
-    return figures + against_native(bench, few, "W3 in few batches", None, "native-our-jvm")
+    figures = against(bench, many, "W3", None, "native-our-jvm")
+    return figures + against(bench, few, "W3 in few batches", None, "native-our-jvm")
 
 
 def spark_w4(bench: Bench) -> list[Figure]:
-    return against_native(bench, w4(bench.sizes.rows, bench.sizes.batches), "W4", 3.0)
+    return against(bench, w4(bench.sizes.rows, bench.sizes.batches), "W4", 3.0)
 
 
 def spark_w3x(bench: Bench) -> list[Figure]:
-    return against_native(bench, w3x(bench.sizes.rows, bench.sizes.batches), "W3x", 3.0)
+    return against(bench, w3x(bench.sizes.rows, bench.sizes.batches), "W3x", 3.0)
 
 
 def spark_left(bench: Bench) -> list[Figure]:
     """A left join of three streams."""
-    return against_native(bench, left_joins(bench.sizes.rows, bench.sizes.batches), "left joins", 3.0, only_rows=True)
+    return against(bench, left_joins(bench.sizes.rows, bench.sizes.batches), "left joins", 3.0, only_rows=True)
 
 
 def spark_table(bench: Bench) -> list[Figure]:
     """A stream and a table, against Spark's stream-static join."""
-    return against_native(
-        bench, table_join(bench.sizes.rows, bench.sizes.batches), "stream and table", 1.0, only_rows=True
-    )
+    return against(bench, table_join(bench.sizes.rows, bench.sizes.batches), "stream and table", 1.0, only_rows=True)
+
+
+def flink_w3(bench: Bench) -> list[Figure]:
+    """W3 as CSV files against Flink's interval joins; Flink has no micro-batches, so it is one run for both."""
+    return _against_flink(bench, bench.sizes.batches, "W3 as CSV", 3.5)
+
+
+def flink_w3_few(bench: Bench) -> list[Figure]:
+    return _against_flink(bench, bench.sizes.few_batches, "W3 as CSV in few batches", 6.0)
+
+
+def _against_flink(bench: Bench, batches: int, label: str, least: float) -> list[Figure]:
+    workload = w3(bench.sizes.rows, batches, form="csv")
+    return against(bench, workload, label, least, "flink", most_cpu=1.0, rival="Flink's interval")
 
 
 def slots(bench: Bench) -> list[Figure]:
@@ -298,4 +310,6 @@ SCENARIOS = (
         "large-state", "10 M rows in state (with --large 50 M): bytes a row, step time", in_process("large_state")
     ),
     *user_scenarios.SCENARIOS,
+    Scenario("flink-w3", "W3 as CSV against Flink's interval joins (`make bench-flink`)", flink_w3, only_named=True),
+    Scenario("flink-w3-10", "the same rows in 10 micro-batches", flink_w3_few, only_named=True),
 )

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.host.spark.jvm import driver_options
 from benchmarks.job import Job
-from benchmarks.workloads import LeftJoins, TableJoin, Workload
+from benchmarks.workloads import LeftJoins, Stream, TableJoin, Workload
 
 ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -42,7 +42,7 @@ def start(spark: SparkSession, job: Job) -> StreamingQuery:
     """Starts the workload's query over its files, to end when they are read."""
     return (
         query(spark, job)
-        .writeStream.format("parquet")
+        .writeStream.format(job.workload.form)
         .option("path", str(job.output))
         .option("checkpointLocation", str(job.checkpoint))
         .trigger(availableNow=True)
@@ -61,12 +61,15 @@ def query(spark: SparkSession, job: Job) -> DataFrame:
 
 def streams(spark: SparkSession, job: Job) -> list[DataFrame]:
     """The file sources of a workload, one file of each per micro-batch."""
-    return [
-        spark.readStream.schema(stream.spark_schema)
-        .option("maxFilesPerTrigger", 1)
-        .parquet(str(job.source / stream.name))
-        for stream in job.workload.streams
-    ]
+    return [_stream(spark, job, stream) for stream in job.workload.streams]
+
+
+def _stream(spark: SparkSession, job: Job, stream: Stream) -> DataFrame:
+    reader, path = spark.readStream.option("maxFilesPerTrigger", 1), str(job.source / stream.name)
+    if job.workload.form == "parquet":
+        return reader.schema(stream.spark_schema).parquet(path)
+    numbers = reader.schema(stream.spark_schema.replace("ts timestamp", "ts bigint")).csv(path)
+    return numbers.withColumn("ts", F.timestamp_millis("ts"))
 
 
 def joined(workload: Workload, frames: list[DataFrame]) -> DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.against import Scenario, against_native
+from benchmarks.against import Scenario, against
 from benchmarks.bench import Bench
 from benchmarks.figures import Figure
 from benchmarks.user_workloads import auctions, band, many, wide
@@ -16,33 +16,33 @@ def auctions_small(bench: Bench, relations: int) -> list[Figure]:
     sizes = bench.sizes
     workload = auctions(relations, sizes.user_rows, sizes.user_batches)
     least = 3.5 if relations < 4 else None
-    return against_native(bench, workload, f"auctions, {relations} relations", least, most_cpu=0.3)
+    return against(bench, workload, f"auctions, {relations} relations", least, most_cpu=0.3)
 
 
 def auctions_large(bench: Bench, relations: int) -> list[Figure]:
     workload = auctions(relations, bench.sizes.user_rows, bench.sizes.user_few_batches)
-    return against_native(bench, workload, f"auctions, {relations} relations, large batches", None)
+    return against(bench, workload, f"auctions, {relations} relations, large batches", None)
 
 
 def text_keys(bench: Bench) -> list[Figure]:
     workload = auctions(3, bench.sizes.user_rows, bench.sizes.user_batches, text_keys=True)
-    return against_native(bench, workload, "auctions with text keys, 3 relations", None)
+    return against(bench, workload, "auctions with text keys, 3 relations", None)
 
 
 def wide_rows(bench: Bench) -> list[Figure]:
     workload = wide(bench.sizes.user_rows // 5, bench.sizes.user_batches)
-    return against_native(bench, workload, "rows of 1 kB", None)
+    return against(bench, workload, "rows of 1 kB", None)
 
 
 def many_streams(bench: Bench) -> list[Figure]:
     """Spark needs eleven joins with two states each; a twentieth of the rows keeps its side within minutes."""
     workload = many(MANY, bench.sizes.user_rows // 20, bench.sizes.user_few_batches)
-    return against_native(bench, workload, f"{MANY} streams", None)
+    return against(bench, workload, f"{MANY} streams", None)
 
 
 def band_join(bench: Bench) -> list[Figure]:
     workload = band(bench.sizes.user_rows // 5, bench.sizes.user_batches)
-    return against_native(bench, workload, "a band", None)
+    return against(bench, workload, "a band", None)
 
 
 SCENARIOS = (

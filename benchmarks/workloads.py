@@ -1,4 +1,4 @@
-"""Seeded streams and the queries over them, as Parquet files: one file per stream and micro-batch.
+"""Seeded streams and the queries over them, as files: one file per stream and micro-batch.
 
 A workload is a value; everything else (its files, its CQL text, its batch answer in SQL) is a function of it. Times are
 uniform over the span and sorted within a stream, keys are uniform over a domain chosen so that the output has a wanted
@@ -21,9 +21,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from benchmarks.columns import Column, Drawn, Integers, Uniform
@@ -33,6 +35,7 @@ EPOCH = 1_767_225_600 * SECOND
 """2026-01-01 UTC: where the event time of every workload begins."""
 FIRST_FILE_TIME = 1_767_225_600
 DATA = Path(__file__).parent / "data"
+Form = Literal["parquet", "csv"]
 
 
 @dataclass(frozen=True)
@@ -85,10 +88,18 @@ class Workload:
     shown: tuple[tuple[int, str], ...] = ()
     """Columns of texts that results have beside the number of each row, by stream."""
     seed: int = 7
+    form: Form = "parquet"
+    """Of files and results. In CSV, which has no header, the event time is a whole number of milliseconds since 1970: a
+    form that needs no parsing of dates and that every system has."""
 
     @property
     def rows(self) -> int:
         return sum(stream.rows for stream in self.streams)
+
+    @property
+    def grain(self) -> int:
+        """Event times are multiples of this many microseconds."""
+        return 1 if self.form == "parquet" else 1000
 
     @property
     def cql(self) -> str:
@@ -200,13 +211,15 @@ def domain_for_rate(rows: tuple[int, ...], window: int, span: int, ratio: float)
     return max(1, round(math.pow(combinations / (ratio * sum(rows)), 1 / (count - 1))))
 
 
-def w3(rows: int, batches: int, *, window: int = 10 * SECOND, span: int = 400 * SECOND) -> Workload:
+def w3(
+    rows: int, batches: int, *, window: int = 10 * SECOND, span: int = 400 * SECOND, form: Form = "parquet"
+) -> Workload:
     """Three streams of equal rate on one key; about as many results as rows."""
     each = rows // 3
     sizes = (rows - 2 * each, each, each)
     streams = tuple(Stream(f"s{i}", size, (Uniform("k"),)) for i, size in enumerate(sizes))
     domain = domain_for_total(sizes, window, span, rows)
-    return Workload("w3", streams, star(3), window, span, batches, domain)
+    return Workload("w3", streams, star(3), window, span, batches, domain, form=form)
 
 
 def w4(rows: int, batches: int) -> Workload:
@@ -278,18 +291,23 @@ def written(workload: Workload) -> Path:
     shutil.rmtree(directory, ignore_errors=True)
     for number, batch in enumerate(tables(workload)):
         for name, table in batch.items():
-            write_file(directory / name, number, table)
+            write_file(directory / name, number, table, workload.form)
     if isinstance(workload, TableJoin):
         pq.write_table(workload.facts(), workload.table)
     (directory / "ready.json").write_text(json.dumps({"workload": repr(workload)}))
     return directory
 
 
-def write_file(directory: Path, number: int, table: pa.Table) -> None:
+def write_file(directory: Path, number: int, table: pa.Table, form: Form = "parquet") -> None:
     """Writes one micro-batch's file of a stream, dated so that a file source reads files in batch order."""
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"batch-{number:05}.parquet"
-    pq.write_table(table, path)
+    path = directory / f"batch-{number:05}.{form}"
+    if form == "parquet":
+        pq.write_table(table, path)
+    else:
+        milliseconds = table["ts"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+        plain = table.set_column(table.column_names.index("ts"), "ts", milliseconds)
+        pc.write_csv(plain, path, pc.WriteOptions(include_header=False))
     os.utime(path, (FIRST_FILE_TIME + 10 * number,) * 2)
 
 
@@ -311,7 +329,8 @@ def _stream(workload: Workload, index: int) -> pa.Table:
 def _times(workload: Workload, index: int) -> Integers:
     """The event times of a stream, from the beginning of the span."""
     random = np.random.default_rng((workload.seed, index))
-    return np.sort(random.integers(0, workload.span, workload.streams[index].rows))
+    times = np.sort(random.integers(0, workload.span, workload.streams[index].rows))
+    return times // workload.grain * workload.grain
 
 
 def _cuts(workload: Workload, table: pa.Table) -> list[int]:

@@ -14,12 +14,13 @@ import pytest
 
 from benchmarks import polars_join, workloads
 from benchmarks.answer import Digest, digest_of, expected, found_in
+from benchmarks.flink import insert, whole_streams
 from benchmarks.user_workloads import auctions, band, many, wide
 from benchmarks.workloads import Workload, held, steady, tables, w3, w3x, w4, write_file, written
 
 WORKLOADS = (w3(240, 6), w4(260, 4), w3x(240, 3), steady(30, 6), held(60, 3))
 DENSE_W4 = replace(w4(104, 4), span=60 * workloads.SECOND, domain=2)
-SMALL = (w3(90, 6), DENSE_W4, w3x(90, 3), steady(15, 6))
+SMALL = (w3(90, 6), w3(90, 6, form="csv"), DENSE_W4, w3x(90, 3), steady(15, 6))
 LONG = 300 * workloads.SECOND
 USERS = (
     auctions(2, 200, 4, window=LONG),
@@ -141,3 +142,14 @@ def test_a_missing_row_changes_the_digest(tmp_path: Path) -> None:
     write_file(tmp_path / "out" / "batch=0", 0, results)
     assert found_in(workload, tmp_path / "out") == Digest(2, (3, 7, 11))
     assert found_in(workload, tmp_path / "nothing") == Digest(0, (0, 0, 0))
+
+
+def test_in_csv_times_are_milliseconds_and_flink_reads_one_file_a_stream(tmp_path: Path) -> None:
+    workload = w3(300, 3, span=30 * workloads.SECOND, form="csv")
+    rows = pa.concat_tables(batch["s1"] for batch in tables(workload))
+    times, *others = (rows[name].cast(pa.int64()).to_pylist() for name in ("ts", "k", "p"))
+    paths = whole_streams(workload, written(workload), tmp_path / "whole")
+    assert [path.name for path in paths] == ["s0.csv", "s1.csv", "s2.csv"]
+    expected_lines = [f"{time // 1000},{k},{p}" for time, k, p in zip(times, *others, strict=True)]
+    assert paths[1].read_text().splitlines() == expected_lines
+    assert "ABS(millis2 - millis1) <= 10000" in insert(workload)
