@@ -1,9 +1,9 @@
 """Filters of one stream as comparable values: a join under a weaker filter can serve a stricter one.
 
 A selection is a disjunction of conjunctions of *atoms*. A comparison of a column with a literal is understood (`x < 3`
-implies `x < 5`); any other predicate is opaque and implies only itself. `covers` is therefore sound and not complete:
-it never calls a filter weaker that is not. A selection of more than `MOST_ALTERNATIVES` conjunctions is widened to the
-atoms they have in common, which keeps the filter of a much shared operator small.
+implies `x < 5` and `x IS NOT NULL`); any other predicate is opaque and implies only itself. `covers` is therefore sound
+and not complete: it never calls a filter weaker that is not. A selection of more than `MOST_ALTERNATIVES` conjunctions
+is widened to the atoms they have in common, which keeps the filter of a much shared operator small.
 """
 
 from __future__ import annotations
@@ -58,10 +58,17 @@ class Atom:
     condition: Expr | None = field(default=None, compare=False, repr=False)
     """The condition itself, over the stream's columns; its text identifies it."""
 
+    @property
+    def is_comparison(self) -> bool:
+        """True of a comparison of a column with a literal; a NULL never passes it."""
+        return self.column is not None and self.operator in _COMPARISONS
+
     def implies(self, other: Atom) -> bool:
         """True if every row that passes this condition certainly passes the other."""
         if self.text == other.text:
             return True
+        if other.operator == "is_not_null":
+            return self.is_comparison and self.column == other.column
         if self.column is None or self.column != other.column or type(self.value) is not type(other.value):
             return False
         mine, theirs = self.value, other.value
@@ -95,6 +102,7 @@ class Selection:
 
     def _holds(self, stricter: Conjunction) -> bool:
         theirs, _ = _sorted_out(stricter)
+        theirs |= _not_null(stricter)
         for ours in self.alternatives:
             fixed, ordered = _sorted_out(ours)
             if fixed <= theirs and all(any(atom.implies(mine) for atom in stricter) for mine in ordered):
@@ -176,8 +184,8 @@ def _atom(part: Expr) -> Atom:
         case Call(function, (Literal(value=value), Column(name=name) as column)) if function in _COMPARISONS:
             mirrored = Call(_MIRRORED[function], (column, Literal(value, bare.arguments[0].type)), pa.bool_())
             return Atom(str(mirrored), reads, name, _MIRRORED[function], _comparable(value), mirrored)
-        case Call("is_not_null"):
-            return Atom(text, reads, operator="is_not_null", condition=bare)
+        case Call("is_not_null", (Column(name=name),)):
+            return Atom(text, reads, name, "is_not_null", condition=bare)
         case _:
             return Atom(text, reads, condition=bare)
 
@@ -197,8 +205,19 @@ def _sorted_out(atoms: Conjunction) -> tuple[frozenset[object], tuple[Atom, ...]
     """Separate the atoms that only they themselves imply (by key) from those that bound a column on one side."""
     ordered = tuple(a for a in atoms if a.operator in _MIRRORED and a.operator != "equal" and a.value is not None)
     fixed = (a for a in atoms if a not in ordered)
-    keys = ((a.column, type(a.value), a.value) if a.value is not None else a.text for a in fixed)
-    return frozenset(keys), ordered
+    return frozenset(_key(a) for a in fixed), ordered
+
+
+def _key(atom: Atom) -> object:
+    if atom.column is not None and atom.operator == "is_not_null":
+        return "is_not_null", atom.column
+    return (atom.column, type(atom.value), atom.value) if atom.value is not None else atom.text
+
+
+@lru_cache(maxsize=1 << 16)
+def _not_null(atoms: Conjunction) -> frozenset[object]:
+    """The keys of the columns that are not NULL in rows that pass, because they are compared with a value."""
+    return frozenset(("is_not_null", atom.column) for atom in atoms if atom.is_comparison)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -99,3 +99,21 @@ def test_a_filter_with_too_many_alternatives_keeps_what_they_share() -> None:
     for value in range(1, MOST_ALTERNATIVES + 1):
         several = several.union(_selection([("x", "=", value), ("y", "=", 2)]))
     assert several == _selection([("y", "=", 2)])
+
+
+def _where(text: str) -> Selection:
+    asked = builders.query("q", f"SELECT a.ts FROM a [RANGE 1 MINUTE] WHERE {text}", "n0")
+    return from_filter(asked.query.graph.relations[0].filter)
+
+
+@pytest.mark.parametrize("stricter", ["a.x < 3", "a.x = 3", "3 <= a.x", "a.x > 3 AND a.y = 1"])
+def test_a_comparison_implies_that_its_column_is_not_null(stricter: str) -> None:
+    """A join requires its keys not to be NULL; a query with a filter on the key can use it as it is."""
+    keys = _where("a.x IS NOT NULL")
+    assert keys.covers(_where(stricter))
+    assert not _where(stricter).covers(keys)
+    assert not _where("a.y IS NOT NULL").covers(_where("a.x < 3"))
+    assert keys.union(_where(stricter)) == keys
+    both = _where("a.x IS NOT NULL AND a.y < 4")
+    assert both.covers(_where("a.x < 3 AND a.y < 2"))
+    assert not both.covers(_where("a.x < 3"))
