@@ -32,7 +32,7 @@ class BottomUp:
     name: str = "bottom-up"
 
     def plan(self, landscape: Landscape, query: SinkQuery) -> Placement:
-        return decide(problem_of(landscape, query), self.name, lambda problem: _climb(problem, self.hierarchy, False))
+        return decide(problem_of(landscape, query), self.name, lambda problem: _climb(problem, self.hierarchy, None))
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,17 @@ class NetPresentCost:
 
     hierarchy: Hierarchy
     name: str = "npc"
+    is_cumulative: bool = False
+    """Whether p_i counts the whole network that is visible at level i, or only what was hidden below it."""
 
     def plan(self, landscape: Landscape, query: SinkQuery) -> Placement:
-        return decide(problem_of(landscape, query), self.name, lambda problem: _climb(problem, self.hierarchy, True))
+        weighing = _Weighing(self.hierarchy, self.is_cumulative)
+        return decide(
+            problem_of(landscape, query), self.name, lambda problem: _climb(problem, self.hierarchy, weighing)
+        )
 
 
-def _climb(problem: Problem, hierarchy: Hierarchy, weighing: bool) -> Found | None:
+def _climb(problem: Problem, hierarchy: Hierarchy, weighing: _Weighing | None) -> Found | None:
     made: dict[Mask, Placed] = {}
     considered = evaluated = 0
     for level in range(1, hierarchy.height + 1):
@@ -63,7 +68,8 @@ def _climb(problem: Problem, hierarchy: Hierarchy, weighing: bool) -> Found | No
             units = _units(seen, made, view)
             if len(units) < 2 and (view.bit_count() == 1 or view in made):
                 continue
-            if weighing and _waiting_surely_wins(problem, hierarchy, level, view):
+            # If joining now loses even at no cost of the join, no search is needed.
+            if weighing is not None and not weighing.joining_pays(problem, level, view, 0.0):
                 continue
             inner = {mask: plan for mask, plan in made.items() if mask & view}
             found = descend(seen, hierarchy, level, cluster, Part(units, inner, cluster.coordinator))
@@ -71,7 +77,7 @@ def _climb(problem: Problem, hierarchy: Hierarchy, weighing: bool) -> Found | No
                 continue
             considered += found.considered
             evaluated += found.evaluated
-            if weighing and not _joining_pays(problem, hierarchy, level, view, found.cost):
+            if weighing is not None and not weighing.joining_pays(problem, level, view, found.cost):
                 continue
             made = {mask: plan for mask, plan in made.items() if not mask & view} | {view: found.plan}
     return None
@@ -136,33 +142,36 @@ def _names(names: tuple[str, ...], mask: Mask) -> list[str]:
     return [name for index, name in enumerate(names) if mask >> index & 1]
 
 
-def _future(problem: Problem, hierarchy: Hierarchy, level: int, volume: float) -> float:
-    """Return the expected cost of carrying a volume at the levels above: the sum of p_i · λ · d_i.
+@dataclass(frozen=True)
+class _Weighing:
+    """The paper's test whether to join at a level or to wait."""
 
-    p_i is the share of the unseen network that becomes visible at level i.
-    """
-    sizes = [
-        len(hierarchy.sites_under(i, hierarchy.cluster_of(i, problem.sink))) for i in range(level, hierarchy.height + 1)
-    ]
-    hidden = sizes[-1] - sizes[0]
-    if not hidden:
-        return 0.0
-    gains = [(after - before) / hidden for before, after in pairwise(sizes)]
-    widths = hierarchy.widths[level : hierarchy.height]
-    return volume * sum(share * width for share, width in zip(gains, widths, strict=True))
+    hierarchy: Hierarchy
+    is_cumulative: bool
+
+    def joining_pays(self, problem: Problem, level: int, view: Mask, cost: float) -> bool:
+        """True if waiting, on the volume of the whole query, costs at least the net present cost."""
+        net_present = cost + self._future(problem, level, _remote_volume(problem, view))
+        return self._future(problem, level, problem.bytes[problem.full]) >= net_present
+
+    def _future(self, problem: Problem, level: int, volume: float) -> float:
+        """Return the expected cost of carrying a volume at the levels above: the sum of p_i · λ · d_i."""
+        hierarchy = self.hierarchy
+        sizes = [
+            len(hierarchy.sites_under(i, hierarchy.cluster_of(i, problem.sink)))
+            for i in range(level, hierarchy.height + 1)
+        ]
+        hidden = sizes[-1] - sizes[0]
+        if not hidden:
+            return 0.0
+        if self.is_cumulative:
+            shares = [size / sizes[-1] for size in sizes[1:]]
+        else:
+            shares = [(after - before) / hidden for before, after in pairwise(sizes)]
+        widths = hierarchy.widths[level : hierarchy.height]
+        return volume * sum(share * width for share, width in zip(shares, widths, strict=True))
 
 
 def _remote_volume(problem: Problem, view: Mask) -> float:
     """Return the volume of the remaining relations, joined as far as predicates allow."""
     return sum(problem.bytes[mask] for mask in _components(problem, problem.full & ~view, {}))
-
-
-def _waiting_surely_wins(problem: Problem, hierarchy: Hierarchy, level: int, view: Mask) -> bool:
-    """True if joining now loses even at no cost of the join, so that no search is needed."""
-    return not _joining_pays(problem, hierarchy, level, view, 0.0)
-
-
-def _joining_pays(problem: Problem, hierarchy: Hierarchy, level: int, view: Mask, cost: float) -> bool:
-    """True if waiting, on the volume of the whole query, costs at least the net present cost (the paper's test)."""
-    net_present = cost + _future(problem, hierarchy, level, _remote_volume(problem, view))
-    return _future(problem, hierarchy, level, problem.bytes[problem.full]) >= net_present

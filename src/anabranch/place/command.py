@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +16,11 @@ from rich.table import Table
 from anabranch.commands import add_command, writing
 from anabranch.errors import HostError, SpecError
 from anabranch.place.check import complaints
+from anabranch.place.guidelines import recommended
+from anabranch.place.landscape import SinkQuery
 from anabranch.place.run import COMPARED, PLANNERS, Options, Run, deploy, planner_named
 from anabranch.place.spec import load_network, load_queries
+from anabranch.place.topology import Topology
 
 if TYPE_CHECKING:
     from anabranch.commands import Commands
@@ -33,6 +37,7 @@ def add_arguments(commands: Commands) -> None:
         """
         anabranch place examples/network.yaml examples/airline-queries.yaml
         anabranch place network.yaml queries.yaml --compare             all planners side by side
+        anabranch place network.yaml queries.yaml --max-cs auto         clusters by the planner's guideline
         anabranch place network.yaml queries.yaml --planner npc --picture network.svg --json deployments.json
         """,
     )
@@ -41,19 +46,37 @@ def add_arguments(commands: Commands) -> None:
     parser.add_argument(
         "--planner", default="top-down", choices=sorted(PLANNERS), help="which planner decides (default: top-down)"
     )
-    parser.add_argument(
-        "--max-cs",
-        type=int,
-        nargs="+",
-        default=[32],
-        metavar="N",
-        help="sites a cluster may have, or several sizes",
-    )
+    add_sizes(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
     parser.add_argument("--compare", action="store_true", help="run all planners side by side")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the network (svg, png or pdf)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the deployments")
     parser.set_defaults(run=run)
+
+
+def add_sizes(parser: argparse.ArgumentParser) -> None:
+    """Add `--max-cs`."""
+    parser.add_argument(
+        "--max-cs",
+        nargs="+",
+        default=["32"],
+        metavar="N",
+        help="sites a cluster may have; several sizes; or 'auto', by the planner's guideline",
+    )
+
+
+def options_of(arguments: argparse.Namespace, topology: Topology, queries: Sequence[SinkQuery]) -> Options:
+    """The options of the planner, with the sizes of clusters that were asked for."""
+    streams = max((len(query.query.graph.names) for query in queries), default=2)
+    sizes: list[int] = []
+    for text in arguments.max_cs:
+        if text == "auto":
+            sizes.append(recommended(arguments.planner, topology, streams, arguments.seed))
+        elif text.isdigit():
+            sizes.append(int(text))
+        else:
+            raise SpecError(f"option '--max-cs' is '{text}'", hint="write a number of sites, or auto")
+    return Options(max_cs=sizes[0], other_cs=tuple(sizes[1:]), seed=arguments.seed)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,9 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     network = load_network(arguments.network)
     queries = load_queries(arguments.queries, network)
-    first, *others = arguments.max_cs
-    options = Options(max_cs=first, other_cs=tuple(others), seed=arguments.seed)
     topology = network.landscape.topology
+    options = options_of(arguments, topology, queries)
     planner = planner_named(arguments.planner, topology, options)
     chosen = deploy(planner, network.landscape, queries)
     console.print(_deployments(chosen))

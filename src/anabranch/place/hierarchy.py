@@ -4,13 +4,17 @@ Level 1 clusters all sites; each level above clusters the coordinators of the le
 cluster has more than `max_cs` members. At level l a coordinator *represents* each site, and Theorem 1 bounds the error:
 the distance of two sites is at most the distance of their representatives plus
 twice the sum of the widest clusters below l. Clusters come from k-means over distances to landmark sites.
+
+A hierarchy lives: sites join and leave it, and a coordinator that does not answer is replaced by a backup, a member of
+its cluster. Each is a function from one hierarchy to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from sklearn.cluster import KMeans
@@ -91,6 +95,12 @@ class Hierarchy:
             max(float(self.topology.among(cluster.members).max()) for cluster in clusters) for clusters in self.levels
         )
 
+    def backups(self, cluster: Cluster) -> tuple[int, ...]:
+        """The members that take over one after another if the coordinator fails: the closest to all others first."""
+        total = self.topology.among(cluster.members).sum(axis=1)
+        order = [cluster.members[int(at)] for at in np.argsort(total, kind="stable")]
+        return tuple(member for member in order if member != cluster.coordinator)
+
     def estimate(self, level: int, left: int, right: int) -> float:
         """Return the distance of two sites as seen at a level."""
         seen = self.representatives(level)
@@ -117,13 +127,13 @@ def zones(topology: Topology, count: int, seed: int = 0) -> Hierarchy:
     return _raise_levels(topology, max(len(everyone), 2), lowest, seed)
 
 
-def join(hierarchy: Hierarchy, topology: Topology, seed: int = 0) -> Hierarchy:
-    """Add the last site of the topology to the hierarchy.
+def join(hierarchy: Hierarchy, topology: Topology, seed: int = 0, newcomer: int | None = None) -> Hierarchy:
+    """Add a site of the topology to the hierarchy, the last one unless another is named.
 
     The request descends from the top, at each level to the member closest to the new site (section 3.1.2). Only a
     cluster that overflows is split, and only the levels above it are rebuilt.
     """
-    newcomer = len(topology.sites) - 1
+    newcomer = len(topology.sites) - 1 if newcomer is None else newcomer
     distances = topology.distances([newcomer])[0]
     cluster = hierarchy.top
     for level in range(hierarchy.height, 1, -1):
@@ -151,6 +161,96 @@ def leave(hierarchy: Hierarchy, topology: Topology, gone: int, seed: int = 0) ->
             kept = cluster.coordinator - (cluster.coordinator > gone)
             lowest.append(Cluster(members, _medoid(topology, members) if cluster.coordinator == gone else kept))
     return _raise_levels(topology, hierarchy.max_cs, tuple(lowest), seed)
+
+
+def taken_over(hierarchy: Hierarchy, silent: Collection[int]) -> Hierarchy:
+    """Replace coordinators that do not answer by their first backup that does; clusters stay as they are.
+
+    A coordinator may be any member of its cluster, so Theorem 1 holds as before. A cluster without any living member
+    keeps its coordinator.
+    """
+    levels: list[tuple[Cluster, ...]] = []
+    now: dict[int, int] = {}
+    for clusters in hierarchy.levels:
+        following: dict[int, int] = {}
+        found = []
+        for cluster in clusters:
+            members = tuple(now.get(member, member) for member in cluster.members)
+            changed = Cluster(members, now.get(cluster.coordinator, cluster.coordinator))
+            if changed.coordinator in silent:
+                living = [member for member in hierarchy.backups(changed) if member not in silent]
+                changed = Cluster(members, next(iter(living), changed.coordinator))
+            following[cluster.coordinator] = changed.coordinator
+            found.append(changed)
+        levels.append(tuple(found))
+        now = following
+    return Hierarchy(hierarchy.topology, hierarchy.max_cs, tuple(levels))
+
+
+def followed(hierarchy: Hierarchy, topology: Topology, seed: int = 0) -> Hierarchy:
+    """Carry a hierarchy over to a changed network: sites that are gone leave it, new ones join it.
+
+    Clusters and coordinators stay where no site came or went, whatever links cost now.
+    """
+    before = hierarchy.topology.sites
+    at = {old: topology.positions.get(site.name) for old, site in enumerate(before)}
+    if None in at.values():
+        lowest = []
+        for cluster in hierarchy.levels[0]:
+            members = tuple(new for member in cluster.members if (new := at[member]) is not None)
+            kept = at[cluster.coordinator]
+            if members:
+                lowest.append(Cluster(members, _medoid(topology, members) if kept is None else kept))
+        current = _raise_levels(topology, hierarchy.max_cs, tuple(lowest), seed)
+    else:
+        levels = tuple(tuple(_moved(cluster, at) for cluster in clusters) for clusters in hierarchy.levels)
+        current = Hierarchy(topology, hierarchy.max_cs, levels)
+    known = {site.name for site in before}
+    for newcomer, site in enumerate(topology.sites):
+        if site.name not in known:
+            current = join(current, topology, seed, newcomer)
+    return current
+
+
+def _moved(cluster: Cluster, at: Mapping[int, int | None]) -> Cluster:
+    members = tuple(new for member in cluster.members if (new := at[member]) is not None)
+    coordinator = at[cluster.coordinator]
+    assert coordinator is not None
+    return Cluster(members, coordinator)
+
+
+def to_names(hierarchy: Hierarchy) -> list[list[dict[str, Any]]]:
+    """The clusters by level, with the names of their sites, for a file."""
+    sites = hierarchy.topology.sites
+    return [
+        [
+            {
+                "members": [sites[member].name for member in cluster.members],
+                "coordinator": sites[cluster.coordinator].name,
+                "backups": [sites[member].name for member in hierarchy.backups(cluster)],
+            }
+            for cluster in clusters
+        ]
+        for clusters in hierarchy.levels
+    ]
+
+
+def from_names(topology: Topology, max_cs: int, levels: Sequence[Sequence[Mapping[str, Any]]]) -> Hierarchy:
+    """The hierarchy that `to_names` wrote."""
+    return Hierarchy(
+        topology,
+        max_cs,
+        tuple(
+            tuple(
+                Cluster(
+                    tuple(topology.position(name) for name in cluster["members"]),
+                    topology.position(cluster["coordinator"]),
+                )
+                for cluster in clusters
+            )
+            for clusters in levels
+        ),
+    )
 
 
 def _raise_levels(topology: Topology, max_cs: int, lowest: tuple[Cluster, ...], seed: int) -> Hierarchy:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch.errors import TopologyError
+from anabranch.place.grouping import delivered_bytes
 from anabranch.place.load import NOTHING, Load, join_load
 from anabranch.place.statistics import Statistics
 from anabranch.place.topology import Floats, Indices, Topology
@@ -105,7 +106,10 @@ class Landscape:
         """The operators that offer a view, by its signature: the stream advertisements."""
         found: dict[str, list[Operator]] = {}
         for operator in self.operators.values():
-            found.setdefault(operator.view.signature, []).append(operator)
+            query = self.queries.get(operator.name) if operator.is_delivery else None
+            if query is None or query.query.grouping is None:
+                # A sink may get groups instead of the view that they are of.
+                found.setdefault(operator.view.signature, []).append(operator)
         return {signature: tuple(several) for signature, several in found.items()}
 
     def load(self, operator: Operator) -> Load:
@@ -205,6 +209,20 @@ class Landscape:
             inputs.append(replace(taken, view=wider, bytes=volume))
         changed[name] = replace(operator, view=view, inputs=tuple(inputs))
         return True
+
+    def under(self, statistics: Statistics, topology: Topology | None = None) -> Landscape:
+        """Return the same operators under other statistics, or with other costs and capacities of the same sites."""
+
+        def volume(operator: Operator, taken: Input) -> float:
+            if operator.is_delivery and operator.name in self.queries:
+                return delivered_bytes(self.queries[operator.name].query, statistics)
+            return view_bytes(taken.view, statistics)
+
+        operators = {
+            name: replace(one, inputs=tuple(replace(taken, bytes=volume(one, taken)) for taken in one.inputs))
+            for name, one in self.operators.items()
+        }
+        return Landscape(topology or self.topology, statistics, operators, self.queries)
 
     def with_operators(self, operators: Iterable[Operator], query: SinkQuery | None = None) -> Landscape:
         """Return the landscape with operators added or replaced by name."""

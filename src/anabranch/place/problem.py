@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch.errors import TopologyError
+from anabranch.place.grouping import delivered_bytes
 from anabranch.place.landscape import Landscape, SinkQuery, view_bytes
 from anabranch.place.load import Load, join_load
 from anabranch.place.search import Mask, Producer, Space, Split, split_of
@@ -37,6 +38,7 @@ class Problem:
     query: SinkQuery
     needs: tuple[Need, ...]
     bytes: tuple[float, ...]
+    """Of each subset; of all relations, what travels to the sink."""
     offered: tuple[Producer, ...]
     sink: int
     bans: Bans = Bans()
@@ -157,7 +159,10 @@ def problem_of(landscape: Landscape, query: SinkQuery, relaxing: bool = True, re
                 hint="give it a [RANGE ...]",
             )
     needed = needs(query.query)
-    volumes = tuple(view_bytes(need.view, landscape.statistics) if need.view.slots else 0.0 for need in needed)
+    volumes = (
+        *(view_bytes(need.view, landscape.statistics) if need.view.slots else 0.0 for need in needed[:-1]),
+        delivered_bytes(query.query, landscape.statistics),
+    )
     offered = []
     for mask in range(1, len(needed)):
         wanted = needed[mask].view

@@ -10,7 +10,7 @@ from anabranch.errors import SpecError
 from anabranch.place.bottom_up import BottomUp, NetPresentCost
 from anabranch.place.coordinates import embed
 from anabranch.place.exhaustive import Exhaustive
-from anabranch.place.hierarchy import build, zones
+from anabranch.place.hierarchy import Hierarchy, build, zones
 from anabranch.place.integer_program import IntegerProgram
 from anabranch.place.junction import Junction
 from anabranch.place.landscape import Landscape, SinkQuery
@@ -32,6 +32,13 @@ class Options:
     seed: int = 0
 
 
+HIERARCHICAL: dict[str, Callable[[Hierarchy], Planner]] = {
+    "top-down": TopDown,
+    "bottom-up": BottomUp,
+    "npc": NetPresentCost,
+}
+"""The planners that work on a hierarchy of clusters."""
+
 PLANNERS: dict[str, Callable[[Topology, Options], Planner]] = {
     "exhaustive": lambda topology, options: Exhaustive(),
     "top-down": lambda topology, options: TopDown(build(topology, options.max_cs, options.seed)),
@@ -45,10 +52,6 @@ PLANNERS: dict[str, Callable[[Topology, Options], Planner]] = {
 }
 COMPARED = tuple(name for name in PLANNERS if name != "integer-program")
 """The planners that `--compare` runs; the integer program is for a handful of sites."""
-
-
-HIERARCHICAL = ("top-down", "bottom-up", "npc")
-"""The planners that work on a hierarchy of clusters."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +107,21 @@ class Run:
 
 def planner_named(name: str, topology: Topology, options: Options) -> Planner:
     """Return the planner with that name for a network."""
+    if name in HIERARCHICAL:
+        return planner_on(name, hierarchies(topology, options))
     if name not in PLANNERS:
         raise SpecError(f"unknown planner '{name}'", hint=f"one of {', '.join(PLANNERS)}")
-    sizes = (options.max_cs, *options.other_cs) if name in HIERARCHICAL else (options.max_cs,)
-    planners = [PLANNERS[name](topology, replace(options, max_cs=size)) for size in sizes]
+    return PLANNERS[name](topology, options)
+
+
+def hierarchies(topology: Topology, options: Options) -> tuple[Hierarchy, ...]:
+    """Build the hierarchies of all sizes of clusters."""
+    return tuple(build(topology, size, options.seed) for size in (options.max_cs, *options.other_cs))
+
+
+def planner_on(name: str, known: Sequence[Hierarchy]) -> Planner:
+    """Return the planner with that name on some hierarchies of one network."""
+    planners = [HIERARCHICAL[name](hierarchy) for hierarchy in known]
     return planners[0] if len(planners) == 1 else Cheapest(name, tuple(planners))
 
 

@@ -54,10 +54,15 @@ class Statistics:
     """Seconds between the micro-batches of a site."""
     record_bytes: float | None = None
     """If given, the width of every row, joined or not, as the paper assumes for the airline."""
+    slide: float | None = None
+    """If given, joins answer anew, with all combinations in their windows, once in so many seconds, as the paper's do;
+    ours answer once for each combination. For experiments; a network file cannot give it."""
 
     def __post_init__(self) -> None:
         if not (self.batch > 0 and math.isfinite(self.batch)):
             raise StatisticsError(f"'batch' is {self.batch}", hint="write the seconds between two batches")
+        if self.slide is not None and not 0 < self.slide < math.inf:
+            raise StatisticsError(f"'slide' is {self.slide}", hint="write a number of seconds above 0")
         if self.record_bytes is not None and not 0 < self.record_bytes < math.inf:
             raise StatisticsError(f"'record_bytes' is {self.record_bytes}", hint="write a number of bytes above 0")
         for name, stream in self.streams.items():

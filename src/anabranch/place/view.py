@@ -118,7 +118,10 @@ class View:
         if len(rates) == 1:
             return rates[0]
         seconds = [math.inf if slot.range is None else slot.range / UNITS["second"] for slot in self.slots]
-        meetings = sum(math.prod(seconds[:i] + seconds[i + 1 :]) for i in range(len(seconds)))
+        if statistics.slide is not None:
+            meetings = math.prod(seconds) / statistics.slide
+        else:
+            meetings = sum(math.prod(seconds[:i] + seconds[i + 1 :]) for i in range(len(seconds)))
         return math.prod(rates) * meetings * self.passing(self.predicates, statistics)
 
     def passing(self, predicates: Iterable[Predicate], statistics: Statistics) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from anabranch.errors import TopologyError
+from anabranch.errors import StatisticsError, TopologyError
 from anabranch.place.landscape import view_bytes
 from anabranch.place.problem import problem_of
 from anabranch.place.view import needs
@@ -55,6 +55,15 @@ def test_the_rate_of_a_windowed_join() -> None:
     view = needs(join("q", "ab", "n0").query)[-1].view
     assert view.rate(STATISTICS) == pytest.approx(120.0)
     assert view_bytes(view, STATISTICS) == pytest.approx(120.0 * 200.0)
+
+
+def test_a_join_that_answers_once_a_slide_sends_all_that_its_windows_hold() -> None:
+    # 600 rows of each in a minute, and 1 in 100 pairs agrees: 3,600 combinations, every 30 seconds.
+    view = needs(join("q", "ab", "n0").query)[-1].view
+    assert view.rate(replace(STATISTICS, slide=30.0)) == pytest.approx(120.0)
+    assert view.rate(replace(STATISTICS, slide=60.0)) == pytest.approx(60.0)
+    with pytest.raises(StatisticsError, match="'slide' is 0"):
+        replace(STATISTICS, slide=0.0)
 
 
 def test_fixing_a_key_costs_the_same_whether_or_not_it_is_inferred_for_the_other_side() -> None:
