@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import duckdb
 
 HERE = Path(__file__).parent
 START = 1_700_000_000
+EVER = -(2**62)
 STREAMS = {
     "flights": ("num", 5, "gate"),
     "checkins": ("flight", 10, "status"),
@@ -31,9 +33,10 @@ DISPLAY = "SELECT fl.num, fl.gate, bg.area, ci.status"
 GATE = "SELECT fl.num, bg.area, ci.status"
 
 
-def write_second(folder: Path, second: int, chance: random.Random) -> None:
+def write_second(folder: Path, second: int, chance: random.Random, streams: Iterable[str] = tuple(STREAMS)) -> None:
     """One file per stream with the rows of one second of event time."""
-    for stream, (key, rate, extra) in STREAMS.items():
+    for stream in streams:
+        key, rate, extra = STREAMS[stream]
         lines = []
         for number in range(rate):
             at = datetime.fromtimestamp(START + second + number / rate, UTC)
@@ -73,15 +76,27 @@ def results(folder: Path, query: str) -> int:
     return int(count)
 
 
-def difference(folder: Path, query: str, selected: str, ranges: tuple[int, int, int], extra: str, since: int) -> int:
-    """Rows that are missing or too many, against DuckDB over all files from an event time on."""
+def difference(
+    folder: Path,
+    query: str,
+    selected: str,
+    ranges: tuple[int, int, int],
+    extra: str,
+    since: tuple[int, int] = (EVER, EVER),
+) -> int:
+    """Rows that are missing or too many, against DuckDB over all files.
+
+    `since` is for a query that joined: the least event time of the newest row of a result, and of any.
+    """
+    complete_from, rows_from = since
     for stream in STREAMS:
         files = folder / "data" / stream
         text = f"SELECT *, epoch_us(CAST(ts AS TIMESTAMPTZ)) AS micros FROM read_json('{files}/*.json')"
-        duckdb.execute(f"CREATE OR REPLACE TEMP TABLE {stream} AS SELECT * FROM ({text}) WHERE micros >= {since}")
+        duckdb.execute(f"CREATE OR REPLACE TEMP TABLE {stream} AS SELECT * FROM ({text}) WHERE micros >= {rows_from}")
     newest = "greatest(fl.micros, ci.micros, bg.micros)"
     names = zip(("fl", "ci", "bg"), ranges, strict=True)
-    inside = [f"{newest} - {name}.micros <= {r * 1_000_000}" for name, r in names]
+    inside = [f"{newest} >= {complete_from}"]
+    inside += [f"{newest} - {name}.micros <= {r * 1_000_000}" for name, r in names]
     where = " AND ".join(["fl.num = ci.flight", "fl.num = bg.flight", *inside, *([extra] if extra else [])])
     wanted = f"{selected} FROM flights fl, checkins ci, baggage bg WHERE {where}"
     given = f"SELECT * FROM read_parquet('{folder / 'out' / query}/part-*')"
@@ -147,16 +162,18 @@ def main() -> int:
             ),
         )
         feed(10)
-        since = status(folder)["queries"]["gate"]["complete_from"]
-        assert isinstance(since, int)
+        joined_at = status(folder)["queries"]["gate"]
+        since = int(str(joined_at["complete_from"])), int(str(joined_at["rows_from"]))
         tasks = {
-            "display": lambda: difference(folder, "display", DISPLAY, (10, 5, 5), "", -(2**62)),
+            "display": lambda: difference(folder, "display", DISPLAY, (10, 5, 5), ""),
             "gate": lambda: difference(folder, "gate", GATE, (8, 5, 5), "fl.num < 10", since),
         }
         for name, wrong in tasks.items():
             wait_for(f"the answer of {name} is DuckDB's", lambda wrong=wrong: wrong() == 0)
             print(f"{name}: {results(folder, name):,} results, as DuckDB has them", flush=True)
         print(anabranch("deploy", "status", "--root", "root", folder=folder))
+        late = sum(int(str(one.get("late") or 0)) for one in status(folder)["operators"].values())
+        print(f"rows that came too late: {late}")
     finally:
         print(anabranch("deploy", "stop", "--root", "root", folder=folder), flush=True)
         try:

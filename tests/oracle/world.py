@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyarrow as pa
 
-from anabranch.host.links.link import Link
-from anabranch.host.links.place import open_link
 from anabranch.plan.mesh import Plan
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
-from anabranch.sites.local import LinkSource, LocalOperator
+from anabranch.sites.local import LocalDeployment, LocalOperator
 from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec, Program
-from anabranch.sites.wanted import Wanted, changed, progressed
 
 PHASES = ("acknowledged", "logged", "stepped", "written", "appended", "committed")
 
@@ -40,79 +36,39 @@ class TableSource:
     def commit(self, end: Any) -> None: ...
 
 
-@dataclass
-class World:
-    """A deployment in a folder; `place` is where its links are."""
+class World(LocalDeployment):
+    """A deployment in a folder; `place` is where its links are, `crashes` how likely a phase is an operator's last."""
 
-    program: Program
-    folder: Path
-    rows: Mapping[str, pa.Table]
-    random: Random
-    place: str = ""
-    crashes: float = 0.0
-    """How likely an operator dies at each phase."""
-    most_slots: int = 1
-    results: dict[str, dict[int, pa.Table]] = field(default_factory=dict)
-    """By delivery and batch: a sink that replaces a batch that is repeated."""
-    started: int = 0
-
-    def __post_init__(self) -> None:
-        self.place = self.place or str(self.folder / "links")
-        self.wanted = changed(Wanted(), self.program)
-        self.running: dict[str, LocalOperator] = {}
+    def __init__(
+        self,
+        program: Program,
+        folder: Path,
+        rows: Mapping[str, pa.Table],
+        random: Random,
+        *,
+        place: str = "",
+        crashes: float = 0.0,
+        most_slots: int = 1,
+    ) -> None:
+        super().__init__(program, place or str(folder / "links"), self._operator)
+        self.program, self.folder, self.rows, self.random = program, folder, rows, random
+        self.crashes, self.most_slots = crashes, most_slots
+        self.results: dict[str, dict[int, pa.Table]] = {}
+        """By delivery and batch: a sink that replaces a batch that is repeated."""
         self.phase_seen: Callable[[str, str], None] = lambda operator, phase: None
-        for spec in self.wanted.running:
-            self.start(spec)
-
-    # --- changes ------------------------------------------------------------------------------------------------------
-
-    def change(self, program: Program) -> None:
-        """Begins a change to another program."""
-        self.wanted = changed(self.wanted, program)
         self.follow()
 
-    def look(self) -> bool:
-        """Takes a change further, as a controller does; True if anything moved."""
-        before, self.wanted = self.wanted, progressed(self.wanted, self)
-        self.follow()
-        return self.wanted is not before
-
-    def follow(self) -> None:
-        """Starts and stops operators as wanted, as sites do."""
-        wanted = {spec.name: spec for spec in self.wanted.running}
-        for name in [name for name in self.running if name not in wanted]:
-            del self.running[name]
-        for name, spec in wanted.items():
-            if name not in self.running:
-                self.start(spec)
-
-    def has_version(self, operator: str, version: int) -> bool:
-        return True
-
-    def newest(self, gate: str) -> int | None:
-        return self.running[gate].newest
-
-    def link(self, name: str) -> Link:
-        return open_link(self.place, name)
-
-    # --- work ---------------------------------------------------------------------------------------------------------
-
-    def start(self, spec: OperatorSpec) -> None:
-        self.started += 1
+    def _operator(self, spec: OperatorSpec) -> LocalOperator:
         relations = spec.query.graph.names
-        source: Any
-        if spec.kind == GATE:
-            stream = spec.query.graph.relations[0].stream
-            source = TableSource(stream, self.rows[spec.serves])
-        else:
-            source = LinkSource(spec.name, self.place, lambda: self.wanted.wiring.inlets(spec))
-        self.running[spec.name] = LocalOperator(
+        is_gate = spec.kind == GATE
+        source = TableSource(spec.query.graph.relations[0].stream, self.rows[spec.serves]) if is_gate else None
+        return LocalOperator(
             spec,
             self.folder / self.wanted.folder(spec.name),
-            source,
+            source or self.inlets(spec),
             self.plan(relations),
             place=self.place,
-            readers=lambda: self.wanted.wiring.readers(spec.name),
+            readers=self.readers(spec),
             results=(lambda batch, answer: self._take(spec, batch, answer)) if spec.kind == DELIVERY else None,
             slots=self.random.randint(1, self.most_slots),
             announce=lambda phase: self._announce(spec.name, phase),

@@ -16,10 +16,13 @@ from rich.live import Live
 
 from anabranch.commands import add_command, writing
 from anabranch.errors import HostError, SiteError, SpecError
-from anabranch.place.run import PLANNERS, Options
+from anabranch.place.command import add_sizes, options_of
+from anabranch.place.run import PLANNERS
 from anabranch.place.spec import load_network
-from anabranch.sites.controller import Controller, ask, silent_sites, site_command
+from anabranch.sites.asking import ask
+from anabranch.sites.controller import Controller, site_command
 from anabranch.sites.files import load_files, require_sources
+from anabranch.sites.observed import silent_sites
 from anabranch.sites.plan_state import Planned
 from anabranch.sites.root import Orders, Root
 from anabranch.sites.view import measured_landscape, plain_status, status_table
@@ -45,12 +48,15 @@ def add_arguments(commands: Commands) -> None:
         anabranch deploy status --root /srv/airline --picture net.svg
         anabranch deploy replan --root /srv/airline                              by measured rates, if it pays
         anabranch deploy replan --root /srv/airline --without hall-a             as if a site were gone
+        anabranch deploy network new.yaml --root /srv/airline                    other links, capacities or sites
         anabranch deploy stop --root /srv/airline
 
         Without --local, start the sites on their machines: anabranch site NAME --root DIR
         """,
     )
-    parser.add_argument("words", nargs="+", metavar="WORD", help="two files; or add, remove, status, replan or stop")
+    parser.add_argument(
+        "words", nargs="+", metavar="WORD", help="two files; or add, remove, status, replan, network or stop"
+    )
     parser.add_argument("--root", required=True, metavar="DIR", help="the folder of the deployment")
     parser.add_argument("--local", action="store_true", help="start the sites as processes of this machine")
     parser.add_argument("--master", default="local[1]", metavar="URL", help="the Spark master of local sites")
@@ -59,7 +65,7 @@ def add_arguments(commands: Commands) -> None:
     parser.add_argument("--interval", type=float, default=0.5, metavar="SECONDS", help="between batches (default: 0.5)")
     parser.add_argument("--limit", type=int, default=1 << 30, metavar="BYTES", help="what a link keeps for its reader")
     parser.add_argument("--planner", default="top-down", choices=sorted(PLANNERS), help="which planner decides")
-    parser.add_argument("--max-cs", type=int, default=32, metavar="N", help="sites a cluster may have")
+    add_sizes(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which random choices to make (default: 0)")
     parser.add_argument("--seconds", type=float, metavar="N", help="end after this long, with the local sites")
     parser.add_argument("--without", action="append", default=[], metavar="SITE", help="replan as if a site were gone")
@@ -93,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     asked: dict[str, Callable[[], int]] = {
         "add": lambda: _ask(root, "add", file=str(_file(words, 2).resolve())),
         "remove": lambda: _ask(root, "remove", query=_word(words, 2, "the name of a query")),
+        "network": lambda: _ask(root, "network", file=str(_file(words, 2).resolve())),
         "replan": lambda: _ask(root, "replan", without=arguments.without),
         "status": lambda: _status(root, arguments),
         "stop": lambda: _stop(root),
@@ -102,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(words) != 2:
         raise SpecError(
             f"'deploy {' '.join(words)}' is not a command",
-            hint="write two files, network.yaml queries.yaml, or one of add, remove, status, replan, stop",
+            hint="write two files, network.yaml queries.yaml, or one of add, remove, status, replan, network, stop",
         )
     return _deploy(root, Path(words[0]), Path(words[1]), arguments)
 
@@ -151,7 +158,7 @@ def _deploy(root: Root, network: Path, queries: Path, arguments: argparse.Namesp
         interval=arguments.interval,
         limit=arguments.limit,
     )
-    options = Options(max_cs=arguments.max_cs, seed=arguments.seed)
+    options = options_of(arguments, files.network.landscape.topology, [each.query for each in files.queries])
     planned = Planned(files.network.landscape, planner=arguments.planner, options=options)
     command = site_command(root, arguments.master, {"spark.driver.memory": arguments.memory})
     with Controller(root, files.network, files.sources, str(network.resolve())) as controller:
@@ -214,7 +221,11 @@ def _status(root: Root, arguments: argparse.Namespace) -> int:
         _draw(root, orders, arguments.picture)
     silent = silent_sites(root, orders)
     for site in silent:
-        Console(stderr=True).print(f"site '{site}' does not answer: start it with 'anabranch site {site} --root …'")
+        Console(stderr=True, soft_wrap=True).print(
+            f"site '{site}' does not answer: start it with 'anabranch site {site} --root …', "
+            f"or let others do its joins with 'anabranch deploy replan --without {site} --root …'",
+            highlight=False,
+        )
     return 1 if silent else 0
 
 
@@ -233,7 +244,7 @@ def _draw(root: Root, orders: Orders, path: Path) -> None:
 
 
 def _file(words: list[str], count: int) -> Path:
-    path = Path(_word(words, count, "a file of queries"))
+    path = Path(_word(words, count, "a file"))
     if not path.is_file():
         raise SpecError(f"file '{path}' does not exist")
     return path

@@ -4,6 +4,8 @@ Every operator becomes a query in normal form over derived relations. The rows o
 for column `name` of slot i, and `t<i>` for the event time of the row in slot i. A reader's filter, columns and ranges
 become the shape of its link, applied where its producer is.
 
+A grouped query is aggregated where its last join is if its groups are fewer bytes than their rows, else at its sink.
+
 A join that only one join reads, at the same site, is fused into it: the site then runs one join of several inputs,
 whose plan it may choose and change.
 
@@ -23,18 +25,20 @@ from anabranch.expr import Column, Expr, columns, conjunction, transform
 from anabranch.host.links.feed import NEWEST
 from anabranch.host.links.shape import Shape
 from anabranch.place.check import complaints
+from anabranch.place.grouping import is_grouped_early
 from anabranch.place.landscape import Input, Landscape, Operator
 from anabranch.place.removal import in_order, tightened
 from anabranch.place.selection import to_filter
 from anabranch.place.view import Slot, View, needs
 from anabranch.plan.bands import thetas_with_bands
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Part, Relation
-from anabranch.plan.logical import Output
+from anabranch.plan.logical import BOUNDARY, Output
 from anabranch.plan.query import Grouping, Query
 from anabranch.schema import TIMESTAMP, Field, Schema
 from anabranch.sites.operators import (
     DELIVERY,
     GATE,
+    GROUPS,
     JOIN,
     RELAY,
     InputSpec,
@@ -181,10 +185,36 @@ class _Compiler:
                 for a in grouping.aggregates
             )
             grouping = replace(grouping, keys=keys, aggregates=aggregates)
-        query = self._query(wanted.query.text, need.view, inputs, placed, relations, outputs, grouping)
+            # Always an operator of its own: it moves with the join, and the delivery with its sink stays.
+            is_early = is_grouped_early(wanted.query, self.landscape.statistics)
+            site = self._site(self.landscape.operators[inputs[0].producer] if is_early else operator)
+            named = [Output(_value(0, each.name), each.expression) for each in outputs]
+            named.append(Output(_time(0), BOUNDARY))
+            query = self._query(wanted.query.text, need.view, inputs, placed, relations, named, grouping)
+            name = operator_name(f"groups {operator.name}", site, query.fingerprint, [spec.shape for spec in specs])
+            self.made[name] = OperatorSpec(name, site, GROUPS, query, specs)
+            return self._delivery_of_groups(operator, wanted.query, name)
+        query = self._query(wanted.query.text, need.view, inputs, placed, relations, outputs, None)
+        return self._delivering(operator, query, specs)
+
+    def _delivery_of_groups(self, operator: Operator, query: Query, groups: str) -> OperatorSpec:
+        """Groups that another site has made, as the results of their query."""
+        fields = [Field(_value(0, field.name), field.type, field.nullable) for field in query.schema]
+        schema = Schema((*fields, Field(_time(0), BOUNDARY.type, nullable=False)))
+        # A group is of one instant, and nothing is joined with it.
+        parts = (Part(_time(0), 0),)
+        relation = Relation("in0", "in0", schema, NEWEST, Window(0), parts=parts)
+        outputs = tuple(
+            Output(field.name, Column("in0", _value(0, field.name), field.type, field.nullable))
+            for field in query.schema
+        )
+        taken = InputSpec("in0", groups, Shape(schema.names, parts, None), schema)
+        return self._delivering(operator, Query(query.text, JoinGraph((relation,)), outputs), (taken,))
+
+    def _delivering(self, operator: Operator, query: Query, inputs: tuple[InputSpec, ...]) -> OperatorSpec:
         site = self._site(operator)
         name = operator_name(f"query {operator.name}", site, query.fingerprint)
-        return OperatorSpec(name, site, DELIVERY, query, specs, serves=operator.name)
+        return OperatorSpec(name, site, DELIVERY, query, inputs, serves=operator.name)
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 

@@ -7,62 +7,25 @@ controller answers each in a file beside it.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from anabranch.errors import AnabranchError, SiteError
-from anabranch.host.links.link import Link, LinkStatus
-from anabranch.host.links.place import open_link
-from anabranch.host.store import Store
-from anabranch.place.spec import Network
+from anabranch.place.spec import Network, load_network
 from anabranch.sites.compile import compile_program
-from anabranch.sites.files import QueryFile, load_query_file
+from anabranch.sites.files import QueryFile, load_query_file, load_sources
+from anabranch.sites.observed import Observed, silent_sites
 from anabranch.sites.operators import GATE, control_link
 from anabranch.sites.plan_state import Planned, judged
 from anabranch.sites.root import LEASE, Orders, Root, now
-from anabranch.sites.wanted import Wanted, changed, progressed
+from anabranch.sites.wanted import Wanted, adopted, changed, progressed
 from anabranch.spec.model import StreamSpec
 from anabranch.window import FOREVER, parse_duration
-
-ANSWER_WITHIN = 120.0
-"""Seconds that a command waits for the controller's answer."""
-
-
-class Observed:
-    """What the files say about the sites and the links."""
-
-    def __init__(self, root: Root, orders: Orders) -> None:
-        self._root, self._orders = root, orders
-        self._status = {site: root.status(site) for site in {spec.site for spec in orders.wanted.operators.values()}}
-
-    def operator(self, name: str) -> dict[str, Any] | None:
-        status = self._status.get(self._orders.wanted.operators[name].site)
-        found: dict[str, Any] | None = None if status is None else status["operators"].get(name)
-        return found
-
-    def age(self, operator: str) -> float:
-        """Seconds since the site of an operator reported last."""
-        status = self._status.get(self._orders.wanted.operators[operator].site)
-        return float("inf") if status is None else now() - float(status["at"])
-
-    def has_version(self, operator: str, version: int) -> bool:
-        report = self.operator(operator)
-        return report is not None and report["version"] >= version
-
-    def newest(self, gate: str) -> int | None:
-        # The manifest, not the report: it has every committed batch.
-        manifest = Store(self._root.checkpoint(self._orders.wanted, gate)).latest(is_used=False)
-        return None if manifest is None else manifest.clocks.newest
-
-    def link(self, name: str) -> Link:
-        return open_link(self._orders.place, name, self._orders.limit)
 
 
 class Controller:
@@ -100,15 +63,20 @@ class Controller:
         value = self.root.read("plan.json")
         if value is None:
             raise SiteError(f"nothing is deployed in '{self.root.location}'", hint="start with 'anabranch deploy'")
-        return Planned.from_json(value, self.network)
+        orders = self.root.orders()
+        silent = frozenset() if orders is None else frozenset(silent_sites(self.root, orders))
+        return replace(Planned.from_json(value, self.network), silent=silent)
 
     def begin(self, planned: Planned, queries: tuple[QueryFile, ...], settings: Orders) -> None:
         """Deploys queries in an empty root; a root with a deployment goes on as it is."""
         known = self.root.orders()
         if known is not None:
+            # Read here, so that a network file that does not fit what is deployed starts nothing.
+            names = self.planned.queries
             self.root.order(replace(known, wanted=replace(known.wanted, is_stopped=False)))
-            self.log.append(f"goes on with version {known.wanted.version}")
+            self.log.append(f"goes on with version {known.wanted.version}: {', '.join(names) or 'no query'}")
             return
+        planned = planned.with_hierarchies()
         for query in queries:
             planned = planned.with_query(query)
         program = compile_program(planned.landscape, self.network.catalog)
@@ -126,7 +94,7 @@ class Controller:
         self._retire(orders.wanted, wanted, Observed(self.root, orders))
         self._keep(planned)
         sinks = {**orders.sinks, **{name: query.into for name, query in planned.queries.items()}}
-        self.root.order(replace(orders, wanted=wanted, sinks=sinks))
+        self.root.order(replace(orders, wanted=wanted, sources=self.sources, sinks=sinks))
 
     def _keep(self, planned: Planned) -> None:
         self.root.write("plan.json", {"network": self._file, **planned.to_json()})
@@ -140,8 +108,8 @@ class Controller:
         if moved:
             self.root.order(replace(orders, wanted=wanted))
             self._retire(orders.wanted, wanted, Observed(self.root, orders))
-        if not wanted.is_changing:
-            moved |= self._answer_one()
+        self._adopt_lost()
+        moved |= self._answer_one(self.orders.wanted.is_changing)
         orders = self.orders
         self._wake_silent_gates(orders)
         self._remove_retired(orders)
@@ -240,20 +208,51 @@ class Controller:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _answer_one(self) -> bool:
-        names = self.root.names("requests")
-        open_ = sorted(name for name in names if name.endswith(".json"))
-        for name in open_:
-            request = self.root.read(f"requests/{name}")
+    def _requests(self) -> dict[str, dict[str, Any]]:
+        names = sorted(name for name in self.root.names("requests") if name.endswith(".json"))
+        return {name: request for name in names if (request := self.root.read(f"requests/{name}")) is not None}
+
+    def _answer_one(self, is_changing: bool) -> bool:
+        """Obeys one request; while a change is under way, only that to stop."""
+        for name, request in self._requests().items():
+            if is_changing and request["kind"] != "stop":
+                continue
             self.root.remove(f"requests/{name}")
-            if request is not None:
-                try:
-                    answer = {"done": self._obey(request)}
-                except AnabranchError as error:
-                    answer = {"error": str(error)}
-                self.root.write(f"answers/{name}", answer)
-                return True
+            try:
+                answer = {"done": self._obey(request)}
+            except AnabranchError as error:
+                answer = {"error": str(error)}
+            self.root.write(f"answers/{name}", answer)
+            return True
         return False
+
+    def _adopt_lost(self) -> None:
+        """Gives the joins of a lost site to the nearest living one, as soon as a request says that it is lost.
+
+        Also while a change is under way, which could not end without them.
+        """
+        lost = {site for request in self._requests().values() for site in request.get("without", ())}
+        for site in sorted(lost & set(self.network.landscape.topology.positions)):
+            self._adopt(site)
+
+    def _adopt(self, site: str) -> None:
+        if self.root.holder(f"site-{site}") is not None:
+            return
+        orders = self.orders
+        by = self._nearest_living(site, orders.wanted)
+        wanted = orders.wanted if by is None else adopted(orders.wanted, site, by)
+        if wanted is not orders.wanted:
+            # Without its lease a process that was only slow ends itself.
+            self.root.remove(f"leases/site-{site}.json")
+            self.root.order(replace(orders, wanted=wanted))
+            self.log.append(f"site '{site}' does not answer; '{by}' goes on with its joins")
+
+    def _nearest_living(self, lost: str, wanted: Wanted) -> str | None:
+        topology = self.network.landscape.topology
+        working = {spec.site for spec in wanted.operators.values()} - {lost}
+        living = [name for name in self.root.sites_alive() if name in working]
+        at = topology.position(lost)
+        return min(living, key=lambda name: (topology.distance(at, topology.position(name)), name), default=None)
 
     def _obey(self, request: Mapping[str, Any]) -> str:
         match request["kind"]:
@@ -269,6 +268,8 @@ class Controller:
                 return f"removing {request['query']}"
             case "replan":
                 return self._replan(request.get("without", []))
+            case "network":
+                return self._change_network(Path(request["file"]))
             case "stop":
                 self.root.stop(self.orders)
                 return "stopping"
@@ -276,13 +277,32 @@ class Controller:
 
     def _replan(self, without: list[str]) -> str:
         planned, rates = self.planned, self.rates()
-        after = planned.replanned(rates, without)
-        before = planned.measured(rates)
-        verdict = judged(before, after, _longest_range(self.orders.wanted) / 1e6)
+        seconds = _longest_range(self.orders.wanted) / 1e6
+        after = planned.replanned(rates, without, seconds)
+        verdict = judged(planned.measured(rates), after, seconds)
         if not verdict.is_taken and not without:
             return f"kept: {verdict.reason}"
         self.change(after)
         return f"replanned: {verdict.reason}"
+
+    def _change_network(self, file: Path) -> str:
+        """Goes over to another network file: other links, capacities or statistics, sites that came or went."""
+        network, sources = load_network(file), load_sources(file)
+        before = self.planned.on(network)
+        seconds = _longest_range(self.orders.wanted) / 1e6
+        after = before.replanned(self.rates(), (), seconds)
+        verdict = judged(before, after, seconds)
+        known = {site.name for site in self.network.landscape.topology.sites}
+        for site in sorted(known - set(network.landscape.topology.positions)):
+            self._adopt(site)
+        self.network, self.sources, self._file = network, sources, str(file)
+        self.change(after if verdict.is_taken else before)
+        came = sorted(set(network.landscape.topology.positions) - known)
+        gone = sorted(known - set(network.landscape.topology.positions))
+        changes = [f"{word} {', '.join(names)}" for word, names in (("came", came), ("went", gone)) if names]
+        said = "replanned" if verdict.is_taken else "kept"
+        inside = f" ({'; '.join(changes)})" if changes else ""
+        return f"the network is as '{file.name}' says{inside}; {said}: {verdict.reason}"
 
     def rates(self) -> dict[str, float]:
         """The measured rate of each stream, in rows per second of event time."""
@@ -317,41 +337,3 @@ def site_command(root: Root, master: str, settings: Mapping[str, str]) -> Callab
     options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     before = [sys.executable, "-m", "anabranch", "site"]
     return lambda site: [*before, site, "--root", root.location, "--master", master, *options]
-
-
-def ask(root: Root, kind: str, wait: Callable[[], None] = lambda: time.sleep(0.2), **details: Any) -> str:
-    """Asks the running controller for something and returns its answer; SiteError if there is none."""
-    if root.holder("controller") is None:
-        raise SiteError(
-            f"no controller is at work in '{root.location}'",
-            hint="start one: anabranch deploy network.yaml queries.yaml --root DIR; the deployment goes on as it is",
-        )
-    name = f"{uuid.uuid4().hex}.json"
-    root.write(f"requests/{name}", {"kind": kind, "process": os.getpid(), **details})
-    end = time.monotonic() + ANSWER_WITHIN
-    while time.monotonic() < end:
-        answer = root.read(f"answers/{name}")
-        if answer is not None:
-            root.remove(f"answers/{name}")
-            if "error" in answer:
-                raise SiteError(f"the controller refused to {kind}", detail=answer["error"])
-            return str(answer["done"])
-        wait()
-    raise SiteError(f"the controller did not answer within {ANSWER_WITHIN:g} seconds", hint="see its output")
-
-
-def flows(orders: Orders) -> dict[str, LinkStatus]:
-    """The status of every link."""
-    wanted = orders.wanted
-    names = [reader.link for name in wanted.operators for reader in wanted.wiring.readers(name)]
-    return {name: open_link(orders.place, name, orders.limit).status() for name in names}
-
-
-def silent_sites(root: Root, orders: Orders) -> list[str]:
-    """The sites with operators that have not reported for a while."""
-    found = []
-    for site in sorted({spec.site for spec in orders.wanted.operators.values()}):
-        status = root.status(site)
-        if status is None or now() - status["at"] > LEASE:
-            found.append(site)
-    return found

@@ -1,4 +1,4 @@
-"""One operator of a deployment in this process: for tests and experiments.
+"""The operators of a deployment in this process: for tests and experiments.
 
 The order of a batch is that of Spark's: the offsets are logged, the step runs, its results are written to the links or
 to the sink, the manifest commits the batch, and the inputs are acknowledged with the batch after it. An operator that
@@ -15,11 +15,14 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from anabranch.host.links.feed import Feed, Inlet, Offset
+from anabranch.host.links.link import Link
 from anabranch.host.links.outlet import Outlet, Reader
+from anabranch.host.links.place import open_link
 from anabranch.host.local import LocalHost
 from anabranch.host.slot import SlotTask
 from anabranch.plan.mesh import Plan
-from anabranch.sites.operators import OperatorSpec
+from anabranch.sites.operators import OperatorSpec, Program
+from anabranch.sites.wanted import Wanted, changed, progressed
 
 Announce = Callable[[str], None]
 Results = Callable[[int, pa.Table], None]
@@ -121,6 +124,60 @@ class LocalOperator:
     def _offset(self, batch: int) -> Any:
         file = self._folder / "offsets" / f"{batch}.json"
         return json.loads(file.read_text()) if file.exists() else None
+
+
+class LocalDeployment:
+    """A deployment in this process: what a controller and its sites do, one step at a time.
+
+    `make` makes an operator, anew after a crash, from what this deployment has for it.
+    """
+
+    def __init__(self, program: Program, place: str, make: Callable[[OperatorSpec], LocalOperator]) -> None:
+        self.place = place
+        self._make = make
+        self.wanted = changed(Wanted(), program)
+        self.running: dict[str, LocalOperator] = {}
+
+    def change(self, program: Program) -> None:
+        """Begins a change to another program."""
+        self.wanted = changed(self.wanted, program)
+        self.follow()
+
+    def look(self) -> bool:
+        """Takes a change further, as a controller does; True if anything moved."""
+        before, self.wanted = self.wanted, progressed(self.wanted, self)
+        self.follow()
+        return self.wanted is not before
+
+    def follow(self) -> None:
+        """Starts and stops operators as wanted, as sites do."""
+        wanted = {spec.name: spec for spec in self.wanted.running}
+        for name in [name for name in self.running if name not in wanted]:
+            del self.running[name]
+        for name, spec in wanted.items():
+            if name not in self.running:
+                self.start(spec)
+
+    def start(self, spec: OperatorSpec) -> None:
+        self.running[spec.name] = self._make(spec)
+
+    def inlets(self, spec: OperatorSpec) -> LinkSource:
+        """The links of an operator as they are wired now, and whenever it asks."""
+        return LinkSource(spec.name, self.place, lambda: self.wanted.wiring.inlets(spec))
+
+    def readers(self, spec: OperatorSpec) -> Callable[[], Sequence[Reader]]:
+        return lambda: self.wanted.wiring.readers(spec.name)
+
+    # --- what a change has to know ------------------------------------------------------------------------------------
+
+    def has_version(self, operator: str, version: int) -> bool:
+        return True
+
+    def newest(self, gate: str) -> int | None:
+        return self.running[gate].newest
+
+    def link(self, name: str) -> Link:
+        return open_link(self.place, name)
 
 
 def _has_rows(end: Any) -> bool:

@@ -5,6 +5,7 @@
 | gate | a stream | every row of it that is not late, with its event time |
 | join | the links of several operators | combinations, with the event times of all rows inside |
 | relay | one link | its rows again, where another query reads what is delivered |
+| groups | one link | the groups of one user's query, each with its boundary; at its last join or at its sink |
 | delivery | one link | the results of one user's query |
 
 Late rows are judged once, at the gate of their stream; so all readers agree on them. A delivery has its own operator: a
@@ -23,7 +24,7 @@ from anabranch.host.links.shape import Shape
 from anabranch.plan.query import Query
 from anabranch.schema import Schema
 
-GATE, JOIN, RELAY, DELIVERY = "gate", "join", "relay", "delivery"
+GATE, JOIN, RELAY, GROUPS, DELIVERY = "gate", "join", "relay", "groups", "delivery"
 
 
 @dataclass(frozen=True)

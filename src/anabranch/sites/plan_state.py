@@ -6,15 +6,18 @@ Everything here is a value; the controller writes it to `plan.json` beside the o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anabranch.cql import compile_query
-from anabranch.errors import TopologyError
-from anabranch.place.landscape import Landscape, SinkQuery, view_bytes
+from anabranch.errors import NoFeasiblePlan, TopologyError
+from anabranch.place.hierarchy import Hierarchy, followed, from_names, taken_over, to_names
+from anabranch.place.landscape import Landscape, Operator, SinkQuery
 from anabranch.place.planner import Planner
-from anabranch.place.removal import removed, tightened
-from anabranch.place.run import Options, planner_named
+from anabranch.place.removal import in_order, removed, tightened
+from anabranch.place.replan import afresh, beside, double_work
+from anabranch.place.run import HIERARCHICAL, Options, hierarchies, planner_named, planner_on
 from anabranch.place.spec import Network
 from anabranch.place.statistics import Statistics
 from anabranch.place.topology import Topology
@@ -40,6 +43,10 @@ class Planned:
     """Measured rates, in rows per second, of streams whose given ones they replace."""
     closed: frozenset[str] = frozenset()
     """Sites at which no operator is to be placed."""
+    hierarchies: tuple[Hierarchy, ...] = ()
+    """The clusters that planners work on, as sites have joined and left them; built when they are first needed."""
+    silent: frozenset[str] = frozenset()
+    """Sites that do not answer now: backups stand in for them where they are coordinators."""
 
     def with_query(self, query: QueryFile) -> Planned:
         """The state with one more query, on top of what runs."""
@@ -54,14 +61,19 @@ class Planned:
         queries = {other: query for other, query in self.queries.items() if other != name}
         return replace(self, landscape=removed(self.landscape, name), queries=queries)
 
-    def replanned(self, rates: Mapping[str, float], closed: Iterable[str] = ()) -> Planned:
-        """The state with all queries planned anew under measured rates, in the order of their arrival."""
-        fresh = self.measured(rates, closed)
-        bases = {name: one for name, one in fresh.landscape.operators.items() if one.is_base}
-        planned = replace(fresh, landscape=replace(fresh.landscape, operators=bases, queries={}), queries={})
-        for query in self.queries.values():
-            planned = planned.with_query(query)
-        return planned
+    def replanned(self, rates: Mapping[str, float], closed: Iterable[str] = (), seconds: float = 0.0) -> Planned:
+        """The state with all queries planned again under measured rates: beside what runs, or afresh if that pays.
+
+        `seconds` is how long a hand-over lasts.
+        """
+        state = self.measured(rates, closed)
+        planner = state._planner()
+        found = [beside(state.landscape, planner)]
+        with suppress(NoFeasiblePlan):
+            # In the order of arrival the queries need not fit; those that run do.
+            found.append(afresh(state.landscape, planner))
+        best = min(found, key=lambda one: one.cost * PAYBACK + double_work(state.landscape, one) * seconds)
+        return replace(state, landscape=best)
 
     def measured(self, rates: Mapping[str, float], closed: Iterable[str] = ()) -> Planned:
         """The same operators under measured rates and without the capacities of some sites."""
@@ -69,18 +81,60 @@ class Planned:
         statistics = _with_rates(self.landscape.statistics, known)
         shut = self.closed | frozenset(closed)
         topology = _closing(self.landscape.topology, shut)
-        operators = {
-            name: replace(
-                one,
-                inputs=tuple(replace(taken, bytes=view_bytes(taken.view, statistics)) for taken in one.inputs),
-            )
-            for name, one in self.landscape.operators.items()
-        }
-        landscape = Landscape(topology, statistics, operators, self.landscape.queries)
+        landscape = self.landscape.under(statistics, topology)
         return replace(self, landscape=landscape, rates=known, closed=shut)
 
+    def on(self, network: Network) -> Planned:
+        """The state on a changed network: joins of sites that are gone are planned again, everything else stays.
+
+        Streams and sinks stay at their sites; TopologyError if a site that has one is gone.
+        """
+        topology = network.landscape.topology
+        sites = self.landscape.topology.sites
+        kept: dict[str, Operator] = {
+            name: one for name, one in network.landscape.operators.items() if name not in self.landscape.operators
+        }
+        for name in in_order(self.landscape):
+            operator = self.landscape.operators[name]
+            home = sites[operator.site].name
+            site = topology.positions.get(home)
+            if operator.is_base:
+                _refuse_moved(name[1:], home, network)
+                kept[name] = network.landscape.operators[name]
+            elif site is not None and all(taken.producer in kept for taken in operator.inputs):
+                kept[name] = replace(operator, site=site)
+        for query in self.queries.values():
+            if query.query.sink not in topology.positions:
+                raise TopologyError(
+                    f"query '{query.query.name}' has its sink at '{query.query.sink}', which is not in the network",
+                    hint="remove the query first, or keep the site",
+                )
+        lost = [name for name in self.landscape.queries if name not in kept]
+        queries = {name: one for name, one in self.landscape.queries.items() if name not in lost}
+        landscape = tightened(Landscape(topology, network.landscape.statistics, kept, queries))
+        state = replace(
+            self,
+            landscape=landscape,
+            hierarchies=tuple(followed(one, topology, self.options.seed) for one in self.hierarchies),
+            closed=frozenset(name for name in self.closed if name in topology.positions),
+        ).measured({})
+        for name in lost:
+            placed = state._planner().plan(state.landscape, self.queries[name].query).landscape
+            state = replace(state, landscape=tightened(placed))
+        return state
+
+    def with_hierarchies(self) -> Planned:
+        """The state with the clusters that its planner needs."""
+        if self.hierarchies or self.planner not in HIERARCHICAL:
+            return self
+        return replace(self, hierarchies=hierarchies(self.landscape.topology, self.options))
+
     def _planner(self) -> Planner:
-        return planner_named(self.planner, self.landscape.topology, self.options)
+        topology = self.landscape.topology
+        if self.planner not in HIERARCHICAL:
+            return planner_named(self.planner, topology, self.options)
+        out = {topology.positions[name] for name in self.silent | self.closed if name in topology.positions}
+        return planner_on(self.planner, [taken_over(one, out) for one in self.with_hierarchies().hierarchies])
 
     # --- files --------------------------------------------------------------------------------------------------------
 
@@ -90,6 +144,8 @@ class Planned:
             "options": self.options.__dict__,
             "rates": dict(self.rates),
             "closed": sorted(self.closed),
+            "sites": [site.name for site in self.landscape.topology.sites],
+            "hierarchies": [{"max_cs": one.max_cs, "levels": to_names(one)} for one in self.hierarchies],
             "operators": encode(dict(self.landscape.operators)),
             "queries": [
                 {"name": one.query.name, "sink": one.query.sink, "cql": one.cql, "into": one.into.__dict__}
@@ -108,9 +164,18 @@ class Planned:
             }
             bound = SinkQuery(one["name"], compile_query(one["cql"], network.catalog), one["sink"])
             queries[one["name"]] = QueryFile(bound, one["cql"], SinkSpec(**into))
+        topology = network.landscape.topology
+        names = sorted(set(topology.positions) ^ set(value["sites"]))
+        if names:
+            raise TopologyError(
+                f"the network file has other sites than the deployment: {', '.join(names)}",
+                hint="start with the file of before, then: anabranch deploy network FILE --root DIR",
+            )
+        at = [topology.position(name) for name in value["sites"]]
+        operators: dict[str, Operator] = decode(value["operators"])
         landscape = replace(
             network.landscape,
-            operators=decode(value["operators"]),
+            operators={name: replace(one, site=at[one.site]) for name, one in operators.items()},
             queries={name: query.query for name, query in queries.items()},
         )
         state = cls(
@@ -118,8 +183,21 @@ class Planned:
             queries,
             value["planner"],
             Options(**{**value["options"], "other_cs": tuple(value["options"]["other_cs"])}),
+            hierarchies=tuple(from_names(topology, one["max_cs"], one["levels"]) for one in value["hierarchies"]),
         )
         return state.measured(value["rates"], value["closed"])
+
+
+def _refuse_moved(stream: str, home: str, network: Network) -> None:
+    """A gate has the offsets of its stream; it cannot be handed over to another site."""
+    operator = network.landscape.operators.get(f"@{stream}")
+    now = None if operator is None else network.landscape.topology.sites[operator.site].name
+    if now != home:
+        raise TopologyError(
+            f"stream '{stream}' is read at '{home}'",
+            detail="it is not in the network any more" if now is None else f"the new network has it at '{now}'",
+            hint="remove the queries that read it first, or keep it where it is",
+        )
 
 
 @dataclass(frozen=True)
@@ -139,9 +217,11 @@ def judged(before: Planned, after: Planned, seconds: float) -> Verdict:
     """
     old, new = before.landscape.cost, after.landscape.cost
     saved = old - new
+    if before.landscape.overloaded_sites or before.landscape.overloaded_links:
+        return Verdict(True, old, new, f"a site or a link was overloaded; network usage goes to {new:,.0f}")
     if new >= RATIO * old or saved < LEAST:
         return Verdict(False, old, new, f"network usage would go from {old:,.0f} to {new:,.0f}: not enough")
-    if saved * PAYBACK < new * seconds:
+    if saved * PAYBACK < double_work(before.landscape, after.landscape) * seconds:
         return Verdict(False, old, new, f"the hand-over would not pay back within {PAYBACK:g} seconds")
     return Verdict(True, old, new, f"network usage goes from {old:,.0f} to {new:,.0f}")
 

@@ -193,7 +193,9 @@ class Site:
             # One that left and came back between two looks is another one.
             if name not in wanted or running.checkpoint != self.root.checkpoint(orders.wanted, name):
                 _stop(self._running.pop(name))
-                self.root.remove_folder(f"work/{running.checkpoint.rpartition('/')[2]}")
+                if not orders.wanted.has_folder(running.checkpoint.rpartition("/")[2]):
+                    # Otherwise another site has adopted it.
+                    self.root.remove_folder(f"work/{running.checkpoint.rpartition('/')[2]}")
         for name, spec in wanted.items():
             if name not in self._running:
                 self._running[name] = Running(spec, self.root.checkpoint(orders.wanted, name))

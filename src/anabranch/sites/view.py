@@ -12,7 +12,7 @@ from anabranch.place.landscape import Input, Landscape, Operator
 from anabranch.place.statistics import Statistics
 from anabranch.place.topology import Topology
 from anabranch.place.view import View
-from anabranch.sites.controller import Observed, flows
+from anabranch.sites.observed import Observed, flows
 from anabranch.sites.operators import DELIVERY, GATE
 from anabranch.sites.root import LEASE, Orders, Root, now
 from anabranch.sizes import size_text
@@ -29,22 +29,41 @@ def plain_status(root: Root, orders: Orders) -> dict[str, Any]:
         own = None if report is None else report["operators"].get(name)
         operators[name] = {"site": spec.site, "kind": spec.kind, **(own or {"active": False})}
         operators[name]["waiting"] = name in wanted.waiting
+    silent = {site for site, report in reports.items() if report is None or now() - report["at"] > LEASE}
     return {
         "version": wanted.version,
         "changing": wanted.is_changing,
         "stopped": wanted.is_stopped,
-        "sites": {
-            site: "silent" if report is None or now() - report["at"] > LEASE else "alive"
-            for site, report in reports.items()
-        },
+        "sites": {site: "silent" if site in silent else "alive" for site in reports},
+        "clusters": _clusters(root, silent),
         "queries": {
-            spec.serves: {"site": spec.site, "complete_from": wanted.since.get(spec.serves)}
+            spec.serves: {
+                "site": spec.site,
+                "complete_from": wanted.since.get(spec.serves),
+                "rows_from": wanted.rows_from.get(spec.serves),
+            }
             for spec in wanted.operators.values()
             if spec.kind == DELIVERY
         },
         "operators": operators,
         "links": {name: status.to_json() for name, status in flows(orders).items()},
     }
+
+
+def _clusters(root: Root, silent: set[str]) -> list[list[dict[str, Any]]]:
+    """The clusters that planning works on, by level, with the member that acts as coordinator now."""
+    plan = root.read("plan.json") or {}
+    known = plan.get("hierarchies") or [{"levels": []}]
+    return [
+        [
+            {
+                **cluster,
+                "acting": next((n for n in [cluster["coordinator"], *cluster["backups"]] if n not in silent), None),
+            }
+            for cluster in clusters
+        ]
+        for clusters in known[0]["levels"]
+    ]
 
 
 def measured_landscape(root: Root, orders: Orders, topology: Topology) -> Landscape:

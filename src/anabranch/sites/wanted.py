@@ -3,12 +3,15 @@
 A change of the operators needs no barrier and moves no state; all cuts are in event time.
 
 *Join.* New operators get their links first. When every running producer has the new list of readers, E is the newest
-event time at any gate, plus one: a row from E on reaches its gate after all links were open. New operators drop
-combinations with an older row, so a query that joins is complete from E on.
+event time at any gate, plus one: a row from E on reaches its gate after all links were open. New joins drop
+combinations with an older row. A query that joins has every result whose newest row is from E on: one that reads a
+running join also those with older rows, which that join holds; one whose joins are new, those of rows from E on.
 
 *Hand-over.* An operator that is replaced runs on beside the new one, which is complete from E + the longest range on.
 Each reader gets a cut not before that: the old link ends there, once its producer has agreed not to have written newer
 rows, and the new one begins. A producer that has written newer rows refuses, and a later cut is proposed.
+
+*A lost site.* Its joins are adopted by another site, from their checkpoints, and then handed over like others.
 
 *Leave.* Operators that nobody reads any more are stopped, the readers before the producers.
 
@@ -25,7 +28,7 @@ from typing import Protocol
 from anabranch.errors import SiteError
 from anabranch.host.links.feed import BEFORE_ALL
 from anabranch.host.links.link import NO_BATCH, Link
-from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec, Program
+from anabranch.sites.operators import DELIVERY, GATE, GROUPS, JOIN, RELAY, OperatorSpec, Program
 from anabranch.sites.wiring import Stretch, Wire, Wiring
 from anabranch.window import FOREVER, UNITS
 
@@ -46,7 +49,9 @@ class Wanted:
     """By operator: the version with which it came; part of the name of its checkpoint."""
     wiring: Wiring = field(default_factory=lambda: Wiring({}))
     since: Mapping[str, int] = field(default_factory=dict)
-    """By query: the event time from which on its results are complete."""
+    """By query: it has all results whose newest row is from this event time on, and no other."""
+    rows_from: Mapping[str, int] = field(default_factory=dict)
+    """By query: the event time before which no row is part of a result."""
     slack: int = SLACK
     is_stopped: bool = False
 
@@ -65,6 +70,18 @@ class Wanted:
     def folder(self, operator: str) -> str:
         """The name of an operator's checkpoint: one that leaves and comes back begins anew."""
         return f"{operator}.{self.born[operator]}"
+
+    def has_folder(self, folder: str) -> bool:
+        """True if an operator that is to run has its checkpoint there."""
+        return any(self.folder(name) == folder for name in self.operators)
+
+    def oldest(self, operator: str) -> int:
+        """The event time before which no row is part of what an operator makes."""
+        spec = self.operators[operator]
+        wires = [self.wiring.wires[operator, taken.stream] for taken in spec.inputs]
+        found = [BEFORE_ALL if wire.since is None else wire.since for wire in wires]
+        found += [self.oldest(wire.stretches[-1].producer) for wire in wires]
+        return max(found, default=BEFORE_ALL)
 
     def gates_of(self, operator: str) -> set[str]:
         """The gates whose rows reach an operator."""
@@ -119,6 +136,7 @@ def changed(wanted: Wanted, program: Program) -> Wanted:
             target=frozenset(program.operators),
             wiring=wanted.wiring.without(gone).with_wires(wires),
             since={query: wanted.since.get(query, BEFORE_ALL) for query in queries},
+            rows_from={query: wanted.rows_from.get(query, BEFORE_ALL) for query in queries},
             slack=SLACK,
         )
     )
@@ -142,6 +160,21 @@ def progressed(wanted: Wanted, seen: Seen) -> Wanted:
     return _pruned(replace(wanted, version=wanted.version + 1, wiring=wanted.wiring.with_wires(wires), slack=slack))
 
 
+def adopted(wanted: Wanted, lost: str, by: str) -> Wanted:
+    """The state in which another site runs the joins and relays of a site that is gone.
+
+    They go on from their checkpoints, with the same offsets: to their readers it is a restart.
+    """
+    moved = {
+        name: replace(spec, site=by)
+        for name, spec in wanted.operators.items()
+        if spec.site == lost and spec.kind in (JOIN, RELAY, GROUPS)
+    }
+    if not moved:
+        return wanted
+    return replace(wanted, version=wanted.version + 1, operators={**wanted.operators, **moved})
+
+
 def _begun(wanted: Wanted, seen: Seen) -> Wanted:
     """Lets new operators begin, once all producers that run write to their links."""
     new = [wire for wire in wanted.wiring.wires.values() if wire.reader in wanted.waiting]
@@ -151,16 +184,39 @@ def _begun(wanted: Wanted, seen: Seen) -> Wanted:
     gates = {gate for name in wanted.waiting for gate in wanted.gates_of(name)}
     newest = max((_newest(wanted, gate, seen) for gate in gates - wanted.waiting), default=BEFORE_ALL)
     start = newest + 1 if newest > BEFORE_ALL else BEFORE_ALL
-    queries = {
-        wanted.operators[name].serves: start for name in wanted.waiting if wanted.operators[name].kind == DELIVERY
-    }
+    begun = replace(wanted, wiring=wanted.wiring.with_wires(_opened(wanted, wire, start) for wire in new))
+    joined = [name for name in wanted.waiting if wanted.operators[name].kind == DELIVERY]
     return replace(
-        wanted,
+        begun,
         version=wanted.version + 1,
         waiting=frozenset(),
-        wiring=wanted.wiring.with_wires(replace(wire, since=start) for wire in new),
-        since={**wanted.since, **queries},
+        since={**wanted.since, **{wanted.operators[name].serves: start for name in joined}},
+        rows_from={**wanted.rows_from, **{wanted.operators[name].serves: begun.oldest(name) for name in joined}},
     )
+
+
+def _opened(wanted: Wanted, wire: Wire, start: int) -> Wire:
+    """A new wire with its beginning.
+
+    What only passes rows on takes those of a running join that are new, whatever older rows are inside: the join has
+    them all. A join that takes part of its rows from elsewhere needs all of them to be new.
+    """
+    (stretch,) = wire.stretches
+    if not _passes_on(wanted, wire.reader):
+        return replace(wire, since=start)
+    is_running = stretch.producer not in wanted.waiting
+    return replace(wire, since=BEFORE_ALL, stretches=(replace(stretch, start=start if is_running else BEFORE_ALL),))
+
+
+def _passes_on(wanted: Wanted, operator: str) -> bool:
+    """True of a delivery, relay or grouping of what a running join makes, directly or through another of them."""
+    spec = wanted.operators[operator]
+    if spec.kind not in (DELIVERY, RELAY, GROUPS):
+        return False
+    producer = wanted.operators[spec.inputs[0].producer]
+    if producer.name in wanted.waiting:
+        return _passes_on(wanted, producer.name)
+    return producer.kind != GATE
 
 
 def _handed_over(wanted: Wanted, wire: Wire, seen: Seen) -> tuple[Wire, bool]:
@@ -212,7 +268,9 @@ def _complete_from(wanted: Wanted, producer: str) -> int:
         return BEFORE_ALL
     found = BEFORE_ALL
     for relation, taken in zip(spec.query.graph.relations, spec.inputs, strict=True):
-        since = wanted.wiring.wires[producer, taken.stream].since
+        wire = wanted.wiring.wires[producer, taken.stream]
+        since, start = wire.since, wire.stretches[0].start
+        found = max(found, BEFORE_ALL if start is None else start)
         begun = max(BEFORE_ALL if since is None else since, _complete_from(wanted, taken.producer))
         if begun > BEFORE_ALL:
             found = max(found, begun + max(part.range for part in relation.parts))

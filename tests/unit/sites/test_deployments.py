@@ -8,23 +8,27 @@ from pathlib import Path
 
 import pytest
 
+from anabranch import cli
 from anabranch.errors import AnabranchError, SiteError, SpecError
 from anabranch.host.links.feed import BEFORE_ALL
 from anabranch.host.links.link import Link
 from anabranch.host.links.place import open_link
+from anabranch.place.hierarchy import to_names
 from anabranch.place.run import COMPARED, Options, deploy, planner_named
 from anabranch.place.spec import load_network, load_queries
 from anabranch.sites import controller as controller_module
+from anabranch.sites import observed as observed_module
 from anabranch.sites import root as root_module
+from anabranch.sites.asking import ask
 from anabranch.sites.codec import decode, encode
 from anabranch.sites.compile import compile_program
-from anabranch.sites.controller import Controller, ask
+from anabranch.sites.controller import Controller
 from anabranch.sites.files import load_files, require_sources
 from anabranch.sites.operators import DELIVERY, GATE, JOIN, Program, control_link
 from anabranch.sites.plan_state import Planned, judged
 from anabranch.sites.root import Orders, Root
 from anabranch.sites.view import plain_status
-from anabranch.sites.wanted import Wanted, changed, progressed
+from anabranch.sites.wanted import Wanted, adopted, changed, progressed
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NETWORK = """
@@ -237,6 +241,7 @@ def test_a_silent_gate_hears_how_far_the_others_are_and_a_dead_one_does_not(
     clock = 1000.0
     monkeypatch.setattr(root_module, "now", lambda: clock)
     monkeypatch.setattr(controller_module, "now", lambda: clock)
+    monkeypatch.setattr(observed_module, "now", lambda: clock)
     with Controller(root, files.network, files.sources) as controller:
         planned = Planned(files.network.landscape, planner="exhaustive")
         controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
@@ -264,6 +269,117 @@ def test_a_silent_gate_hears_how_far_the_others_are_and_a_dead_one_does_not(
         report(at=999.0, heard=900.0, watermark=4_000_000)
         controller.step()
         assert control.last() == 0, "the others are behind it"
+
+
+# --- the network changes, sites are lost -----------------------------------------------------------------------------
+
+GROWN = """
+sites: [north, east, west, middle]
+links: [{ends: [west, middle], cost: 1}, {ends: [middle, east], cost: 1}, {ends: [north, middle], cost: 1}]
+"""
+
+
+def changed_network(folder: Path, text: str) -> Path:
+    path = folder / "new.yaml"
+    path.write_text(text + NETWORK[NETWORK.index("streams:") :])
+    return path
+
+
+@pytest.mark.parametrize("planner", ["exhaustive", "top-down"])
+def test_a_plan_goes_over_to_a_network_with_other_sites(tmp_path: Path, planner: str) -> None:
+    files = load_files(*written(tmp_path, ("q", "west", PAIR)))
+    planned = Planned(files.network.landscape, planner=planner, options=Options(max_cs=2)).with_hierarchies()
+    planned = planned.with_query(files.queries[0])
+    network = load_network(changed_network(tmp_path, GROWN))
+    after = planned.on(network)
+    assert after.landscape.cost == pytest.approx(planned.landscape.cost)
+    # Sites have other positions in the file; operators are where they were.
+    one, other = (compile_program(p.landscape, n.catalog) for p, n in ((planned, files.network), (after, network)))
+    assert one == other
+    members = {name for h in after.hierarchies for m in to_names(h)[0] for name in m["members"]}
+    assert members == ({"north", "east", "west", "middle"} if planner == "top-down" else set())
+    again = Planned.from_json(json.loads(json.dumps(after.to_json())), network)
+    assert again.hierarchies == after.hierarchies
+    with pytest.raises(AnabranchError, match="other sites than the deployment: north"):
+        Planned.from_json(json.loads(json.dumps(after.to_json())), files.network)
+
+
+def test_a_site_that_has_a_stream_or_a_sink_cannot_go(tmp_path: Path) -> None:
+    files = load_files(*written(tmp_path, ("q", "middle", PAIR)))
+    planned = Planned(files.network.landscape, planner="exhaustive").with_query(files.queries[0])
+    bypass = "sites: [west, east]\nlinks: [{ends: [west, east], cost: 1}]\n"
+    with pytest.raises(AnabranchError, match="query 'q' has its sink at 'middle', which is not in the network"):
+        planned.on(load_network(changed_network(tmp_path, bypass)))
+    path = changed_network(tmp_path, GROWN)
+    path.write_text(path.read_text().replace("a: {site: west", "a: {site: north"))
+    with pytest.raises(AnabranchError, match="stream 'a' is read at 'west'"):
+        planned.on(load_network(path))
+
+
+def test_the_controller_goes_over_to_another_network_file(tmp_path: Path) -> None:
+    network, queries = written(tmp_path, ("q", "west", PAIR))
+    files = load_files(network, queries)
+    root = Root(str(tmp_path / "root"))
+    with Controller(root, files.network, files.sources, str(network)) as controller:
+        planned = Planned(files.network.landscape, planner="top-down", options=Options(max_cs=2))
+        controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
+        before = controller.orders.wanted
+        new = changed_network(tmp_path, GROWN)
+        said = ask(root, "network", wait=lambda: (controller.step(), None)[1], file=str(new))
+        assert said.startswith("the network is as 'new.yaml' says (came north); kept")
+        assert controller.orders.wanted.operators == before.operators
+        clusters = plain_status(root, controller.orders)["clusters"]
+        assert {name for cluster in clusters[0] for name in cluster["members"]} == {"north", "east", "west", "middle"}
+        # Nobody reports, so nobody with operators acts as a coordinator if another member can.
+        assert all(c["acting"] not in {"west", "east"} for c in clusters[0] if {"north", "middle"} & set(c["members"]))
+        # A stream ten times as fast, over a link that costs more: the join goes to its site.
+        dear = GROWN.replace("{ends: [middle, east], cost: 1}", "{ends: [middle, east], cost: 100}")
+        streams = NETWORK[NETWORK.index("streams:") :].replace("b: {site: east, rate: 5", "b: {site: east, rate: 50")
+        new.write_text(dear + streams.replace("distinct: {k: 10}", "distinct: {k: 1000}"))
+        said = ask(root, "network", wait=lambda: (controller.step(), None)[1], file=str(new))
+        assert "replanned: network usage goes from" in said
+        assert {s.site for s in controller.orders.wanted.operators.values() if s.kind == JOIN} == {"west", "east"}
+        assert controller.orders.wanted.is_changing
+        # A change is under way: further requests wait, but not that to stop.
+        assert ask(root, "stop", wait=lambda: (controller.step(), None)[1]) == "stopping"
+    # A controller that is started with the file of before would take sites for others.
+    with Controller(root, files.network, files.sources, str(network)) as controller:
+        with pytest.raises(AnabranchError, match="has other sites than the deployment: north"):
+            controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
+        assert controller.orders.wanted.is_stopped
+
+
+def test_the_joins_of_a_lost_site_go_on_at_the_nearest_that_lives(tmp_path: Path) -> None:
+    text = NETWORK.replace("sites: [west, middle, east]", "sites: [{name: west, cpu: 0}, middle, {name: east, cpu: 0}]")
+    files = load_files(*written(tmp_path, ("q", "west", PAIR), network=text))
+    root = Root(str(tmp_path / "root"))
+    with Controller(root, files.network, files.sources) as controller:
+        planned = Planned(files.network.landscape, planner="exhaustive")
+        controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
+        before = controller.orders.wanted
+        (join,) = (spec for spec in before.operators.values() if spec.kind == JOIN)
+        assert join.site == "middle"
+        for site in ("west", "east"):
+            root.lease(f"site-{site}").take()
+        lost = root.lease("site-middle")
+        lost.take()
+        with pytest.raises(SiteError, match="fits no placement"):
+            # The site answers, so it keeps its join; and no other has room.
+            ask(root, "replan", wait=lambda: (controller.step(), None)[1], without=["middle"])
+        assert controller.orders.wanted.operators[join.name].site == "middle"
+        lost.release()
+        with pytest.raises(SiteError, match="fits no placement"):
+            ask(root, "replan", wait=lambda: (controller.step(), None)[1], without=["middle"])
+        # No plan without it fits, but its join goes on from its checkpoint.
+        after = controller.orders.wanted
+        assert after.operators[join.name].site in ("west", "east")
+        assert after.folder(join.name) == before.folder(join.name)
+        assert {n: s for n, s in after.operators.items() if n != join.name} == {
+            n: s for n, s in before.operators.items() if n != join.name
+        }
+        assert after.has_folder(before.folder(join.name)), "the site that lost it must leave its checkpoint alone"
+        assert not after.has_folder("gone.1")
+        assert adopted(after, "middle", "west") is after
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
@@ -347,3 +463,62 @@ def test_a_root_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(SiteError, match="cannot be written"):
         Root(str(tmp_path / "file")).write("x.json", {})
     assert replace(Orders(Wanted()), place="x").place == "x"
+
+
+def test_a_query_that_no_placement_can_serve_is_refused_and_others_go_on(tmp_path: Path) -> None:
+    narrow = "sites: [{name: west, memory: 100000}, {name: middle, cpu: 0}, {name: east, cpu: 0}]"
+    text = NETWORK.replace("sites: [west, middle, east]", narrow)
+    files = load_files(*written(tmp_path, ("q", "west", PAIR), network=text))
+    root = Root(str(tmp_path / "root"))
+    with Controller(root, files.network, files.sources) as controller:
+        planned = Planned(files.network.landscape, planner="exhaustive")
+        controller.begin(planned, files.queries, Orders(Wanted(), place=root.default_place))
+        before = controller.orders
+        long = PAIR.replace("RANGE 10 SECONDS", "RANGE 10 HOURS")
+        more = written(tmp_path, ("r", "west", long), network=text)[1]
+        with pytest.raises(SiteError, match="query 'r' fits no placement within the limits"):
+            ask(root, "add", wait=lambda: (controller.step(), None)[1], file=str(more))
+        assert controller.orders == before
+        assert set(controller.planned.queries) == {"q"}
+
+
+def test_a_site_that_does_not_answer_is_named_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = load_files(*written(tmp_path, ("q", "west", PAIR)))
+    root = Root(str(tmp_path / "root"))
+    root.order(Orders(changed(Wanted(), program_of(tmp_path, ("q", "west", PAIR))), files.sources, place="links"))
+    root.report("west", {"at": root_module.now(), "stopped": False, "operators": {}})
+    assert cli.main(["deploy", "status", "--root", root.location]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "site 'east' does not answer: start it with 'anabranch site east --root …'" in said
+    assert "anabranch deploy replan --without east" in said
+    assert "site 'west'" not in said
+
+
+def test_an_operator_whose_link_was_full_says_so_and_the_rest_goes_on(tmp_path: Path) -> None:
+    link = open_link(str(tmp_path), "a--b.in0.1", limit=4)
+    link.append(0, [link.write(0, "x", 0, _rows(), 5)], 0)
+    reason = link.status().closed
+    assert reason is not None
+    assert "more than the limit of 4" in reason
+    assert link.status().to_json()["closed"] == reason
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["one.yaml"], "'deploy one.yaml' is not a command"),
+        (["remove"], "'deploy remove' needs the name of a query"),
+        (["add", "gone.yaml"], "file 'gone.yaml' does not exist"),
+        (["network", "gone.yaml"], "file 'gone.yaml' does not exist"),
+        (["status"], "nothing is deployed in"),
+        (["stop"], "nothing is deployed in"),
+        (["replan"], "no controller is at work in"),
+    ],
+)
+def test_commands_that_cannot_be_meant_are_refused(
+    tmp_path: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["deploy", *words, "--root", str(tmp_path / "root")]) != 0
+    assert message in " ".join(capsys.readouterr().err.split())

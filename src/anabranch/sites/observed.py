@@ -1,0 +1,57 @@
+"""What the files of a deployment say about its sites, operators and links."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anabranch.host.links.link import Link, LinkStatus
+from anabranch.host.links.place import open_link
+from anabranch.host.store import Store
+from anabranch.sites.root import LEASE, Orders, Root, now
+
+
+class Observed:
+    """What the files say about the sites and the links."""
+
+    def __init__(self, root: Root, orders: Orders) -> None:
+        self._root, self._orders = root, orders
+        self._status = {site: root.status(site) for site in {spec.site for spec in orders.wanted.operators.values()}}
+
+    def operator(self, name: str) -> dict[str, Any] | None:
+        status = self._status.get(self._orders.wanted.operators[name].site)
+        found: dict[str, Any] | None = None if status is None else status["operators"].get(name)
+        return found
+
+    def age(self, operator: str) -> float:
+        """Seconds since the site of an operator reported last."""
+        status = self._status.get(self._orders.wanted.operators[operator].site)
+        return float("inf") if status is None else now() - float(status["at"])
+
+    def has_version(self, operator: str, version: int) -> bool:
+        report = self.operator(operator)
+        return report is not None and report["version"] >= version
+
+    def newest(self, gate: str) -> int | None:
+        # The manifest, not the report: it has every committed batch.
+        manifest = Store(self._root.checkpoint(self._orders.wanted, gate)).latest(is_used=False)
+        return None if manifest is None else manifest.clocks.newest
+
+    def link(self, name: str) -> Link:
+        return open_link(self._orders.place, name, self._orders.limit)
+
+
+def flows(orders: Orders) -> dict[str, LinkStatus]:
+    """The status of every link."""
+    wanted = orders.wanted
+    names = [reader.link for name in wanted.operators for reader in wanted.wiring.readers(name)]
+    return {name: open_link(orders.place, name, orders.limit).status() for name in names}
+
+
+def silent_sites(root: Root, orders: Orders) -> list[str]:
+    """The sites with operators that have not reported for a while."""
+    found = []
+    for site in sorted({spec.site for spec in orders.wanted.operators.values()}):
+        status = root.status(site)
+        if status is None or now() - status["at"] > LEASE:
+            found.append(site)
+    return found
