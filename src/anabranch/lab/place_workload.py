@@ -101,11 +101,13 @@ ACTIVE_FLIGHTS = 120
 TERMINALS = "ABCDEF"
 
 
-def airline_statistics(sites: Mapping[str, str]) -> Statistics:
+def airline_statistics(sites: Mapping[str, str], flights: int = ACTIVE_FLIGHTS) -> Statistics:
     """The sources of the paper's Fig. 5 at the given sites; every record has 100 bytes, joined ones too.
 
-    Distinct values follow from the figure: 240 check-ins a minute at two per flight are 120 flights, and so on.
+    Distinct values follow from the figure: 240 check-ins a minute at two per flight are 120 flights, and so on. With as
+    many `flights` as the flights' own line has (1,500), check-ins and baggage are of all of them.
     """
+    ratio = flights / ACTIVE_FLIGHTS
 
     def source(stream: str, rate: float, **distinct: float) -> StreamStatistics:
         return StreamStatistics(sites[stream], rate, distinct=distinct)
@@ -113,8 +115,8 @@ def airline_statistics(sites: Mapping[str, str]) -> Statistics:
     return Statistics(
         {
             "flights": source("flights", 1500 / 300, num=1500, dest=450, terminal=len(TERMINALS), carrier_code=10),
-            "checkins": source("checkins", 240 / 60, flight=240 / 2),
-            "baggage": source("baggage", 500 / 60, flight=500 / 4),
+            "checkins": source("checkins", 240 / 60, flight=ratio * 240 / 2),
+            "baggage": source("baggage", 500 / 60, flight=ratio * 500 / 4),
             "weather": source("weather", 450 / 300, city=450),
             "sales": source("sales", 70 / 60, dest=70),
         },
@@ -130,7 +132,9 @@ def airline_catalog() -> Catalog:
     return catalog
 
 
-def airline_workload(topology: Topology, queries: int, seed: int, inferring: bool = False) -> Workload:
+def airline_workload(
+    topology: Topology, queries: int, seed: int, inferring: bool = False, flights: int = ACTIVE_FLIGHTS
+) -> Workload:
     """Gate agents (80 %), terminal displays (15 %) and monitoring (5 %), as in section 4.1.1 of the paper.
 
     The front end infers that a condition on the flight number holds for check-ins and baggage too. The paper filters
@@ -138,13 +142,13 @@ def airline_workload(topology: Topology, queries: int, seed: int, inferring: boo
     """
     random = Random(seed)
     names = [site.name for site in topology.sites]
-    statistics = airline_statistics({stream: random.choice(names) for stream in AIRLINE_SCHEMAS})
+    statistics = airline_statistics({stream: random.choice(names) for stream in AIRLINE_SCHEMAS}, flights)
     catalog = airline_catalog()
     drawn = []
     for number in range(queries):
         kind = random.random()
         if kind < 0.80:
-            text = gate_query(random.randrange(ACTIVE_FLIGHTS))
+            text = gate_query(random.randrange(flights))
         elif kind < 0.95:
             text = terminal_query(random.choice(TERMINALS))
         else:

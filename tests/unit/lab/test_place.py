@@ -15,6 +15,8 @@ NAMES = [
     "place-enterprise",
     "place-scaling",
     "place-time",
+    "place-deployed",
+    "place-changes",
 ]
 
 

@@ -24,8 +24,10 @@ from anabranch.lab import (
     migration_length,
     migration_low_high,
     migration_runtime,
+    place_changes,
     place_comparison,
     place_deployed,
+    place_on_sites,
     place_scaling,
     qualified_sets,
     qualified_sweep,
@@ -558,14 +560,45 @@ def _time() -> Doctored:
 
 @case("place-deployed")
 def _place_deployed() -> Doctored:
-    def found(off: float, best: float, replanned: float) -> place_deployed.Found:
+    def found(off: float, best: float, replanned: float, through: bool = True, late: int = 0) -> place_deployed.Found:
         usage = {
             "top-down": place_deployed.Usage(100.0, 100.0 * (1 + off), 1.0, 9),
             "in-network": place_deployed.Usage(100.0 * best, 100.0 * best, 1.0, 9),
         }
-        return place_deployed.Found(usage, 10.0, replanned)
+        return place_deployed.Found(usage, place_deployed.Replanned(0.4, 10.0, replanned, through, late))
 
-    return Doctored(found(0.05, 1.4, 5.0), (found(0.2, 1.4, 5.0), found(0.0, 0.8, 5.0), found(0.0, 1.4, 8.0)))
+    bad = (found(0.2, 1.4, 5.0), found(0.0, 0.8, 5.0), found(0.0, 1.4, 8.0), found(0.0, 1.4, 5.0, False, 3))
+    return Doctored(found(0.05, 1.4, 5.0), bad)
+
+
+@case("place-changes")
+def _place_changes() -> Doctored:
+    def found(missing: int, repeated: int, late: int, reusing: float, during: float) -> place_changes.Found:
+        change = place_changes.Change("a query joins", 2, 1, 300.0, 10.0, during, 12.0)
+        return place_changes.Found(
+            (change,),
+            100,
+            missing,
+            repeated,
+            late,
+            (place_changes.First(reusing, 10.0), place_changes.First(3.0, 10.0)),
+        )
+
+    bad = (found(1, 1, 1, 4.0, 20.0), found(0, 0, 0, 9.0, 20.0), found(0, 0, 0, 4.0, 40.0))
+    return Doctored(found(0, 0, 0, 4.0, 20.0), bad)
+
+
+@case("place-on-sites")
+def _place_on_sites() -> Doctored:
+    def found(bottom_up: float, larger: float, reusing: float) -> place_on_sites.Found:
+        def added(planner: str, joins: int, working: float) -> place_on_sites.Added:
+            return place_on_sites.Added(planner, joins, 0.1, working, working + 1)
+
+        several = [added("top-down", 1, 10.0), added("top-down", 3, 10.0 * larger)]
+        several += [added("bottom-up", 1, bottom_up), added("bottom-up", 3, bottom_up * larger)]
+        return place_on_sites.Found(tuple(several), (added("top-down", 1, reusing),), (added("top-down", 1, 9.0),))
+
+    return Doctored(found(2.0, 1.5, 3.0), (found(9.0, 1.5, 3.0), found(2.0, 0.5, 9.0), found(2.0, 4.0, 3.0)))
 
 
 def test_every_experiment_has_doctored_measurements() -> None:
