@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all test-nightly check format golden demo bench bench-flink wheel doctor clean
+.PHONY: help setup test test-all test-nightly check format golden demo bench bench-flink faults soak wheel doctor clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -73,6 +73,12 @@ bench-flink: setup ## W3 against Flink's interval joins, which get an environmen
 	@test -x $(FLINK)/bin/python || $(PYTHON) -m venv $(FLINK)
 	@$(FLINK)/bin/python -c 'import pyflink' 2>/dev/null || { echo "== installing Flink into $(FLINK) (some minutes)"; $(FLINK)/bin/python -m pip install -qq apache-flink==2.3.0; }
 	@ANABRANCH_FLINK_PYTHON=$(CURDIR)/$(FLINK)/bin/python $(BIN)/python -m benchmarks flink-w3 flink-w3-10 $(BENCH)
+
+faults: setup ## drawn schedules of faults against the batch answer (SCHEDULES=10000, SEED=0); goes on where it was stopped
+	@$(BIN)/python -m tests.faults --schedules $(or $(SCHEDULES),10000) --seed $(or $(SEED),0)
+
+soak: setup ## a query on live sources for two hours (SOAK_MINUTES=120): does anything grow?
+	@$(BIN)/python -m benchmarks.soak --minutes $(or $(SOAK_MINUTES),120)
 
 wheel: setup ## the wheel and the source archive, into dist/
 	@$(BIN)/python -m build --outdir dist .

@@ -22,9 +22,13 @@ from anabranch.plan.partitioning import Partitioning
 
 
 def spread_over(partitioning: Partitioning, slots: int) -> Partitioning:
-    """The grid over its first slots: in blocks that copy few rows and differ little in size."""
+    """The grid over its first slots: in blocks that copy few rows and differ little in size.
+
+    A grid with fewer groups than slots uses one slot for each group: not every query can be spread.
+    """
     require_count(partitioning, slots)
-    tables = [table for table in _tables(partitioning, slots) if len(set(table)) == slots]
+    used = min(slots, partitioning.groups)
+    tables = [table for table in _tables(partitioning, slots) if len(set(table)) == used]
     return min(map(partitioning.with_table, tables), key=_price)
 
 
@@ -60,12 +64,17 @@ def _has_one_axis(partitioning: Partitioning) -> bool:
 
 
 def _tables(partitioning: Partitioning, slots: int) -> list[tuple[int, ...]]:
-    """The groups in runs of equal length, and every way to cut the axes into blocks."""
+    """The groups in runs of equal length, and every way to cut the axes into blocks.
+
+    The groups of heavy keys follow those of the grid, and go to the slots in runs.
+    """
     shares = [dimension.share for dimension in partitioning.dimensions]
     tables = [tuple(group * slots // partitioning.groups for group in range(partitioning.groups))]
     cuts = itertools.product(*(range(1, min(share, slots) + 1) for share in shares))
+    sizes = [partitioning.region(n + 1) - partitioning.region(n) for n in range(len(partitioning.heavy))]
+    regions = tuple(group * slots // size for size in sizes for group in range(size))
     tables += [
-        tuple(_block(place, shares, factors) for place in itertools.product(*map(range, shares)))
+        tuple(_block(place, shares, factors) for place in itertools.product(*map(range, shares))) + regions
         for factors in cuts
         if math.prod(factors) == slots
     ]

@@ -48,3 +48,20 @@ def test_a_change_leaves_groups_on_the_available_slots_alone(grid: Partitioning,
 def test_slots_that_the_run_does_not_have_are_refused(slots: int) -> None:
     with pytest.raises(PlanError, match=f"{slots} slots cannot be used: the query has 8"):
         spread_over(LINE, slots)
+
+
+def test_a_grid_with_heavy_keys_is_spread_with_their_groups() -> None:
+    axes = (Dimension("k", frozenset("ab"), 8), Dimension("m", frozenset("bc"), 8))
+    grid = Partitioning(axes, 4, tuple(group % 4 for group in range(64))).split(
+        "k", 1, [0, 1, 2, 3], {"a": 1.0, "b": 1.0}
+    )
+    assert grid.groups > 64
+    for slots in (1, 2, 4):
+        spread = spread_over(grid, slots)
+        assert set(spread.table) == set(range(slots))
+        assert len(spread.table) == grid.groups
+
+
+def test_a_query_that_cannot_be_spread_uses_the_slots_that_it_can() -> None:
+    one = Partitioning((Dimension("k", frozenset("a"), 1),), 4, (0,))
+    assert [spread_over(one, slots).working for slots in (1, 2, 4)] == [(0,)] * 3
