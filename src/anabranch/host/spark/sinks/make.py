@@ -19,6 +19,7 @@ from anabranch.host.formats import FILE_FORMATS
 from anabranch.host.spark.session import first_cause
 from anabranch.host.spark.sinks.files import FileSink
 from anabranch.host.spark.sinks.functions import ConsoleSink
+from anabranch.host.spark.sinks.jdbc import make_jdbc
 from anabranch.host.spark.sinks.memory import MemorySink
 from anabranch.host.spark.sinks.parquet import ParquetSink, can_write
 from anabranch.host.spark.sinks.sink import Sink
@@ -88,7 +89,17 @@ def _spark_writer(request: SinkRequest) -> Sink:
     return WriterSink(request.format, options, request.partition_by)
 
 
-MAKERS: dict[str, Maker] = {"memory": _memory, "console": _console, **dict.fromkeys(sorted(FILE_FORMATS), _files)}
+def _jdbc(request: SinkRequest) -> Sink:
+    exactly_once = make_jdbc(request.spark, request.schema, request.options, request.path)
+    return exactly_once or _spark_writer(request)
+
+
+MAKERS: dict[str, Maker] = {
+    "memory": _memory,
+    "console": _console,
+    "jdbc": _jdbc,
+    **dict.fromkeys(sorted(FILE_FORMATS), _files),
+}
 
 
 def _require_format(format: str, spark: SparkSession) -> None:

@@ -1,0 +1,192 @@
+"""A table of a database gets every batch once: on Derby, which Spark brings, and on PostgreSQL where there is one."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from anabranch.errors import SinkError, SpecError
+from anabranch.host.spark.sinks import jdbc
+from anabranch.host.spark.sinks.delivery import deliver
+from anabranch.host.spark.sinks.make import make_sink
+from anabranch.host.spark.sinks.sink import Batch, Sink
+from anabranch.host.spark.sinks.spark_writer import WriterSink
+from anabranch.plan.query_set import ALONE
+from anabranch.schema import Field, Schema
+from tests.host.spark.delivering import results
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = Schema((Field("k", pa.int64()), Field("v", pa.string())))
+COLUMNS = "k bigint, v string"
+Rows: TypeAlias = list[tuple[int, str]]
+
+
+@dataclass(frozen=True)
+class Database:
+    spark: SparkSession
+    options: dict[str, str]
+
+    def sink(self, **more: str) -> Sink:
+        options = {**self.options, "dbtable": "results", **more}
+        return make_sink("jdbc", options, spark=self.spark, schema=SCHEMA)
+
+    def read(self) -> Rows:
+        frame = self.spark.read.format("jdbc").options(**self.options, dbtable="results").load()
+        return sorted((row["k"], row["v"]) for row in frame.select("k", "v").collect())
+
+    def write(self, sink: Sink, rows: Rows, batch: int) -> None:
+        frame = self.spark.createDataFrame(rows, COLUMNS).repartition(2, "k")
+        deliver({ALONE: sink}, Batch(batch, "0badcafe"), results(frame))
+
+
+def derby(spark: SparkSession, folder: Path) -> Iterator[Database]:
+    url = f"jdbc:derby:{folder / 'derby'}"
+    yield Database(spark, {"url": f"{url};create=true", "driver": "org.apache.derby.jdbc.EmbeddedDriver"})
+    assert spark._jvm is not None
+    with pytest.raises(Py4JJavaError, match="shut"):  # Derby tells its end by an error
+        spark._jvm.java.sql.DriverManager.getConnection(f"{url};shutdown=true")
+
+
+DATABASES: dict[str, Callable[[SparkSession, Path], Iterator[Database]]] = {"derby": derby}
+
+
+@pytest.fixture(params=DATABASES)
+def database(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Database]:
+    yield from DATABASES[request.param](spark, tmp_path)
+
+
+@pytest.mark.parametrize("mode", [{"batchColumn": "batch"}, {"keyColumns": "k"}], ids=["batch", "key"])
+def test_a_batch_that_comes_again_is_there_once(database: Database, mode: dict[str, str]) -> None:
+    for number, rows in enumerate([[(1, "a"), (2, "b")], [], [(3, "c")]]):
+        database.write(database.sink(**mode), rows, number)
+    database.write(database.sink(**mode), [(3, "c")], 2)
+    assert database.read() == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def test_another_attempt_at_a_batch_replaces_the_first(database: Database) -> None:
+    sink = database.sink(batchColumn="batch")
+    database.write(sink, [(1, "a")], 0)
+    database.write(sink, [(2, "half"), (3, "half")], 1)
+    database.write(database.sink(batchColumn="batch"), [(2, "b")], 1)
+    assert database.read() == [(1, "a"), (2, "b")]
+
+
+def test_a_row_with_a_known_key_is_replaced(database: Database) -> None:
+    sink = database.sink(keyColumns="k")
+    database.write(sink, [(1, "a"), (2, "b")], 0)
+    database.write(sink, [(2, "new")], 1)
+    assert database.read() == [(1, "a"), (2, "new")]
+
+
+def test_a_failure_amid_the_transaction_shows_nothing_of_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = database.sink(batchColumn="batch")
+    database.write(sink, [(1, "a")], 0)
+    real = jdbc._run
+
+    def lost(connection: object, sql: str) -> None:
+        real(connection, sql)
+        if sql.startswith("INSERT"):
+            raise ConnectionError("the database went away")
+
+    monkeypatch.setattr(jdbc, "_run", lost)
+    with pytest.raises(SinkError, match="'jdbc' at 'results' failed on batch 0"):
+        database.write(sink, [(9, "z")], 0)
+    assert database.read() == [(1, "a")], "the rows of the first attempt stay until the second is whole"
+    monkeypatch.undo()
+    database.write(sink, [(9, "z")], 0)
+    assert database.read() == [(9, "z")]
+
+
+def test_rows_that_a_task_wrote_twice_are_not_taken(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jdbc, "_number", lambda connection, sql: 3)
+    with pytest.raises(SinkError, match="3 rows of batch 0 instead of 2"):
+        database.write(database.sink(batchColumn="batch"), [(1, "a"), (2, "b")], 0)
+    assert database.read() == []
+
+
+def test_options_are_checked(spark: SparkSession) -> None:
+    def sink(**options: str) -> Sink:
+        return make_sink("jdbc", {"url": "jdbc:derby:x", "dbtable": "t", **options}, spark=spark, schema=SCHEMA)
+
+    assert isinstance(sink(), WriterSink)
+    for options, words in (
+        ({"batchColumn": "b", "keyColumns": "k"}, "both batchColumn and keyColumns"),
+        ({"keyColumns": "q"}, "key column 'q' is not in the SELECT list"),
+        ({"keyColumns": " , "}, "names no column"),
+        ({"batchColumn": "k"}, "'k' is a column of the results"),
+        ({"batchColumn": "b", "dbtable": ""}, "has no dbtable"),
+    ):
+        with pytest.raises(SpecError, match=words) as refused:
+            sink(**options)
+        assert refused.value.hint
+
+
+# --- PostgreSQL ------------------------------------------------------------------------------------------------------
+
+DRIVER = Path("/usr/share/java/postgresql.jar")
+
+
+def _binary(name: str) -> str | None:
+    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    return str(found[-1]) if found else shutil.which(name)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(_binary("initdb") is None or not DRIVER.exists(), reason="no PostgreSQL with its JDBC driver here")
+@pytest.mark.xdist_group("drivers of their own")
+def test_postgresql_has_every_result_once_though_the_driver_is_killed(tmp_path: Path) -> None:
+    from tests.host.spark import jdbc_story
+
+    with postgresql(tmp_path / "pg") as url:
+        jdbc_story.check(url, str(DRIVER), tmp_path)
+
+
+class postgresql:
+    """A server of its own, on a port of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> str:
+        import socket
+
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.folder.mkdir()
+        # PostgreSQL does not run as root.
+        self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+        if os.geteuid() == 0:
+            shutil.chown(self.folder, "postgres")
+            for parent in [self.folder, *self.folder.parents][:4]:
+                if parent != Path("/"):
+                    parent.chmod(parent.stat().st_mode | 0o011)
+        self._do("initdb", "-D", f"{self.folder}/data", "-A", "trust", "-U", "anabranch")
+        where = f"-c listen_addresses=127.0.0.1 -p {port} -k {self.folder} -c fsync=off"
+        self._do("pg_ctl", "-D", f"{self.folder}/data", "-w", "-l", f"{self.folder}/log", "-o", where, "start")
+        return f"jdbc:postgresql://127.0.0.1:{port}/postgres?user=anabranch"
+
+    def __exit__(self, *_: object) -> None:
+        self._do("pg_ctl", "-D", f"{self.folder}/data", "-m", "immediate", "stop")
+
+    def _do(self, name: str, *arguments: str) -> None:
+        program = _binary(name)
+        assert program is not None
+        command = [program, *arguments]
+        if os.geteuid() == 0:
+            command = ["runuser", "-u", self._user, "--", *command]
+        subprocess.run(command, check=True, capture_output=True, cwd="/", timeout=120)
