@@ -7,6 +7,7 @@ Commands import their rooms when they run, so that `explain` and `--help` need n
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from anabranch.commands import add_command, examples, writing
 from anabranch.cost.units import ENGINE
 from anabranch.errors import AnabranchError, HostError, InvariantBroken
 from anabranch.host.spark.quiet import VERBOSE
+from anabranch.logs import is_json, json_lines, say
 from anabranch.sizes import size_text
 from anabranch.spec import commands as spec_commands
 
@@ -43,8 +45,12 @@ ROOMS = {
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line and returns the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
+    logs_json = False
     try:
         parsed = _parser(words).parse_args(words)
+        logs_json = "log" in vars(parsed) and is_json(parsed.log)
+        if logs_json:
+            json_lines(sys.stderr)
         if parsed.debug or vars(parsed).get("verbose"):
             os.environ[VERBOSE] = "1"
         status: int = parsed.run(parsed)
@@ -52,6 +58,9 @@ def main(arguments: list[str] | None = None) -> int:
     except AnabranchError as error:
         if "--debug" in words or isinstance(error, InvariantBroken):
             raise
+        if logs_json:
+            say("error", logging.ERROR, kind=type(error).__name__, message=str(error))
+            return USER_ERROR
         first, *rest = str(error).split("\n")
         print(f"error: {first}", *(indent(line, "  ") for line in rest), sep="\n", file=sys.stderr)
         return USER_ERROR

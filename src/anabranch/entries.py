@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import yaml
 
 from anabranch.errors import AnabranchError, SpecError
+from anabranch.secrets import HIDDEN, is_secret, without_secrets
 from anabranch.sizes import parse_size
 from anabranch.window import parse_duration
 
@@ -39,7 +40,7 @@ def document(text: str, what: str = "the spec") -> Any:
     try:
         return yaml.load(text, Loader=_DistinctKeys)
     except yaml.YAMLError as error:
-        detail = str(error).replace('in "<unicode string>", ', "at ")
+        detail = without_secrets(str(error).replace('in "<unicode string>", ', "at "))
         hint = "indent entries of one level equally, by spaces and not tabs; see 'anabranch run --help'"
         raise SpecError(f"{what} is not YAML", detail=detail, hint=hint) from error
 
@@ -70,7 +71,8 @@ class Entry:
 
     def refused(self, hint: str, detail: str = "") -> AnabranchError:
         """Returns the error that says what the value is, and what to write instead."""
-        return self.wrong(f"is {found(self.value)}", hint, detail)
+        value = HIDDEN if isinstance(self.value, str) and is_secret(self.path) else found(self.value)
+        return self.wrong(f"is {value}", hint, detail)
 
     def missing(self, key: str, example: str) -> AnabranchError:
         return self._error(f"entry '{self.inside(key)}' is missing", f"write for example {example}")

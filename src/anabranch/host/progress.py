@@ -161,6 +161,11 @@ class BatchProgress:
         queries = {name: query.to_json() for name, query in self.queries.items()}
         return {**entry, "queries": queries} if queries else entry
 
+    def headline(self) -> dict[str, Any]:
+        """The few figures of a batch that its line in the log has."""
+        shown = ("plan", "rowsIn", "rowsOut", "lateRows", "stateRows", "stateBytes", "watermark", "skew", "durationMs")
+        return {name: self._json[name] for name in shown}
+
     @property
     def own_seconds(self) -> float:
         """The driver's own work, and the slot that worked longest; the others worked beside it."""

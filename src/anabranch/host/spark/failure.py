@@ -29,6 +29,7 @@ from anabranch.errors import (
 )
 from anabranch.host.functions import named
 from anabranch.host.spark.session import first_cause
+from anabranch.secrets import without_secrets
 
 
 def query_id(frame: DataFrame) -> str:
@@ -55,7 +56,7 @@ def _first_line(error: Exception) -> str:
     """The cause in one line; py4j's own first line only names the call."""
     if isinstance(error, Py4JError):
         return first_cause(error)
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
+    return without_secrets(f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
 @contextmanager
@@ -120,7 +121,7 @@ def named_end() -> Iterator[None]:
 def spark_reason(error: StreamingQueryException) -> str:
     """Why a query ended, in one line, without the numbers of the query around it."""
     first = str(error).strip().partition("\n")[0]
-    return first.rpartition("terminated with exception: ")[2].removesuffix(" SQLSTATE: XXKST")
+    return without_secrets(first.rpartition("terminated with exception: ")[2].removesuffix(" SQLSTATE: XXKST"))
 
 
 _DAMAGED_LOG = re.compile(r"Failed to read log file|CONCURRENT_STREAM_LOG_UPDATE|batch \d+ doesn't exist")
@@ -188,7 +189,7 @@ def for_spark(error: BaseException) -> BaseException:
     causes = "\n".join(line for line in str(inner).splitlines() if line.startswith((": ", "Caused by: ")))
     name = f"{Py4JJavaError.__module__}.{Py4JJavaError.__name__}"
     ours = f"{type(error).__name__}: {error}\n" if isinstance(error, AnabranchError) else ""
-    return RuntimeError(f"{ours}{name}: An error occurred while calling Spark\n{causes[:_MUCH]}")
+    return RuntimeError(without_secrets(f"{ours}{name}: An error occurred while calling Spark\n{causes[:_MUCH]}"))
 
 
 _MUCH = 1000
@@ -206,7 +207,7 @@ def _gist(text: str) -> str:
     """The error that a worker's traceback ends with."""
     traceback = re.split(r"\n\s*\n|\n\s+at ", text.partition("Traceback (most recent call last):")[2].strip("\n"))[0]
     after = re.split(r"\n {2,}.*", traceback)[-1].strip()
-    return after or text.strip().partition("\n")[0]
+    return without_secrets(after or text.strip().partition("\n")[0])
 
 
 _STEP_ERROR = re.compile(r"^anabranch\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\Z)", re.MULTILINE | re.DOTALL)

@@ -9,6 +9,7 @@ replace what an unfinished attempt left.
 from __future__ import annotations
 
 import atexit
+import logging
 import time
 import warnings
 from collections import OrderedDict
@@ -73,6 +74,7 @@ from anabranch.host.spark.worker import merge_function, step_function
 from anabranch.host.store import Store
 from anabranch.host.wire import RELATION, wire_layout
 from anabranch.host.work import Work
+from anabranch.logs import say
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import ALONE, Plans
@@ -133,6 +135,7 @@ class SparkRunner:
         self.failure: BaseException | None = None
         self._at_work = Lock()
         self._is_leaving = False
+        self._is_finite = "availableNow" in options.trigger or "once" in options.trigger
         self.store = Store(checkpoint)
         self.identity = self.store.open(work.queries, work.execution)
         self.manifest = self.store.latest()
@@ -161,6 +164,11 @@ class SparkRunner:
     def plan(self) -> Plan | Plans:
         """The plan of the latest batch, or the one that most slots had."""
         return self.steering.most_plans.unwrapped
+
+    @property
+    def title(self) -> str:
+        """How the log names the run."""
+        return self.options.name or self.identity[:8]
 
     def migrate(
         self, plan: str, strategy: str, slots: Iterable[int] | None, box_by_box: bool, query: str | None = None
@@ -211,6 +219,8 @@ class SparkRunner:
         if self._is_released:
             return
         self._is_released = True
+        batch = self.manifest.batch if self.manifest else None
+        say("ended", run=self.title, batch=batch, failed=self.failure is not None, finished=self._is_finite)
         self.steering.close()
         is_latest = _latest.get(self.identity) is self
         if is_latest:
@@ -236,6 +246,7 @@ class SparkRunner:
                 self._round(frame, batch_id)
         except BaseException as error:
             self.failure = error
+            say("failed", logging.ERROR, run=self.title, batch=batch_id, kind=type(error).__name__, message=str(error))
             short = for_spark(error)
             if short is error:
                 raise
@@ -416,6 +427,7 @@ class SparkRunner:
         """Writes records into the history and gives them to the listeners; neither can stop the query."""
         for record in records:
             self.store.note(record)
+            say("record", run=self.title, **record.to_json())
             for listener in self.options.listeners:
                 try:
                     listener(record.to_json())
@@ -458,6 +470,7 @@ class SparkRunner:
                 for name in names
             },
         )
+        say("batch", run=self.title, batch=batch_id, **self._progress[batch_id].headline())
         while len(self._progress) > REMEMBERED_BATCHES:
             self._progress.popitem(last=False)
 
@@ -505,6 +518,17 @@ def start_query(
         raise
     for sink in (*sinks.values(), *([] if options.late is None else [options.late.sink])):
         sink.begin()
+    after = runner.manifest.batch if runner.manifest else None
+    say(
+        "started",
+        run=runner.title,
+        id=str(started.id),
+        plan=str(runner.plan),
+        after=after,
+        text=work.queries.text,
+        inputs={each.stream: list(each.schema.names) for each in work.queries.graph.streamed if not each.is_result},
+        outputs={name: sink.place or sink.title for name, sink in sinks.items()},
+    )
     return started, runner
 
 

@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from anabranch.errors import HostError
 from anabranch.host.spark.quiet import VERBOSE, hushed, is_verbose
+from anabranch.secrets import without_secrets
 
 try:
     from py4j.protocol import Py4JError
@@ -123,7 +124,7 @@ def first_cause(error: Exception) -> str:
     """The first line of a Java error, without its stack."""
     lines = [line for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     java = [line.strip() for line in lines if re.match(r"\s*(: |Caused by: )?(java|org)\.[\w.$]+", line)]
-    return (java or lines)[0].removeprefix(": ")
+    return without_secrets((java or lines)[0].removeprefix(": "))
 
 
 def refuse_speculation(spark: SparkSession) -> None:
