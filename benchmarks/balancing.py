@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from anabranch.adapt.balancing import Balance
+from anabranch.adapt.balancing import Balance, Mode
 from anabranch.balance.loads import skew
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
@@ -82,17 +82,13 @@ def pause(bench: Bench) -> list[Figure]:
                 for number in range(fill):
                     host.step(batch(number, each, keys))
                 usual = median(_timed(host, batch(fill + i, 1000, keys)) for i in range(5))
-                # Everything that slot 0 has, half of the window, goes to slot 1; then all of it comes back.
-                host.move(range(host.partitioning.groups), 1, most_rows=most)
-                host.step({}) if most is not None else None
-                spent: list[float] = []
-                while not spent or host.steering.table.is_changing:
-                    spent.append(_timed(host, batch(fill + 5 + len(spent), 1000, keys)) - usual)
-                host.move(range(host.partitioning.groups), 0, most_rows=most)
-                host.step({}) if most is not None else None
-                back: list[float] = []
-                while not back or host.steering.table.is_changing:
-                    back.append(_timed(host, batch(fill + 60 + len(back), 1000, keys)) - usual)
+                # Everything that slot 0 has, half of the window, goes to slot 1; then all of it comes back. Of a move
+                # in parts, the batch that counts the rows is one of those that are looked at.
+                spent, back = list[float](), list[float]()
+                for to, found in ((1, spent), (0, back)):
+                    host.move(range(host.partitioning.groups), to, most_rows=most)
+                    while not found or host.steering.table.is_changing:
+                        found.append(_timed(host, batch(host.batch, 1000, keys)) - usual)
             longest = max(*spent, *back)
             if most is None:
                 at_once.append(longest)
@@ -113,27 +109,33 @@ def pause(bench: Bench) -> list[Figure]:
 
 
 def balance_cost(bench: Bench) -> list[Figure]:
-    """CPU time of a query that is balanced from the start, with `balance: auto` over `manual`."""
+    """CPU time of a query that is balanced from the start, with `balance: auto` over `manual`.
+
+    Two hosts take turns with every batch, and of the runs the quickest counts for each batch, so that what else the
+    machine does falls on neither.
+    """
     rows = bench.sizes.growth_rows_per_batch
     keys = np.arange(20_000)
-    batches = [batch(number, rows, keys) for number in range(40)]
-    values, driver = [], []
-    for number in range(2 * bench.repeats + 1):
-        spent = {}
-        for mode in ("auto", "manual") if number % 2 else ("manual", "auto"):
-            host = LocalHost(query(10), mjoin(("a", "b")), slots=2, balance=Balance(mode))
-            for each in batches[:10]:
-                host.step(each)
-            gc.collect()
-            adapting, began = host.seconds_adapting, time.process_time()
-            for each in batches[10:]:
-                host.step(each)
-            spent[mode] = time.process_time() - began
-            if mode == "auto":
-                driver.append(1000 * (host.seconds_adapting - adapting) / len(batches[10:]))
-        if number:
-            values.append(spent["auto"] / spent["manual"])
-            say(f"auto {spent['auto']:.3f} s, manual {spent['manual']:.3f} s of CPU")
+    warm, count, runs = 10, 40, 2 * bench.repeats + 2
+    batches = [batch(number, rows, keys) for number in range(count)]
+    spent: dict[Mode, list[list[float]]] = {"auto": [], "manual": []}
+    driver = []
+    for number in range(runs):
+        hosts = {mode: LocalHost(query(10), mjoin(("a", "b")), slots=2, balance=Balance(mode)) for mode in spent}
+        found: dict[Mode, list[float]] = {mode: [] for mode in spent}
+        adapting = 0.0
+        for place, each in enumerate(batches):
+            if place == warm:
+                gc.collect()
+                adapting = hosts["auto"].seconds_adapting
+            for mode in sorted(hosts, reverse=bool((place + number) % 2)):
+                found[mode].append(_timed(hosts[mode], each))
+        driver.append(1000 * (hosts["auto"].seconds_adapting - adapting) / (count - warm))
+        for mode, each_batch in found.items():
+            spent[mode].append(each_batch[warm:])
+    least = {mode: float(np.min(several, axis=0).sum()) for mode, several in spent.items()}
+    say(f"auto {least['auto']:.3f} s, manual {least['manual']:.3f} s of CPU, the least of {runs} runs for each batch")
+    values = [least["auto"] / least["manual"]]
     return [
         ratio("balanced query: CPU time, balance auto over manual", values, Bound("at most", 1.01)),
         Figure(
@@ -155,23 +157,21 @@ def two_slots(bench: Bench) -> list[Figure]:
             for each in batches[:6]:
                 host.step(each)
             inside, slowest = 0.0, 0.0
-            began = time.perf_counter()
+            began, cpu_began = time.perf_counter(), time.process_time()
             for each in batches[6:]:
                 host.step(each)
                 inside += sum(report.cpu for report in host.reports.values())
                 slowest += max(report.cpu for report in host.reports.values())
-            spent[slots] = time.perf_counter() - began, inside, slowest
+            spent[slots] = time.perf_counter() - began, inside / (time.process_time() - cpu_began), slowest
         if number:
             wall.append(spent[1][0] / spent[2][0])
-            share.append(spent[1][1] / spent[1][0])
+            share.append(spent[1][1])
             cpu.append(spent[1][2] / spent[2][2])
             say(f"one slot {spent[1][0]:.2f} s, two {spent[2][0]:.2f} s; slots are {share[-1]:.0%} of a batch")
     return [
         ratio("two slots over one: rows/s (wall clock)", wall, Bound("at least", 1.6)),
         ratio("two slots over one: CPU time of the slowest slot", cpu, Bound("at least", 1.6)),
-        Figure(
-            "one slot: CPU time of the slot over the batch's wall clock", "share", tuple(share), Bound("at least", 0.85)
-        ),
+        Figure("one slot: CPU time of the slot over that of the batch", "share", tuple(share), Bound("at least", 0.85)),
     ]
 
 

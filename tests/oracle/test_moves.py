@@ -1,17 +1,21 @@
 """Groups move, slots come and go, and every query gets its batch answer: together, in order, grouped, restarted.
 
-Moves are at once, spread over batches, or on parallel tracks. Plans change beside them. Without a checkpoint, slots
-take rows over from each other's engines. (Moves beside schedules of plan changes: `test_switches`.)
+Moves are at once, spread over batches, or on parallel tracks, by hand or by the query itself, whose loads are drawn.
+Plans change beside them. A host may be restarted between two batches, or die in one before it is committed. Without a
+checkpoint, slots take rows over from each other's engines; with one, they may be workers that find their hot state
+again in every batch. (Moves beside schedules of plan changes: `test_switches`.)
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 from contextlib import suppress
 from unittest import mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import event, given, reject
 from hypothesis import strategies as st
 
@@ -20,14 +24,17 @@ from anabranch.errors import BundleError, MigrationError
 from anabranch.host import commit
 from anabranch.host.local import LocalHost
 from anabranch.host.results import ResultLayout
+from anabranch.host.slot import SlotTask
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_set, together
+from anabranch.testing.loads import given_loads
 from anabranch.testing.meshes import meshes
-from anabranch.testing.moves import SLOTS, draw_move
+from anabranch.testing.moves import BALANCES, SLOTS, draw_move, drawn_loads
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
+from anabranch.testing.workers import WorkerHost
 
 
 @given(data=st.data(), relations=st.integers(1, 4), execution=st.sampled_from(EXECUTION_MODELS))
@@ -63,35 +70,68 @@ def test_queries_together(data: st.DataObject, sizes: list[int]) -> None:
         assert not describe_difference(batch_answer(query, rows.tables), answer)
 
 
+class Death(Exception):
+    """The end of a host before its batch was committed."""
+
+
+def _die(task: SlotTask, answer: pa.Table) -> None:
+    raise Death
+
+
 def _run(
     data: st.DataObject, queries: QuerySet, rows: Arrivals, execution: ExecutionModel
 ) -> tuple[list[pa.Table], int]:
     """The results of each batch, and the watermark after the last."""
     batches = data.draw(batch_cuts(rows, least=4), "batches")
     restarts = data.draw(st.sets(st.integers(1, len(batches)), max_size=2), "restarts")
+    deaths = data.draw(st.sets(st.integers(0, len(batches)), max_size=2), "deaths")
     few = data.draw(st.sampled_from([2, commit.COMPACT_FILES]), "files to compact")
+    loads = drawn_loads(data.draw(st.integers(0, 2**32 - 1), "loads"))
     results = []
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(commit, "COMPACT_FILES_ALWAYS", few):
-        is_kept = bool(restarts) or data.draw(st.booleans(), "with a checkpoint")
-        host = _host(data, queries, folder if is_kept else None, execution)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(commit, "COMPACT_FILES_ALWAYS", few),
+        mock.patch.dict(os.environ, ANABRANCH_HOT_FOLDER=f"{folder}/hot"),
+        given_loads(loads),
+    ):
+        is_kept = bool(restarts or deaths) or data.draw(st.booleans(), "with a checkpoint")
+        checkpoint = f"{folder}/kept" if is_kept else None
+        host = _host(data, queries, checkpoint, execution)
         for number, batch in enumerate(batches):
             if number in restarts:
                 event("restarted on tracks" if host.steering.table.now.mark is not None else "restarted")
-                host = _host(data, queries, folder, execution)
-            draw_move(data, host)
-            if data.draw(st.booleans(), "another plan"):
-                member = data.draw(st.sampled_from(queries.members), "of query")
-                with suppress(MigrationError):  # one is under way already
-                    host.migrate(data.draw(_any_plan(member.query), "plan"), query=member.name or None)
+                host = _host(data, queries, checkpoint, execution)
             mine = {name: table for name, table in batch.items() if name in queries.graph.streams}
+            _ask(data, host)
+            if number in deaths:
+                with pytest.raises(Death):
+                    host.step(mine, deliver=_die)
+                event(f"died amid a move: {host.steering.table._began is not None}")
+                host = _host(data, queries, checkpoint, execution)
+                _ask(data, host)
             results.append(host.step(mine))
             event(f"on tracks: {host.steering.table.now.mark is not None}")
+        for record in host.history:
+            if record["kind"] in ("balance", "move"):
+                event(f"{record['kind']} by {'balance' if record.get('by') == 'balance' else 'others'}")
     return results, host.clocks.watermark
+
+
+def _ask(data: st.DataObject, host: LocalHost) -> None:
+    """Another table, and another plan, now and then."""
+    draw_move(data, host)
+    if data.draw(st.booleans(), "another plan"):
+        member = data.draw(st.sampled_from(host.queries.members), "of query")
+        with suppress(MigrationError):  # one is under way already
+            host.migrate(data.draw(_any_plan(member.query), "plan"), query=member.name or None)
 
 
 def _host(data: st.DataObject, queries: QuerySet, checkpoint: str | None, execution: ExecutionModel) -> LocalHost:
     chosen = Plans({m.name: data.draw(_any_plan(m.query), "plan") for m in queries.members})
-    return LocalHost(queries, chosen, slots=data.draw(SLOTS, "slots"), checkpoint=checkpoint, execution=execution)
+    slots, balance = data.draw(SLOTS, "slots"), data.draw(BALANCES, "balance")
+    if checkpoint is not None and data.draw(st.booleans(), "as workers"):
+        return WorkerHost(queries, chosen, slots=slots, checkpoint=checkpoint, execution=execution, balance=balance)
+    return LocalHost(queries, chosen, slots=slots, checkpoint=checkpoint, execution=execution, balance=balance)
 
 
 def _any_plan(query: Query) -> st.SearchStrategy[Plan]:

@@ -10,6 +10,9 @@ An elastic query also watches how busy its slots are: their CPU time per second 
 an average one is busier than a limit, fewer when one less would still be idle, and never more than tasks can run at
 once.
 
+State is watched beside CPU time, by the bytes that every report has: a slot that holds much more than the others stands
+out as well, and `balance.rule` evens out both. Bytes are not judged while a slot still has rows of groups that left it.
+
 The thresholds of Zhu 2006, Section 20.3, are a policy of their own: they look at the bytes of state of the most and the
 least loaded slot, and move half the difference between that pair.
 """
@@ -62,6 +65,8 @@ class Balance:
     """The slowest slot takes this many times the average, or more."""
     seconds: float = 0.02
     """CPU time per batch by which the slowest slot exceeds the average, at least."""
+    bytes: float = 64e6
+    """State by which the largest slot exceeds the average, at least; below it, bytes of state do not count."""
     horizon: int = 100
     """Batches within which a move must have paid for itself."""
     remember: int = 5
@@ -97,13 +102,15 @@ class Balance:
         if isinstance(entry.value, str):
             return cls(mode=_mode(entry))
         entries = entry.mapping(
-            "mode ratio seconds horizon remember cool_down capacities show_keys thresholds strategy rows busy idle"
+            "mode ratio seconds bytes horizon remember cool_down capacities show_keys thresholds strategy rows busy"
+            " idle"
         )
         count = "write a number of batches of at least 1"
         return cls(
             mode=optional(entries, "mode", _mode, "auto"),
             ratio=optional(entries, "ratio", lambda each: each.number(1.0), cls.ratio),
             seconds=optional(entries, "seconds", lambda each: each.number(0.0), cls.seconds),
+            bytes=optional(entries, "bytes", lambda each: each.size(0.0), cls.bytes),
             horizon=optional(entries, "horizon", lambda each: each.count(count), cls.horizon),
             remember=optional(entries, "remember", lambda each: each.count(count), cls.remember),
             cool_down=optional(entries, "cool_down", lambda each: Interval(batches=each.count(count)), TEN_BATCHES),
@@ -139,6 +146,7 @@ class BalanceWatch:
     _periods: deque[float | None] = field(default_factory=deque)
     _cores: int | None = None
     _bytes: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    _has_leftovers: bool = False
     _quiet: int = 0
     """Batches since the last decision; the cool-down of a fresh query has passed."""
     _is_cooling: bool = False
@@ -154,6 +162,7 @@ class BalanceWatch:
             self._cpu.popleft()
             self._periods.popleft()
         self._bytes = np.array([float(slot.statistics.state_bytes) for slot in slots])
+        self._has_leftovers = any(slot.has_leftovers for slot in slots)
         self._quiet += 1
         if self._is_cooling and settings.cool_down.has_passed(self._quiet, 0.0):
             self._is_cooling = False
@@ -168,6 +177,10 @@ class BalanceWatch:
         mean = np.mean(self._cpu, axis=0)
         if skew(mean) >= settings.ratio and mean.max() - mean.mean() >= settings.seconds:
             return f"slot {available[int(mean.argmax())]} takes {skew(mean):.2f} times the average CPU time"
+        held = self._bytes
+        is_full = skew(held) >= settings.ratio and held.max() - held.mean() >= settings.bytes
+        if is_full and not self._has_leftovers:
+            return f"slot {available[int(held.argmax())]} has {skew(held):.2f} times the average bytes of state"
         return None
 
     @property
@@ -225,13 +238,23 @@ class BalanceWatch:
         if settings.thresholds is not None:
             found = half_the_difference(table, loads)
             return found, None if found.moves else "no group fits into half the difference"
-        found = even_out(table, loads, speeds=settings.capacities, available=available, copying=copying)
+        found = even_out(
+            table,
+            loads,
+            speeds=settings.capacities,
+            available=available,
+            copying=copying,
+            least_bytes=settings.bytes,
+            most_skew=settings.ratio,
+        )
         if not found.moves:
             return found, "no group can move without making another slot the slowest"
         return found, self.objection(found)
 
     def objection(self, found: Rebalancing) -> str | None:
-        """Why the query should not make a change by itself; None where it pays."""
+        """Why the query should not make a change by itself; None where it pays, or frees enough state."""
+        if found.freed >= self.settings.bytes and found.skew_after <= max(self.settings.ratio, found.skew_before):
+            return None
         return self.settings.objection(found.saved, found.bytes)
 
 

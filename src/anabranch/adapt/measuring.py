@@ -14,8 +14,14 @@ from anabranch.stats.report import SlotReports
 
 
 def measured_loads(table: Partitioning, reports: SlotReports) -> Loads:
-    """The loads of slots and groups from one batch in which the slots counted their rows by cell."""
-    slots = [SlotLoad(r.cpu, r.statistics.state_bytes, matching_share(r)) for _, r in sorted(reports.items())]
+    """The loads of slots and groups from one batch in which the slots counted their rows by cell.
+
+    Rows that groups have left behind in a slot do not count: they leave by themselves.
+    """
+    slots = [
+        SlotLoad(report.cpu, report.statistics.state_bytes * (1 - report.left), matching_share(report))
+        for _, report in sorted(reports.items())
+    ]
     held = _summed([report.held for report in reports.values()])
     return estimate_loads(table, rows_by_cell(reports), slots, held, frequent_keys(reports))
 

@@ -241,12 +241,19 @@ class BalanceDecided:
             "expectedSkew": found.skew_after,
             "cpuSeconds": list(found.before),
             "expectedCpuSeconds": list(found.after),
+            "stateBytes": list(found.held_before),
+            "expectedStateBytes": list(found.held_after),
             "bytes": found.bytes,
             "groups": sum(len(move.groups) for move in found.moves),
             "heavy": list(found.heavy),
             **_keys(self.split, self.united),
-            "reason": self.refused or f"saves {found.saved:.3g} s of CPU time of the slowest slot in a batch",
+            "reason": self.refused or self._gain(),
         }
+
+    def _gain(self) -> str:
+        if self.found.saved <= 0 < self.found.freed:
+            return f"frees {self.found.freed:,.0f} bytes of the slot with the most state"
+        return f"saves {self.found.saved:.3g} s of CPU time of the slowest slot in a batch"
 
 
 @dataclass(frozen=True)

@@ -298,14 +298,23 @@ class TableSteering:
         if settled:
             table, loads, copying = settled.table, settled.loads, _no_copies
         if count.available is not None:
-            found = rescale(table, loads, count.available, copying)
+            found = rescale(table, loads, count.available, copying, settings.bytes)
             self._available = count.available
         elif count.trigger is None or settled:
-            found = even_out(table, loads, speeds=settings.capacities, available=self._available, copying=copying)
+            found = even_out(
+                table,
+                loads,
+                speeds=settings.capacities,
+                available=self._available,
+                copying=copying,
+                least_bytes=settings.bytes,
+                most_skew=settings.ratio,
+            )
         else:
             found, refused = self._watch.propose(table, loads, self._available, copying)
         if settled:
-            found = replace(found, before=tuple(before.cpu.tolist()))
+            held = tuple(slot.bytes for slot in before.slots)
+            found = replace(found, before=tuple(before.cpu.tolist()), held_before=held)
             if count.trigger is not None and count.available is None and not settled.united:
                 refused = self._watch.objection(found)
         elif refused is None and not found.moves:

@@ -2,17 +2,25 @@
 
 Sender and receiver are the most and the least loaded slot, and half their difference moves, as in Zhu 2006, Section
 20.3. The dissertation moves between one pair at a time; here a proposal may name several pairs, because a batch ends
-with its slowest slot and one pair leaves the second slowest where it was. Groups move whole. The largest ones that fit
-go first, so that few groups move. A group that is heavier than half the difference stays: the receiver would become the
-slowest slot. Where such a group keeps a slot above the others, `Rebalancing.heavy` names it: only splitting its keys
-would help.
+with its slowest slot and one pair leaves the second slowest where it was. Groups move whole. Those that come closest to
+half the difference go first, so that few groups move. A group that would make the receiver the slowest slot stays.
+Where such a group keeps a slot above the others, `Rebalancing.heavy` names it: only splitting its keys would help.
+
+CPU time and bytes of state are evened out together where state counts: where the largest slot exceeds the average by so
+many bytes that it matters. A byte then has the price at which the state of an average slot is worth its CPU time. So
+both are seconds, the largest of all loads of either kind is brought down first, and a move is made if it lowers the sum
+of the squares of all loads. (The largest load alone does not do: where one slot is busy and another one full, it falls
+only after groups have moved in both directions.) For the sake of state no slot becomes much slower than the average.
 
 Moving a cell of a hypercube may send rows to more slots than before. The rule prices these copies by the caller's cost
 of a copied row and does not make a move that costs more than it saves.
+
+Law: load is conserved, and the largest load of either kind does not grow.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +28,10 @@ import numpy as np
 
 from anabranch.balance.loads import Floats, Loads, skew
 from anabranch.plan.partitioning import Partitioning
+
+_MOST_MOVES = 4
+"""A group changes its place this often at most, on average, before a proposal is ready."""
+_EXACT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -45,6 +57,9 @@ class Rebalancing:
     """Groups that are too heavy for any slot, the heaviest first."""
     among: tuple[int, ...] | None = None
     """The slots that may have groups; all when None."""
+    held_before: tuple[float, ...] = ()
+    """Bytes of state, by slot, where they are known."""
+    held_after: tuple[float, ...] = ()
 
     def applied(self, table: Partitioning) -> Partitioning:
         """The table after the moves."""
@@ -56,6 +71,11 @@ class Rebalancing:
     def saved(self) -> float:
         """By how much the slowest slot gets quicker, in seconds of one core over the measured batches."""
         return max(self.before, default=0.0) - max(self.after, default=0.0)
+
+    @property
+    def freed(self) -> float:
+        """By how many bytes the largest state of a slot gets smaller."""
+        return max(self.held_before, default=0.0) - max(self.held_after, default=0.0)
 
     @property
     def skew_before(self) -> float:
@@ -77,31 +97,40 @@ def even_out(
     speeds: Sequence[float] | None = None,
     available: Sequence[int] | None = None,
     copying: Callable[[Partitioning], float] = lambda _: 0.0,
+    least_bytes: float = math.inf,
+    most_skew: float = 1.2,
 ) -> Rebalancing:
     """The moves after which the slowest slot has at most `tolerance` times the average load, as far as groups allow.
 
     `speeds` are relative speeds of the slots (a group that takes 1 s at speed 1 takes 2 s at speed 0.5). `available`
     are the slots that may have groups, all when None; groups on others move away whatever their load. `copying` prices
-    the copies that a table sends, in seconds of one core.
+    the copies that a table sends, in seconds of one core. State counts, too, if the largest slot has `least_bytes` more
+    than the average, or more; for its sake no slot gets more than `most_skew` times the average CPU time.
     """
-    state = _State(partitioning, loads, speeds, available)
+    state = _State(partitioning, loads, speeds, available, least_bytes, most_skew)
     for stranded in state.stranded():
         state.move(stranded, state.least())
+    begun = list(state.table)
+    most = state.largest()
     copies = copying(state.partitioning)
-    refused: set[int] = set()
-    while (pair := state.pair(tolerance)) is not None:
-        sender, receiver = pair
-        group = state.best_group(sender, receiver, refused)
-        if group is None:
+    refused: set[tuple[int, int]] = set()
+    for _ in range(_MOST_MOVES * partitioning.groups):
+        found = state.best_move(tolerance, refused)
+        if found is None:
             break
-        gain = state.gain(group, receiver)
+        group, receiver, gain = found
+        sender = state.table[group]
         state.move(group, receiver)
         with_copies = copying(state.partitioning)
         if with_copies - copies >= gain:
             state.move(group, sender)
-            refused.add(group)
+            refused.add((group, receiver))
             continue
         copies = with_copies
+    if state.largest() > most * (1 + _EXACT):
+        # Half of an exchange in both directions, of which the other half did not fit.
+        for group, slot in enumerate(begun):
+            state.move(group, slot)
     return Rebalancing(
         moves_between(partitioning, state.partitioning),
         tuple(loads.cpu.tolist()),
@@ -109,6 +138,8 @@ def even_out(
         sum(loads.group_bytes[g] for g, slot in enumerate(partitioning.table) if state.table[g] != slot),
         state.heavy(tolerance),
         None if available is None else tuple(available),
+        tuple(slot.bytes for slot in loads.slots),
+        tuple(state.held.tolist()),
     )
 
 
@@ -123,14 +154,19 @@ def half_the_difference(partitioning: Partitioning, loads: Loads) -> Rebalancing
             chosen.append(group)
             left -= loads.group_bytes[group]
     moved = sum(loads.groups[group] for group in chosen)
-    after = loads.cpu
+    moved_bytes = sum(loads.group_bytes[group] for group in chosen)
+    after, held_after = loads.cpu, held.copy()
     after[sender] -= moved
     after[receiver] += moved
+    held_after[sender] -= moved_bytes
+    held_after[receiver] += moved_bytes
     return Rebalancing(
         (Move(tuple(sorted(chosen)), sender, receiver),) if chosen else (),
         tuple(loads.cpu.tolist()),
         tuple(after.tolist()),
-        sum(loads.group_bytes[group] for group in chosen),
+        moved_bytes,
+        held_before=tuple(held.tolist()),
+        held_after=tuple(held_after.tolist()),
     )
 
 
@@ -154,16 +190,29 @@ class _State:
         loads: Loads,
         speeds: Sequence[float] | None,
         available: Sequence[int] | None,
+        least_bytes: float,
+        most_skew: float,
     ) -> None:
         slots = partitioning.slots
         self._before = partitioning
         self.table = list(partitioning.table)
         self.cpu: Floats = np.zeros(slots) + loads.cpu
+        self.held: Floats = np.array([slot.bytes for slot in loads.slots], dtype=np.float64)
         self._speeds = np.ones(slots) if speeds is None else np.asarray(speeds, dtype=np.float64)
         self._available = np.zeros(slots, dtype=np.bool_)
         self._available[list(range(slots) if available is None else available)] = True
         self._work = np.asarray(loads.groups) * self._speeds[np.array(partitioning.table)]
         """The load of each group on a slot of speed 1."""
+        self._bytes = np.asarray(loads.group_bytes, dtype=np.float64)
+        self._price = self._price_of_a_byte(least_bytes)
+        self._most_cpu = max(float(self.cpu.max()), most_skew * float(self.cpu.sum()) / int(self._available.sum()))
+        """CPU time that no slot exceeds for the sake of state."""
+
+    def _price_of_a_byte(self, least_bytes: float) -> float:
+        """Seconds of one core that a byte of state counts for; 0 where state does not count."""
+        count = int(self._available.sum())
+        cpu, held = float(self.cpu.sum()) / count, float(self.held.sum()) / count
+        return cpu / held if held > 0 and float(self.held.max()) - held >= least_bytes else 0.0
 
     @property
     def partitioning(self) -> Partitioning:
@@ -173,8 +222,12 @@ class _State:
         return float(self._work[group] / self._speeds[slot])
 
     def move(self, group: int, to: int) -> None:
+        if to == self.table[group]:
+            return
         self.cpu[self.table[group]] -= self.load(group, self.table[group])
         self.cpu[to] += self.load(group, to)
+        self.held[self.table[group]] -= self._bytes[group]
+        self.held[to] += self._bytes[group]
         self.table[group] = to
 
     def stranded(self) -> list[int]:
@@ -182,37 +235,68 @@ class _State:
         away = [group for group, slot in enumerate(self.table) if not self._available[slot]]
         return sorted(away, key=lambda group: -self._work[group])
 
+    def _loads(self) -> Floats:
+        """The larger of the two loads of each slot."""
+        return np.maximum(self.cpu, self._price * self.held)
+
     def least(self) -> int:
-        return int(np.argmin(np.where(self._available, self.cpu, np.inf)))
+        return int(np.argmin(np.where(self._available, self._loads(), np.inf)))
 
-    def pair(self, tolerance: float) -> tuple[int, int] | None:
-        """The most and the least loaded slot; None where the loads are even enough."""
-        usable = self.cpu[self._available]
-        if len(usable) < 2 or usable.max() <= tolerance * usable.mean():
-            return None
-        return int(np.argmax(np.where(self._available, self.cpu, -np.inf))), self.least()
+    def largest(self) -> float:
+        return float(self._loads()[self._available].max())
 
-    def best_group(self, sender: int, receiver: int, refused: set[int]) -> int | None:
-        """The heaviest group of the sender after whose move the receiver is below where the sender was."""
-        fitting = [
-            group
-            for group, slot in enumerate(self.table)
-            if slot == sender and group not in refused and self._work[group] > 0 and self.gain(group, receiver) > 0
-        ]
-        half = (self.cpu[sender] - self.cpu[receiver]) / 2
-        small = [group for group in fitting if self.load(group, receiver) <= half]
-        if small:
-            return max(small, key=lambda group: self.load(group, receiver))
-        return min(fitting, key=lambda group: self.load(group, receiver), default=None)
+    def best_move(self, tolerance: float, refused: set[tuple[int, int]]) -> tuple[int, int, float] | None:
+        """The group, its receiver, and the seconds that its move takes from the most loaded slot that can give any.
 
-    def gain(self, group: int, receiver: int) -> float:
-        """By how much the slower of sender and receiver gets quicker if the group moves."""
-        sender = self.table[group]
-        after = max(
-            self.cpu[sender] - self.load(group, sender),
-            self.cpu[receiver] + self.load(group, receiver),
-        )
-        return float(max(self.cpu[sender], self.cpu[receiver]) - after)
+        None where the loads are even enough, or no group fits anywhere.
+        """
+        usable = np.flatnonzero(self._available).tolist()
+        mean = float(self.cpu[self._available].mean())
+        loads = [(float(self.cpu[slot]), slot, True) for slot in usable]
+        loads += [(self._price * float(self.held[slot]), slot, False) for slot in usable if self._price]
+        for load, sender, by_cpu in sorted(loads, key=lambda each: -each[0]):
+            if load <= tolerance * mean:
+                break
+            found = self._best_of(sender, by_cpu, usable, refused)
+            if found is not None:
+                return found
+        return None
+
+    def _best_of(
+        self, sender: int, by_cpu: bool, usable: list[int], refused: set[tuple[int, int]]
+    ) -> tuple[int, int, float] | None:
+        """The move of a group of one slot that lowers one of its loads, and the squares of all loads the most."""
+        groups = np.flatnonzero(np.array(self.table) == sender)
+        held = self._price * self._bytes[groups]
+        here = self._work[groups] / self._speeds[sender]
+        best: tuple[float, float, int, int, float] | None = None
+        for receiver in usable:
+            if receiver == sender:
+                continue
+            there = self._work[groups] / self._speeds[receiver]
+            lower = self._lower(sender, receiver, here, there, held)
+            if by_cpu:
+                gain = self.cpu[sender] - np.maximum(self.cpu[sender] - here, self.cpu[receiver] + there)
+            else:
+                full, empty = self._price * self.held[sender], self._price * self.held[receiver]
+                gain = full - np.maximum(full - held, empty + held)
+                gain[self.cpu[receiver] + there > self._most_cpu * (1 + _EXACT)] = 0.0
+            fits = (gain > _EXACT * self.largest()) & (lower > _EXACT * self.largest() ** 2)
+            for place in np.flatnonzero(fits).tolist():
+                group = int(groups[place])
+                if (group, receiver) not in refused:
+                    one = float(lower[place]), -float(self._bytes[group]), -group, receiver, float(gain[place])
+                    best = one if best is None or one[:3] > best[:3] else best
+        return None if best is None else (-best[2], best[3], best[4])
+
+    def _lower(self, sender: int, receiver: int, here: Floats, there: Floats, held: Floats) -> Floats:
+        """By how much the sum of the squares of all loads falls if a group moves, for each group."""
+        found: Floats = self.cpu[sender] ** 2 - (self.cpu[sender] - here) ** 2
+        found += self.cpu[receiver] ** 2 - (self.cpu[receiver] + there) ** 2
+        if self._price:
+            full, empty = self._price * self.held[sender], self._price * self.held[receiver]
+            found += full**2 - (full - held) ** 2 + empty**2 - (empty + held) ** 2
+        return found
 
     def heavy(self, tolerance: float) -> tuple[int, ...]:
         """Groups that alone are more than a slot should have."""

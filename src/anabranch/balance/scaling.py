@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from anabranch.balance.loads import Loads
 from anabranch.balance.rule import Rebalancing, even_out, moves_between
@@ -26,9 +27,9 @@ def spread_over(partitioning: Partitioning, slots: int) -> Partitioning:
 
     A grid with fewer groups than slots uses one slot for each group: not every query can be spread.
     """
+    slots = min(slots, partitioning.groups)
     require_count(partitioning, slots)
-    used = min(slots, partitioning.groups)
-    tables = [table for table in _tables(partitioning, slots) if len(set(table)) == used]
+    tables = [table for table in _tables(partitioning, slots) if len(set(table)) == slots]
     return min(map(partitioning.with_table, tables), key=_price)
 
 
@@ -37,17 +38,23 @@ def rescale(
     loads: Loads,
     available: Sequence[int],
     copying: Callable[[Partitioning], float] = lambda _: 0.0,
+    least_bytes: float = math.inf,
 ) -> Rebalancing:
-    """The moves after which the available slots, and no others, share the measured load."""
+    """The moves after which the available slots, and no others, share the measured load.
+
+    State counts where `balance.rule` says so.
+    """
+    even = partial(even_out, available=available, copying=copying, least_bytes=least_bytes)
     if _has_one_axis(partitioning):
-        return even_out(partitioning, loads, available=available, copying=copying)
+        return even(partitioning, loads)
     order = sorted(available)
     blocks = spread_over(partitioning, len(order))
     blocks = blocks.with_table(order[slot] for slot in blocks.table)
-    found = even_out(blocks, loads.on(blocks.table), available=available, copying=copying)
+    found = even(blocks, loads.on(blocks.table))
     moves = moves_between(partitioning, found.applied(blocks))
     moved = sum(loads.group_bytes[group] for move in moves for group in move.groups)
-    return replace(found, moves=moves, before=tuple(loads.cpu.tolist()), bytes=moved)
+    held = tuple(slot.bytes for slot in loads.slots)
+    return replace(found, moves=moves, before=tuple(loads.cpu.tolist()), bytes=moved, held_before=held)
 
 
 def require_count(partitioning: Partitioning, slots: int) -> None:
@@ -56,6 +63,11 @@ def require_count(partitioning: Partitioning, slots: int) -> None:
         raise PlanError(
             f"{slots} slots cannot be used: the query has {partitioning.slots}",
             hint=f"ask for 1 to {partitioning.slots}; a query started with slots: {{least: 1, most: 8}} has up to 8",
+        )
+    if slots > partitioning.groups:
+        raise PlanError(
+            f"{slots} slots cannot be used: the grid has {partitioning.groups} partition groups",
+            hint="compare keys with '=', so that rows can be spread over more slots",
         )
 
 

@@ -31,13 +31,13 @@ def needed_in(partitioning: Partitioning, relation: str, batch: RelationBatch) -
     """One row of slots per row of the relation: True where the row is needed."""
     own = own_cells(partitioning, relation, batch)
     # Slot by slot, which is several times quicker than gathering a few flags for every row.
-    needed: BoolArray = np.stack([flags.take(own) for flags in _flags(partitioning, relation)])
+    needed: BoolArray = np.stack([flags.take(own) for flags in cells_needed(partitioning, relation)])
     return needed.T
 
 
 def rows_for_slot(partitioning: Partitioning, relation: str, cells: Int64Array, slot: int) -> Int64Array:
     """The positions of the rows of the relation, of which the cells are given, that a slot needs, in order."""
-    return kernels.places(cells, _flags(partitioning, relation)[slot])
+    return kernels.places(cells, cells_needed(partitioning, relation)[slot])
 
 
 def own_cells(partitioning: Partitioning, relation: str, batch: RelationBatch) -> Int64Array:
@@ -68,14 +68,20 @@ def _mixed(dimensions: Iterable[Dimension], codes: Mapping[str, Int64Array], cou
     return np.zeros(count, dtype=np.int64) if own is None else own
 
 
-@lru_cache(maxsize=64)
-def _flags(partitioning: Partitioning, relation: str) -> BoolArray:
-    """For every slot, which of the relation's cells it needs."""
+@lru_cache(maxsize=512)
+def cells_needed(partitioning: Partitioning, relation: str) -> BoolArray:
+    """For every slot, which of the relation's cells it needs. A move in parts asks for many tables again and again."""
     slots = partitioning.slots_of(relation)
     flags = np.zeros((partitioning.slots, len(slots)), dtype=np.bool_)
     for place, several in enumerate(slots):
         flags[list(several), place] = True
     return flags
+
+
+def first_cells(partitioning: Partitioning, relation: str, slot: int) -> BoolArray:
+    """Which of the relation's cells have a slot as the first of those that need their rows."""
+    first: BoolArray = cells_needed(partitioning, relation).argmax(axis=0) == slot
+    return first
 
 
 class Ownership:

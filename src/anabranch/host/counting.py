@@ -9,7 +9,7 @@ import numpy as np
 from anabranch.balance.loads import Floats
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.kernels import Int64Array
-from anabranch.engine.ownership import needed_in, own_cells
+from anabranch.engine.ownership import first_cells, own_cells
 from anabranch.plan.partitioning import ROW, Partitioning
 from anabranch.stats.keys import FREQUENT, KeyCounts
 
@@ -48,7 +48,7 @@ def cells_of_sample(
 def _first_copies(table: Partitioning, slot: int, name: str, batch: RelationBatch) -> Int64Array:
     if table.is_partition:
         return np.arange(len(batch))
-    return np.flatnonzero(needed_in(table, name, batch).argmax(axis=1) == slot)
+    return np.flatnonzero(first_cells(table, name, slot).take(own_cells(table, name, batch)))
 
 
 def _counted(codes: Mapping[str, Int64Array]) -> KeyCounts:

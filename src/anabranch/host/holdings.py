@@ -18,14 +18,18 @@ the mark on. So event times alone, which every row has, tell the two tracks apar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.kernels import BoolArray, Int64Array
-from anabranch.engine.ownership import needed_in
+from anabranch.engine.ownership import cells_needed, needed_in, own_cells
+from anabranch.plan.heavy import HeavyKey
 from anabranch.plan.needs import places_of_both
-from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.partitioning import Dimension, Partitioning
+
+Grid: TypeAlias = tuple[tuple[Dimension, ...], tuple[HeavyKey, ...]]
 
 
 def kept_rows(tables: Sequence[Partitioning], slot: int, relation: str, rows: RelationBatch) -> BoolArray:
@@ -34,8 +38,18 @@ def kept_rows(tables: Sequence[Partitioning], slot: int, relation: str, rows: Re
     `tables` begin with the one under which the file was written and end with the one in force.
     """
     kept = np.ones(len(rows), dtype=np.bool_)
+    settled: dict[Grid, tuple[Partitioning, BoolArray]] = {}
     for table in dict.fromkeys(tables):
-        kept &= is_needed(table, slot, relation, rows)
+        if table.mark is not None:
+            kept &= is_needed(table, slot, relation, rows)
+            continue
+        # Tables over one grid are one look at the cells of the rows.
+        needed = _needed_cells(table, slot, relation)
+        _, so_far = settled.get(table.grid, (table, needed))
+        settled[table.grid] = table, needed & so_far
+    for table, needed in settled.values():
+        if not needed.all():
+            kept &= needed.take(own_cells(table, relation, rows))
     return kept
 
 
@@ -51,12 +65,48 @@ def taken_rows(
 
     `tables` begin with the one under which the file was written and end with the one in force before the new one.
     """
+    cells = taken_cells(tables, new, written_by, slot, relation)
+    if cells is not None:
+        if not cells.any():
+            return np.zeros(len(rows), dtype=np.bool_)
+        found: BoolArray = cells.take(own_cells(new, relation, rows))
+        return found
     last = tables[-1]
     taken = is_needed(new, slot, relation, rows) & ~is_needed(last, slot, relation, rows)
     if not taken.any():
         return taken
     is_first: BoolArray = _needed(last, relation, rows).argmax(axis=1) == written_by
     return taken & is_first & kept_rows(tables, written_by, relation, rows)
+
+
+def may_take(tables: Sequence[Partitioning], new: Partitioning, written_by: int, slot: int, relation: str) -> bool:
+    """False when no row of the relation in another slot's file can be one that a slot takes over."""
+    cells = taken_cells(tables, new, written_by, slot, relation)
+    return cells is None or bool(cells.any())
+
+
+def taken_cells(
+    tables: Sequence[Partitioning], new: Partitioning, written_by: int, slot: int, relation: str
+) -> BoolArray | None:
+    """The cells of the relation whose rows `taken_rows` takes; None where cells alone do not tell.
+
+    They tell where all tables have the grid of the new one and no move on parallel tracks is under way. So a part of a
+    move hashes each row once, however many parts there were before, and reads no file that has nothing for it.
+    """
+    if any(table.mark is not None or table.grid != new.grid for table in (*tables, new)):
+        return None
+    last = tables[-1]
+    taken = _needed_cells(new, slot, relation) & ~_needed_cells(last, slot, relation)
+    taken &= cells_needed(last, relation).argmax(axis=0) == written_by
+    for table in dict.fromkeys(tables):
+        taken &= _needed_cells(table, written_by, relation)
+    return taken
+
+
+def _needed_cells(table: Partitioning, slot: int, relation: str) -> BoolArray:
+    """The cells of the relation whose rows a slot needs; a slot beyond those of the table needs none."""
+    needed = cells_needed(table, relation)
+    return needed[slot] if slot < table.slots else np.zeros(needed.shape[1], dtype=np.bool_)
 
 
 def is_needed(table: Partitioning, slot: int, relation: str, rows: RelationBatch) -> BoolArray:

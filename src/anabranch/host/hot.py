@@ -150,7 +150,7 @@ def _note_owner(identity: str, location: str) -> None:
     folder = hot_folder(identity)
     folder.mkdir(parents=True, exist_ok=True)
     owner = folder / "owner.json"
-    partial = owner.with_suffix(f".{os.getpid()}.partial")
+    partial = owner.with_suffix(f".{uuid.uuid4().hex}.partial")
     partial.write_text(json.dumps({"checkpoint": location}))
     partial.rename(owner)
 

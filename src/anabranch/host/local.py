@@ -8,7 +8,7 @@ another number of slots.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -370,7 +370,7 @@ class LocalHost:
             return []
         tables = task.partitionings[-1:] or (task.partitioning,)
         exported = {slot: engine.export() for slot, engine in self._engines.items()}
-        return [Holding(slot, tables, partial(dict, rows)) for slot, rows in exported.items()]
+        return [Holding(slot, tables, partial(_some, rows)) for slot, rows in exported.items()]
 
     def _is_ready(self, task: SlotTask) -> bool:
         """Whether every slot has an engine that is at the task's table and versions, so that there is none to open."""
@@ -446,6 +446,10 @@ class LocalHost:
 def _cells(table: Partitioning, relation: str, batch: RelationBatch) -> Int64Array | None:
     """The cells of the grid in which rows lie, where there are several slots."""
     return None if table.slots == 1 else own_cells(table, relation, batch)
+
+
+def _some(rows: Rows, relations: Collection[str]) -> Rows:
+    return {name: batch for name, batch in rows.items() if name in relations}
 
 
 def _refuse_missing_tables(shelf: Shelf) -> None:

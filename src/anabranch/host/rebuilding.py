@@ -18,7 +18,7 @@ are theirs; when it ends, the sender leaves its rows to expire, or is rebuilt, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,7 +29,7 @@ from anabranch.engine.engine import Engine
 from anabranch.engine.expiry import expiry
 from anabranch.engine.kernels import BoolArray
 from anabranch.engine.ownership import owner_test
-from anabranch.host.holdings import gains_and_losses, kept_rows, taken_rows
+from anabranch.host.holdings import gains_and_losses, kept_rows, may_take, taken_rows
 from anabranch.host.slot import SlotTask, owners
 from anabranch.host.store import Store
 from anabranch.host.tables import ReadTable, table_rows
@@ -48,7 +48,8 @@ class Holding:
 
     slot: int
     tables: tuple[Partitioning, ...]
-    read: Callable[[], Rows]
+    read: Callable[[Collection[str]], Rows]
+    """Reads the rows of some relations."""
 
 
 def durable_holdings(task: SlotTask, store: Store, slot: int) -> Iterator[Holding]:
@@ -62,8 +63,8 @@ def durable_holdings(task: SlotTask, store: Store, slot: int) -> Iterator[Holdin
         yield Holding(slot, (task.partitioning,), partial(_read, layout, store, task.rows_name(slot, stage)))
 
 
-def _read(layout: WireLayout, store: Store, name: str) -> Rows:
-    return layout.split(store.read_rows(name))
+def _read(layout: WireLayout, store: Store, name: str, relations: Collection[str]) -> Rows:
+    return layout.split(store.read_rows(name), relations)
 
 
 def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding], read: ReadTable) -> Rows:
@@ -144,18 +145,24 @@ def _merged_rows_differ(engine: Engine, task: SlotTask, slot: int) -> bool:
 
 def _chosen(task: SlotTask, slot: int, holding: Holding) -> dict[str, RelationBatch]:
     """The live rows of a holding that a slot keeps, or takes over from another slot."""
+    now, is_own = task.partitioning, holding.slot == slot
+    names = [
+        relation.name
+        for relation in task.queries.graph.streamed
+        if is_own or may_take(holding.tables, now, holding.slot, slot, relation.name)
+    ]
     chosen = {}
-    now = task.partitioning
-    for name, batch in holding.read().items():
+    for name, batch in holding.read(names).items() if names else ():
         if not len(batch):
             continue
-        mine = _alive(task, name, batch)
-        if holding.slot == slot:
-            mine &= kept_rows((*holding.tables, now), slot, name, batch)
+        if is_own:
+            mine = kept_rows((*holding.tables, now), slot, name, batch)
         else:
-            mine &= taken_rows(holding.tables, now, holding.slot, slot, name, batch)
-        if mine.any():
-            chosen[name] = batch if mine.all() else batch.take(np.flatnonzero(mine))
+            mine = taken_rows(holding.tables, now, holding.slot, slot, name, batch)
+        rows = batch if mine.all() else batch.take(np.flatnonzero(mine))
+        alive = _alive(task, name, rows)
+        if alive.any():
+            chosen[name] = rows if alive.all() else rows.take(np.flatnonzero(alive))
     return chosen
 
 

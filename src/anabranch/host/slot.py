@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from anabranch.engine.batch import RelationBatch, deadlines, joined
 from anabranch.engine.engine import Engine
 from anabranch.engine.expiry import watermarks
-from anabranch.engine.ownership import Ownership, needed_in, own_cells, owner_test
+from anabranch.engine.kernels import Int64Array
+from anabranch.engine.ownership import Ownership, cells_needed, first_cells, own_cells, owner_test
 from anabranch.engine.query_engine import QueryEngine
 from anabranch.engine.state.arena import Arena
 from anabranch.errors import BundleError, HostError, MigrationError
@@ -283,6 +284,7 @@ def advance(
     # Rows that groups have left behind may be among all rows; no table since needs them, so the file does not count.
     kept = engine.export() if task.is_compacting(slot) else _both(admitted, opening.taken)
     statistics, wanted = engine.statistics(), task.of_slot(slot)
+    held, left = _held(task, slot, engine) if task.counts_cells else (None, 0.0)
     report = SlotReport(
         queries={
             name: _query_report(
@@ -302,7 +304,9 @@ def advance(
         cpu=opening.cpu + thread_time() - cpu,
         taken=sum(len(batch) for batch in opening.taken.values()),
         cells=_cells(task, slot, admitted) if task.counts_cells else None,
-        held=_held(task, slot, engine) if task.counts_cells else None,
+        held=held,
+        left=left,
+        has_leftovers=engine.has_leftovers,
         keys=count_keys(task.partitioning, slot, admitted) if task.counts_cells else None,
     )
     if store is not None:
@@ -319,22 +323,32 @@ def _within(relation: Relation, batch: RelationBatch) -> RelationBatch:
 def _cells(task: SlotTask, slot: int, admitted: Mapping[str, RelationBatch]) -> dict[str, tuple[int, ...]]:
     """Rows by relation and cell; a row that went to several slots counts in the first of them."""
     table = task.partitioning
-    return {name: _by_cell(table, slot, name, batch) for name, batch in admitted.items()}
+    counts = {
+        name: np.bincount(own_cells(table, name, batch), minlength=table.cells(name))
+        for name, batch in admitted.items()
+    }
+    return {name: _first(table, slot, name, cells) for name, cells in counts.items()}
 
 
-def _held(task: SlotTask, slot: int, engine: Engine) -> dict[str, tuple[int, ...]]:
-    """Base rows in their windows by relation and cell; rows that groups have left behind do not count."""
+def _held(task: SlotTask, slot: int, engine: Engine) -> tuple[dict[str, tuple[int, ...]], float]:
+    """Base rows in their windows by relation and cell, and the share that groups have left behind; these do not count.
+
+    Reads only the keys of rows, so that it costs little beside a step; heavy keys are cut by all that a row has.
+    """
     table = task.partitioning
-    found = {}
+    found, all_rows, left = dict[str, tuple[int, ...]](), 0, 0
     for name, state in engine.bases.items():
-        found[name] = _by_cell(table, slot, name, state.export())
-    return found
+        rows = state.export() if table.heavy else state.keys()
+        cells = np.bincount(own_cells(table, name, rows), minlength=table.cells(name))
+        all_rows += len(rows)
+        left += int(cells[~cells_needed(table, name)[slot]].sum())
+        found[name] = _first(table, slot, name, cells)
+    return found, left / max(all_rows, 1)
 
 
-def _by_cell(table: Partitioning, slot: int, name: str, rows: RelationBatch) -> tuple[int, ...]:
-    cells = own_cells(table, name, rows)
-    first = needed_in(table, name, rows).argmax(axis=1) == slot
-    return tuple(np.bincount(cells[first], minlength=table.cells(name)).tolist())
+def _first(table: Partitioning, slot: int, name: str, cells: Int64Array) -> tuple[int, ...]:
+    """Counts by cell, without those of which another slot has the first copy."""
+    return tuple(np.where(first_cells(table, name, slot), cells, 0).tolist())
 
 
 def idle_report(task: SlotTask, slot: int) -> SlotReport:
@@ -395,5 +409,5 @@ def first_copies(partitioning: Partitioning, slot: int, name: str, rows: Relatio
     """True for the rows of which this slot has the first copy."""
     if partitioning.is_partition:
         return np.ones(len(rows), dtype=np.bool_)
-    first: NDArray[np.bool_] = needed_in(partitioning, name, rows).argmax(axis=1) == slot
+    first: NDArray[np.bool_] = first_cells(partitioning, name, slot).take(own_cells(partitioning, name, rows))
     return first

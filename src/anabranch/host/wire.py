@@ -6,7 +6,7 @@ payload columns shared between relations by type, so that a union of many relati
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -100,14 +100,15 @@ class WireLayout:
                 found[name] = rows
         return found
 
-    def split(self, table: pa.Table) -> dict[str, RelationBatch]:
-        """The rows of each relation, in time order."""
+    def split(self, table: pa.Table, wanted: Collection[str] | None = None) -> dict[str, RelationBatch]:
+        """The rows of each relation, or of some, in time order."""
         names = self.queries.graph.names
+        chosen = names if wanted is None else [name for name in names if name in wanted]
         if not table.num_rows:
-            return {name: self.empty(name) for name in names}
+            return {name: self.empty(name) for name in chosen}
         _refuse_what_arrow_cuts(table)
         tags, times = _numpy(table, RELATION), _numpy(table, TIME)
-        return {name: self._part(name, table, times, tags == position) for position, name in enumerate(names)}
+        return {name: self._part(name, table, times, tags == names.index(name)) for name in chosen}
 
     def _part(self, name: str, table: pa.Table, times: Int64Array, is_mine: BoolArray) -> RelationBatch:
         """The rows of one relation, in time order; of them only the columns that the relation has."""

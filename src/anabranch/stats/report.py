@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from anabranch.plan.mesh import Plan, parse_plan
-from anabranch.stats.keys import KeyCounts
+from anabranch.stats.keys import KeyCounts, merge_keys
 from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.step import StepStatistics, in_turn, merge
 
@@ -95,6 +95,10 @@ class SlotReport:
     """Seconds of one core that the step took, from opening the state to writing the rows."""
     taken: int = 0
     """Rows that the slot took over from other slots, with their partition groups."""
+    has_leftovers: bool = False
+    """Whether rows of partition groups that have left the slot are still among its state."""
+    left: float = 0.0
+    """The share of such rows among the base rows; counted with the cells."""
     cells: Mapping[str, tuple[int, ...]] | None = None
     """Rows admitted, by relation and cell; None when the task did not ask for it."""
     held: Mapping[str, tuple[int, ...]] | None = None
@@ -121,6 +125,8 @@ class SlotReport:
             "files": [asdict(file) for file in self.files],
             "cpu": self.cpu,
             "taken": self.taken,
+            "leftovers": self.has_leftovers,
+            "left": self.left,
             "cells": None if self.cells is None else {name: list(counts) for name, counts in self.cells.items()},
             "held": None if self.held is None else {name: list(counts) for name, counts in self.held.items()},
             "keys": None if self.keys is None else {code: counts.to_json() for code, counts in self.keys.items()},
@@ -154,6 +160,8 @@ class SlotReport:
             files=tuple(RowsWritten(**file) for file in value["files"]),
             cpu=value["cpu"],
             taken=value["taken"],
+            has_leftovers=value["leftovers"],
+            left=value["left"],
             cells=None if value["cells"] is None else {name: tuple(each) for name, each in value["cells"].items()},
             held=None if value["held"] is None else {name: tuple(each) for name, each in value["held"].items()},
             keys=None
@@ -200,9 +208,13 @@ def whole(stages: Sequence[SlotReport]) -> SlotReport:
         files=tuple(file for stage in stages for file in stage.files),
         cpu=sum(stage.cpu for stage in stages),
         taken=first.taken,
+        has_leftovers=last.has_leftovers,
+        left=last.left,
         cells=None
         if first.cells is None
         else {name: counts for stage in stages for name, counts in (stage.cells or {}).items()},
+        held=last.held,
+        keys=None if first.keys is None else merge_keys(stage.keys or {} for stage in stages),
     )
 
 

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import event
 from hypothesis import strategies as st
 
+from anabranch.adapt.balancing import Balance
 from anabranch.adapt.course import STRATEGIES
+from anabranch.adapt.policy import Interval
 from anabranch.errors import PlanError
 from anabranch.host.local import LocalHost
 from anabranch.plan.slots import SlotRange
+from anabranch.stats.report import SlotReport
+from anabranch.testing.loads import SlotCpu
 from anabranch.testing.strategies import tables
 
 SLOTS: st.SearchStrategy[int | SlotRange] = st.sampled_from([1, 2, 3, SlotRange(1, 3), SlotRange(2, 4)])
 """Numbers of slots to start a host with."""
+
+RESTLESS = Balance("auto", ratio=1.0, seconds=0.0, bytes=0.0, remember=1, cool_down=Interval(batches=1))
+"""A query that moves groups, splits keys and changes its slots by itself whenever loads differ at all."""
+BALANCES: st.SearchStrategy[Balance | None] = st.sampled_from([None, RESTLESS])
+
+
+def drawn_loads(seed: int) -> SlotCpu:
+    """CPU times that differ from slot to slot and from batch to batch: between none and two seconds in a second."""
+
+    def cpu(batch: int, slot: int, report: SlotReport) -> float:
+        return Random(f"{seed} {batch} {slot}").choice([0.0, 0.1, 0.5, 2.0])
+
+    return cpu
 
 
 def draw_move(data: st.DataObject, host: LocalHost) -> None:

@@ -22,6 +22,7 @@ from anabranch.plan.query_set import ALONE
 from anabranch.plan.slots import SlotPlan, SlotRange
 from anabranch.plan.text import parse
 from anabranch.stats.report import QueryReport, SlotReport
+from anabranch.stats.step import StateStatistics, StepStatistics
 from anabranch.testing.scripted import answer_lines, read_rows, read_script
 
 CATALOG = read_script("\n".join(f"stream {name} (k bigint, v string)" for name in "ab")).catalog
@@ -225,6 +226,39 @@ def test_a_query_that_need_not_move_measures_nothing(balance: Balance, cpu: tupl
         assert not steering.counts_cells
 
 
+def full(held: tuple[int, int], *, counted: bool = False, leftovers: bool = False) -> dict[int, SlotReport]:
+    """Slots that are equally busy and hold so many bytes; groups of a slot have equally many rows."""
+    return {
+        slot: replace(
+            each,
+            statistics=StepStatistics(states=(StateStatistics("a", held[slot] // 100, held[slot]),)),
+            has_leftovers=leftovers,
+            held={"a": tuple(int(at == slot) for at in TABLE.table)} if counted else None,
+        )
+        for slot, each in even((1.0, 1.0), counted=counted).items()
+    }
+
+
+def test_a_slot_that_is_only_full_gives_groups_away() -> None:
+    settings = Balance("auto", remember=2, bytes=1e6)
+    steering = TableSteering(START, balance=settings)
+    for batch in range(2):
+        assert steering.after(BatchFacts(batch, 1.0), full((9_000_000, 1_000_000))) == []
+    (decision,) = steering.after(BatchFacts(2, 1.0), full((9_000_000, 1_000_000), counted=True))
+    told = decision.to_json()
+    assert (told["action"], told["trigger"]) == ("move", "slot 0 has 1.80 times the average bytes of state")
+    assert told["stateBytes"] == [9e6, 1e6]
+    assert max(told["expectedStateBytes"]) < 8e6
+    assert "bytes of the slot with the most state" in told["reason"]
+    assert 1.0 < max(told["expectedCpuSeconds"]) <= 1.2
+    # A difference that is too small is left, and so are bytes of groups that have left the slot already.
+    for reports in (full((1_500_000, 500_000)), full((9_000_000, 1_000_000), leftovers=True)):
+        steering = TableSteering(START, balance=settings)
+        for batch in range(9):
+            assert steering.after(BatchFacts(batch, 1.0), reports) == []
+            assert not steering.counts_cells
+
+
 def test_a_frozen_query_does_not_balance_itself() -> None:
     steering = TableSteering(START, balance=Balance("auto", remember=2))
     steering.freeze()
@@ -246,7 +280,7 @@ def test_with_balancing_off_nothing_moves() -> None:
 def test_a_move_that_does_not_pay_is_not_made() -> None:
     dear = [SlotLoad(4.0, 1e12), SlotLoad(1.0, 1e3)]
     loads = estimate_loads(TABLE, {"a": [1] * 64, "b": [1] * 64}, dear)
-    _, refused = BalanceWatch(Balance("auto", horizon=10)).propose(TABLE, loads, (0, 1))
+    _, refused = BalanceWatch(Balance("auto", horizon=10, bytes=1e13)).propose(TABLE, loads, (0, 1))
     assert refused is not None
     assert "is paid back after" in refused
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -69,6 +72,55 @@ def test_many_small_groups_are_spread_within_the_tolerance(count: int, many: int
     assert found.skew_after <= 1.05 < found.skew_before
     assert found.bytes == pytest.approx(1000.0 * sum(len(move.groups) for move in found.moves))
     assert not found.heavy
+
+
+@given(drawn=loaded(), data=st.data())
+def test_neither_cpu_time_nor_state_gets_worse_where_both_count(
+    drawn: tuple[Partitioning, Loads], data: st.DataObject
+) -> None:
+    partitioning, loads = drawn
+    count = partitioning.groups
+    held = data.draw(st.lists(st.floats(0, 1e9, allow_subnormal=False), min_size=count, max_size=count))
+    loads = replace(loads, group_bytes=tuple(held)).on(partitioning.table)
+    found = even_out(partitioning, loads, least_bytes=0.0)
+    after = loads.on(found.applied(partitioning).table)
+    assert found.after == pytest.approx(after.cpu.tolist(), abs=1e-6)
+    assert found.held_after == pytest.approx([slot.bytes for slot in after.slots], rel=1e-9, abs=1.0)
+    # The largest load of either kind, each by its average.
+    assert worst(found.after, found.held_after) <= worst(found.before, found.held_before) * (1 + 1e-6)
+
+
+def worst(cpu: Sequence[float], held: Sequence[float]) -> float:
+    return max(skew(cpu), skew(held))
+
+
+def test_a_busy_slot_and_a_full_slot_exchange_groups() -> None:
+    partitioning = line([0] * 32 + [1] * 32, 2)
+    busy, full = [(2.0, 1.0)] * 32, [(1.0, 3.0)] * 32
+    loads = Loads(
+        (SlotLoad(0.0, 0.0),) * 2,
+        tuple(cpu for cpu, _ in (*busy, *full)),
+        tuple(held * 1e6 for _, held in (*busy, *full)),
+    ).on(partitioning.table)
+    found = even_out(partitioning, loads, least_bytes=1e6)
+    assert worst(found.before, found.held_before) == 1.5
+    assert {(move.sender, move.receiver) for move in found.moves} == {(0, 1), (1, 0)}
+    assert worst(found.after, found.held_after) <= 1.06
+    # State that does not count is left out of it.
+    alone = even_out(partitioning, loads, least_bytes=1e9)
+    assert {(move.sender, move.receiver) for move in alone.moves} == {(0, 1)}
+    assert skew(alone.held_after) > 1.5
+
+
+def test_state_alone_moves_groups_if_there_is_enough_of_it() -> None:
+    partitioning = line([0, 1] * 32, 2)
+    loads = Loads(
+        (SlotLoad(0.0, 0.0),) * 2, (1.0,) * 64, tuple(5e6 if group % 4 == 0 else 1e6 for group in range(64))
+    ).on(partitioning.table)
+    assert even_out(partitioning, loads, least_bytes=40e6).moves == ()
+    found = even_out(partitioning, loads, least_bytes=20e6)
+    assert found.freed > 20e6
+    assert found.skew_after < 1.3
 
 
 def test_what_is_even_stays_where_it_is() -> None:

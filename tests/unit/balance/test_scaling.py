@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.balance.loads import Loads, SlotLoad
-from anabranch.balance.scaling import rescale, spread_over
+from anabranch.balance.scaling import require_count, rescale, spread_over
 from anabranch.errors import PlanError
 from anabranch.plan.partitioning import Dimension, Partitioning
 
@@ -22,6 +22,13 @@ def test_a_grid_is_spread_over_as_many_slots_as_asked(grid: Partitioning, slots:
     assert table.working == tuple(range(slots))
     sizes = [len(table.groups_of(slot)) for slot in range(slots)]
     assert max(sizes) <= 2 * min(sizes)
+
+
+def test_more_slots_than_groups_are_not_used() -> None:
+    two = Partitioning((Dimension("k", frozenset("ab"), 2),), 4, (0, 0))
+    assert spread_over(two, 3).working == (0, 1)
+    with pytest.raises(PlanError, match="3 slots cannot be used: the grid has 2 partition groups"):
+        require_count(two, 3)
 
 
 def test_blocks_copy_fewer_rows_than_runs_do() -> None:

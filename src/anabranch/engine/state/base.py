@@ -27,7 +27,7 @@ from anabranch.engine.state.indexed import Indexed
 from anabranch.engine.state.ring import DEADLINE, Index, Ring
 from anabranch.engine.state.texts import TextStore
 from anabranch.plan.join_graph import Band, JoinGraph
-from anabranch.schema import is_fixed_width, is_text
+from anabranch.schema import Schema, is_fixed_width, is_text
 
 ABSENT = -1
 """The row number of a relation of which a combination has no row."""
@@ -217,6 +217,14 @@ class BaseState(Indexed):
         if field is None or field.type not in (pa.int64(), pa.float64()) or name in self._with_null:
             return None
         return self.ring.get(f"value.{name}", rows)
+
+    def keys(self) -> RelationBatch:
+        """All live rows, which must be linked, without their payload."""
+        rows = self.ring.numbers
+        if not len(rows):
+            return empty_batch(Schema(()), self.codes)
+        codes = {name: self.code(name, rows) for name in self.codes}
+        return RelationBatch(self.ring.times(rows)[0], codes, pa.RecordBatch.from_pydict({}))
 
     def export(self) -> RelationBatch:
         """All live rows, which must be linked."""

@@ -1,0 +1,43 @@
+"""A host in this process whose slots do as Spark's workers do: no engine lives from one batch to the next.
+
+Before each batch a slot finds its arrays in the hot folder, or is rebuilt from the checkpoint; after it, it stamps them
+(`host.hot`). Tests that draw moves, switches and crashes reach that code without Spark.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anabranch.host import hot
+from anabranch.host.clock import Clocks
+from anabranch.host.local import LocalHost
+from anabranch.host.rebuilding import Holding
+from anabranch.host.slot import NOTHING_OPENED, Opening, SlotTask
+from anabranch.plan.query_set import as_set
+from anabranch.stats.report import SlotReports
+
+
+class WorkerHost(LocalHost):
+    """Needs a checkpoint, and a hot folder of the test's own (ANABRANCH_HOT_FOLDER)."""
+
+    def __init__(self, query: Any, plan: Any, *, checkpoint: str, **settings: Any) -> None:
+        self._opened: dict[int, hot.OpenEngine] = {}
+        self._identity: str | None = None
+        super().__init__(query, plan, checkpoint=checkpoint, **settings)
+        assert self._store is not None
+        self._identity = self._store.open(as_set(query), self._setup.execution)
+        hot.claim(self._identity, self._store.location)
+
+    def _open(self, task: SlotTask, slot: int, held: list[Holding], same_plans: bool = True) -> Opening:
+        if self._identity is None:
+            return NOTHING_OPENED  # a worker opens its state with a batch
+        assert self._store is not None
+        self._opened[slot] = opened = hot.open_engine(task, slot, self._identity, self._store)
+        self._engines[slot] = opened.engine
+        return Opening(opened.changes, opened.was_hot, taken=opened.taken)
+
+    def _commit(self, task: SlotTask, reports: SlotReports, clocks: Clocks) -> None:
+        assert self._identity is not None
+        for slot in task.partitioning.working:
+            hot.keep_engine(self._opened[slot], task.at(task.queries.stages - 1), slot, self._identity)
+        super()._commit(task, reports, clocks)
