@@ -41,6 +41,11 @@ class Window:
         return self.range is not None
 
     @property
+    def is_counted(self) -> bool:
+        """Whether rows leave when others have come (`CountWindow`): their deadlines are not known when they arrive."""
+        return False
+
+    @property
     def reach(self) -> int:
         """Microseconds from the event time of a row to its deadline, at most; `FOREVER` for an unbounded window."""
         return FOREVER if self.range is None else self.range
@@ -114,6 +119,38 @@ class Tumble(Hop):
     def __str__(self) -> str:
         assert self.range is not None
         return f"[TUMBLE {duration_text(self.range + 1)}]"
+
+
+@dataclass(frozen=True)
+class CountWindow(Window):
+    """The last `rows` rows of the stream, or of each part of it in which the columns of `partition` are equal.
+
+    Rows are counted in order of event time; those of one instant in order of their values. A row leaves when so many
+    have come behind it: its deadline is a microsecond before the event time of the last of these. With a `range` it
+    leaves at the end of that, if this is sooner.
+    """
+
+    rows: int = 1
+    partition: tuple[str, ...] = ()
+
+    @property
+    def is_bounded(self) -> bool:
+        return True
+
+    @property
+    def is_counted(self) -> bool:
+        return True
+
+    @property
+    def span(self) -> int | None:
+        return None
+
+    def __str__(self) -> str:
+        parts = [f"PARTITION BY {', '.join(self.partition)}"] if self.partition else []
+        parts += [f"RANGE {duration_text(self.range)}"] if self.range is not None else []
+        parts += [f"ROWS {self.rows}"]
+        parts += [f"SLIDE {duration_text(self.slide)}"] if self.slide is not None else []
+        return f"[{' '.join(parts)}]"
 
 
 def duration_text(micros: int) -> str:

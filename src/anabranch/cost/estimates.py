@@ -24,6 +24,7 @@ from anabranch.expr import Call, Expr, conjuncts, own_functions
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.schema import Schema, is_fixed_width
 from anabranch.stats.view import Known, Provenance, StatisticsView
+from anabranch.window import CountWindow
 
 MOST_RELATIONS = 62
 MOST_MERGED = 8
@@ -31,6 +32,8 @@ MOST_MERGED = 8
 ASSUMED_RATE = 1_000.0
 ASSUMED_TABLE = 10_000.0
 """Rows of a table."""
+ASSUMED_PARTS = 100.0
+"""Parts that a count window counts by themselves."""
 ASSUMED_EQUALITY = 0.1
 ASSUMED_COMPARISON = 1 / 3
 ASSUMED_BAND = 0.1
@@ -145,7 +148,12 @@ def from_statistics(
             rate *= use(f"selectivity of {relation.filter}", passing, _passing(relation.filter))
         rates.append(rate)
         reach = relation.window.range
-        windows.append(max(horizon if reach is None else reach / 1e6, SHORTEST_WINDOW))
+        seconds = horizon if reach is None else reach / 1e6
+        if isinstance(relation.window, CountWindow):
+            # As many rows as the window counts, at the pace at which they come.
+            parts = use(f"parts of {relation.name}", None, ASSUMED_PARTS) if relation.window.partition else 1.0
+            seconds = min(seconds, relation.window.rows * parts / rate if rate else seconds)
+        windows.append(max(seconds, SHORTEST_WINDOW))
         known_bytes = seen.row_bytes(relation.name, relation.stream)
         row_bytes.append(use(f"bytes of a row of {relation.name}", known_bytes, payload_bytes(relation.schema)))
     sizes = dict(zip(graph.names, (rate * window for rate, window in zip(rates, windows, strict=True)), strict=True))

@@ -121,6 +121,14 @@ class Duration:
 
 
 @dataclass(frozen=True)
+class Count:
+    """A number of rows."""
+
+    rows: int
+    span: Span
+
+
+@dataclass(frozen=True)
 class WindowClause:
     """`[…]` after a stream; `range` is None when unbounded, and zero length only for `[NOW]`."""
 
@@ -130,6 +138,10 @@ class WindowClause:
     span: Span
     kind: str = "range"
     """`range`, or `tumble` or `hop`: windows that do not include their end."""
+    rows: Count | None = None
+    """The number of rows of a count window."""
+    partition: tuple[Identifier, ...] = ()
+    """The columns of PARTITION BY."""
 
 
 class JoinKind(Enum):

@@ -139,7 +139,7 @@ def _bind_source(text: str, item: FromItem, catalog: Catalog) -> Source:
             )
         return Source(name, table.name, table.schema, "", ALWAYS, is_table=True)
     assert stream is not None
-    window = bind_window(text, item.window)
+    window = bind_window(text, item.window, stream.schema)
     if stream.query is not None:
         return Source(name, stream.name, stream.schema, "", window, stream.disorder, is_result=True)
     time = stream.schema.find(stream.event_time)
@@ -164,9 +164,10 @@ def _bind_subquery(text: str, item: FromItem, inner: Statement, bind_query: Bind
     name = _relation_name(text, item)
     plan = bind_query(inner)
     assert isinstance(plan, Project)
-    window = bind_window(text, item.window)
+    schema = result_schema(plan.outputs)
+    window = bind_window(text, item.window, schema)
     subquery = Subquery(inner.own_text, plan)
-    return Source(name, name, result_schema(plan.outputs), "", window, FOREVER, is_result=True, subquery=subquery)
+    return Source(name, name, schema, "", window, FOREVER, is_result=True, subquery=subquery)
 
 
 def _refuse_tables_that_would_come_out(text: str, items: Sequence[tuple[FromItem, Source]]) -> None:

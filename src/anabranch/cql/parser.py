@@ -6,6 +6,7 @@
     join       := [INNER] JOIN | CROSS JOIN | (LEFT | RIGHT | FULL) [OUTER] JOIN | [LEFT] (SEMI | ANTI) JOIN
     source     := name [window] [[AS] alias] | '(' select ')' [window] [AS] alias
     window     := '[' (RANGE duration | NOW | UNBOUNDED) [SLIDE duration] ']'
+                | '[' [PARTITION BY name (',' name)*] [RANGE duration] ROWS number [SLIDE duration] ']'
                 | '[' TUMBLE duration ']' | '[' HOP duration SLIDE duration ']'
     duration   := (number unit)+
 
@@ -19,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from anabranch.cql.ast import (
+    Count,
     Duration,
     Expression,
     FromItem,
@@ -45,7 +47,7 @@ _CLAUSES = {
 }
 _OUTER = {"LEFT": JoinKind.LEFT, "RIGHT": JoinKind.RIGHT, "FULL": JoinKind.FULL}
 _HALF = {"SEMI": JoinKind.SEMI, "ANTI": JoinKind.ANTI}
-_WINDOW_HELP = "RANGE, TUMBLE, HOP, NOW or UNBOUNDED, as in [RANGE 10 SECONDS]"
+_WINDOW_HELP = "RANGE, ROWS, TUMBLE, HOP, NOW or UNBOUNDED, as in [RANGE 10 SECONDS]"
 
 
 def parse(text: str, functions: Mapping[str, OwnFunction] = NO_FUNCTIONS) -> Statement:
@@ -225,8 +227,7 @@ def _window(cursor: Cursor) -> WindowClause | None:
     if opened is None:
         return None
     if cursor.peek().is_word("ROWS", "PARTITION"):
-        what = "PARTITION BY windows" if cursor.peek().is_word("PARTITION") else "[ROWS n] windows"
-        raise cursor.unsupported(f"{what} are not supported", "use a time window such as [RANGE 10 SECONDS]")
+        return _count_window(cursor, opened.span.start, None)
     length: Duration | None = None
     kind = cursor.take_word("TUMBLE", "HOP")
     if kind is not None:
@@ -238,11 +239,33 @@ def _window(cursor: Cursor) -> WindowClause | None:
     if not is_now and not cursor.take_word("UNBOUNDED"):
         cursor.expect_word("RANGE", instead=_WINDOW_HELP)
         length = None if cursor.take_word("UNBOUNDED") else duration(cursor, "a length of time such as 10 SECONDS")
+        if length is not None and cursor.peek().is_word("ROWS"):
+            return _count_window(cursor, opened.span.start, length)
     slide = duration(cursor, "a length of time such as 5 SECONDS") if cursor.take_word("SLIDE") else None
-    if cursor.peek().is_word("ROWS", "PARTITION"):
-        raise cursor.unsupported("a row count in a window is not supported", "use [RANGE n unit] alone")
     closed = cursor.expect_symbol("]", also="SLIDE" if slide is None else "")
     return WindowClause(length, is_now, slide, Span(opened.span.start, closed.span.end))
+
+
+def _count_window(cursor: Cursor, start: int, length: Duration | None) -> WindowClause:
+    """A window of so many rows, behind its bracket, or behind its RANGE if that has been read."""
+    partition: list[Identifier] = []
+    if cursor.take_word("PARTITION"):
+        cursor.expect_word("BY")
+        partition.append(cursor.identifier("a column of the stream"))
+        while cursor.take_symbol(","):
+            partition.append(cursor.identifier("a column of the stream"))
+        if cursor.take_word("RANGE"):
+            length = duration(cursor, "a length of time such as 10 SECONDS")
+    cursor.expect_word("ROWS", instead="ROWS, as in [PARTITION BY k ROWS 10]")
+    number = cursor.peek()
+    if number.kind is not Kind.NUMBER or not number.value.isdigit():
+        raise cursor.unexpected("a number of rows, as in [ROWS 10]")
+    rows = Count(int(cursor.take().value[:20]), number.span)
+    if length is None and cursor.take_word("RANGE"):
+        length = duration(cursor, "a length of time such as 10 SECONDS")
+    slide = duration(cursor, "a length of time such as 5 SECONDS") if cursor.take_word("SLIDE") else None
+    closed = cursor.expect_symbol("]", also="SLIDE" if slide is None else "")
+    return WindowClause(length, False, slide, Span(start, closed.span.end), rows=rows, partition=tuple(partition))
 
 
 def streams_read(text: str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from anabranch.functions import (
 )
 from anabranch.plan.logical import BOUNDARY, Source
 from anabranch.schema import INTERVAL, TIMESTAMP, type_name
-from anabranch.window import Hop
+from anabranch.window import CountWindow, Hop
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ class Scope:
             return BOUNDARY
         sizes = {(type(each.window), each.window.range) for each in self.sources if not each.is_table}
         (kind, reach) = next(iter(sizes))
-        if len(sizes) > 1 or reach is None:
+        if len(sizes) > 1 or reach is None or issubclass(kind, CountWindow):
             raise BindError(
                 "WINDOW_START() is not known: the windows differ, or have no start",
                 text=self.text,

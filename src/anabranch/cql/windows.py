@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
+
 from anabranch.cql.ast import (
     ColumnName,
     Constant,
@@ -21,13 +23,18 @@ from anabranch.cql.ast import (
     Statement,
     WindowClause,
 )
+from anabranch.cql.scope import closest_first
 from anabranch.errors import BindError, Unsupported
 from anabranch.plan.logical import LogicalPlan, OuterJoin, inputs
-from anabranch.window import Hop, Tumble, Window, parse_duration
+from anabranch.schema import Schema, is_decimal, is_float, is_integer, is_text, type_name
+from anabranch.window import CountWindow, Hop, Tumble, Window, parse_duration
+
+MOST_ROWS = 10**9
+"""More rows than a state can hold."""
 
 
-def bind_window(text: str, clause: WindowClause | None) -> Window:
-    """The window of a FROM item."""
+def bind_window(text: str, clause: WindowClause | None, schema: Schema) -> Window:
+    """The window of a FROM item; `schema` is that of its stream."""
     if clause is None:
         return Window(None)
     if clause.slide is not None and clause.slide.micros <= 0:
@@ -44,9 +51,49 @@ def bind_window(text: str, clause: WindowClause | None) -> Window:
         assert clause.range is not None
         size = clause.range.micros
         return Tumble(size - 1, size) if clause.kind == "tumble" else Hop(size - 1, slide)
+    if clause.rows is not None:
+        return _count_window(text, clause, slide, schema)
     if clause.is_now:
         return Window(0, slide)
     return Window(clause.range.micros if clause.range is not None else None, slide)
+
+
+def _count_window(text: str, clause: WindowClause, slide: int | None, schema: Schema) -> CountWindow:
+    assert clause.rows is not None
+    if not 1 <= clause.rows.rows <= MOST_ROWS:
+        raise BindError(
+            f"ROWS must be between 1 and {MOST_ROWS:,}",
+            text=text,
+            span=clause.rows.span,
+            hint="a window holds at least its newest row, and all its rows are kept in memory",
+        )
+    partition = []
+    for name in clause.partition:
+        known = {field.name.lower(): field for field in schema}
+        field = known.get(name.name.lower())
+        if field is None:
+            raise BindError(
+                f"column '{name.name}' of PARTITION BY does not exist",
+                text=text,
+                span=name.span,
+                hint=f"the stream has {', '.join(closest_first(name.name, schema.names))}",
+            )
+        if not _can_be_key(field.type):
+            raise BindError(
+                f"cannot partition by a value of type {type_name(field.type)}",
+                text=text,
+                span=name.span,
+                hint="partition by numbers, texts, booleans, dates or timestamps",
+            )
+        partition.append(field.name)
+    length = clause.range.micros if clause.range is not None else None
+    return CountWindow(length, slide, clause.rows.rows, tuple(dict.fromkeys(partition)))
+
+
+def _can_be_key(kind: pa.DataType) -> bool:
+    """True of the types whose values keys may have."""
+    is_time = pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
+    return is_integer(kind) or is_float(kind) or is_decimal(kind) or is_text(kind) or is_time or kind == pa.bool_()
 
 
 def step_of(clause: WindowClause) -> Duration | None:
@@ -86,10 +133,18 @@ def lag_of(statement: Statement, items: tuple[FromItem, ...]) -> int:
 
 
 def refuse_sides(statement: Statement, items: tuple[FromItem, ...], plan: LogicalPlan) -> None:
-    """Refuses [TUMBLE] and [HOP] where rows wait for a partner: the end of their windows is not the end of the wait."""
+    """Refuses [TUMBLE], [HOP] and [ROWS n] where rows wait for a partner, by whose ends the wait does not end."""
     if not _has_sides(plan):
         return
     for item in items:
+        if item.window is not None and item.window.rows is not None:
+            raise Unsupported(
+                "[ROWS n] in an outer, semi or anti join is not supported",
+                text=statement.text,
+                span=item.window.span,
+                detail="a row may stay for ever, and with it every row that it has met",
+                hint="write [RANGE …]",
+            )
         if item.window is not None and item.window.kind != "range":
             raise Unsupported(
                 f"[{item.window.kind.upper()}] in an outer, semi or anti join is not supported",

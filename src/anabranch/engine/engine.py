@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from anabranch.engine.arrangement import Arrangement, Joins, parts_of, rows_of
 from anabranch.engine.batch import Combinations, RelationBatch, joined
+from anabranch.engine.counting import in_counting_order, still_counted
 from anabranch.engine.execution import Entrance, in_order
 from anabranch.engine.expiry import expiry
 from anabranch.engine.kernels import Int64Array
@@ -44,6 +45,7 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, by_itself
 from anabranch.stats.report import Migrated
 from anabranch.stats.step import StepStatistics, labelled, merge
+from anabranch.window import CountWindow
 
 SHARED = "shared "
 """The prefix of the names of shared joins and their states in the statistics of the whole set."""
@@ -83,7 +85,9 @@ class Engine:
         for name in queries.may_be_absent:
             self.bases[name].may_be_absent = True
         self._spread(owns or {})
-        self._longest_range = max(relation.window.reach for relation in queries.graph.streamed)
+        self._counted = {relation.name: relation for relation in queries.graph.relations if relation.window.is_counted}
+        if self._counted and not execution.rows_wait:
+            raise InvariantBroken("rows are counted before the watermark has passed them", detail=queries.text)
         self.versions: dict[str, str] = {}
         """The version of each table that has been loaded."""
         self._is_stepping = False
@@ -178,11 +182,16 @@ class Engine:
     def export(self) -> dict[str, RelationBatch]:
         """The live rows of streams and those that wait: all that a checkpoint needs, and all that a rebuild carries."""
         waiting = self.entrance.rows if self.entrance is not None else {}
-        return {
+        rows = {
             name: joined([state.export(), *([waiting[name]] if name in waiting else [])])
             for name, state in self.bases.items()
             if name not in self._tables
         }
+        if self._counted and self._floors:
+            # Behind a row that stays there may be rows that have left.
+            lows = expiry(self.queries, self._floors, self.execution)
+            rows |= {name: still_counted(each, rows[name], lows[name]) for name, each in self._counted.items()}
+        return rows
 
     def load(self, rows: Mapping[str, RelationBatch], versions: Mapping[str, str]) -> None:
         """Takes the rows of tables, by relation, before any row of a stream; notes the versions of the tables."""
@@ -206,13 +215,20 @@ class Engine:
         for name, each in self.engines.items():
             if answered is not None:
                 each.begin_restore(answered[name])
-        ordered = {name: in_time_order(batch) for name, batch in rows.items()}
+        ordered = self._ordered(rows)
         for name, (found, _) in self._advance(ordered, restores=True):
             if self.engines[name].groups is not None:
                 self.engines[name].group(found)
         for each in (*self.engines.values(), *(join.engine for join in self.joins.values())):
             each.end_restore()
+        for state in self.bases.values():
+            state.kept_rows = state.ring.live
         self.meter.reset()
+
+    @property
+    def is_wasteful(self) -> bool:
+        """True when the states should be filled anew, because they hold many rows that have left."""
+        return any(state.is_wasteful for state in self.bases.values())
 
     # --- partition groups that leave ----------------------------------------------------------------------------------
 
@@ -277,10 +293,10 @@ class Engine:
         Each block has its query and the event times at which its results became known.
         """
         self._drop(floors)
-        ordered = {name: in_time_order(batch) for name, batch in batches.items()}
+        ordered = self._ordered(batches)
         for name, batch in ordered.items():
             self.meter.rows_in[name] += len(batch)
-        for part in slices(ordered, self._longest_range):
+        for part in slices(ordered, self._longest_range(ordered)):
             for query, found in self._advance(part.rows):
                 for known, batch in self.engines[query].results(*found):
                     yield query, known, batch
@@ -390,6 +406,10 @@ class Engine:
 
         While rows are restored, only states behind the plans need the combinations.
         """
+        for name in self._counted:
+            if name in batches and len(batches[name]):
+                # Before any probe: rows that leave because of the new ones must not be found by them or by others.
+                self.bases[name].count(batches[name])
         for name, state in self.bases.items():
             batch = batches.get(name)
             if batch is None or not len(batch):
@@ -407,6 +427,27 @@ class Engine:
             state.link(news)
             self.meter.spent("insert", perf_counter() - started)
             self.meter.inserted(name, len(batch))
+
+    def _ordered(self, batches: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:
+        """Rows by event time; those of count windows in the order in which they are counted."""
+        return {
+            name: in_counting_order(batch) if name in self._counted else in_time_order(batch)
+            for name, batch in batches.items()
+        }
+
+    def _longest_range(self, batches: Mapping[str, RelationBatch]) -> int:
+        """The longest time that rows stay; of count windows, at the pace of the rows at hand."""
+        longest = max(
+            (each.window.reach for each in self.queries.graph.streamed if each.name not in self._counted), default=0
+        )
+        for name, relation in self._counted.items():
+            batch, window = batches.get(name), relation.window
+            assert isinstance(window, CountWindow)
+            if batch is not None and len(batch):
+                rows = max(window.rows, self.bases[name].kept_rows if window.partition else 0)
+                span = (int(batch.times[-1]) - int(batch.times[0])) * rows // len(batch)
+                longest = max(longest, min(span, window.reach))
+        return longest
 
     def _join(
         self, join: SharedJoin, relation: str, news: Combinations, *, restores: bool

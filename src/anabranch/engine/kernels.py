@@ -225,6 +225,29 @@ def probe(
     return count, i, pending, visited
 
 
+@numba.njit(
+    "int64[::1](int64[:, ::1], uint32[::1], uint32[::1], int64, int64, int64, int64[::1])", cache=True, nogil=True
+)
+def latest(
+    entries: Int64Array,
+    previous: LinkArray,
+    heads: LinkArray,
+    shift: int,
+    first: int,
+    stop: int,
+    codes: Int64Array,
+) -> Int64Array:
+    """The newest of the rows [first, stop) of each code; -1 where there is none."""
+    mask = np.uint64(entries.shape[0] - 1)
+    found = np.empty(codes.shape[0], dtype=np.int64)
+    for i in range(codes.shape[0]):
+        row = _below(heads[_slot_of(codes[i], shift)], stop)
+        while row >= first and entries[np.uint64(row) & mask, 0] != codes[i]:
+            row = _below(previous[np.uint64(row) & mask], row)
+        found[i] = row if row >= first else -1
+    return found
+
+
 @numba.njit("int64[::1](int64[::1], int64[::1])", cache=True, nogil=True)
 def gather(column: Int64Array, rows: Int64Array) -> Int64Array:
     """The values of the rows of those numbers, out of a column that is a ring."""

@@ -29,6 +29,7 @@ from anabranch.engine.kernels import Int64Array
 from anabranch.engine.migration import MigrationStrategy, change_plan
 from anabranch.engine.operators.group_by import GroupState
 from anabranch.engine.operators.join import keep, read_column
+from anabranch.engine.operators.open_groups import OpenCombinations
 from anabranch.engine.operators.pregroup import carried_by
 from anabranch.engine.operators.sides import Known, Sides
 from anabranch.engine.ownership import Ownership
@@ -52,6 +53,10 @@ EVENT_TIME = "_time"
 """The last column of results that other queries read: their event times in microseconds."""
 GROUPS = "group by"
 """The name of the state of pending groups in statistics; no relation can have such a name."""
+
+
+OPEN = "open groups"
+"""The name of the combinations of count windows that groups will count; no relation can have such a name."""
 
 
 class QueryEngine:
@@ -90,6 +95,9 @@ class QueryEngine:
         self._note_terms()
         grouping = member.query.grouping
         self.groups = GroupState(arena, grouping) if grouping is not None else None
+        counted = member.query.graph.counted
+        self.open = OpenCombinations(arena, grouping, self.bases, counted) if grouping is not None and counted else None
+        self._counted = frozenset(counted)
         self.sides = Sides(member.query, self.bases, arena) if member.query.sides else None
         self._since = since
         if self.groups is not None and since is not None:
@@ -134,6 +142,7 @@ class QueryEngine:
             "floors": self._floors,
             "turns": self.turns,
             "groups": self.groups.layout() if self.groups else None,
+            "open": self.open.layout() if self.open else None,
             "sides": self.sides.layout() if self.sides else None,
         }
 
@@ -145,6 +154,8 @@ class QueryEngine:
         self._note_terms()
         if self.groups is not None:
             self.groups.reopen(layout["groups"])
+        if self.open is not None:
+            self.open.reopen(layout["open"])
         if self.sides is not None:
             self.sides.reopen(layout["sides"])
 
@@ -152,6 +163,8 @@ class QueryEngine:
         """Notes the watermark up to which answers have been given, before rows are restored."""
         if self.groups is not None:
             self.groups.pass_watermark(answered_before)
+        if self.open is not None:
+            self.open.passed = answered_before
         if self.sides is not None:
             self.sides.answered(answered_before)
 
@@ -184,6 +197,11 @@ class QueryEngine:
             if terms.is_shorter:
                 news = replace(news, deadline=terms.window.deadline(news.newest))
             news = self._tested(terms, news)
+            if not len(news):
+                return
+        if relation in self._counted:
+            # Rows that are counted and part of nothing, and those that others of their instant push out.
+            news = keep(news, news.newest <= news.deadline)
             if not len(news):
                 return
         self.turns[relation] = int(news.rows[relation][0])
@@ -244,11 +262,19 @@ class QueryEngine:
                 found = self._passing(terms, self._within(terms, found))
             if self.sides is not None:
                 yield from self.sides.enter(found)
+            elif self.open is not None:
+                self.open.enter(found)
             else:
                 yield found, found.newest
 
     def settle(self, watermark: int) -> Iterator[Known]:
-        """Yields the results that the watermark makes known: those of combinations that met no row of a side."""
+        """Yields the results that the watermark makes known: those of combinations that met no row of a side.
+
+        Of combinations with open deadlines, the groups get the time up to the watermark, in which they were valid.
+        """
+        if self.open is not None:
+            for found in self.open.settle(watermark):
+                yield found, found.newest
         if self.sides is not None:
             yield from self.sides.settle(watermark)
 
@@ -292,6 +318,8 @@ class QueryEngine:
     def statistics(self) -> StepStatistics:
         """The work since the last call, without base states."""
         beside = {} if self.groups is None else {GROUPS: (self.groups.rows, self.groups.bytes)}
+        if self.open is not None:
+            beside[OPEN] = len(self.open), self.open.bytes
         if self.sides is not None:
             beside |= self.sides.sizes
             for kind, seconds in self.sides.meter.seconds.items():

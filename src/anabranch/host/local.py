@@ -118,7 +118,7 @@ class LocalHost:
         self._store = Store(checkpoint) if checkpoint is not None else None
         self._manifest: Manifest | None = None
         if self._store is not None:
-            self._store.open(queries, execution)
+            self._store.open(queries, work.execution)
             self._manifest = self._store.latest()
         manifest = self._manifest
         self._setup = work.setup
@@ -365,7 +365,7 @@ class LocalHost:
 
     def _held(self, task: SlotTask) -> list[Holding]:
         """The rows of all engines, where groups move and no checkpoint has the rows."""
-        is_changing = any(engine.versions != task.versions for engine in self._engines.values())
+        is_changing = any(e.versions != task.versions or e.is_wasteful for e in self._engines.values())
         if self._store is not None or not (task.is_moving or is_changing):
             return []
         tables = task.partitionings[-1:] or (task.partitioning,)
@@ -380,7 +380,7 @@ class LocalHost:
     def _open(self, task: SlotTask, slot: int, held: list[Holding], same_plans: bool = True) -> Opening:
         """Brings the engine of a slot to the task's table and plans."""
         engine = self._engines.get(slot)
-        if engine is not None and engine.versions == task.versions:
+        if engine is not None and engine.versions == task.versions and not engine.is_wasteful:
             taken: Rows | None = {}
             if task.is_moving:
                 taken = follow(engine, task, slot, self._holdings(task, slot, held))

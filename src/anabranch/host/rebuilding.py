@@ -7,10 +7,10 @@ law of `holdings`.
 When the table changes, a slot that is found at work follows in place where it can. A receiver takes the rows over as
 already processed and fills the states of its own plan with them, whatever plan the sender has (moving state, Zhu 2006,
 Section 22.1). A sender leaves its rows to expire. It is rebuilt instead where rows left behind could still be part of a
-result: in queries with outer joins or tables, which follow no change in place; in grouped queries, whose pending groups
-hold them; where rows wait for the watermark; and where rows of some relation go to several slots, so that new ones
-would meet them. A slot to which a group comes back before its rows have expired is rebuilt as well. Slots that neither
-gain nor lose rows keep their state as it is.
+result: in queries with outer joins, tables or count windows, which follow no change in place; in grouped queries,
+whose pending groups hold them; where rows wait for the watermark; and where rows of some relation go to several slots,
+so that new ones would meet them. A slot to which a group comes back before its rows have expired is rebuilt as well.
+Slots that neither gain nor lose rows keep their state as it is.
 
 A move on parallel tracks (Zhu 2006, Section 21.1) takes no rows over. Its slots change only the test of which results
 are theirs; when it ends, the sender leaves its rows to expire, or is rebuilt, as after any move.
@@ -25,6 +25,7 @@ from functools import partial
 import numpy as np
 
 from anabranch.engine.batch import RelationBatch, deadlines, joined
+from anabranch.engine.counting import still_counted
 from anabranch.engine.engine import Engine
 from anabranch.engine.expiry import expiry
 from anabranch.engine.kernels import BoolArray
@@ -82,10 +83,12 @@ def rebuild(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holdin
         for name, batch in _chosen(task, slot, holding).items():
             into.setdefault(name, []).append(batch)
     streams = [relation.name for relation in task.queries.graph.streamed]
-    engine.restore(
-        {name: joined([layout.empty(name), *own.get(name, ()), *taken.get(name, ())]) for name in streams},
-        task.answered,
-    )
+    rows = {name: joined([layout.empty(name), *own.get(name, ()), *taken.get(name, ())]) for name in streams}
+    for name in task.queries.graph.counted:
+        # Only all rows together tell which of them have left.
+        low = expiry(task.queries, task.floors, task.execution)[name]
+        rows[name] = still_counted(task.queries.graph.relation(name), rows[name], low)
+    engine.restore(rows, task.answered)
     return {name: joined(batches) for name, batches in taken.items()}
 
 
@@ -98,6 +101,8 @@ def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding
     if task.queries.has_sides or task.versions:
         return None
     gains, loses = gains_and_losses(before, now, slot)
+    if task.queries.graph.counted and (gains or loses):
+        return None
     if _merged_rows_differ(engine, task, slot) or (loses and not _may_leave_behind(engine, task, before)):
         return None
     if gains and (engine.has_leftovers or before.dimensions != now.dimensions):

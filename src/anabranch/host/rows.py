@@ -14,6 +14,7 @@ import pyarrow as pa
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.evaluate.codes import combine_codes, key_codes
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
+from anabranch.engine.evaluate.rows import present_codes
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.columns import to_numpy
 from anabranch.expr import Column
@@ -51,13 +52,15 @@ def coded(relation: Relation, layout: WireLayout, columns: Mapping[str, pa.Array
             values = {name: each.filter(accepted) for name, each in values.items()}
             times = times[kept]
     keys = {key.name: key for key in layout.queries.graph.keys_of([relation.name])}
-    codes = {}
+    codes, is_counted = {}, relation.window.is_counted
     for code in layout.codes[relation.name]:
         if code == row_code(relation.name):
             codes[code] = _row_codes(times, values)
         else:
             key = keys[code]
-            codes[code] = key_codes(evaluate(key.expression(relation.name), read, len(times)), key.type)
+            members = evaluate(key.expression(relation.name), read, len(times))
+            # Rows that are counted but have no key go one way.
+            codes[code] = present_codes(members, key.type) if is_counted else key_codes(members, key.type)
     payload = pa.RecordBatch.from_pydict({field.name: values[field.name].cast(field.type) for field in relation.schema})
     return RelationBatch(times, codes, payload)
 

@@ -188,10 +188,14 @@ def owners(task: SlotTask, slot: int) -> dict[str, Ownership | None]:
 
 
 def can_reach(engine: Engine, task: SlotTask, slot: int) -> bool:
-    """True when tables are the same, and each query has the task's plan or can change to it without being rebuilt."""
+    """True when the engine need not be rebuilt: its tables are the task's, its states are worth keeping, and each query
+    has the task's plan or can change to it.
+    """
     plans = task.of_slot(slot)
-    return engine.versions == task.versions and all(
-        engine.engines[name].can_reach(wanted.plan) for name, wanted in plans.items()
+    return (
+        not engine.is_wasteful
+        and engine.versions == task.versions
+        and all(engine.engines[name].can_reach(wanted.plan) for name, wanted in plans.items())
     )
 
 

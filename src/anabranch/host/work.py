@@ -14,7 +14,7 @@ from anabranch.adapt.table import Table, first_table
 from anabranch.balance.first import first_table as filled_table
 from anabranch.engine.batch import RelationBatch
 from anabranch.host.counting import cells_of_sample
-from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
+from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, for_counting
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import Plans, QuerySet, partitioning_of
@@ -50,6 +50,10 @@ class Work:
     sample: Mapping[str, RelationBatch] = field(default_factory=dict, repr=False)
     """Rows of each relation, by whose keys groups are given to slots; without them, groups count the same."""
 
+    def __post_init__(self) -> None:
+        if self.queries.graph.counted:
+            object.__setattr__(self, "execution", for_counting(self.execution))
+
     @property
     def setup(self) -> Setup:
         return Setup(self.queries, self.execution)
@@ -83,6 +87,10 @@ class Work:
         if self.queries.graph.tables:
             return "the rows of a table have no event time by which old and new results could be told apart"
         for relation in self.queries.graph.relations:
+            if relation.window.is_counted:
+                return (
+                    f"a row of '{relation.name}' may stay in its window of rows for ever, so the move might never end"
+                )
             if not relation.window.is_bounded:
                 return f"rows of '{relation.name}' never leave their [UNBOUNDED] window, so the move would never end"
         if self.queries.has_sides:
@@ -95,6 +103,8 @@ class Work:
     def _rebuilds(self) -> str | None:
         if self.queries.has_sides or self.queries.graph.tables:
             return "slots of a query with tables, or with outer, semi or anti joins, are rebuilt when they lose groups"
+        if self.queries.graph.counted:
+            return "slots that count the rows of windows are rebuilt when they gain or lose groups"
         if self.queries.grouped:
             return "slots of a grouped query are rebuilt when they lose groups"
         if self.execution.rows_wait:

@@ -95,7 +95,7 @@ def _answer(problem: Problem, optimizers: Mapping[str, Optimizer]) -> Proposal |
     found = distinct(each for answer in answers for each in answer.considered)
     is_complete = any(isinstance(answer, Infeasible) and answer.is_proven for answer in answers)
     if problem.grouping is not None and hints.may_merge:
-        obeying = [each for each in found if not hints.objection(each.plan)]
+        obeying = [each for each in found if not problem.objection(each.plan)]
         found += merging_variants(obeying, problem.model, problem.graph, problem.grouping, problem.statistics)
         # Which rows a plan merges is not searched in full.
         is_complete = False
@@ -118,6 +118,6 @@ def _obeying(problem: Problem) -> Candidate:
             parts = in_order([*(part for part in parts if part not in inside), wanted])
     shape[orderer.everything] = parts
     plan = hints.amended(orderer.plan(shape), problem.model)
-    if objection := hints.objection(plan):
+    if objection := problem.objection(plan):
         raise SpecError("the hints exclude every plan", detail=f"{plan} {objection}", hint="remove a 'forbid' hint")
     return problem.candidate(plan, "hints")

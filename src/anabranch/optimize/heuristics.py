@@ -33,8 +33,9 @@ def state_selection(problem: Problem) -> Proposal | Infeasible:
 
 def state_removal(problem: Problem) -> Proposal | Infeasible:
     """From a tree towards the mjoin, one state at a time, until the memory fits."""
-    # Hints may refuse the first plan that fits, so with hints the whole way to the mjoin is laid out.
-    reach = problem.budget if problem.hints == NO_HINTS else NOTHING_FITS
+    # Hints and count windows may refuse the first plan that fits; then the whole way to the mjoin is laid out.
+    is_free = problem.hints == NO_HINTS and not problem.graph.counted
+    reach = problem.budget if is_free else NOTHING_FITS
     return _settled(problem, remove_states(problem.orderer, reach, problem.tree), "state-removal")
 
 

@@ -17,6 +17,7 @@ from anabranch.optimize.jtree_finder import LARGEST, Space
 from anabranch.optimize.min_state import min_state
 from anabranch.optimize.proposals import UNLIMITED, Budget, Candidate
 from anabranch.optimize.shapes import Orderer, Shape
+from anabranch.plan.check import keeps_counted
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
 from anabranch.plan.physical import PhysicalPlan
@@ -69,8 +70,24 @@ class Problem:
 
     @cached_property
     def forbidden(self) -> frozenset[int]:
-        """The sets of relations that the hints forbid to join."""
-        return self.hints.forbidden_sets(self.model)
+        """The sets of relations that the hints forbid to join, or whose join must not be kept."""
+        return self.hints.forbidden_sets(self.model) | self._not_kept
+
+    @cached_property
+    def _not_kept(self) -> frozenset[int]:
+        """The sets with a count window, all relations apart; of more relations than are searched, none is listed."""
+        counted = self.model.estimates.mask(self.graph.counted)
+        if not counted or len(self.graph.names) > LARGEST:
+            return frozenset()
+        return frozenset(
+            mask for mask in range(self.model.estimates.everything) if mask & counted and mask.bit_count() > 1
+        )
+
+    def objection(self, plan: PhysicalPlan) -> str:
+        """The reason why a plan is not allowed; empty if it is allowed."""
+        if (held := keeps_counted(plan, self.graph)) is not None:
+            return f"keeps rows of {held[0]}, which has a count window, in a state"
+        return self.hints.objection(plan)
 
     @cached_property
     def needed(self) -> frozenset[int]:

@@ -30,7 +30,7 @@ def settle(problem: Problem, candidates: Iterable[Candidate], *, is_complete: bo
     allowed: list[Candidate] = []
     refused: list[Candidate] = []
     for candidate in distinct(candidates):
-        reason = hints.objection(candidate.plan)
+        reason = problem.objection(candidate.plan)
         if reason:
             refused.append(replace(candidate, reason=reason, standing="refused"))
         else:

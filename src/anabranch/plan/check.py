@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph, selection_name
-from anabranch.plan.physical import Leaf, PhysicalPlan, PreGroup, nodes, pre_groups, shared_parts, unshared
+from anabranch.plan.physical import Leaf, PhysicalPlan, PreGroup, kept, nodes, pre_groups, shared_parts, unshared
 from anabranch.plan.pregrouping import agreement
 from anabranch.plan.query import Grouping
 from anabranch.plan.selections import deferred_thetas, guarded_by, still_unchecked
@@ -25,6 +25,13 @@ def validate(plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None = N
         )
     if missing := sorted(wanted - planned):
         raise PlanError(f"plan '{plan}' leaves out '{missing[0]}'", hint=f"name each of {', '.join(graph.names)} once")
+    if (refusal := keeps_counted(plan, graph)) is not None:
+        name, inside = refusal
+        raise PlanError(
+            f"plan '{plan}' keeps combinations with rows of '{name}', which has a count window, in state '{inside}'",
+            detail="when such a row leaves is known only when others have come, and the state would not hear of it",
+            hint=f"let '{name}' be an input of the last join by itself, as in ((a b) {name}), or use mjoin",
+        )
     # A shared join stands for the joins inside it.
     _require_checkable(unshared(plan), graph)
     if any(shared_parts(plan)) and any(pre_groups(plan)):
@@ -36,6 +43,22 @@ def validate(plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None = N
     for merged in pre_groups(plan):
         _require_mergeable(merged, plan, graph, grouping)
     return plan
+
+
+def keeps_counted(plan: PhysicalPlan, graph: JoinGraph) -> tuple[str, str] | None:
+    """A relation with a count window whose rows an intermediate state of the plan would hold, and that state.
+
+    Rows that are merged are held as well; while deadlines are open, rows cannot be merged by them.
+    """
+    if not graph.counted:
+        return None
+    for merged in pre_groups(plan):
+        return graph.counted[0], merged.shape
+    for state in kept(unshared(plan)):
+        for name in graph.counted:
+            if name in state.relations:
+                return name, state.shape
+    return None
 
 
 def _require_checkable(plan: PhysicalPlan, graph: JoinGraph) -> None:

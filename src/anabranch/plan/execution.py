@@ -26,11 +26,20 @@ class ExecutionModel:
 
 
 DEFAULT_EXECUTION = ExecutionModel("un-synchronised")
+SEMI = ExecutionModel("semi-synchronised", orders_results=True)
+ROWS = ExecutionModel("row-synchronised", rows_wait=True)
+TOTAL = ExecutionModel("totally-synchronised", rows_wait=True, orders_results=True)
 EXECUTION_MODELS = (
     DEFAULT_EXECUTION,
-    ExecutionModel("semi-synchronised", orders_results=True),
-    ExecutionModel("totally-synchronised", rows_wait=True, orders_results=True),
+    SEMI,
+    ROWS,
+    TOTAL,
 )
+
+
+def for_counting(model: ExecutionModel) -> ExecutionModel:
+    """The model in which a query with count windows runs: rows are counted once the watermark has passed them."""
+    return TOTAL if model.orders_results else ROWS
 
 
 def execution_model(name: str) -> ExecutionModel:

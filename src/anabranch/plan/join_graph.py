@@ -53,8 +53,13 @@ class Relation:
     is_result: bool = False
     """Whether its rows are results of another query of the set; `stream` is the name of that query. Its rows tell
     nothing about what may still come, so its disorder has no limit: only the watermark of that query counts."""
+    condition: Expr | None = None
+    """Of a relation with a count window, which has no filter: what rows must pass to be part of results. Rows that do
+    not pass are counted."""
 
     def __post_init__(self) -> None:
+        if self.window.is_counted and (self.filter is not None or self.parts):
+            raise PlanError(f"relation '{self.name}' has a count window and rows that are not counted")
         if not self.parts:
             return
         if self.filter is not None or self.disorder:
@@ -153,6 +158,11 @@ class JoinGraph:
     def streamed(self) -> tuple[Relation, ...]:
         """The relations of streams: all that are not tables."""
         return tuple(relation for relation in self.relations if not relation.is_table)
+
+    @cached_property
+    def counted(self) -> tuple[str, ...]:
+        """The relations with count windows."""
+        return tuple(relation.name for relation in self.relations if relation.window.is_counted)
 
     @cached_property
     def tables(self) -> tuple[str, ...]:
@@ -265,7 +275,8 @@ def render(graph: JoinGraph) -> str:
     """Return the graph as text: relations, then keys and thetas."""
     lines = []
     for relation in graph.relations:
-        condition = f" WHERE {relation.filter}" if relation.filter is not None else ""
+        where = relation.condition if relation.window.is_counted else relation.filter
+        condition = f" WHERE {where}" if where is not None else ""
         parts = "".join(f" {part.time}+{part.range}" for part in relation.parts)
         lines.append(f"relation {relation.name} = {relation.stream} {relation.window}{condition}{parts}")
     lines += [f"key {key.name}: {key}" for key in graph.keys]

@@ -5,15 +5,18 @@ join (with outer joins around it), each input of which is a source with at most 
 Equalities become key classes, every other join predicate a theta, and each relation keeps as payload only the columns
 that something after its arrival still reads: the outputs, the grouping, the thetas, and key members whose matches have
 to be verified on values.
+
+A relation with a count window counts its rows before any condition: it has no filter but a *condition*, keeps every
+column that the query names, and its keys are NULL where the condition guards them against failing and is not true.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.errors import PlanError, SpecError
-from anabranch.expr import Call, Expr, columns, conjunction, conjuncts, relations
+from anabranch.expr import Call, Expr, Literal, can_fail, columns, conjunction, conjuncts, relations
 from anabranch.functions import below_casts, bind_call, coerce, is_nullable
 from anabranch.plan.bands import thetas_with_bands
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta, shared_keys
@@ -30,9 +33,11 @@ from anabranch.plan.logical import (
     Source,
     render,
 )
+from anabranch.plan.partitioning import agrees_in_parts
 from anabranch.plan.query import Grouping, Query
 from anabranch.plan.selections import guarded_by
 from anabranch.plan.sides import Comparisons, compared, make_side
+from anabranch.window import CountWindow
 
 
 def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) -> Query:
@@ -48,6 +53,8 @@ def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) 
     arms, predicates = _arms(core)
     keys, filters = _keys(predicates)
     deferred = _deferred(arms, late_filters)
+    keys = tuple(_guarded(key, arms, filters) for key in keys)
+    keys = (*keys, *_partition_keys(keys, arms))
     thetas = thetas_with_bands([predicate for predicate in predicates if key_sides(predicate) is None])
     ahead = [theta.predicate for theta in thetas] + [member for key in keys for _, member in key.members]
     ahead += [each for arm in arms for each in arm.conditions if each not in deferred]
@@ -59,6 +66,8 @@ def normal_form(text: str, plan: LogicalPlan, late_filters: Sequence[str] = ()) 
         readers = [*grouping.keys, *(e for a in grouping.aggregates for e in a.arguments)]
     readers += [theta.predicate for theta in thetas]
     readers += _verified(keys)
+    counted = {arm.source.relation for arm in arms if arm.source.window.is_counted}
+    readers += [expression for key in keys for name, expression in key.members if name in counted]
     members = [member for key in keys for _, member in key.members]
     arms = [
         _without(arm, deferred, [each for each in members if relations(each) == {arm.source.relation}]) for arm in arms
@@ -237,11 +246,44 @@ def _keys(predicates: Iterable[Expr]) -> tuple[tuple[KeyClass, ...], dict[str, l
     return tuple(keys), filters
 
 
+def _partition_keys(keys: Sequence[KeyClass], arms: Sequence[_Arm]) -> Iterator[KeyClass]:
+    """A key for each count window whose parts no key of the joins could spread over slots."""
+    number = len(keys)
+    for arm in arms:
+        name, window = arm.source.relation, arm.source.window
+        if not isinstance(window, CountWindow) or not window.partition:
+            continue
+        members = [dict(key.members).get(name) for key in keys]
+        if any(member is not None and agrees_in_parts(member, window) for member in members):
+            continue
+        (column,) = (each for each in arm.source.columns if each.name == window.partition[0])
+        yield KeyClass(f"k{number}", ((name, column),), column.type)
+        number += 1
+
+
+def _guarded(key: KeyClass, arms: Sequence[_Arm], filters: Mapping[str, Sequence[Expr]]) -> KeyClass:
+    """Let the members of a key that may fail be NULL for rows that are counted and do not pass their condition."""
+    members = dict(key.members)
+    for arm in arms:
+        name = arm.source.relation
+        condition = conjunction((*arm.conditions, *filters.get(name, ())))
+        if arm.source.window.is_counted and condition is not None and name in members and can_fail(members[name]):
+            nothing = Literal(None, members[name].type)
+            members[name] = bind_call("if", (condition, members[name], nothing))
+    return replace(key, members=tuple(members.items()))
+
+
 def _relation(arm: _Arm, filters: list[Expr], readers: list[Expr]) -> Relation:
     source = arm.source
+    condition = conjunction((*arm.conditions, *filters))
+    is_counted = source.window.is_counted
+    if is_counted and condition is not None:
+        readers = [*readers, condition]
     read = frozenset(
         column.name for reader in readers for column in columns(reader) if column.relation == source.relation
     )
+    if isinstance(source.window, CountWindow):
+        read |= frozenset(source.window.partition)
     return Relation(
         name=source.relation,
         stream=source.stream,
@@ -251,7 +293,8 @@ def _relation(arm: _Arm, filters: list[Expr], readers: list[Expr]) -> Relation:
         disorder=source.disorder,
         is_table=source.is_table,
         is_result=source.is_result,
-        filter=conjunction((*arm.conditions, *filters)),
+        filter=None if is_counted else condition,
+        condition=condition if is_counted else None,
     )
 
 

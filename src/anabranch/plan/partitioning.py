@@ -23,8 +23,10 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from anabranch.errors import PlanError
+from anabranch.expr import Expr, columns
 from anabranch.plan.heavy import FINER, HeavyKey, choose_cuts, factorings
-from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.join_graph import JoinGraph, KeyClass
+from anabranch.window import CountWindow
 
 ROW = "row."
 GROUPS = 64
@@ -422,10 +424,29 @@ def choose_partitioning(
 
 
 def axes_of(graph: JoinGraph, spread: Iterable[str] | None = None) -> list[tuple[str, frozenset[str]]]:
-    """Return the possible dimensions of a grid: a code each, and the relations with that code."""
-    axes = [(key.name, key.relations) for key in graph.keys]
-    by_rows = graph.names if spread is None else tuple(spread)
-    return axes + [(row_code(name), frozenset([name])) for name in by_rows if not graph.keys_of([name])]
+    """Return the possible dimensions of a grid: a code each, and the relations with that code.
+
+    A slot counts the rows of a count window itself, so it needs all of them, or all of some parts: only a column of its
+    PARTITION BY may spread them.
+    """
+    axes = [
+        (key.name, frozenset(name for name in key.relations if _may_spread(graph, key, name))) for key in graph.keys
+    ]
+    by_rows = [name for name in (graph.names if spread is None else spread) if name not in graph.counted]
+    return [axis for axis in axes if axis[1]] + [
+        (row_code(name), frozenset([name])) for name in by_rows if not graph.keys_of([name])
+    ]
+
+
+def _may_spread(graph: JoinGraph, key: KeyClass, relation: str) -> bool:
+    window = graph.relation(relation).window
+    return not isinstance(window, CountWindow) or agrees_in_parts(key.expression(relation), window)
+
+
+def agrees_in_parts(member: Expr, window: CountWindow) -> bool:
+    """Whether an expression has one value in each part that a count window counts."""
+    read = {column.name for column in columns(member)}
+    return bool(read) and read <= set(window.partition)
 
 
 def block_table(shares: Sequence[int], factors: Sequence[int]) -> tuple[int, ...]:

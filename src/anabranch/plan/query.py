@@ -95,9 +95,9 @@ class Query:
     def merging(self) -> Grouping | None:
         """The grouping by which a plan may merge rows before they join; None where it must not.
 
-        Combinations that meet the rows of a side must be told apart.
+        Combinations that meet the rows of a side must be told apart, and so must those whose deadlines are open.
         """
-        return None if self.sides else self.grouping
+        return None if self.sides or self.graph.counted else self.grouping
 
     @cached_property
     def schema(self) -> Schema:

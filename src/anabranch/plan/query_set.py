@@ -138,13 +138,14 @@ class QuerySet:
     def uncut(self) -> frozenset[str]:
         """The relations whose rows with a heavy key must not be cut.
 
-        A table is loaded whole. A combination of the core must find all rows of a side in its slot. Rows of a full
-        join's side come out alone as well, so that neither they nor the core can be in several slots.
+        A table is loaded whole, and a slot that counts the rows of a window needs all of them. A combination of the
+        core must find all rows of a side in its slot. Rows of a full join's side come out alone as well, so that
+        neither they nor the core can be in several slots.
         """
         if self.stages > 1:
             # Rows that one query makes for another find their slots by keys alone.
             return frozenset(self.graph.names)
-        found = {relation.name for relation in self.graph.relations if relation.is_table}
+        found = {relation.name for relation in self.graph.relations if relation.is_table or relation.window.is_counted}
         for query in (member.query for member in self.members):
             for side in query.sides:
                 found |= {*side.names, *(query.whole.names if side.kind is SideKind.FULL else ())}
@@ -248,6 +249,13 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
             raise BundleError(
                 f"{title} has outer joins and cannot share its rows with others",
                 detail="its rows stay, and its answers wait, for the watermark of its own streams alone",
+                hint="start it on its own, over streams, and let no other query read it",
+            )
+        if query.graph.counted:
+            title = f"query '{name}'" if name else "the query"
+            raise BundleError(
+                f"{title} has a count window, of '{query.graph.counted[0]}', and cannot share its rows with others",
+                detail="all its rows wait for the watermark of its own streams before they are counted",
                 hint="start it on its own, over streams, and let no other query read it",
             )
         if query.graph.tables:

@@ -18,10 +18,14 @@ import duckdb
 import pyarrow as pa
 
 from anabranch.expr import Call, Cast, Column, Expr, Literal
+from anabranch.plan.join_graph import Relation
 from anabranch.plan.query import Query
 from anabranch.schema import is_decimal, is_float, is_integer, is_text
 from anabranch.testing.own import MACROS
+from anabranch.window import CountWindow
 
+_CLOSED = '"+closed"'
+"""When so many other rows have come that a row leaves its count window."""
 _INFIX = {
     "add": "+",
     "subtract": "-",
@@ -93,7 +97,8 @@ def to_duckdb(query: Query) -> str:
     times = {relation.name: f"{_name(relation.name)}.{_name(relation.event_time)}" for relation in graph.relations}
     # A NULL event time makes its comparison NULL; a lone relation has none, so it is tested by itself.
     conditions = [f"{times[relation.name]} IS NOT NULL" for relation in graph.relations]
-    conditions += [_sql(relation.filter) for relation in graph.relations if relation.filter is not None]
+    filters = [each.filter if each.condition is None else each.condition for each in graph.relations]
+    conditions += [_sql(condition) for condition in filters if condition is not None]
     for key in graph.keys:
         conditions += [f"{_sql(one)} = {_sql(other)}" for (_, one), (_, other) in itertools.pairwise(key.members)]
     conditions += [_sql(theta.predicate) for theta in graph.thetas]
@@ -102,9 +107,24 @@ def to_duckdb(query: Query) -> str:
         if older.window.range is not None:
             bound = f"epoch_us({times[older.name]}) + {older.window.range}"
             conditions.append(f"epoch_us({times[newer.name]}) <= {bound}")
+    for older in graph.relations:
+        for newer in graph.relations if older.window.is_counted else ():
+            closed = f"{_name(older.name)}.{_CLOSED}"
+            conditions.append(f"({closed} IS NULL OR epoch_us({times[newer.name]}) < {closed})")
     listed = ", ".join(f"{_sql(output.expression)} AS {_name(output.name)}" for output in query.outputs)
-    tables = ", ".join(f"{_name(relation.stream.lower())} AS {_name(relation.name)}" for relation in graph.relations)
+    tables = ", ".join(_table(relation) for relation in graph.relations)
     return f"SELECT {listed}\nFROM {tables}\nWHERE " + "\n  AND ".join(conditions)
+
+
+def _table(relation: Relation) -> str:
+    stream, window = _name(relation.stream.lower()), relation.window
+    if not isinstance(window, CountWindow):
+        return f"{stream} AS {_name(relation.name)}"
+    time = _name(relation.event_time)
+    by = f"PARTITION BY {', '.join(map(_name, window.partition))} " if window.partition else ""
+    order = ", ".join(f"{_name(name)} NULLS FIRST" for name in (relation.event_time, *relation.schema.names))
+    closed = f"lead(epoch_us({time}), {window.rows}) OVER ({by}ORDER BY {order}) AS {_CLOSED}"
+    return f"(SELECT *, {closed} FROM {stream} WHERE {time} IS NOT NULL) AS {_name(relation.name)}"
 
 
 def _name(name: str) -> str:

@@ -1,7 +1,8 @@
 """The batch answer of a query, computed naively; every plan, batch cut, migration and restart must reproduce it.
 
 It follows the contract to the letter and shares no code with the engine. A combination of one row per relation is a
-result iff all predicates are true and, with `newest` its largest event time, newest - time <= range for every row.
+result iff all predicates are true and, with `newest` its largest event time, newest - time <= range for every row. A
+row of a count window must be among the last n rows, before any filter, of those not newer than `newest`.
 Outer, semi and anti joins take such combinations one side after the other; one that meets nothing is a result if its
 deadline lies before the final watermark. A grouped query answers at every multiple of its slide strictly below the
 final watermark, over the rows that are at or before that boundary and within range of it. Rows without an event time
@@ -31,7 +32,7 @@ from anabranch.plan.logical import SideKind
 from anabranch.plan.query import Grouping, Query
 from anabranch.plan.sides import Side
 from anabranch.testing.interpreter import Value, column_values, interpret, order
-from anabranch.window import BEFORE_ALL, FOREVER, Tumble, Window
+from anabranch.window import BEFORE_ALL, FOREVER, CountWindow, Tumble, Window
 
 Answer: TypeAlias = Counter[tuple[Any, ...]]
 Row: TypeAlias = dict[str, Value]
@@ -40,6 +41,8 @@ Combination: TypeAlias = dict[str, Any]
 
 _TIME = ""
 """The key under which a row carries its event time; no column has an empty name."""
+_CLOSED = " "
+"""The key under which a row of a count window carries the time at which so many others have come."""
 
 
 def batch_answer(query: Query, rows: Mapping[str, pa.Table], watermark: int | None = None) -> Answer:
@@ -138,13 +141,41 @@ def _rows(relation: Relation, table: pa.Table) -> list[Row]:
     columns = {name.lower(): column_values(table[name]) for name in table.column_names}
     columns[_TIME] = [BEFORE_ALL] * table.num_rows if relation.is_table else columns[relation.event_time.lower()]
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    return _passing(relation, [row for row in rows if row[_TIME] is not None])
+    timed = [row for row in rows if row[_TIME] is not None]
+    if isinstance(relation.window, CountWindow):
+        _count(relation, relation.window, timed)
+    return _passing(relation, timed)
+
+
+def _count(relation: Relation, window: CountWindow, rows: list[Row]) -> None:
+    """Note for each row when its n-th successor comes, by time and then by the columns that the query names."""
+    names = [_TIME, *(name.lower() for name in relation.schema.names)]
+
+    def compare(left: Row, right: Row) -> int:
+        for name in names:
+            one, other = left[name], right[name]
+            if one is None or other is None:
+                found = int(one is not None) - int(other is not None)
+            else:
+                found = order(one, other)
+            if found:
+                return found
+        return 0
+
+    parts: dict[tuple[Value, ...], list[Row]] = defaultdict(list)
+    for row in sorted(rows, key=cmp_to_key(compare)):
+        parts[tuple(_group_key(row[name.lower()]) for name in window.partition)].append(row)
+    for part in parts.values():
+        for place, row in enumerate(part):
+            later = part[place + window.rows : place + window.rows + 1]
+            row[_CLOSED] = later[0][_TIME] if later else math.inf
 
 
 def _passing(relation: Relation, timed: list[Row]) -> list[Row]:
-    if relation.filter is None:
+    condition = relation.filter if relation.condition is None else relation.condition
+    if condition is None:
         return timed
-    tests = conjuncts(relation.filter)
+    tests = conjuncts(condition)
     return [row for row in timed if all(interpret(test, _lookup({relation.name: row})) is True for test in tests)]
 
 
@@ -169,7 +200,7 @@ def _combinations(graph: JoinGraph, rows: Mapping[str, list[Row]]) -> Iterator[C
         relation, index = sequence[len(bound)], indexes[len(bound)]
         for row in index.candidates(bound):
             time = row[_TIME]
-            leaves = _leaves(relation.window, time)
+            leaves = _leaves(relation.window, row)
             if max(newest, time) > min(deadline, leaves):
                 continue
             bound[relation.name] = row
@@ -180,8 +211,12 @@ def _combinations(graph: JoinGraph, rows: Mapping[str, list[Row]]) -> Iterator[C
     yield from extend({}, -math.inf, math.inf)
 
 
-def _leaves(window: Window, time: int) -> float:
+def _leaves(window: Window, row: Row) -> float:
     """The last time at which a row is in its window."""
+    time: int = row[_TIME]
+    if isinstance(window, CountWindow):
+        closed: float = row[_CLOSED] - 1
+        return min(closed, math.inf if window.range is None else time + window.range)
     if window.range is None:
         return math.inf
     if isinstance(window, Tumble):
@@ -408,8 +443,12 @@ def _boundaries(
     """
     slide, times = grouping.slide, [row[_TIME] for row in combination.values()]
     boundary = (max(times) // slide) * slide
-    sizes = [math.inf if w.range is None else w.range + grouping.lag for w in windows.values()]
-    low = min(time + size for time, size in zip((combination[name][_TIME] for name in windows), sizes, strict=True))
+    low = min(
+        _leaves(window, combination[name])
+        if isinstance(window, CountWindow)
+        else combination[name][_TIME] + (math.inf if window.range is None else window.range + grouping.lag)
+        for name, window in windows.items()
+    )
     while boundary <= low and boundary <= watermark:
         is_inside = max(times) < boundary if grouping.lag else max(times) <= boundary
         is_passed = boundary <= watermark if grouping.lag else boundary < watermark

@@ -45,7 +45,7 @@ _COLUMNS = pa.schema(
         ("p", pa.int64()),
     ]
 )
-_EQUALITIES = (
+EQUALITIES = (
     "{a}.x = {b}.x",
     "{a}.x = {b}.y",
     "{a}.y = {b}.y",
@@ -62,7 +62,7 @@ _EQUALITIES = (
     "{a}.x = {b}.x AND {a}.s = {b}.s",
     "{a}.x = {b}.x AND {a}.y = {b}.y",
 )
-_THETAS = (
+THETAS = (
     "{a}.x < {b}.x",
     "ABS({a}.x - {b}.x) <= 1",
     "{a}.x BETWEEN {b}.x - 1 AND {b}.x + 2",
@@ -123,7 +123,7 @@ _VALUES: tuple[tuple[object, ...], ...] = (
     (0.0, -0.0, 0.5, 1.0, float("nan"), None),
     (Decimal("1.50"), Decimal("2.25"), None),
 )
-_FILTERS = (
+FILTERS = (
     "{a}.p % 3 <> 0",
     "{a}.s LIKE 'a%'",
     "{a}.x IS NULL",
@@ -213,7 +213,7 @@ def join_queries(
     FROM has them in the order of their names unless `shuffled`. With `one_column` all equalities are of one column,
     so that several queries compare by the same expressions, of different relations.
     """
-    parts = _Parts(draw, streams, relations, shuffled=shuffled, equalities=_EQUALITIES[: 1 if one_column else None])
+    parts = _Parts(draw, streams, relations, shuffled=shuffled, equalities=EQUALITIES[: 1 if one_column else None])
     outputs = [f"{name}.p AS p{i}" for i, name in enumerate(parts.names)]
     outputs.append(f"{parts.names[0]}.s AS s, {parts.names[-1]}.x + 1 AS x, {parts.names[0]}.f AS f")
     outputs.append(f"half({parts.names[-1]}.p) AS h, known({parts.names[0]}.y) AS k")
@@ -258,7 +258,7 @@ def overlapping_queries(draw: st.DrawFn, streams: int, count: int) -> tuple[str,
             a, b = draw(st.permutations(names))[:2]
             predicates.append(draw(st.sampled_from(_SHARED_JOINS)).format(a=a, b=b))
         filtered = draw(st.lists(st.sampled_from(names), max_size=2))
-        predicates += [draw(st.sampled_from(_FILTERS[1:-1])).format(a=name) for name in filtered]
+        predicates += [draw(st.sampled_from(FILTERS[1:-1])).format(a=name) for name in filtered]
         outputs = [f"{name}.p AS p{i}" for i, name in enumerate(names)]
         where = " AND ".join(predicates)
         texts.append(f"SELECT {', '.join(outputs)} FROM {', '.join(draw(st.permutations(items)))} WHERE {where}")
@@ -335,7 +335,7 @@ class _Parts:
         slide: int | None = None,
         *,
         shuffled: bool = False,
-        equalities: Sequence[str] = _EQUALITIES,
+        equalities: Sequence[str] = EQUALITIES,
     ) -> None:
         self.names = list("abcdef"[:relations])
         self.streams = [f"s{i % streams}" for i in range(relations)]
@@ -367,18 +367,18 @@ class _Parts:
         texts = []
         for position in range(1, len(self.names)):
             partner = self.names[draw(st.integers(0, position - 1))]
-            templates = equalities if draw(st.integers(0, 4)) else _THETAS
+            templates = equalities if draw(st.integers(0, 4)) else THETAS
             texts.append(draw(st.sampled_from(templates)).format(a=partner, b=self.names[position]))
         if len(self.names) > 2:
             for a, b in draw(st.lists(st.sampled_from(list(itertools.combinations(self.names, 2))), max_size=2)):
-                texts.append(draw(st.sampled_from((*equalities, *_THETAS))).format(a=a, b=b))
+                texts.append(draw(st.sampled_from((*equalities, *THETAS))).format(a=a, b=b))
         if 2 <= len(self.names) <= 3 and not draw(st.integers(0, 9)):
             texts.pop()  # a cross product
         return texts
 
     def _filters(self, draw: st.DrawFn) -> list[str]:
         chosen = draw(st.lists(st.sampled_from(self.names), max_size=2))
-        return [draw(st.sampled_from(_FILTERS)).format(a=name) for name in chosen]
+        return [draw(st.sampled_from(FILTERS)).format(a=name) for name in chosen]
 
 
 @st.composite

@@ -24,7 +24,8 @@ def row_hashes(rows: RelationBatch) -> Integers:
     """A hash of each row."""
     codes = [rows.codes[name] for name in key_names(rows.codes)]
     schema = Schema.from_arrow(rows.payload.schema)
-    values = (_present_codes(rows.payload.column(name)) for name in spread_columns(schema))
+    columns = (rows.payload.column(name) for name in spread_columns(schema))
+    values = (present_codes(column, column.type) for column in columns)
     return combine_codes([rows.times, *codes, *values])
 
 
@@ -38,7 +39,7 @@ def spread_columns(schema: Schema) -> list[str]:
     return [field.name for field in schema if is_spread_by(field.type)]
 
 
-def _present_codes(values: pa.Array) -> Integers:
-    """The codes of values, and 0 for NULL."""
-    codes = key_codes(values, values.type)
+def present_codes(values: pa.Array, kind: pa.DataType) -> Integers:
+    """The codes of values as keys of a type, and 0 for NULL."""
+    codes = key_codes(values, kind)
     return np.where(validity(values) != 0, codes, 0) if values.null_count else codes

@@ -23,6 +23,7 @@ from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena, Array
 from anabranch.engine.state.chunks import ChunkStore
 from anabranch.engine.state.columns import numpy_form, to_arrow, to_numpy, validity
+from anabranch.engine.state.counts import Counted, Counts
 from anabranch.engine.state.indexed import Indexed
 from anabranch.engine.state.ring import DEADLINE, Index, Ring
 from anabranch.engine.state.texts import TextStore
@@ -31,6 +32,8 @@ from anabranch.schema import Schema, is_fixed_width, is_text
 
 ABSENT = -1
 """The row number of a relation of which a combination has no row."""
+WASTE = 1 << 12
+"""So many rows of a count window may have left, and more if more stay, before its state is filled anew."""
 _HASH = "hash"
 _HASH_FORM = ("<i8", 1)
 
@@ -67,8 +70,17 @@ class BaseState(Indexed):
         """The columns that numpy can hold, texts by their bytes."""
         self._with_null: set[str] = set()
         """Columns that have had a NULL; of the others, whether a value is there is not kept."""
+        self._counts = Counts(declared) if declared.window.is_counted else None
+        self._counted: Counted | None = None
+        """Of rows that have been counted and are to be appended next."""
+        self.kept_rows = 0
+        """How many rows there were when the state was last filled anew."""
+        if self._counts is not None:
+            columns |= self._counts.columns
         self._span = None if declared.is_derived else self.window.span
         super().__init__(Ring(arena, relation, columns, span=self._span))
+        if self._counts is not None:
+            self.require(self._counts.indexes)
         variable = [pa.field(f.name, f.type) for f in declared.schema if f.name not in self._flat]
         self.chunks = ChunkStore(arena, relation, pa.schema(variable)) if variable else None
         self._fresh: tuple[int, Int64Array] | None = None
@@ -93,6 +105,7 @@ class BaseState(Indexed):
     def layout(self) -> dict[str, Any]:
         return {
             "spread": self.is_spread,
+            "kept_rows": self.kept_rows,
             "with_null": sorted(self._with_null),
             "ring": self.ring.layout(),
             "texts": self.texts.layout() if self.texts else None,
@@ -100,6 +113,7 @@ class BaseState(Indexed):
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
+        self.kept_rows = layout["kept_rows"]
         for name in layout["with_null"]:
             self._keep_nulls(name)
         self.ring.columns.pop(_HASH, None)
@@ -115,6 +129,23 @@ class BaseState(Indexed):
     def bytes(self) -> int:
         variable = (store.bytes for store in (self.texts, self.chunks) if store is not None)
         return self.ring.bytes + sum(variable)
+
+    def count(self, batch: RelationBatch) -> None:
+        """Counts the rows that are appended next, in counting order, where the relation has a count window.
+
+        Rows that leave because of them have their deadlines from now on.
+        """
+        if self._counts is not None:
+            self._counted = self._counts.count(self.ring, batch, self.column)
+
+    def deadlines(self, rows: Int64Array) -> Int64Array:
+        """The deadlines, as far as they are known, of rows of a count window."""
+        return self.ring.get(DEADLINE, rows)
+
+    @property
+    def is_wasteful(self) -> bool:
+        """True when rows that left may fill the state behind others that stay: parts are not counted evenly."""
+        return self._counts is not None and bool(self._counts.indexes) and self.ring.live > 2 * self.kept_rows + WASTE
 
     def append(self, batch: RelationBatch) -> Combinations:
         """Adds rows, readable but not yet findable, and returns them as what they are alone."""
@@ -133,9 +164,14 @@ class BaseState(Indexed):
             columns[_HASH] = row_hashes(batch)
         # Times may stand in Arrow's memory, which is read-only, or be one column of several; the kernels take neither.
         times = np.require(batch.times, requirements=["C", "W"])
-        deadline = deadlines(self.declared, batch)
+        counted: Mapping[str, Array] = {}
+        if self._counted is not None:
+            deadline, counted, self._counted = self._counted.deadline, self._counted.columns, None
+        else:
+            deadline = deadlines(self.declared, batch)
         if self._span is None:
             columns[DEADLINE] = deadline
+        columns |= counted
         if self.texts is not None:
             columns |= self.texts.append([batch.payload.column(name) for name in self.texts.types])
         first = self.ring.append(columns, len(batch))
@@ -156,6 +192,9 @@ class BaseState(Indexed):
         if len(news):
             first = int(news.rows[self.relation][0])
             self.ring.link(first, partial(self._codes, range(first, first + len(news))), news.newest)
+
+    def retain(self, indexes: tuple[Index, ...]) -> None:
+        super().retain((*indexes, *(self._counts.indexes if self._counts is not None else ())))
 
     def require(self, indexes: tuple[Index, ...]) -> None:
         """Keeps these indexes from now on; one that is new finds all live rows, which must be linked."""

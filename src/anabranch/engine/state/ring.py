@@ -132,6 +132,11 @@ class Ring:
         """Writes one value into a column of live rows."""
         self._arrays[column][rows & (self.capacity - 1)] = value
 
+    def lower(self, column: str, rows: Int64Array, values: Int64Array) -> None:
+        """Writes values into a column of live rows, each once, where they are less than those that stand there."""
+        places, array = rows & (self.capacity - 1), self._arrays[column]
+        array[places] = np.minimum(array[places], values)
+
     def add_column(self, column: str, kind: str, value: int) -> None:
         """Keeps one more column from now on; the rows so far have one value in it."""
         self.columns[column] = (kind, 1)
@@ -235,6 +240,12 @@ class Ring:
         entries, _, _ = self._of(self.indexes[0])
         newest: Int64Array = entries[:, NEWEST].take(rows & (self.capacity - 1))
         return newest, newest + self.span if self.span is not None else self.get(DEADLINE, rows)
+
+    def latest(self, index: Index, codes: Int64Array) -> Int64Array:
+        """The number of the newest live linked row of each code; -1 where there is none."""
+        if not self.live:
+            return np.full(len(codes), -1, dtype=np.int64)
+        return kernels.latest(*self._of(index), self._shift, self.first, self.next, codes)
 
     def probe(
         self,

@@ -184,9 +184,10 @@ def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: D
         else:
             key = keys[code]
             selected[wire] = key_code(key.expression(relation.name), key.type)
-            if layout.queries.has_terms(relation.name) or layout.queries.has_sides:
+            has_nulls = layout.queries.has_terms(relation.name) or layout.queries.has_sides
+            if has_nulls or relation.window.is_counted:
                 # Rows without this key are of use to the queries that do not compare it; the others filter them. In
-                # an outer join they come out alone.
+                # an outer join they come out alone, and a count window counts them.
                 selected[wire] = f.coalesce(selected[wire], f.lit(0))
     selected |= {wire: _named(name) for name, wire in layout.payload[relation.name].items()}
     nulls = {

@@ -26,6 +26,12 @@ class InParallel:
     def check(self, old: PhysicalPlan, new: PhysicalPlan, graph: JoinGraph) -> None:
         if not match_states(old, new, graph.thetas).recomputed:
             return
+        if graph.counted:
+            raise MigrationError(
+                f"strategy 'parallel-track' might never end for plan '{new}'",
+                detail=f"a row of '{graph.counted[0]}' stays in its count window until others have come",
+                hint="use 'moving-state'",
+            )
         for box in boxes(old, new, graph.thetas):
             for names in (part.relations for part in box.inputs):
                 if all(not graph.relation(name).window.is_bounded for name in names):

@@ -1,0 +1,105 @@
+"""Count windows: the order in which rows are counted, and when a row leaves because others have come.
+
+Rows are counted in order of event time; those of one instant in order of their values, column by column, NULL first.
+Rows that agree in all columns are interchangeable, so the order depends on nothing but the rows. It is final for rows
+that the watermark has passed, and only those are counted (`execution.Entrance`).
+
+Law: in each part (rows that agree in the columns of PARTITION BY), deadlines rise in this order. So the rows that are
+still of use are the last ones of the part, and those before them can be forgotten without changing any deadline.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anabranch.engine.batch import RelationBatch
+from anabranch.engine.evaluate.codes import combine_codes
+from anabranch.engine.evaluate.rows import present_codes
+from anabranch.engine.kernels import BoolArray, Int64Array
+from anabranch.engine.operators.aggregates import order_of
+from anabranch.engine.state.columns import validity
+from anabranch.plan.join_graph import Relation
+from anabranch.schema import Schema, is_float, is_nested
+from anabranch.window import CountWindow
+
+
+def in_counting_order(batch: RelationBatch) -> RelationBatch:
+    """The rows in the order in which they are counted."""
+    times = batch.times
+    if not bool((times[1:] >= times[:-1]).all()):
+        batch = batch.take(np.argsort(times, kind="stable"))
+        times = batch.times
+    same = times[1:] == times[:-1]
+    if not same.any() or not batch.payload.num_columns:
+        return batch
+    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+    order = np.arange(len(batch))
+    order[tied] = tied[_by_values(batch.take(tied))]
+    return batch.take(order)
+
+
+def _by_values(rows: RelationBatch) -> Int64Array:
+    """The positions of rows in order of time and values."""
+    columns = {"time": pa.array(rows.times)}
+    for number, values in enumerate(rows.payload):
+        if values.null_count:
+            columns[f"valid{number}"] = values.is_valid()
+        columns[f"value{number}"] = _sortable(values)
+    keys = [(name, "ascending") for name in columns]
+    return np.asarray(pc.sort_indices(pa.table(columns), sort_keys=keys).to_numpy(), dtype=np.int64)
+
+
+def _sortable(values: pa.Array) -> pa.Array:
+    if is_float(values.type):
+        return order_of(values)
+    # Arrow does not sort nested values; only rows of one instant come here.
+    return (
+        pa.array([None if value is None else repr(value) for value in values.to_pylist()], pa.string())
+        if is_nested(values.type)
+        else values
+    )
+
+
+def part_codes(window: CountWindow, schema: Schema, rows: pa.RecordBatch) -> Int64Array | None:
+    """One code per row that is equal where the columns of PARTITION BY are; None if all rows are counted together."""
+    codes = []
+    for name in window.partition:
+        values, field = rows.column(name), schema.find(name)
+        codes.append(present_codes(values, values.type))
+        if field is None or field.nullable:
+            codes.append(validity(values).astype(np.int64))
+    if not codes:
+        return None
+    return codes[0] if len(codes) == 1 else combine_codes(codes)
+
+
+def count_deadlines(window: CountWindow, times: Int64Array, parts: Int64Array | None) -> Int64Array:
+    """The deadlines of rows in counting order, as far as these rows alone decide them."""
+    until: Int64Array = times + window.reach
+    n = window.rows
+    if len(times) <= n:
+        return until
+    if parts is None:
+        until[:-n] = np.minimum(until[:-n], times[n:] - 1)
+        return until
+    order = np.argsort(parts, kind="stable")
+    here, later = order[:-n], order[n:]
+    closed = parts[here] == parts[later]
+    here, later = here[closed], later[closed]
+    until[here] = np.minimum(until[here], times[later] - 1)
+    return until
+
+
+def still_counted(relation: Relation, batch: RelationBatch, low: int) -> RelationBatch:
+    """Of all rows of a relation with a count window that a slot has, those that may still be of use.
+
+    `low` is the time before which a deadline makes a row useless. Rows that do not pass the relation's condition stay
+    as long as the others, because they are counted.
+    """
+    window = relation.window
+    assert isinstance(window, CountWindow)
+    rows = in_counting_order(batch)
+    alive: BoolArray = count_deadlines(window, rows.times, part_codes(window, relation.schema, rows.payload)) >= low
+    return rows if alive.all() else rows.take(np.flatnonzero(alive))

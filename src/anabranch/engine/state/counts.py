@@ -1,0 +1,123 @@
+"""Counts the rows of a count window as they enter their base state, and closes the rows that leave because of them.
+
+Rows enter in counting order. Where all rows are counted together, the number of a row tells its place: row i leaves
+when row i + n comes. With PARTITION BY each row has an ordinal in its part. One index finds the newest row of a part,
+and so the ordinal of the next; another finds a row by its part and ordinal. So counting costs the new rows.
+
+Law: before any probe of a step, every row whose n-th successor has come has its deadline. The deadlines of the others
+are not before the watermark, up to which no more rows will be counted.
+
+Limit: parts are told apart by a code of 64 bits. Two keys with one code end the query, and are never mixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.engine.batch import RelationBatch
+from anabranch.engine.counting import count_deadlines, part_codes
+from anabranch.engine.evaluate.codes import combine_codes, equal_values
+from anabranch.engine.evaluate.expression import evaluate_mask
+from anabranch.engine.kernels import Int64Array
+from anabranch.engine.state.arena import Array
+from anabranch.engine.state.columns import validity
+from anabranch.engine.state.ring import DEADLINE, Index, Ring
+from anabranch.errors import HostError
+from anabranch.plan.join_graph import Relation
+from anabranch.window import BEFORE_ALL, CountWindow
+
+ReadColumn = Callable[[str, Int64Array], pa.Array]
+"""Reads a column of the rows of some numbers."""
+PART, ORDINAL = "+part", "+ordinal"
+"""No key class is called so."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The deadlines of new rows, and the columns by which later rows will find them."""
+
+    deadline: Int64Array
+    columns: Mapping[str, Array] = field(default_factory=dict)
+
+
+class Counts:
+    """The counting of one relation, over the ring of its base state."""
+
+    def __init__(self, relation: Relation) -> None:
+        assert isinstance(relation.window, CountWindow)
+        self.relation = relation
+        self.window = relation.window
+        parts = (PART, ORDINAL) if self.window.partition else ()
+        self.columns: dict[str, tuple[str, int]] = {f"code.{name}": ("<i8", 1) for name in parts}
+        self.indexes: tuple[Index, ...] = ((PART,), (PART, ORDINAL)) if parts else ()
+
+    def count(self, ring: Ring, batch: RelationBatch, read: ReadColumn) -> Counted:
+        """Counts rows that are to be appended next, and gives the rows that leave because of them their deadlines.
+
+        `read` reads the columns of rows in the ring.
+        """
+        parts = part_codes(self.window, self.relation.schema, batch.payload)
+        until = count_deadlines(self.window, batch.times, parts)
+        columns: dict[str, Array] = {}
+        if parts is None:
+            self._close(ring, batch.times)
+        else:
+            columns = {f"code.{PART}": parts, f"code.{ORDINAL}": self._close_parts(ring, batch, parts, read)}
+        if self.relation.condition is not None:
+            payload = batch.payload
+            passes = evaluate_mask(self.relation.condition, lambda column: payload.column(column.name), len(batch))
+            # Counted, and part of nothing.
+            until = np.where(passes, until, BEFORE_ALL)
+        return Counted(until, columns)
+
+    def _close(self, ring: Ring, times: Int64Array) -> None:
+        """The i-th new row closes the row that is as many places before it as the window has."""
+        closing = times[: self.window.rows]
+        rows = ring.next - self.window.rows + np.arange(len(closing))
+        alive = rows >= ring.first
+        if alive.any():
+            ring.lower(DEADLINE, rows[alive], closing[alive] - 1)
+
+    def _close_parts(self, ring: Ring, batch: RelationBatch, parts: Int64Array, read: ReadColumn) -> Int64Array:
+        """The same, part by part; returns the ordinals of the new rows."""
+        times, order = batch.times, np.argsort(parts, kind="stable")
+        sorted_parts = parts[order]
+        same = sorted_parts[1:] == sorted_parts[:-1]
+        self._refuse_equal_codes(batch, order[1:][same], lambda name: batch.payload.column(name).take(order[:-1][same]))
+        starts = np.flatnonzero(np.append(True, sorted_parts[1:] != sorted_parts[:-1]))
+        newest = ring.latest((PART,), sorted_parts[starts])
+        known = newest >= 0
+        base = np.zeros(len(starts), dtype=np.int64)
+        if known.any():
+            self._refuse_equal_codes(batch, order[starts][known], lambda name: read(name, newest[known]))
+            base[known] = ring.get(f"code.{ORDINAL}", newest[known]) + 1
+        lengths = np.diff(np.append(starts, len(parts)))
+        rank = np.arange(len(parts)) - np.repeat(starts, lengths)
+        ordinal = np.repeat(base, lengths) + rank
+        # Rows of this batch close each other by their deadlines; the first ones of a part close rows from before.
+        closes = (rank < self.window.rows) & (ordinal >= self.window.rows)
+        if closes.any():
+            wanted = combine_codes([sorted_parts[closes], ordinal[closes] - self.window.rows])
+            rows = ring.latest((PART, ORDINAL), wanted)
+            found = rows >= 0
+            ring.lower(DEADLINE, rows[found], times[order][closes][found] - 1)
+        ordinals = np.empty(len(parts), dtype=np.int64)
+        ordinals[order] = ordinal
+        return ordinals
+
+    def _refuse_equal_codes(self, batch: RelationBatch, rows: Int64Array, others: Callable[[str], pa.Array]) -> None:
+        """Refuses rows that have the code of other rows, but not their values."""
+        if not len(rows):
+            return
+        for name in self.window.partition:
+            one, other = batch.payload.column(name).take(pa.array(rows)), others(name)
+            if not (equal_values(one, other) | (validity(one) + validity(other) == 0)).all():
+                raise HostError(
+                    f"two values of '{', '.join(self.window.partition)}' of '{self.relation.name}' have one code",
+                    detail="rows of different parts of a count window would be counted together",
+                    hint="partition by a bigint, or by other columns",
+                )
