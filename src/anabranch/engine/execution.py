@@ -4,6 +4,7 @@
 |---|---|---|
 | un-synchronised | nothing | as they are found |
 | semi-synchronised | results, until the batch is done | in order of newest, batch by batch |
+| row-synchronised | rows, until the watermark has passed them | as they are found |
 | totally-synchronised | rows, until the watermark has passed them | in order of newest, from first to last |
 
 The models are those of Zhu 2006, Chapter 15; the default is the one that whole batches want. A *punctuation* says that

@@ -176,7 +176,7 @@ def _rows(store: Store, old: QuerySet, manifest: Manifest) -> dict[str, Relation
     """All rows of the old set, each once, wherever it was kept."""
     tables = manifest.partitionings
     last = tables[-1]
-    layout = wire_layout(old, last)
+    layout = wire_layout(old, *tables)
     found: dict[str, list[RelationBatch]] = {name: [layout.empty(name)] for name in old.graph.names}
     for file in manifest.files:
         for name, batch in layout.split(store.read_rows(file.name)).items():

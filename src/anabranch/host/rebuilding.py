@@ -55,7 +55,8 @@ class Holding:
 
 def durable_holdings(task: SlotTask, store: Store, slot: int) -> Iterator[Holding]:
     """The row files that may hold rows of a slot; of other slots only where the table has changed."""
-    layout = wire_layout(task.queries, task.partitioning)
+    # Where the rows of a file were needed, the tables of their time say.
+    layout = wire_layout(task.queries, *task.tables)
     for file in task.files:
         # The first stage has taken over what other slots had; it is in the slot's own file.
         if file.slot == slot or (task.is_moving and not task.stage):

@@ -7,17 +7,18 @@ payload columns shared between relations by type, so that a union of many relati
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import RelationBatch, empty_batch
+from anabranch.engine.evaluate.rows import row_hashes
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.errors import HostError
 from anabranch.host.diverted import Bounds
-from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.partitioning import Partitioning, row_code
 from anabranch.plan.query_set import QuerySet
 from anabranch.schema import is_fixed_width
 
@@ -117,7 +118,8 @@ class WireLayout:
         if not runs:
             return self.empty(name)
         codes, fields = self.codes[name], self.queries.graph.relation(name).schema
-        rows = table.select([*self.code_columns[: len(codes)], *self.payload[name].values()])
+        wires = [wire for wire in self.code_columns[: len(codes)] if wire in table.column_names]
+        rows = table.select([*wires, *self.payload[name].values()])
         if len(runs) <= MOST_RUNS:
             # As Spark sends rows: those of a source's file stand together.
             rows = pa.concat_tables([rows.slice(start, stop - start) for start, stop in runs]).combine_chunks()
@@ -128,7 +130,15 @@ class WireLayout:
         payload = pa.RecordBatch.from_pydict(
             {f.name: _whole(rows.column(self.payload[name][f.name])).cast(f.type) for f in fields}
         )
-        found = RelationBatch(own, {code: _numpy(rows, self.code_columns[i]) for i, code in enumerate(codes)}, payload)
+        there = {
+            code: rows.column(wire)
+            for code, wire in zip(codes, wires, strict=False)
+            if not rows.column(wire).null_count
+        }
+        found = RelationBatch(own, {code: _whole(values).to_numpy() for code, values in there.items()}, payload)
+        if row_code(name) in codes and row_code(name) not in there:
+            # Written when rows of this relation were not spread by themselves; any hash of the row does.
+            found = replace(found, codes={**found.codes, row_code(name): row_hashes(found)})
         return found if bool((own[1:] >= own[:-1]).all()) else found.take(np.argsort(own, kind="stable"))
 
     def of_relation(self, name: str, rows: pa.RecordBatch) -> RelationBatch:
@@ -169,13 +179,14 @@ class WireLayout:
         return empty_batch(self.queries.graph.relation(relation).schema, self.codes[relation])
 
 
-def wire_layout(queries: QuerySet, partitioning: Partitioning) -> WireLayout:
-    """The layout that carries every code the joins and the partitioning need."""
+def wire_layout(queries: QuerySet, *partitionings: Partitioning) -> WireLayout:
+    """The layout that carries every code the joins and the partitionings need.
+
+    The code of rows that are spread by themselves comes last, so the others stand where they stand in any layout.
+    """
+    dimensions = {d.code: d.relations for each in partitionings for d in each.dimensions}
     codes = {
-        name: (
-            *of_keys,
-            *(d.code for d in partitioning.dimensions if d.relations == {name} and d.code not in of_keys),
-        )
+        name: (*of_keys, *(code for code in dimensions if dimensions[code] == {name} and code not in of_keys))
         for name, of_keys in queries.graph.code_names.items()
     }
     return WireLayout(queries, codes)

@@ -72,6 +72,12 @@ def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
                 f"query '{name}' of '{path}' cannot be placed: it has outer joins or subqueries",
                 hint="leave them out: placements are of inner joins",
             )
+        if query.graph.counted:
+            raise SpecError(
+                f"query '{name}' of '{path}' cannot be placed: '{query.graph.counted[0]}' has a count window",
+                detail="rows are counted where all rows of a stream are",
+                hint="give it a time window, or run the query at one site",
+            )
         found.append(SinkQuery(name, query, entries["sink"].label()))
     return tuple(found)
 

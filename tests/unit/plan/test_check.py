@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -13,7 +15,7 @@ from anabranch.plan.physical import JoinNode, Leaf, PreGroup, probe_order
 from anabranch.plan.query import Grouping
 from anabranch.plan.text import parse
 from anabranch.schema import Schema
-from anabranch.window import Window
+from anabranch.window import CountWindow, Window
 
 LONG = pa.int64()
 
@@ -130,3 +132,15 @@ def test_an_ill_formed_graph_is_refused(build: object, message: str) -> None:
     with pytest.raises(PlanError) as caught:
         build()
     assert str(caught.value) == message
+
+
+def test_a_plan_that_keeps_rows_of_a_count_window_is_refused() -> None:
+    counted = replace(
+        CHAIN, relations=(replace(relation("a"), window=CountWindow(None, None, 3)), *CHAIN.relations[1:])
+    )
+    with pytest.raises(PlanError, match=r"'a', which has a count window, in state '\(a b\)'"):
+        validate(parse("(((a b) c) d)"), counted)
+    with pytest.raises(PlanError, match="count window"):
+        validate(JoinNode((PreGroup(Leaf("d")), Leaf("a"), Leaf("b"), Leaf("c"))), counted, COUNT)
+    for text in ("(a b c d)", "((b c) a d)", "(((b c) d) a)"):
+        assert str(validate(parse(text), counted)) == text

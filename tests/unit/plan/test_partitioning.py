@@ -27,7 +27,7 @@ from anabranch.schema import Schema
 from anabranch.testing.contracts import Workload, workloads
 from anabranch.testing.oracle import describe_difference, rows_as_multiset
 from anabranch.testing.strategies import splits
-from anabranch.window import Window
+from anabranch.window import CountWindow, Window
 
 LONG = pa.int64()
 
@@ -325,3 +325,19 @@ def test_a_key_is_split_once_and_united_once() -> None:
 def test_a_heavy_key_has_the_coordinate_that_rows_have(value: int, share: int) -> None:
     key = HeavyKey("k", value, (("a", 1),))
     assert key.coordinate(share) == coordinates(np.array([value]), share)[0]
+
+
+@pytest.mark.parametrize(
+    ("partition", "spread"),
+    [((), {"b"}), (("k",), {"a", "b"}), (("v", "k"), {"a", "b"}), (("v",), {"b"})],
+)
+def test_only_parts_of_a_count_window_are_spread(partition: tuple[str, ...], spread: set[str]) -> None:
+    """A slot counts the rows of a part itself; rows of other windows are spread by the key in any case."""
+    counted = Relation("a", "a", Schema(()), "ts", CountWindow(None, None, 3, partition))
+    other = Relation("b", "b", Schema(()), "ts", Window(1))
+    key = KeyClass("k0", (("a", Column("a", "k", LONG)), ("b", Column("b", "k", LONG))), LONG)
+    found = choose_partitioning(JoinGraph((counted, other), (key,)), 3)
+    assert [set(dimension.relations) for dimension in found.dimensions] == [spread]
+    assert {len(slots) for slots in found.slots_of("a")} == ({1} if "a" in spread else {3})
+    alone = choose_partitioning(JoinGraph((counted,)), 3)
+    assert alone.working == (0,)

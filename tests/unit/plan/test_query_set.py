@@ -134,6 +134,12 @@ def test_a_query_with_a_table_is_refused() -> None:
         query_set.together({"looked_up": query, "pair": compile_query(PAIR.format(20), catalog)})
 
 
+def test_a_query_with_a_count_window_is_refused() -> None:
+    counted = PAIR.format(20).replace("[RANGE 20 SECONDS]", "[ROWS 3]", 1)
+    with pytest.raises(BundleError, match="query 'counted' has a count window, of 'a'"):
+        together(counted=counted, pair=PAIR.format(20))
+
+
 def test_a_filter_of_one_query_that_guards_a_computation_is_refused() -> None:
     guarded = PAIR.format(20) + " AND a.v < 1000 AND a.v * 1000 < b.v"
     with pytest.raises(BundleError, match="query 'guarded' has a filter of 'a' that the other queries do not have"):

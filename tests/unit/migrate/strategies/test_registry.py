@@ -42,6 +42,13 @@ def test_old_rows_that_never_leave_forbid_parallel_tracks() -> None:
     check_migration(parse("((a b) c)"), parse("((b c) a)"), unbounded, "moving-state")
 
 
+def test_parallel_track_is_refused_where_rows_are_counted() -> None:
+    counted = graph("[ROWS 5]")
+    with pytest.raises(MigrationError, match="might never end"):
+        check_migration(parse("(a b c)"), parse("((b c) a)"), counted, "parallel-track")
+    check_migration(parse("(a b c)"), parse("((b c) a)"), counted, "moving-state")
+
+
 def test_a_plan_of_another_query_is_refused_whatever_the_strategy() -> None:
     with pytest.raises(PlanError, match="'d'"):
         check_migration(parse("(a b c)"), parse("(a b d)"), graph(), "moving-state")
