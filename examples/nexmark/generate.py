@@ -52,6 +52,16 @@ def generate(events: int, seed: int = 1) -> dict[str, pa.Table]:
     }
 
 
+SIDE_INPUT = pa.schema([("key", pa.int64()), ("value", pa.string())])
+"""The table beside the streams."""
+
+
+def side_input(rows: int = 40, seed: int = 1) -> pa.Table:
+    """The side input of the benchmark: a value for each of the first keys."""
+    values = np.random.default_rng(seed).integers(0, 1_000, rows)
+    return pa.table([pa.array(np.arange(rows)), pa.array([f"value {v}" for v in values])], schema=SIDE_INPUT)
+
+
 def _people(random: np.random.Generator, times: np.ndarray, ids: np.ndarray) -> pa.Table:
     home = random.integers(0, len(_CITIES), len(ids))
     return pa.table(

@@ -28,6 +28,19 @@ def _buckets(stream: str, seconds: int) -> str:
     return f"(SELECT *, {end} AS ends FROM {stream} WHERE {end} <= {{passed}})"
 
 
+_COUNTS = "(SELECT auction, COUNT(*) AS bids FROM bid [HOP 4 SECONDS SLIDE 2 SECONDS] GROUP BY auction)"
+_CLOSED = (
+    "SELECT a.id, a.seller, a.category, MAX(b.price) AS final, MAX_BY(b.bidder, b.price) AS winner, WINDOW_END() AS at "
+    "FROM auction [TUMBLE 4 SECONDS] AS a, bid [TUMBLE 4 SECONDS] AS b "
+    "WHERE a.id = b.auction AND b.ts BETWEEN a.ts AND a.expires GROUP BY a.id, a.seller, a.category"
+)
+_CLOSED_SQL = (
+    "(SELECT a.id, a.seller, a.category, a.ends, max(b.price) AS final, "
+    "arg_max(b.bidder, (b.price, -b.bidder)) AS winner "
+    f"FROM {_buckets('auction', 4)} AS a JOIN {_buckets('bid', 4)} AS b ON a.id = b.auction AND a.ends = b.ends "
+    "AND b.ts BETWEEN a.ts AND a.expires GROUP BY ALL)"
+)
+
 QUERIES = {
     "q0": NexmarkQuery(
         "pass through",
@@ -52,6 +65,21 @@ QUERIES = {
         "WHERE a.category = 10 AND p.state IN ('OR', 'ID', 'CA')",
         is_unbounded=True,
     ),
+    "q4": NexmarkQuery(
+        "average closing price of a category",
+        f"SELECT q.category, WINDOW_END() AS at, AVG(q.final) AS mean FROM ({_CLOSED}) [NOW SLIDE 4 SECONDS] AS q "
+        "GROUP BY q.category",
+        f"SELECT category, make_timestamp(ends), avg(final) FROM {_CLOSED_SQL} WHERE ends < {{passed}} GROUP BY ALL",
+        note="of the auctions, with their bids, of each window",
+    ),
+    "q5": NexmarkQuery(
+        "hot items",
+        f"SELECT c.auction, c.bids FROM {_COUNTS} [NOW] AS c, "
+        f"(SELECT MAX(d.bids) AS most FROM {_COUNTS} [NOW SLIDE 2 SECONDS] AS d) [NOW] AS m WHERE c.bids = m.most",
+        "SELECT auction, n FROM (SELECT *, max(n) OVER (PARTITION BY ends) AS most FROM (SELECT auction, ends, "
+        "count(*) AS n FROM (SELECT auction, ((epoch_us(ts) // 2000000) + s) * 2000000 AS ends FROM bid, "
+        "(VALUES (1), (2)) AS steps(s)) WHERE ends < {passed} GROUP BY ALL)) WHERE n = most",
+    ),
     "q7": NexmarkQuery(
         "highest bid",
         "SELECT WINDOW_END() AS at, MAX(price) AS price, MAX_BY(auction, price) AS auction, COUNT(*) AS bids "
@@ -67,11 +95,24 @@ QUERIES = {
         f"SELECT p.id, p.name, make_timestamp(p.ends - 2000000) AS at, count(*) FROM {_buckets('person', 2)} AS p JOIN "
         f"{_buckets('auction', 2)} AS a ON p.id = a.seller AND p.ends = a.ends GROUP BY p.id, p.name, p.ends",
     ),
+    "q9": NexmarkQuery(
+        "winning bids",
+        _CLOSED,
+        f"SELECT id, seller, category, final, winner, make_timestamp(ends) FROM {_CLOSED_SQL}",
+        note="of the auctions, with their bids, of each window; of equal bids, that of the least bidder",
+    ),
     "q10": NexmarkQuery(
         "log to a file system",
         "SELECT auction, bidder, price, ts, DATE(ts) AS day, HOUR(ts) AS hour FROM bid",
         "SELECT auction, bidder, price, ts, ts::DATE AS day, hour(ts) AS hour FROM bid",
         note="the sink writes a folder per day: partitionBy('day')",
+    ),
+    "q13": NexmarkQuery(
+        "join with a table",
+        "SELECT b.auction, b.bidder, b.price, b.ts, s.value FROM bid AS b "
+        "JOIN side_input AS s ON b.auction % 100 = s.key",
+        "SELECT b.auction, b.bidder, b.price, b.ts, s.value FROM bid AS b "
+        "JOIN side_input AS s ON b.auction % 100 = s.key",
     ),
     "q14": NexmarkQuery(
         "calculation",
@@ -113,10 +154,11 @@ QUERIES = {
     "q18": NexmarkQuery(
         "last bid",
         "SELECT bidder, auction, WINDOW_END() AS at, LAST(price) AS price, LAST(channel) AS channel "
-        "FROM bid [TUMBLE 2 SECONDS] GROUP BY bidder, auction",
-        "SELECT bidder, auction, make_timestamp(ends), arg_max(price, ts), arg_max(channel, ts) "
-        f"FROM {_buckets('bid', 2)} GROUP BY bidder, auction, ends",
-        note="the last bid of each window, and not of all time",
+        "FROM bid [PARTITION BY bidder, auction ROWS 1 SLIDE 5 SECONDS] GROUP BY bidder, auction",
+        "SELECT bidder, auction, make_timestamp(edge), arg_max(price, ts), arg_max(channel, ts) FROM bid, "
+        "(SELECT DISTINCT (epoch_us(ts) // 5000000) * 5000000 AS edge FROM bid) AS boundaries "
+        "WHERE epoch_us(ts) <= edge AND edge < {passed} GROUP BY ALL",
+        note="all last bids so far, every five seconds",
     ),
     "q20": NexmarkQuery(
         "bids with their auction",
@@ -142,13 +184,9 @@ QUERIES = {
 }  # fmt: skip
 
 MISSING = {
-    "q4": "a subquery in FROM: the average of the highest bids",
-    "q5": "a subquery in FROM: the largest of the counts; the counts themselves run, with [HOP]",
-    "q6": "OVER with the last ten rows of a partition",
-    "q9": "the best bid within the life of its auction: an aggregate whose window is a column",
+    "q6": "a count window over the results of another query",
     "q11": "session windows",
     "q12": "windows of processing time; time is event time here",
-    "q13": "a join with a table",
     "q19": "the ten best of a group: OVER, or a list in order of price",
 }
 """The other queries, and what they need."""

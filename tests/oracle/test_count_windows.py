@@ -29,9 +29,8 @@ from anabranch.plan.query_set import ALONE
 from anabranch.testing.count_queries import count_plans, count_queries
 from anabranch.testing.duckdb_sql import duckdb_answer, select
 from anabranch.testing.meshes import meshes
-from anabranch.testing.moves import SLOTS, draw_move
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts
+from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, tables
 
 
 @settings(max_examples=4 * settings().max_examples)
@@ -88,7 +87,7 @@ def _run(data: st.DataObject, query: Query, rows: Arrivals) -> tuple[Answer, int
     results: list[pa.Table] = []
 
     def start() -> LocalHost:
-        plan, slots = data.draw(count_plans(query.graph), "plan"), data.draw(SLOTS, "slots")
+        plan, slots = data.draw(count_plans(query.graph), "plan"), data.draw(st.sampled_from([1, 2, 3]), "slots")
         return LocalHost(query, plan, slots=slots, checkpoint=checkpoint, execution=execution)
 
     with (
@@ -102,7 +101,6 @@ def _run(data: st.DataObject, query: Query, rows: Arrivals) -> tuple[Answer, int
         for number, batch in enumerate(batches):
             if number in crashes:
                 host = start()
-            draw_move(data, host)
             _ask(data, host, query)
             if host.partitioning.slots == 1 and 0 in host._engines and data.draw(st.booleans(), "found again"):
                 host._engines[0] = _found_again(host._engines[0], Path(folder) / f"hot{number}")
@@ -112,7 +110,9 @@ def _run(data: st.DataObject, query: Query, rows: Arrivals) -> tuple[Answer, int
 
 
 def _ask(data: st.DataObject, host: LocalHost, query: Query) -> None:
-    """Another plan or mesh now and then."""
+    """Another table of groups, plan or mesh now and then."""
+    if not data.draw(st.integers(0, 2), "moves"):
+        host.spread(data.draw(tables(host.partitioning, host.queries.uncut), "table"))
     if len(query.graph.names) == 1 or not data.draw(st.booleans(), "change"):
         return
     drawn = meshes(query.graph) if data.draw(st.booleans(), "mesh") else count_plans(query.graph)

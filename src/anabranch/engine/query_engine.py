@@ -142,7 +142,7 @@ class QueryEngine:
             "floors": self._floors,
             "turns": self.turns,
             "groups": self.groups.layout() if self.groups else None,
-            "open": self.open.layout() if self.open else None,
+            "open": self.open.layout() if self.open is not None else None,
             "sides": self.sides.layout() if self.sides else None,
         }
 
