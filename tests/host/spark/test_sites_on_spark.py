@@ -127,8 +127,11 @@ def test_queries_come_go_and_move_while_the_controller_dies(tmp_path: Path) -> N
     options = ("--local", "--planner", "exhaustive", "--interval", "0.2")
     deployed.deploy(*options)
     try:
+        # Groups wait for the tick of the batch after theirs, at each operator; so streams must flow.
         deployed.await_(
-            "both queries have results", lambda: deployed.results("display") and deployed.answered("counts")
+            "both queries have results",
+            lambda: deployed.results("display") and deployed.answered("counts"),
+            feeding=show.STREAMS,
         )
         assert joins_of(deployed) == {"west"}
         assert "controller' is at work already" in deployed.ask("network.yaml", "queries.yaml")
@@ -167,9 +170,9 @@ def test_queries_come_go_and_move_while_the_controller_dies(tmp_path: Path) -> N
         assert deployed.ask("remove", "wide") == "removing wide"
         deployed.await_settled()
         assert set(deployed.status()["queries"]) == {"display", "counts"}
+        last = 1_000_000 * (show.START + deployed.second)
+        deployed.await_("groups are answered", lambda: deployed.answered("counts") >= last, feeding=show.STREAMS)
         deployed.await_answer("display", join_of("num, gate, status", {"flights": 10, "checkins": 5}))
-        last = 1_000_000 * (show.START + deployed.second - 10)
-        deployed.await_("groups are answered", lambda: deployed.answered("counts") >= last)
         deployed.await_answer("counts", lambda: counts_of("baggage", deployed.answered("counts")), GIVEN_COUNTS)
         assert deployed.late() == 0
     finally:
@@ -196,7 +199,7 @@ def test_a_lost_site_is_replaced_and_a_silent_stream_is_not_waited_for(tmp_path:
     for site in ("west", "middle", "east"):
         deployed.start_site(site)
     try:
-        deployed.await_("there are results", lambda: deployed.answered("counts"))
+        deployed.await_("there are results", lambda: deployed.answered("counts"), feeding=show.STREAMS)
         assert joins_of(deployed) == {"middle"}
 
         # Baggage is silent: a control link tells its gate how far the others are.
@@ -217,8 +220,9 @@ def test_a_lost_site_is_replaced_and_a_silent_stream_is_not_waited_for(tmp_path:
         last = 1_000_000 * (show.START + deployed.second - 1)
         deployed.await_("its gate has it", lambda: newest_at_gate(deployed, "baggage") >= last)
         deployed.second = start
-        deployed.feed(20, ["flights"])
-        deployed.await_("groups are answered", lambda: deployed.answered("counts") >= last - 5_000_000)
+        deployed.await_(
+            "groups are answered", lambda: deployed.answered("counts") >= last - 5_000_000, feeding=["flights"]
+        )
         deployed.await_answer("counts", lambda: counts_of("baggage", deployed.answered("counts")), GIVEN_COUNTS)
         assert deployed.late() == 0
     finally:
