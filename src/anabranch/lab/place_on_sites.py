@@ -15,6 +15,7 @@ import os
 import random
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -135,8 +136,7 @@ class _Work:
             partial.rename(folder / f"{self._second:06d}.json")
         self._second += 1
 
-    def wait(self, what: str, is_true: object) -> None:
-        assert callable(is_true)
+    def wait(self, what: str, is_true: Callable[[], object]) -> None:
         end = perf_counter() + PATIENCE
         while not is_true():
             if perf_counter() > end:
