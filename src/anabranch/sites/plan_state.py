@@ -165,13 +165,15 @@ class Planned:
             bound = SinkQuery(one["name"], compile_query(one["cql"], network.catalog), one["sink"])
             queries[one["name"]] = QueryFile(bound, one["cql"], SinkSpec(**into))
         topology = network.landscape.topology
-        names = sorted(set(topology.positions) ^ set(value["sites"]))
+        # Plans of earlier releases have neither names of sites nor clusters.
+        sites = value.get("sites", list(topology.positions))
+        names = sorted(set(topology.positions) ^ set(sites))
         if names:
             raise TopologyError(
                 f"the network file has other sites than the deployment: {', '.join(names)}",
                 hint="start with the file of before, then: anabranch deploy network FILE --root DIR",
             )
-        at = [topology.position(name) for name in value["sites"]]
+        at = [topology.position(name) for name in sites]
         operators: dict[str, Operator] = decode(value["operators"])
         landscape = replace(
             network.landscape,
@@ -183,7 +185,9 @@ class Planned:
             queries,
             value["planner"],
             Options(**{**value["options"], "other_cs": tuple(value["options"]["other_cs"])}),
-            hierarchies=tuple(from_names(topology, one["max_cs"], one["levels"]) for one in value["hierarchies"]),
+            hierarchies=tuple(
+                from_names(topology, one["max_cs"], one["levels"]) for one in value.get("hierarchies", ())
+            ),
         )
         return state.measured(value["rates"], value["closed"])
 
