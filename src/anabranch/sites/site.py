@@ -41,6 +41,11 @@ POLL = 0.3
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before an operator that failed is started again; each failure doubles them."""
 
+MOST_STARTING, STARTING = 2, 10.0
+"""How many operators start at the same time, and for how many seconds one counts as starting.
+
+Each start needs several new Python processes, and Spark gives each of them ten seconds to answer.
+"""
 STUCK = 180.0
 """Seconds without any progress after which an operator that has just been started is taken for stuck."""
 SITE_SETTINGS = {
@@ -97,6 +102,12 @@ class Running:
         """True if Spark has not finished a single look at the sources for long: it waits for a process that is gone."""
         is_new = self.handle is not None and self.handle.isActive and self.handle.lastProgress is None
         return is_new and time.monotonic() - self.started > STUCK
+
+    @property
+    def is_starting(self) -> bool:
+        """True if it has just been started and Spark has not finished a look at its sources."""
+        is_new = self.handle is not None and self.handle.isActive and self.handle.lastProgress is None
+        return is_new and time.monotonic() - self.started < STARTING
 
     def _is_busy(self) -> bool:
         return self.handle is not None and self.handle.isActive and bool(self.handle.status["isTriggerActive"])
@@ -206,7 +217,8 @@ class Site:
             if running.is_stuck:
                 # Spark cannot stop such a query either; whoever started this process starts another one.
                 raise SiteError(f"operator '{name}' does not start", hint="start the site again")
-            if running.handle is None and time.monotonic() >= running.again:
+            starting = sum(one.is_starting for one in self._running.values())
+            if running.handle is None and time.monotonic() >= running.again and starting < MOST_STARTING:
                 try:
                     self._start(running, orders)
                 except Exception as error:

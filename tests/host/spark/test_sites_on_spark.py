@@ -132,6 +132,7 @@ def test_queries_come_go_and_move_while_the_controller_dies(tmp_path: Path) -> N
             "both queries have results",
             lambda: deployed.results("display") and deployed.answered("counts"),
             feeding=show.STREAMS,
+            seconds=500,
         )
         assert joins_of(deployed) == {"west"}
         assert "controller' is at work already" in deployed.ask("network.yaml", "queries.yaml")
