@@ -9,7 +9,7 @@ calibration found on this machine; the rest is assumed, and says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
@@ -18,6 +18,8 @@ from anabranch.adapt.gate import Gate, Verdict, judge
 from anabranch.adapt.routing import AT_ONCE
 from anabranch.adapt.rules import ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.settings import Settings
+from anabranch.balance.allocation import Allocation, fewest_slots, over_limits
+from anabranch.balance.first import FirstTable
 from anabranch.calibrate.file import calibrated
 from anabranch.cost.estimates import traffic
 from anabranch.cost.resources import Resources
@@ -31,9 +33,11 @@ from anabranch.optimize.joint import Contender, JointChoice, choose_together
 from anabranch.optimize.proposals import kind, over_budget
 from anabranch.plan.describe import short_text
 from anabranch.plan.mesh import Mesh, Plan, check_mesh, is_mesh_text, parse_mesh
+from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan, pre_groups, shared_parts, unshared
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import QuerySet
+from anabranch.plan.query_set import QuerySet, partitioning_of
+from anabranch.plan.slots import SlotRange
 from anabranch.plan.text import parse
 from anabranch.sizes import size_text
 from anabranch.stats.mesh.learnt import LearntMesh
@@ -196,6 +200,52 @@ def decide_together(
     if not joint.fits:
         raise _over_joint_limits(joint)
     return joint
+
+
+def allocate(
+    queries: QuerySet,
+    allowed: SlotRange,
+    choose_at: Callable[[int], Mapping[str, Choice]],
+    wishes: Mapping[str, Wishes],
+    together: SetWishes,
+    fill: Callable[[Partitioning, Mapping[str, float]], FirstTable],
+) -> Allocation:
+    """The fewest slots with which the fullest slot keeps the limits of every query, and the joint ones.
+
+    `choose_at` chooses the plans for a number of slots; `fill` gives the groups of a grid to slots, for the bytes per
+    second of each relation.
+    """
+    if min(*(min(each.cpu, each.memory) for each in wishes.values()), together.cpu, together.memory) == math.inf:
+        raise SpecError(
+            "the fewest slots that keep the limits are asked for, and there are no limits",
+            hint="write what a slot may use: limits: {cpu: 0.8, memory: 500 MB}",
+        )
+
+    def objection(slots: int) -> str | None:
+        choices = choose_at(slots)
+        for choice in choices.values():
+            if isinstance(choice.answer, Infeasible):
+                return over_budget(choice.answer.cost, choice.budget)
+        try:
+            joint = None if together == TOGETHER else decide_together(queries, choices, wishes, together, slots=slots)
+        except NoFeasiblePlan as error:
+            return error.detail or error.message
+        amounts = shared_traffic(choices.values())
+        table = fill(partitioning_of(queries, slots, amounts), amounts)
+        needs = [(proposal(choice).cost, wishes[name].cpu, wishes[name].memory) for name, choice in choices.items()]
+        needs += [] if joint is None else [(joint.cost, together.cpu, together.memory)]
+        return next(filter(None, (over_limits(cost, table, cpu, memory) for cost, cpu, memory in needs)), None)
+
+    return fewest_slots(allowed, objection)
+
+
+def refuse_capacities(capacities: Sequence[float] | None) -> None:
+    """Refuses speeds of slots whose number is still to be found."""
+    if capacities is not None:
+        raise SpecError(
+            "the fewest slots are asked for, and capacities are given for some",
+            hint="leave out 'balance.capacities', or give the number of slots",
+        )
 
 
 def joint_plans(choices: Mapping[str, Choice], joint: JointChoice | None) -> dict[str, Plan]:

@@ -68,6 +68,24 @@ def test_the_command_line_wins_over_the_spec(spec_file: Path, capsys: pytest.Cap
     assert "\nplan ((a c) b)\nbecause it was requested\n" in capsys.readouterr().out
 
 
+def test_explain_finds_the_fewest_slots_that_keep_the_limits(
+    spec_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec_file.write_text(SPEC + "stats: {rates: {s0: 20000, s1: 20000, s2: 20000}}\nslots: fewest\n")
+    assert cli.main(["explain", str(spec_file), "--cpu", "4"]) == 0
+    assert "1 slots are the fewest that keep the limits" in capsys.readouterr().out
+    assert cli.main(["explain", str(spec_file), "--memory", "2 MB"]) == 0
+    shown = capsys.readouterr().out
+    (line,) = (line for line in shown.splitlines() if "are the fewest" in line)
+    slots = int(line.split()[0])
+    assert slots > 1
+    assert f"with {slots - 1}, " in line
+    assert f"slots {slots}, " in shown
+    assert cli.main(["explain", str(spec_file), "--slots", str(slots - 1), "--memory", "2 MB"]) == cli.USER_ERROR
+    assert cli.main(["explain", str(spec_file)]) == cli.USER_ERROR
+    assert "there are no limits" in capsys.readouterr().err
+
+
 def test_explain_draws_the_plan(spec_file: Path, tmp_path: Path) -> None:
     picture = tmp_path / "plan.svg"
     assert cli.main(["explain", str(spec_file), "--plan", "tree", "--picture", str(picture)]) == 0

@@ -4,7 +4,8 @@ The CPU time of every slot is in every report, so watching costs nothing. When t
 batches, the slots are asked to count one batch by cell; the rule of `balance` then proposes moves. A proposal passes
 the gate when it wins by a ratio and by an amount, and when the batches of the horizon save more than taking the rows
 over costs. After a move, after a proposal that did not pass, and after a change of plan, nothing is decided for the
-cool-down.
+cool-down. Where the speeds of slots are measured (`adapt.speeds`), time by the clock on the wall takes the place of CPU
+time: a machine that others use as well takes longer, not more CPU time.
 
 An elastic query also watches how busy its slots are: their CPU time per second of wall clock. It uses more slots when
 an average one is busier than a limit, fewer when one less would still be idle, and never more than tasks can run at
@@ -30,12 +31,13 @@ import numpy as np
 from anabranch.adapt.course import STRATEGIES, MoveStrategy
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.policy import TEN_BATCHES, Interval
+from anabranch.adapt.speeds import SpeedWatch, time_of
 from anabranch.balance.loads import Loads, skew
 from anabranch.balance.rule import Rebalancing, even_out, half_the_difference
 from anabranch.entries import Entry, optional
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.slots import SlotRange
-from anabranch.stats.report import SlotReports
+from anabranch.plan.slots import FEWEST, SlotRange
+from anabranch.stats.report import SlotReport, SlotReports
 
 Mode: TypeAlias = Literal["off", "manual", "auto"]
 MODES: tuple[Mode, ...] = ("off", "manual", "auto")
@@ -74,6 +76,8 @@ class Balance:
     cool_down: Interval = TEN_BATCHES
     capacities: tuple[float, ...] | None = None
     """Relative speeds of the slots; equal when None."""
+    measures_speeds: bool = False
+    """Whether the speeds of slots are measured, and time counts instead of CPU time."""
     show_keys: bool = False
     """Whether records and progress name heavy keys by value, not by a hash."""
     thresholds: Thresholds | None = None
@@ -115,6 +119,7 @@ class Balance:
             remember=optional(entries, "remember", lambda each: each.count(count), cls.remember),
             cool_down=optional(entries, "cool_down", lambda each: Interval(batches=each.count(count)), TEN_BATCHES),
             capacities=optional(entries, "capacities", _capacities, None),
+            measures_speeds="capacities" in entries and entries["capacities"].value == MEASURED,
             show_keys=optional(entries, "show_keys", lambda each: each.flag(), cls.show_keys),
             thresholds=optional(entries, "thresholds", _thresholds, None),
             strategy=optional(entries, "strategy", read_strategy, cls.strategy),
@@ -133,6 +138,7 @@ class Balance:
         return cls.read(Entry("balance", value))
 
 
+MEASURED = "measured"
 BY_HAND = Balance()
 BY_ITSELF = Balance("auto")
 
@@ -151,11 +157,23 @@ class BalanceWatch:
     """Batches since the last decision; the cool-down of a fresh query has passed."""
     _is_cooling: bool = False
 
+    def __post_init__(self) -> None:
+        self._speeds = SpeedWatch(self.settings.remember)
+
+    def load_of(self, report: SlotReport) -> float:
+        """The load of a slot in a batch: seconds of CPU time, or of the clock on the wall where speeds are measured."""
+        return time_of(report) if self.settings.measures_speeds else report.cpu
+
+    def speeds(self, slots: int) -> tuple[float, ...] | None:
+        """The relative speeds of all slots, as declared or as measured; None where they count as equal."""
+        return self._speeds.speeds(slots) if self.settings.measures_speeds else self.settings.capacities
+
     def note(self, available: Sequence[int], reports: SlotReports, facts: BatchFacts) -> None:
         """Takes in a batch of the slots that may have groups."""
         settings = self.settings
         slots = [reports[slot] for slot in available]
-        self._cpu.append(np.array([slot.cpu for slot in slots]))
+        self._cpu.append(np.array([self.load_of(slot) for slot in slots]))
+        self._speeds.note(reports)
         self._periods.append(facts.period)
         self._cores = facts.cores
         while len(self._cpu) > settings.remember:
@@ -176,7 +194,8 @@ class BalanceWatch:
             return self._by_thresholds(settings.thresholds, available)
         mean = np.mean(self._cpu, axis=0)
         if skew(mean) >= settings.ratio and mean.max() - mean.mean() >= settings.seconds:
-            return f"slot {available[int(mean.argmax())]} takes {skew(mean):.2f} times the average CPU time"
+            what = "time" if settings.measures_speeds else "CPU time"
+            return f"slot {available[int(mean.argmax())]} takes {skew(mean):.2f} times the average {what}"
         held = self._bytes
         is_full = skew(held) >= settings.ratio and held.max() - held.mean() >= settings.bytes
         if is_full and not self._has_leftovers:
@@ -241,7 +260,7 @@ class BalanceWatch:
         found = even_out(
             table,
             loads,
-            speeds=settings.capacities,
+            speeds=self.speeds(table.slots),
             available=available,
             copying=copying,
             least_bytes=settings.bytes,
@@ -259,14 +278,16 @@ class BalanceWatch:
 
 
 def read_slots(entry: Entry) -> SlotRange:
-    """Reads `slots: 4`, or `slots: {least: 1, most: 8}`."""
+    """Reads `slots: 4`, `slots: fewest`, `slots: {least: 1, most: 8}`, or the last with `fewest: true`."""
+    if entry.value == "fewest":
+        return FEWEST
     if not isinstance(entry.value, Mapping):
-        return SlotRange.fixed(entry.count("write a whole number of at least 1, or {least: 1, most: 8}"))
-    entries = entry.mapping("least most", {"most": "most: 8, the slots that there may be"})
+        return SlotRange.fixed(entry.count("write a whole number of at least 1, {least: 1, most: 8}, or fewest"))
+    entries = entry.mapping("least most fewest", {"most": "most: 8, the slots that there may be"})
     least, most = optional(entries, "least", Entry.count, 1), entries["most"].count()
     if least > most:
         raise entry.wrong(f"has at least {least} and at most {most}", "write the smaller number as 'least'")
-    return SlotRange(least, most)
+    return SlotRange(least, most, is_sought=optional(entries, "fewest", lambda each: each.flag(), False))
 
 
 def read_strategy(entry: Entry) -> MoveStrategy:
@@ -280,8 +301,10 @@ def _mode(entry: Entry) -> Mode:
     return next(mode for mode in MODES if mode == name)
 
 
-def _capacities(entry: Entry) -> tuple[float, ...]:
-    hint = "write the speed of each slot beside the others, such as [1, 1, 0.5]"
+def _capacities(entry: Entry) -> tuple[float, ...] | None:
+    if entry.value == MEASURED:
+        return None
+    hint = "write the speed of each slot beside the others, such as [1, 1, 0.5], or measured"
     return tuple(each.number(above=0.0, hint=hint) for each in entry.items("[1, 1, 0.5]"))
 
 

@@ -10,16 +10,18 @@ from anabranch.adapt.grid import matching_share
 from anabranch.balance.loads import Loads, SlotLoad, estimate_loads
 from anabranch.plan.partitioning import Partitioning
 from anabranch.stats.keys import KeyCounts, merge_keys
-from anabranch.stats.report import SlotReports
+from anabranch.stats.report import SlotReport, SlotReports
 
 
-def measured_loads(table: Partitioning, reports: SlotReports) -> Loads:
+def measured_loads(
+    table: Partitioning, reports: SlotReports, load_of: Callable[[SlotReport], float] = lambda report: report.cpu
+) -> Loads:
     """The loads of slots and groups from one batch in which the slots counted their rows by cell.
 
     Rows that groups have left behind in a slot do not count: they leave by themselves.
     """
     slots = [
-        SlotLoad(report.cpu, report.statistics.state_bytes * (1 - report.left), matching_share(report))
+        SlotLoad(load_of(report), report.statistics.state_bytes * (1 - report.left), matching_share(report))
         for _, report in sorted(reports.items())
     ]
     held = _summed([report.held for report in reports.values()])

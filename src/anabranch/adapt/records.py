@@ -229,6 +229,8 @@ class BalanceDecided:
     """Keys that alone are too much for a slot."""
     united: tuple[str, ...] = ()
     """Keys that are not heavy any more."""
+    speeds: tuple[float, ...] | None = None
+    """The speeds of slots that were measured and differ; the fastest is 1."""
 
     def to_json(self) -> dict[str, Any]:
         found = self.found
@@ -247,6 +249,7 @@ class BalanceDecided:
             "groups": sum(len(move.groups) for move in found.moves),
             "heavy": list(found.heavy),
             **_keys(self.split, self.united),
+            **({} if self.speeds is None else {"speeds": [round(speed, 3) for speed in self.speeds]}),
             "reason": self.refused or self._gain(),
         }
 

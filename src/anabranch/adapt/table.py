@@ -253,10 +253,13 @@ class TableSteering:
                 other = self._regrid(facts.batch, reports, asked=True) if self._count == _Count() else []
                 if other:
                     self._count = None
-                records += other or self._decide(facts.batch, measured_loads(self._table, reports), reports)
+                records += other or self._decide(facts.batch, self._loads(reports), reports)
         return records
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _loads(self, reports: SlotReports) -> Loads:
+        return measured_loads(self._table, reports, self._watch.load_of)
 
     def _look(self, facts: BatchFacts, reports: SlotReports) -> list[TableRecord]:
         """Asks for a count where the query should move groups, or use another number of slots, by itself.
@@ -289,6 +292,7 @@ class TableSteering:
             self._course = replace(count.course, group_rows=loads.group_rows)
             return []
         settings, table, before = self._watch.settings, self._table, loads
+        speeds = self._watch.speeds(table.slots)
         copying = price_of_copies(table, loads, reports)
         refused: str | None = None
         available = self._available if count.available is None else count.available
@@ -298,13 +302,13 @@ class TableSteering:
         if settled:
             table, loads, copying = settled.table, settled.loads, _no_copies
         if count.available is not None:
-            found = rescale(table, loads, count.available, copying, settings.bytes)
+            found = rescale(table, loads, count.available, copying, settings.bytes, speeds)
             self._available = count.available
         elif count.trigger is None or settled:
             found = even_out(
                 table,
                 loads,
-                speeds=settings.capacities,
+                speeds=speeds,
                 available=self._available,
                 copying=copying,
                 least_bytes=settings.bytes,
@@ -331,7 +335,8 @@ class TableSteering:
                 self._course = course
         self._rest()
         split, united = (tuple(map(self.names, keys)) for keys in (settled.split, settled.united))
-        return [BalanceDecided(batch, count.trigger or "asked for", found, refused, split, united)]
+        measured = speeds if settings.measures_speeds else None
+        return [BalanceDecided(batch, count.trigger or "asked for", found, refused, split, united, measured)]
 
     def _regrid(self, batch: int, reports: SlotReports, *, asked: bool) -> list[TableRecord]:
         """Decides on another grid where the rates suggest one; one that the user asked for need not pay."""

@@ -100,19 +100,31 @@ class RunBuilder(ABC):
                 )
         return self
 
-    def slots(self, count: int | None = None, *, least: int | None = None, most: int | None = None) -> Self:
-        """Sets how many tasks share the work: a number, or limits within which the number follows the load.
+    def slots(
+        self,
+        count: int | str | None = None,
+        *,
+        least: int | None = None,
+        most: int | None = None,
+        fewest: bool | None = None,
+    ) -> Self:
+        """Sets how many tasks share the work: a number, limits within which the number follows the load, or `fewest`.
 
-        A restart from a checkpoint may use other numbers.
+        With `fewest`, plans are priced before the start, and the run has the fewest slots with which each keeps the
+        `limits`. A restart from a checkpoint may use other numbers.
 
         Examples
         --------
         >>> query.writeStream.slots(4)  # doctest: +SKIP
         >>> query.writeStream.slots(least=1, most=8)  # doctest: +SKIP
+        >>> query.writeStream.limits(cpu=0.8).slots("fewest")  # doctest: +SKIP
         """
-        limits = {name: value for name, value in (("least", least), ("most", most)) if value is not None}
+        given = (("least", least), ("most", most), ("fewest", fewest))
+        limits = {name: value for name, value in given if value is not None}
         if (count is None) == (not limits):
-            raise SpecError("slots need a number, or limits", hint="write slots(4), or slots(least=1, most=8)")
+            raise SpecError(
+                "slots need a number, or limits", hint="write slots(4), slots(least=1, most=8), or slots('fewest')"
+            )
         self._run = replace(
             self._run, slots=read_slots(argument("the number of slots", limits if count is None else count))
         )

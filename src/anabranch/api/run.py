@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
 
 from anabranch.adapt.settings import Settings
@@ -20,16 +20,19 @@ from anabranch.api.changing import RunningSet
 from anabranch.api.compiled import RegisteredStream, sample_queries
 from anabranch.api.members import Member
 from anabranch.api.settings import QuerySettings, RunSettings
+from anabranch.balance.allocation import Allocation
 from anabranch.balance.first import FirstTable, first_table
 from anabranch.choosing import (
     DEFAULT_BATCH,
     TOGETHER,
+    allocate,
     as_run,
     change_rules,
     decide,
     decide_together,
     headline,
     joint_plans,
+    refuse_capacities,
     shared_traffic,
 )
 from anabranch.engine.batch import RelationBatch
@@ -87,7 +90,21 @@ class Run:
     def choices(self) -> dict[str, Choice]:
         """Chooses the plan of each query; each stream is sampled once for all of them."""
         self._sample()
-        return {name: self._choice(member) for name, member in self._members.items()}
+        return self._choices(self._slots.most)
+
+    @cached_property
+    def allocation(self) -> Allocation | None:
+        """The fewest slots that keep the limits, where the run is to find them."""
+        allowed, balance = self._settings.slots, self._settings.balancing
+        if allowed is None or not allowed.is_sought:
+            return None
+        refuse_capacities(balance.capacities)
+        self._sample()
+        wishes = {name: member.settings.wishes for name, member in self._members.items()}
+        together = self._settings.together
+        return allocate(
+            self._queries, allowed, partial(self._choices, learns=False), wishes, together, self._first_table
+        )
 
     def joint(self, choices: Mapping[str, Choice]) -> JointChoice | None:
         """Chooses the plans of named queries together: the joins that they share, and plans within the joint limits."""
@@ -100,6 +117,7 @@ class Run:
         """Returns the chosen plan of each query and the reason, in one line each; then the joins that they share."""
         choices = self.choices()
         lines = [f"{name}: {headline(choice)}" if name else headline(choice) for name, choice in choices.items()]
+        lines += [] if self.allocation is None else [str(self.allocation)]
         joint = self.joint(choices)
         return lines if joint is None else [*lines, *shared_lines(joint)]
 
@@ -113,11 +131,12 @@ class Run:
             return as_run(choices, joint), joint
 
         def fill(grid: Partitioning) -> FirstTable:
-            rows = cells_of_sample(grid, self._sampled_rows(), shared_traffic(chosen()[0].values()))
-            return first_table(grid, rows, self._settings.balancing.capacities)
+            return self._first_table(grid, shared_traffic(chosen()[0].values()))
 
         stages = {name: self._members[name].compiled.stages for name in self._given}
         text = explain_queries(stages, stage, lambda name: chosen()[0][name], fill)
+        if stage == "choice" and self.allocation is not None:
+            text = f"{text}\n\n{self.allocation}"
         joint = chosen()[1] if stage == "choice" else None
         return text if joint is None else f"{text}\n\n{explain_joint(joint)}"
 
@@ -235,7 +254,15 @@ class Run:
         """As many as tasks can run at once, within the limits of an elastic run; that many where nothing was said."""
         cores = int(self._session.spark.sparkContext.defaultParallelism)
         several = self._settings.slots
+        if self.allocation is not None:
+            return SlotRange.fixed(self.allocation.slots)
         return SlotRange.fixed(cores) if several is None else replace(several, first=cores)
+
+    @property
+    def _most_slots(self) -> int:
+        """How many slots there may be; of slots that are still to be found, the most."""
+        several = self._settings.slots
+        return several.most if several is not None and several.is_sought else self._slots.most
 
     def _sampled_rows(self) -> Mapping[str, RelationBatch]:
         """Sampled rows of a query that runs alone; queries together share codes that their samples do not have."""
@@ -243,18 +270,27 @@ class Run:
         return {} if only is None else only.compiled.sample.rows
 
     def _sample(self) -> None:
-        sample_queries([member.compiled for member in self._members.values() if member.needs_sample(self._slots.most)])
+        most = self._most_slots
+        sample_queries([member.compiled for member in self._members.values() if member.needs_sample(most)])
 
-    def _choice(self, member: Member) -> Choice:
+    def _choices(self, slots: int, *, learns: bool = True) -> dict[str, Choice]:
+        return {name: self._choice(member, slots, learns=learns) for name, member in self._members.items()}
+
+    def _first_table(self, grid: Partitioning, amounts: Mapping[str, float]) -> FirstTable:
+        """A grid with the table of a run that begins: by the sample, and by the speeds of slots."""
+        rows = cells_of_sample(grid, self._sampled_rows(), amounts)
+        return first_table(grid, rows, self._settings.balancing.capacities)
+
+    def _choice(self, member: Member, slots: int, *, learns: bool) -> Choice:
         compiled, settings = member.compiled, member.settings
-        sample = compiled.sample if member.needs_sample(self._slots.most) else Sample()
+        sample = compiled.sample if member.needs_sample(self._most_slots) else Sample()
         return decide(
             compiled.query,
             settings.wishes,
-            slots=self._slots.most,
+            slots=slots,
             batch=self._settings.trigger.seconds or DEFAULT_BATCH,
             seen=sample.statistics,
-            learn=compiled.learn_mesh if _has_rows(compiled.query, sample) else None,
+            learn=compiled.learn_mesh if learns and _has_rows(compiled.query, sample) else None,
             gate=(settings.adapt or Settings()).gate,
         )
 

@@ -39,22 +39,26 @@ def rescale(
     available: Sequence[int],
     copying: Callable[[Partitioning], float] = lambda _: 0.0,
     least_bytes: float = math.inf,
+    speeds: Sequence[float] | None = None,
 ) -> Rebalancing:
-    """The moves after which the available slots, and no others, share the measured load.
+    """The moves after which the available slots, and no others, share the measured load, by their relative speeds.
 
     State counts where `balance.rule` says so.
     """
-    even = partial(even_out, available=available, copying=copying, least_bytes=least_bytes)
+    even = partial(even_out, speeds=speeds, available=available, copying=copying, least_bytes=least_bytes)
     if _has_one_axis(partitioning):
         return even(partitioning, loads)
-    order = sorted(available)
+    order, before = sorted(available), tuple(loads.cpu.tolist())
     blocks = spread_over(partitioning, len(order))
     blocks = blocks.with_table(order[slot] for slot in blocks.table)
+    if speeds is not None:
+        pairs = zip(loads.groups, partitioning.table, blocks.table, strict=True)
+        loads = replace(loads, groups=tuple(load * speeds[now] / speeds[then] for load, now, then in pairs))
     found = even(blocks, loads.on(blocks.table))
     moves = moves_between(partitioning, found.applied(blocks))
     moved = sum(loads.group_bytes[group] for move in moves for group in move.groups)
     held = tuple(slot.bytes for slot in loads.slots)
-    return replace(found, moves=moves, before=tuple(loads.cpu.tolist()), bytes=moved, held_before=held)
+    return replace(found, moves=moves, before=before, bytes=moved, held_before=held)
 
 
 def require_count(partitioning: Partitioning, slots: int) -> None:

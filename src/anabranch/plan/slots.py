@@ -23,12 +23,17 @@ class SlotPlan:
 
 @dataclass(frozen=True)
 class SlotRange:
-    """How many slots a run may use: a fixed number, or as many as its load needs between two limits."""
+    """How many slots a run may use: a fixed number, or as many as its load needs between two limits.
+
+    Where the fewest are sought, the number is found between the limits before the run begins, and is fixed then.
+    """
 
     least: int
     most: int
     first: int | None = None
     """How many it begins with; the least when None."""
+    is_sought: bool = False
+    """True while the number is still to be found: the fewest with which every slot keeps its limits."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
@@ -43,7 +48,8 @@ class SlotRange:
 
     @property
     def is_elastic(self) -> bool:
-        return self.least < self.most
+        """True if the number of slots may change while the query runs."""
+        return self.least < self.most and not self.is_sought
 
     @property
     def start(self) -> int:
@@ -55,10 +61,14 @@ class SlotRange:
         return max(self.least, min(self.most, wanted))
 
     def __str__(self) -> str:
+        if self.is_sought:
+            return f"the fewest of {self.least} to {self.most}"
         return f"{self.least} to {self.most}" if self.is_elastic else str(self.most)
 
 
 ONE_SLOT = SlotRange.fixed(1)
+FEWEST = SlotRange(1, 64, is_sought=True)
+"""The fewest slots that keep the limits, of as many as a query has partition groups."""
 
 SlotPlans: TypeAlias = Mapping[str, tuple[SlotPlan, ...]]
 """For each query the plans of all slots, in the order of the slots."""

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from anabranch import explain
+from anabranch.balance.allocation import Allocation
 from anabranch.balance.first import first_table
-from anabranch.choosing import AUTO, TOGETHER, as_run, decide, decide_together, proposal
+from anabranch.choosing import AUTO, TOGETHER, allocate, as_run, decide, decide_together, proposal, refuse_capacities
 from anabranch.commands import add_command, replace_text, require_writable
 from anabranch.console.command import address
 from anabranch.console.runs import LiveRun
@@ -37,8 +38,8 @@ from anabranch.live import View, advance, follow, late_notice, summary
 from anabranch.optimize import Choice
 from anabranch.optimize.joint import JointChoice
 from anabranch.plan.mesh import check_plan, parse_plan
-from anabranch.plan.query_set import ALONE, together
-from anabranch.plan.slots import SlotRange
+from anabranch.plan.query_set import ALONE, set_of, together
+from anabranch.plan.slots import FEWEST, SlotRange
 from anabranch.spec.file import load
 from anabranch.spec.model import QuerySpec, Spec
 
@@ -123,7 +124,7 @@ def add_arguments(commands: Commands) -> None:
 def _add_spec(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", type=Path, metavar="SPEC.yaml", help="a spec file: streams, query, sink and more")
     command.add_argument("--plan", metavar="PLAN", help="auto, mjoin, tree, mesh or a plan text, instead of the spec's")
-    command.add_argument("--slots", metavar="N", help="number of slots, or limits such as 1-8, instead of the spec's")
+    command.add_argument("--slots", metavar="N", help="number of slots, 1-8 or fewest, instead of the spec's")
     command.add_argument("--cpu", type=float, metavar="CORES", help="cores per slot, instead of the spec's limit")
     command.add_argument("--memory", metavar="BYTES", help="bytes per slot, such as '500 MB', instead of the spec's")
     command.add_argument("--objective", metavar="O", help="qualified, cpu, memory, rate@<time> or first@<results>")
@@ -237,23 +238,45 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     explained = _explanations(chosen)
     every = explain.with_inputs(explained)
 
-    @cache
-    def sampled() -> Mapping[str, Choice]:
-        return _choices_on_spark(chosen)
+    wishes = {name: chosen.queries[name].wishes if name in chosen.queries else AUTO for name in every}
+    capacities = chosen.balance.capacities if chosen.balance is not None else None
+    fill = partial(first_table, capacities=capacities)
 
     @cache
-    def choose(name: str) -> Choice:
+    def sampled() -> tuple[Mapping[str, Choice], Allocation | None]:
+        return _choices_on_spark(chosen)
+
+    def choose_at(slots: int) -> dict[str, Choice]:
+        batch = chosen.seconds_between_batches
+        return {name: decide(each.query, wishes[name], slots=slots, batch=batch) for name, each in every.items()}
+
+    @cache
+    def allocation() -> Allocation | None:
         if arguments.sample:
-            return sampled()[name]
-        slots = chosen.slots.most if chosen.slots else os.cpu_count() or 1
-        wishes = chosen.queries[name].wishes if name in chosen.queries else AUTO
-        return decide(every[name].query, wishes, slots=slots, batch=chosen.seconds_between_batches)
+            return sampled()[1]
+        if chosen.slots is None or not chosen.slots.is_sought:
+            return None
+        refuse_capacities(capacities)
+        whole = set_of({name: each.query for name, each in explained.items()})
+        return allocate(whole, chosen.slots, choose_at, wishes, chosen.together, lambda grid, _: fill(grid))
+
+    @cache
+    def chosen_slots() -> int:
+        found = allocation()
+        if found is not None:
+            return found.slots
+        return chosen.slots.most if chosen.slots else os.cpu_count() or 1
+
+    @cache
+    def unsampled() -> Mapping[str, Choice]:
+        return choose_at(chosen_slots())
+
+    def choose(name: str) -> Choice:
+        return sampled()[0][name] if arguments.sample else unsampled()[name]
 
     for name, each in explained.items():
         for switch in chosen.queries[name].switches:
             check_plan(parse_plan(switch.plan), each.query.graph, each.query.grouping)
-    capacities = chosen.balance.capacities if chosen.balance is not None else None
-    fill = partial(first_table, capacities=capacities)
 
     @cache
     def jointly() -> tuple[Mapping[str, Choice], JointChoice | None]:
@@ -261,12 +284,12 @@ def explain_spec(arguments: argparse.Namespace) -> int:
         if ALONE in explained or chosen.together == TOGETHER:
             return choices, None
         several = together({name: each.query for name, each in explained.items()})
-        wishes = {name: query.wishes for name, query in chosen.queries.items()}
-        slots = chosen.slots.most if chosen.slots else os.cpu_count() or 1
-        joint = decide_together(several, choices, wishes, chosen.together, slots=slots)
+        joint = decide_together(several, choices, wishes, chosen.together, slots=chosen_slots())
         return as_run(choices, joint), joint
 
     print(explain.explain_queries(explained, arguments.stage, lambda name: jointly()[0][name], fill))
+    if arguments.stage == "choice" and (found := allocation()) is not None:
+        print(f"\n{found}")
     if arguments.stage == "choice" and (joint := jointly()[1]) is not None:
         print(f"\n{explain.explain_joint(joint)}")
     for name, each in explained.items():
@@ -291,11 +314,11 @@ def _explanations(chosen: Spec) -> dict[str, explain.Explanation]:
     return {name: found[name] for name in chosen.queries}
 
 
-def _choices_on_spark(chosen: Spec) -> Mapping[str, Choice]:
-    """Chooses plans by samples of the streams, as a run would."""
+def _choices_on_spark(chosen: Spec) -> tuple[Mapping[str, Choice], Allocation | None]:
+    """Chooses plans by samples of the streams, as a run would, and the fewest slots where they are sought."""
     console = Console(stderr=True)
     with _prepared(chosen, console) as prepared, console.status(_SAMPLING):
-        return prepared.choices()
+        return prepared.choices(), prepared.allocation
 
 
 def _spec(arguments: argparse.Namespace) -> Spec:
@@ -323,10 +346,12 @@ def _spec(arguments: argparse.Namespace) -> Spec:
 
 
 def _slots(text: str) -> SlotRange:
-    """Reads `4`, or `1-8`."""
+    """Reads `4`, `1-8`, or `fewest`."""
+    if text == "fewest":
+        return FEWEST
     least, _, most = text.partition("-")
     if not (least.isdecimal() and (most or least).isdecimal() and 1 <= int(least) <= int(most or least)):
-        hint = "give a whole number of at least 1, or limits such as 1-8"
+        hint = "give a whole number of at least 1, limits such as 1-8, or fewest"
         raise SpecError(f"option '--slots' is {text}", hint=hint)
     return SlotRange(int(least), int(most or least))
 

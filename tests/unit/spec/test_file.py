@@ -18,7 +18,7 @@ from anabranch.errors import SpecError, StatisticsError
 from anabranch.host.triggers import AvailableNow, Every
 from anabranch.optimize import Objective
 from anabranch.plan.mesh import parse_mesh
-from anabranch.plan.slots import SlotRange
+from anabranch.plan.slots import FEWEST, SlotRange
 from anabranch.spec.file import load, parse
 from anabranch.spec.model import SinkSpec, SparkSpec, SwitchSpec
 from anabranch.stats.view import Known
@@ -270,6 +270,7 @@ def test_the_catalog_needs_schemas() -> None:
         ),
         ("slots", {"least": 3, "most": 2}, "entry 'slots' has at least 3 and at most 2", "the smaller number"),
         ("slots", {"least": 3}, "entry 'slots.most' is missing", "most: 8"),
+        ("slots", "few", "entry 'slots' is 'few'", "or fewest"),
         ("balance", "always", "entry 'balance' is 'always'", "off"),
         ("balance", {"rows": 0}, "entry 'balance.rows' is 0", "write a number of rows"),
         ("switch", 5, "entry 'switch' is 5", "write a list such as"),
@@ -348,6 +349,10 @@ def test_moves_and_balance_are_read() -> None:
     assert found.balance is None
     elastic = parse(changed("slots", {"most": 8}), folder=FOLDER).slots
     assert elastic == SlotRange(1, 8)
+    assert parse(changed("slots", "fewest"), folder=FOLDER).slots == FEWEST
+    sought = parse(changed("slots", {"least": 2, "most": 8, "fewest": True}), folder=FOLDER).slots
+    assert sought == SlotRange(2, 8, is_sought=True)
+    assert not sought.is_elastic
     moves = [{"at_batch": 3, "split": "ACME", "over": [0, 2], "key": "a.k"}, {"at_batch": 6, "unite": 7}]
     found = parse(changed("moves", moves), folder=FOLDER)
     assert found.moves == (SplitWish(3, "ACME", "a.k", (0, 2)), SplitWish(6, 7, unites=True))

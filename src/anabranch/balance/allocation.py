@@ -1,0 +1,65 @@
+"""The fewest slots with which every slot keeps its limits: the first way of allocation in Zhu 2006, Section 26.3.2.
+
+More slots divide the work, but not evenly: a frequent key stays in one slot, and a grid over several keys sends copies.
+So each number is judged by the work and state that its fullest slot is expected to have, not by the average.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from anabranch.balance.first import FirstTable
+from anabranch.cost.resources import Resources
+from anabranch.errors import NoFeasiblePlan
+from anabranch.plan.slots import SlotRange
+from anabranch.sizes import size_text
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The fewest slots that keep the limits, and why one less does not."""
+
+    slots: int
+    less: str | None = None
+    """What one slot less would exceed; None where no smaller number was allowed."""
+
+    def __str__(self) -> str:
+        reason = "no smaller number was asked for" if self.less is None else f"with {self.slots - 1}, {self.less}"
+        return f"{self.slots} slots are the fewest that keep the limits: {reason}"
+
+
+def fewest_slots(allowed: SlotRange, objection: Callable[[int], str | None]) -> Allocation:
+    """The least allowed number of slots to which nothing is to be objected; `objection` is asked for each in turn.
+
+    Raises
+    ------
+    NoFeasiblePlan
+        When no allowed number keeps the limits.
+    """
+    less = None
+    for slots in range(allowed.least, allowed.most + 1):
+        reason = objection(slots)
+        if reason is None:
+            return Allocation(slots, less)
+        less = reason
+    raise NoFeasiblePlan(
+        f"no number of slots from {allowed.least} to {allowed.most} keeps the limits",
+        detail=f"with {allowed.most}, {less}",
+        hint="raise the limits, allow more slots (slots: {most: 128, fewest: true}), or shorten the windows",
+    )
+
+
+def over_limits(whole: Resources, table: FirstTable, cpu: float, memory: float) -> str | None:
+    """What the fullest slot exceeds if a plan with that cost in all is spread by the table; None if nothing.
+
+    `cpu` and `memory` are the limits of a slot, in cores and bytes. State is taken to lie where the work is.
+    """
+    time = max(share / speed for share, speed in zip(table.shares, table.capacities, strict=True))
+    share = max(table.shares)
+    if cpu < math.inf and whole.cpu * time > cpu:
+        return f"the slowest slot needs {whole.cpu * time:.3g} of {cpu:.3g} cores"
+    if memory < math.inf and whole.memory * share > memory:
+        return f"the fullest slot needs {size_text(whole.memory * share)} of {size_text(memory)}"
+    return None
