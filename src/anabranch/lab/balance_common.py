@@ -8,8 +8,9 @@ slowdown: the engine is much faster than the paper's machines, so without one no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +20,17 @@ from anabranch import cql
 from anabranch.calibrate.file import calibrated
 from anabranch.calibrate.measure import stream
 from anabranch.catalog import Catalog
+from anabranch.cost.steps import price_of_step
 from anabranch.cost.units import UnitCosts, unit_costs
 from anabranch.host.local import LocalHost
 from anabranch.plan.query import Query
 from anabranch.schema import TIMESTAMP
+from anabranch.stats.report import SlotReports
 from anabranch.stats.step import StepStatistics
 
 Floats = NDArray[np.float64]
+Rates: TypeAlias = Callable[[float], Mapping[str, float]]
+"""Rows per second of each stream, from a second on."""
 
 
 def engine_units() -> UnitCosts:
@@ -34,50 +39,82 @@ def engine_units() -> UnitCosts:
 
 
 def charged(step: StepStatistics, units: UnitCosts) -> float:
-    """Seconds of one core for what a slot did in a step."""
-    cost = sum(step.rows_in.values()) * (units.insert + units.delete + units.link)
+    """Seconds of one core for what a slot did in a step; batches are small here, so calls do not count."""
+    return price_of_step(step, replace(units, call=0.0))
+
+
+def filled(before: StepStatistics | None, step: StepStatistics, units: UnitCosts) -> float:
+    """Seconds of one core for rows that a slot did not take in itself: taken over with groups, or computed for a plan.
+
+    They are the rows by which states are larger than what entered and left them explains.
+    """
+    had = {} if before is None else {state.state: state.rows for state in before.states}
+    cost = 0.0
     for state in step.states:
+        rows = max(0, state.rows + state.dropped - state.inserted - had.get(state.state, 0))
+        cost += rows * (units.insert + units.delete + units.link)
         if state.state not in step.rows_in:
-            cost += state.inserted * (units.insert + units.insert_joined + units.delete + units.link)
-    for probe in step.probes:
-        cost += probe.probes * units.probe + probe.visited * units.compare
-        cost += probe.matches * (units.match + 2 * units.match_relation)
-    return cost + step.rows_out * units.emit
+            cost += rows * (units.probe + units.compare + units.match + 2 * units.match_relation + units.insert_joined)
+    return cost
 
 
 @dataclass
 class Servers:
-    """The servers of the slots of a host."""
+    """The servers of the slots of a host.
+
+    Each works through its own queue, as the machines of the paper did; `together`, they wait for the slowest one after
+    every batch, as the tasks of a micro-batch do.
+    """
 
     host: LocalHost
     slowdown: float
     units: UnitCosts
+    together: bool = False
 
     def __post_init__(self) -> None:
         slots = self.host.partitioning.slots
         self.free = np.zeros(slots)
+        self.filled = np.zeros(slots)
+        """When each server had taken over what it was to take over with the latest batch."""
         self.work = np.zeros(slots)
         """Seconds that each server has worked."""
         self.finished: list[tuple[float, int]] = []
         """When results left, and how many."""
+        self.taken: list[tuple[float, float, int]] = []
+        """Parts of batches: when they were there, when a server was through with them, and their rows."""
         self.state_rows = 0
+        self._before: SlotReports = {}
 
-    def step(self, arrived: float, tables: Mapping[str, pa.Table], extra: Mapping[int, float] | None = None) -> Floats:
-        """Takes a batch; returns what it cost each server. `extra` are seconds that servers need beside it."""
+    def begins(self, arrived: float) -> Floats:
+        """When each server begins with a batch that arrives then."""
+        ready = np.full_like(self.free, self.free.max()) if self.together else self.free
+        return np.maximum(ready, arrived)
+
+    def step(self, arrived: float, tables: Mapping[str, pa.Table], waits: Mapping[int, float] | None = None) -> Floats:
+        """Takes a batch; returns what it cost each server. `waits` says before when servers cannot begin."""
         self.host.step(tables)
-        costs = np.zeros(len(self.free))
+        costs, begins = np.zeros(len(self.free)), self.begins(arrived)
         for slot, report in self.host.reports.items():
-            costs[slot] = charged(report.statistics, self.units) * self.slowdown + (extra or {}).get(slot, 0.0)
-            self.free[slot] = max(self.free[slot], arrived) + costs[slot]
-            if report.statistics.rows_out:
-                self.finished.append((float(self.free[slot]), report.statistics.rows_out))
+            step, before = report.statistics, self._before.get(slot)
+            taking = filled(None if before is None else before.statistics, step, self.units) * self.slowdown
+            costs[slot] = charged(step, self.units) * self.slowdown + taking
+            self.filled[slot] = max(begins[slot], (waits or {}).get(slot, 0.0)) + taking
+            self.free[slot] = self.filled[slot] + costs[slot] - taking
+            self.taken.append((arrived, float(self.free[slot]), sum(step.rows_in.values())))
+            if step.rows_out:
+                self.finished.append((float(self.free[slot]), step.rows_out))
         self.work += costs
         self.state_rows = self.host.statistics.state_rows
+        self._before = self.host.reports
         return costs
 
     def results_until(self, second: float) -> int:
         """Results that had left by then."""
         return sum(count for at, count in self.finished if at <= second)
+
+    def waiting(self, second: float) -> int:
+        """Rows that were there by then and that no server was through with."""
+        return sum(rows for arrived, done, rows in self.taken if arrived <= second < done)
 
     @property
     def skew(self) -> float:
@@ -107,9 +144,9 @@ def rows_of(rng: np.random.Generator, start: float, seconds: float, rate: float,
 
 
 def batches(
-    rng: np.random.Generator, seconds: float, length: float, rates: Mapping[str, float], keys: Floats
+    rng: np.random.Generator, seconds: float, length: float, rates: Rates, keys: Floats
 ) -> Iterator[tuple[float, dict[str, pa.Table]]]:
     """Batches of a length, each with the time at which its last row is there."""
     for number in range(round(seconds / length)):
         start = number * length
-        yield start + length, {name: rows_of(rng, start, length, rate, keys) for name, rate in rates.items()}
+        yield start + length, {name: rows_of(rng, start, length, rate, keys) for name, rate in rates(start).items()}

@@ -62,7 +62,9 @@ def _run(name: str, rate: float, seconds: float, seed: int) -> Run:
         host.spread(split_over(host.partitioning, "k0", HOT, SLOTS))
     servers = Servers(host, 1.0, engine_units())
     slowest, mean, results = [], [], 0
-    for arrived, tables in batches(np.random.default_rng(seed), seconds, 1.0, dict.fromkeys("ab", rate), _keys()):
+    for arrived, tables in batches(
+        np.random.default_rng(seed), seconds, 1.0, lambda _: dict.fromkeys("ab", rate), _keys()
+    ):
         costs = servers.step(arrived, tables)
         slowest.append(float(costs.max()))
         mean.append(float(costs.mean()))

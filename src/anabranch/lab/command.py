@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from anabranch.commands import add_command, writing
-from anabranch.lab.registry import Cell, Outcome, Setting, Verdict, experiments, find, perform
+from anabranch.lab.registry import Cell, Outcome, Setting, Verdict, experiments, find, perform, spark_variants
 
 if TYPE_CHECKING:
     from anabranch.commands import Commands
@@ -34,10 +34,12 @@ def add_arguments(commands: Commands) -> None:
         anabranch lab mesh-search-quality --quick       a smaller run of one experiment
         anabranch lab all --quick --output results      all of them, in some minutes
         anabranch lab place-npc --strict                exit status 1 if a figure is missed
+        anabranch lab balance-strategies --spark        a small variant on two executors of this machine
         """,
     )
     parser.add_argument("name", help="an experiment, 'list' or 'all'")
     parser.add_argument("--quick", action="store_true", help="a smaller run of the same shape")
+    parser.add_argument("--spark", action="store_true", help="the variant on Spark, of the experiments that have one")
     parser.add_argument("--strict", action="store_true", help="exit with status 1 when a figure is missed")
     parser.add_argument(
         "--output", type=Path, default=Path("lab-output"), metavar="DIR", help="where to write tables and pictures"
@@ -53,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         for experiment in experiments().values():
             console.print(f"[bold]{experiment.name}[/bold]  {experiment.title}", highlight=False)
         return 0
-    chosen = list(experiments().values()) if arguments.name == "all" else [find(arguments.name)]
+    known = spark_variants() if arguments.spark else experiments()
+    chosen = list(known.values()) if arguments.name == "all" else [find(arguments.name, on_spark=arguments.spark)]
     setting = Setting(seed=arguments.seed, quick=arguments.quick)
     with writing(arguments.output):
         arguments.output.mkdir(exist_ok=True)

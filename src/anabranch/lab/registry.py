@@ -7,8 +7,9 @@ doctored measurements and shows that every condition of every experiment can fai
 
 Limit: one seed gives one table, except for columns of wall-clock or processor time.
 
-A module of this package that defines `EXPERIMENTS` (a sequence of `Experiment`) is found by name. `perform` writes
-`NAME.csv`, `NAME.png` and `NAME.txt` (the verdicts) into a folder.
+A module of this package that defines `EXPERIMENTS` (a sequence of `Experiment`) is found by name. Those in
+`SPARK_VARIANTS` run on a cluster of this machine: `NAME-spark`, asked for with `--spark`. `perform` writes `NAME.csv`,
+`NAME.png` and `NAME.txt` (the verdicts) into a folder.
 """
 
 from __future__ import annotations
@@ -104,18 +105,29 @@ class Experiment(Generic[Measured]):
 
 def experiments() -> dict[str, Experiment[Any]]:
     """All experiments of the package, by name, in alphabetical order."""
+    return _listed("EXPERIMENTS")
+
+
+def spark_variants() -> dict[str, Experiment[Any]]:
+    """The experiments that also run on Spark, in smaller sizes, by the name of the experiment."""
+    return {name.removesuffix("-spark"): each for name, each in _listed("SPARK_VARIANTS").items()}
+
+
+def _listed(attribute: str) -> dict[str, Experiment[Any]]:
     found: dict[str, Experiment[Any]] = {}
     for module in pkgutil.iter_modules(anabranch.lab.__path__):
         defined = vars(importlib.import_module(f"{anabranch.lab.__name__}.{module.name}"))
-        listed: Sequence[Experiment[Any]] = defined.get("EXPERIMENTS", ())
+        listed: Sequence[Experiment[Any]] = defined.get(attribute, ())
         found.update((experiment.name, experiment) for experiment in listed)
     return dict(sorted(found.items()))
 
 
-def find(name: str) -> Experiment[Any]:
-    """The experiment of that name, or a SpecError that lists the names there are."""
-    known = experiments()
+def find(name: str, *, on_spark: bool = False) -> Experiment[Any]:
+    """The experiment of that name, or its variant on Spark; a SpecError that lists the names there are."""
+    known = spark_variants() if on_spark else experiments()
     if name not in known:
+        if on_spark and name in experiments():
+            raise SpecError(f"experiment '{name}' has no variant on Spark", hint=f"these have: {', '.join(known)}")
         raise SpecError(f"no experiment '{name}'", hint=f"one of {', '.join(known)}, or all")
     return known[name]
 

@@ -45,6 +45,14 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         find("nothing")
 
 
+def test_an_experiment_without_a_variant_on_spark_says_which_have_one() -> None:
+    assert find("balance-strategies", on_spark=True).name == "balance-strategies-spark"
+    with pytest.raises(SpecError, match="'place-npc' has no variant on Spark"):
+        find("place-npc", on_spark=True)
+    with pytest.raises(SpecError, match="no experiment 'nothing'"):
+        find("nothing", on_spark=True)
+
+
 def test_names_are_sorted() -> None:
     assert list(experiments()) == sorted(experiments())
 
@@ -81,7 +89,7 @@ def test_a_miss_is_marked_and_only_strict_makes_it_a_failure(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(command, "find", lambda _: SQUARES)
+    monkeypatch.setattr(command, "find", lambda *_, **__: SQUARES)
     arguments = ["lab", "squares", "--seed", str(seed), "--output", str(tmp_path / "out"), *options]
     assert cli.main(arguments) == status
     printed = " ".join(capsys.readouterr().out.split())

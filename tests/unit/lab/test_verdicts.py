@@ -13,8 +13,12 @@ pytest.importorskip("pyspark")
 
 from anabranch.cost.resources import Resources
 from anabranch.lab import (
+    balance_cluster,
+    balance_elastic,
     balance_heavy_key,
     balance_operator_level,
+    balance_spark,
+    balance_strategies,
     cost_model,
     group_by_below,
     mesh_over_time,
@@ -35,7 +39,7 @@ from anabranch.lab import (
     rate_selections,
 )
 from anabranch.lab.place_common import Total
-from anabranch.lab.registry import experiments
+from anabranch.lab.registry import Experiment, experiments, spark_variants
 from anabranch.lab.virtual_clock import Moment
 from anabranch.plan.text import parse
 
@@ -89,6 +93,113 @@ def _operator_level() -> Doctored:
 
     bad = cases("parallel-track", "moving-state", 90.0, 40.0, False, "B")
     return Doctored(cases("moving-state", "parallel-track", 1.0, 30.1, True, "BC"), (bad,))
+
+
+@case("balance-elastic")
+def _elastic() -> Doctored:
+    def runs(slots: tuple[int, int, int], late: float, one: float, results: int) -> dict[str, balance_elastic.Run]:
+        def run(counts: tuple[int, int, int], behind: float, found: int) -> balance_elastic.Run:
+            used = tuple(count for count in counts for _ in range(4))
+            return balance_elastic.Run(used, (0.1,) * 4 + (behind,) * 4 + (0.1,) * 4, found, 4)
+
+        return {
+            "one": run((1, 1, 1), one, 100),
+            "eight": run((8, 8, 8), 0.5, 100),
+            "elastic": run(slots, late, results),
+        }
+
+    bad = runs((9, 9, 9), 30.0, 0.5, 99)
+    lasting = replace(bad["elastic"], slots=(1,) * 4 + (9,) * 4 + (10,) * 4, late=(9.0,) * 12)
+    return Doctored(runs((1, 4, 1), 0.5, 50.0, 100), (bad, bad | {"elastic": lasting}))
+
+
+def _cluster_run(results: float, waiting: int, states: int, moves: tuple[float, ...], total: int = 100) -> Any:
+    steps = 45
+    moved = tuple(balance_cluster.Moved(10.0, 10.0 + each) for each in moves)
+    counts = tuple(round(results * (number + 1)) for number in range(steps))
+    return balance_cluster.Run(counts, (waiting,) * steps, (states,) * steps, moved, (1.0,), 90.0, total, 2.0)
+
+
+@case("balance-local-and-load")
+def _local_and_load() -> Doctored:
+    def runs(queues: dict[str, float], together: dict[str, float], states: int, waiting: int, total: int) -> Any:
+        found = {}
+        for kind, factors in (("queues", queues), ("together", together)):
+            for name, factor in {"No-Adapt": 1.0, **factors}.items():
+                held = states if name == "LM" else 2000 - states if "LB" in name and "LM" not in name else 1000
+                rows = waiting if name == "No-Adapt" else 500
+                last = total if (kind, name) == ("together", "LM") else 100
+                found[kind, name] = _cluster_run(100 * factor, rows, held, (1.0,), last)
+        return found
+
+    good = {"LM": 2.0, "PTLB": 2.0, "MSLB": 1.8, "LM+PTLB": 3.3, "LM+MSLB": 2.7}
+    none = dict.fromkeys(good, 9.0) | {"LM+PTLB": 1.0, "LM+MSLB": 1.0}
+    waiting = good | {"MSLB": 3.0}
+    return Doctored(runs(good, waiting, 900, 600, 100), (runs(none, none | {"MSLB": 1.0}, 1500, 10, 99),))
+
+
+@case("balance-strategies")
+def _strategies() -> Doctored:
+    def cases(short: tuple[float, float], long: tuple[float, float], lasting: float, moving: float) -> Any:
+        found = {}
+        for number, rate in enumerate(balance_strategies.RATES):
+            for window, (state, track) in ((15.0, short), (60.0, long)):
+                more = 0.0 if window == 15.0 else 0.1 * number
+                ratio = {"moving-state": state + more, "parallel-track": track}
+                seconds = {"moving-state": moving, "parallel-track": lasting * window}
+                found[rate, window] = balance_strategies.Case(ratio, seconds)  # type: ignore[arg-type]
+        return found
+
+    good = cases((1.02, 1.0), (1.5, 1.2), 2.0, 1.0)
+    top = balance_strategies.Case(
+        {"moving-state": 2.0, "parallel-track": 1.9}, {"moving-state": 1.0, "parallel-track": 30.0}
+    )
+    end = balance_strategies.Case(
+        {"moving-state": 2.2, "parallel-track": 1.5}, {"moving-state": 1.0, "parallel-track": 120.0}
+    )
+    good |= {(50.0, 15.0): top, (50.0, 60.0): end}
+    return Doctored(good, (cases((1.5, 1.0), (1.0, 1.3), 1.0, 100.0), cases((3.0, 1.0), (1.0, 1.0), 1.0, 100.0)))
+
+
+@case("balance-parallel-track-wins")
+def _parallel_track_wins() -> Doctored:
+    def runs(moving: float, parallel: float, total: int) -> Any:
+        return {
+            "no moves": _cluster_run(5.0, 10, 10, ()),
+            "moving-state": _cluster_run(moving, 10, 10, (0.1,)),
+            "parallel-track": _cluster_run(parallel, 10, 10, (60.0,), total),
+        }
+
+    return Doctored(runs(10.0, 11.0, 100), (runs(11.0, 10.0, 99),))
+
+
+def _executors(cpu: tuple[float, float], results: int = 100, moves: tuple[tuple[int, int], ...] = ()) -> Any:
+    return balance_spark.ClusterRun((cpu,) * 24, (1.0,) * 24, results, 1000, moves, "((a b) c)")
+
+
+@case("balance-local-and-load-spark")
+def _local_and_load_on_spark() -> Doctored:
+    def runs(local: float, balanced: float, both: float, results: int) -> Any:
+        found = {"No-Adapt": _executors((1.0, 0.2)), "LM": _executors((local, 0.1), results)}
+        for name in balance_spark.BALANCING:
+            found[name] = _executors((balanced, 0.6))
+            found[f"LM+{name}"] = _executors((both, 0.3))
+        return found
+
+    return Doctored(runs(0.5, 0.6, 0.3, 100), (runs(1.0, 1.0, 1.0, 99), runs(0.5, 0.5, 0.9, 100)))
+
+
+@case("balance-strategies-spark")
+def _strategies_on_spark() -> Doctored:
+    def runs(moving: float, track: float, lasting: int, after: int, results: int) -> Any:
+        found = {}
+        for case_name, window in (("3000 rows/s, 2 s", 2), ("3000 rows/s, 8 s", 8)):
+            found[f"{case_name}: No-Adapt"] = _executors((1.0, 0.2))
+            found[f"{case_name}: moving-state"] = _executors((moving, 0.6), results, ((10, 10 + after),))
+            found[f"{case_name}: parallel-track"] = _executors((track, 0.6), 100, ((10, 10 + lasting * window),))
+        return found
+
+    return Doctored(runs(0.6, 0.7, 2, 0, 100), (runs(1.0, 0.9, 1, 3, 99),))
 
 
 # --- rates -----------------------------------------------------------------------------------------------------------
@@ -601,13 +712,17 @@ def _place_on_sites() -> Doctored:
     return Doctored(found(2.0, 1.5, 3.0), (found(9.0, 1.5, 3.0), found(2.0, 0.5, 9.0), found(2.0, 4.0, 3.0)))
 
 
+def _all() -> dict[str, Experiment[Any]]:
+    return experiments() | {each.name: each for each in spark_variants().values()}
+
+
 def test_every_experiment_has_doctored_measurements() -> None:
-    assert set(CASES) == set(experiments())
+    assert set(CASES) == set(_all())
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_every_condition_can_hold_and_can_fail(name: str) -> None:
-    present, doctored = experiments()[name].present, CASES[name]
+    present, doctored = _all()[name].present, CASES[name]
     held = present(doctored.good).verdicts
     assert [verdict.missed for verdict in held if verdict.missed] == []
     failed = {
