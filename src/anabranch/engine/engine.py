@@ -27,6 +27,7 @@ from anabranch.engine.batch import Combinations, RelationBatch, joined
 from anabranch.engine.counting import in_counting_order, still_counted
 from anabranch.engine.execution import Entrance, in_order
 from anabranch.engine.expiry import expiry
+from anabranch.engine.expiry import watermarks as watermarks_of
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
 from anabranch.engine.migration import MigrationStrategy
@@ -303,7 +304,7 @@ class Engine:
             if not part.is_last:
                 inside = floors_after(part, ordered, floors, self.queries.graph)
                 # Before rows go that a combination which met nothing still needs.
-                yield from self._settled(dict.fromkeys(self.engines, min(inside.values())))
+                yield from self._settled(watermarks_of(self.queries, inside, self.execution))
                 self._drop(inside)
         yield from self._settled(watermarks)
 

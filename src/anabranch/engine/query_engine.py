@@ -190,7 +190,7 @@ class QueryEngine:
         Yields the results that become known, each with the event time at which it does.
         """
         if self.sides is not None and relation not in self.ground.bases:
-            yield from self.sides.take(relation, news)
+            yield from self.sides.take(relation, news, self.owns)
             return
         terms = self._terms.get(relation)
         if terms is not None:

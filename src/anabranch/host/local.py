@@ -270,7 +270,7 @@ class LocalHost:
 
     def change_table(self, name: str, rows: pa.Table) -> None:
         """Gives a table other rows, from the next batch on (the one after it, right after a restart)."""
-        if self._shelf.is_fixed:
+        if name in self._shelf.fixed:
             raise BatchError(
                 f"table '{name}' cannot change: the query has groups or waits for the watermark",
                 hint="start a new query with an empty checkpoint to use the new rows",

@@ -7,8 +7,8 @@ unless there is none at all.
 
 A table that has changed gives its slots new base states. Slots are rebuilt from their rows then, because intermediate
 states hold combinations with rows of the table. A combination meets the version of the batch that completes it. Where
-combinations wait for the watermark, in groups or at a side, a rebuild would let them meet another version; such queries
-keep the first version for ever.
+combinations wait for the watermark, in groups or at a side, a rebuild would let them meet another version; a table that
+such a query reads keeps its first version for ever.
 
 Limit: a version passes through the memory of the driver.
 """
@@ -56,8 +56,9 @@ class Shelf:
 
     def __init__(self, queries: QuerySet, store: Store | None) -> None:
         self.tables = queries.graph.tables
-        self.is_fixed = queries.needs_watermark
-        """Whether the first version of each table stays for ever."""
+        waiting = [each.query for each in queries.members if each.query.waits or each.query.grouping is not None]
+        self.fixed = frozenset(table for query in waiting for table in query.whole.tables)
+        """The tables whose first version stays for ever."""
         self._store = store
         self._kept: dict[str, pa.Table] = {}
         self._digests: dict[str, str] = {}
@@ -85,7 +86,7 @@ class Shelf:
         self._first = batch if self._first is None else self._first
         for table, rows in list(self._offered.items()):
             name = f"{batch:09d}-{table}.arrow"
-            if table in self.current and (self.is_fixed or (self._is_resumed and batch == self._first)):
+            if table in self.current and (table in self.fixed or (self._is_resumed and batch == self._first)):
                 continue
             if self.current.get(table) == name:
                 continue  # a batch never meets two versions

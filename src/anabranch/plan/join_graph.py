@@ -261,6 +261,38 @@ def shared_keys(graphs: Sequence[JoinGraph]) -> tuple[tuple[KeyClass, ...], list
     return tuple(known), renamed
 
 
+def fewest_keys(graphs: Sequence[JoinGraph]) -> tuple[tuple[KeyClass, ...], list[JoinGraph]]:
+    """Like `shared_keys`, of queries that run together: keys of one type that no query has beside each other are one.
+
+    The rows of queries that have nothing in common are then spread along one axis, and none is copied. Each graph must
+    have all relations of its query: keys that a query has beside each other are not equal.
+    """
+    known, renamed = shared_keys(graphs)
+    names = _merged(known, [frozenset(key.name for key in graph.keys) for graph in renamed])
+    merged: dict[str, KeyClass] = {}
+    for key in known:
+        name = names[key.name]
+        earlier = merged[name].members if name in merged else ()
+        merged[name] = replace(key, name=name, members=(*earlier, *key.members))
+    made = [replace(graph, keys=tuple(replace(key, name=names[key.name]) for key in graph.keys)) for graph in renamed]
+    return tuple(merged.values()), made
+
+
+def _merged(known: Sequence[KeyClass], used: Sequence[frozenset[str]]) -> dict[str, str]:
+    """For each key, the name of the first one that it can be one with."""
+    classes: list[list[KeyClass]] = []
+    for key in known:
+        for several in classes:
+            together = {each.name for each in several} | {key.name}
+            is_apart = all(each.type == key.type and not each.relations & key.relations for each in several)
+            if is_apart and all(len(together & names) < 2 for names in used):
+                several.append(key)
+                break
+        else:
+            classes.append([key])
+    return {each.name: f"k{place}" for place, several in enumerate(classes) for each in several}
+
+
 def _agree(key: KeyClass, other: KeyClass) -> bool:
     """True when the two share a relation, and every relation they share has the same expression in both."""
     common = key.relations & other.relations

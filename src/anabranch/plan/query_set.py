@@ -8,7 +8,8 @@ keeps rows as long as the longest of their windows, and filters by the conjuncts
 query asks beyond that are its `Terms`; the query applies them to its own combinations. Keys that queries compare by the
 same expressions have one code. A relation of another name is another relation, and its rows travel on their own.
 
-Law: each query answers as it would alone: a grouped query by the watermark of its own streams.
+Law: each query answers as it would alone: grouped queries, and those with outer joins, by the watermark of their own
+streams.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import cached_property
 
 from anabranch.errors import BundleError
 from anabranch.expr import Call, Expr, can_fail, columns, conjunction, conjuncts
-from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, render, shared_keys
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, fewest_keys, render
 from anabranch.plan.logical import SideKind
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
@@ -109,7 +110,7 @@ class QuerySet:
         levels: dict[str, int] = {}
         while len(levels) < len(self.members):
             for member in self.members:
-                read = {each.stream for each in member.query.graph.relations if each.is_result}
+                read = {each.stream for each in member.query.whole.relations if each.is_result}
                 if member.name not in levels and read <= levels.keys():
                     levels[member.name] = 1 + max((levels[name] for name in read), default=-1)
         return levels
@@ -244,33 +245,27 @@ def _set(queries: Mapping[str, Query], silent: Iterable[str] = ()) -> QuerySet:
     named = with_inputs(queries)
     read = {name for query in named.values() for name, _ in query.inputs}
     for name, query in named.items():
-        if query.sides:
-            title = f"query '{name}'" if name else "the query"
+        if query.waits and name in read:
             raise BundleError(
-                f"{title} has outer joins and cannot share its rows with others",
-                detail="its rows stay, and its answers wait, for the watermark of its own streams alone",
-                hint="start it on its own, over streams, and let no other query read it",
+                f"query '{name}' has outer joins, and other queries read it",
+                detail="results that meet nothing are known late, and would be late for its readers",
+                hint="let the readers read streams, and join there",
             )
-        if query.graph.counted:
+        if query.whole.counted:
             title = f"query '{name}'" if name else "the query"
             raise BundleError(
-                f"{title} has a count window, of '{query.graph.counted[0]}', and cannot share its rows with others",
+                f"{title} has a count window, of '{query.whole.counted[0]}', and cannot share its rows with others",
                 detail="all its rows wait for the watermark of its own streams before they are counted",
                 hint="start it on its own, over streams, and let no other query read it",
             )
-        if query.graph.tables:
-            raise BundleError(
-                f"query '{name}' reads table '{query.graph.tables[0]}' and cannot share its rows with others",
-                hint="start it on its own",
-            )
-    relations = _shared_relations({name: query.graph for name, query in named.items()})
+    relations = _shared_relations({name: query.whole for name, query in named.items()})
     if len(relations) > MOST_RELATIONS:
         raise BundleError(
             f"{len(relations)} relations are too many for queries that run together",
             detail=f"they may have {MOST_RELATIONS} aliases in all",
             hint="give a stream the same alias in several queries, or start some of them on their own",
         )
-    keys, graphs = shared_keys([query.graph for query in named.values()])
+    keys, graphs = fewest_keys([query.whole for query in named.values()])
     members = tuple(
         replace(
             _member(name, query, graph, relations),
@@ -302,7 +297,7 @@ def describe(queries: QuerySet) -> str:
     """The shared relations and keys, which query reads them, and the terms of each query."""
     lines = render(queries.graph).splitlines()
     for number, relation in enumerate(queries.graph.relations):
-        readers = [member.name for member in queries.members if relation.name in member.query.graph.names]
+        readers = [member.name for member in queries.members if relation.name in member.query.whole.names]
         lines[number] += f"  read by {', '.join(name or 'the query' for name in readers)}"
     for member in queries.members:
         for terms in member.terms:
@@ -328,22 +323,24 @@ def partitioning_of(
         # Rows of tables are not sent.
         traffic = traffic or dict.fromkeys(spread, 1.0)
     for query in (member.query for member in queries.members if member.query.sides):
-        axes, spread = _around_core(query, axes)
+        axes, spread = _around_core(query, axes, spread)
     return choose_partitioning(replace(queries.graph, keys=axes), slots, traffic=traffic, spread=spread)
 
 
-def _around_core(query: Query, axes: Sequence[KeyClass]) -> tuple[tuple[KeyClass, ...], tuple[str, ...]]:
-    """The axes along which a query with sides is spread, and the relations that may be spread by their rows.
+def _around_core(
+    query: Query, axes: Sequence[KeyClass], spread: Sequence[str]
+) -> tuple[tuple[KeyClass, ...], tuple[str, ...]]:
+    """The axes along which a query with sides may be spread, and the relations that may be spread by their rows.
 
-    One slot must have a combination of the core and all rows that it may meet. So a key is an axis only if the core has
-    it; a side that does not have it is copied along. The rows of a full join's side come out alone as well, and must
-    have a place on every axis too.
+    One slot must have a combination of the core and all rows that it may meet. So a key is an axis of the query only if
+    the core has it; a side that does not have it is copied along. The rows of a full join's side come out alone as
+    well, and must have a place on every axis too.
     """
-    core = frozenset(query.graph.names)
+    core, whole = frozenset(query.graph.names), frozenset(query.whole.names)
     needed = [core, *(frozenset(side.names) for side in query.sides if side.kind is SideKind.FULL)]
-    kept = tuple(axis for axis in axes if all(axis.relations & several for several in needed))
-    streams = tuple(relation.name for relation in query.graph.streamed)
-    return kept, streams if len(needed) == 1 else ()
+    fitting = [axis if all(axis.relations & several for several in needed) else _without(axis, whole) for axis in axes]
+    kept = whole if len(needed) > 1 else whole - core
+    return tuple(axis for axis in fitting if axis.members), tuple(name for name in spread if name not in kept)
 
 
 def _without(axis: KeyClass, relations: Collection[str]) -> KeyClass:
@@ -366,19 +363,34 @@ def _equates(graph: JoinGraph, key: str, names: set[str]) -> bool:
     return len(present) < 2 or any(own.name == key and present <= own.relations for own in graph.keys)
 
 
-def _member(name: str, query: Query, graph: JoinGraph, relations: Mapping[str, Relation]) -> Member:
+def _member(name: str, query: Query, whole: JoinGraph, relations: Mapping[str, Relation]) -> Member:
+    """The query over the shared relations; `whole` has its keys by their shared names."""
     terms = []
-    for own in query.graph.relations:
+    for own in query.whole.relations:
         shared = relations[own.name]
         common = () if shared.filter is None else conjuncts(shared.filter)
         rest = tuple(part for part in _parts(own) if part not in common)
         is_shorter = replace(own.window, slide=None) != shared.window
+        if own.name not in query.graph.names:
+            if rest or is_shorter:
+                raise BundleError(
+                    f"query '{name}' joins '{own.name}' by an outer, semi or anti join",
+                    detail="other queries ask for other rows of it, with another window or another filter",
+                    hint=f"give '{own.name}' another alias in this query",
+                )
+            continue
         if rest or is_shorter:
             terms.append(Terms(own.name, own.window.reach, is_shorter, conjunction(rest), own.window))
         if not all(isinstance(part, Call) and part.function == "is_not_null" for part in rest):
-            _refuse_what_may_fail(name, graph, own.name)
-    over = replace(graph, relations=tuple(relations[relation.name] for relation in graph.relations))
-    return Member(name, replace(query, graph=over), tuple(terms))
+            _refuse_what_may_fail(name, whole, own.name)
+    names = {old.name: new.name for old, new in zip(query.whole.keys, whole.keys, strict=True)}
+
+    def over(graph: JoinGraph) -> JoinGraph:
+        keys = tuple(replace(key, name=names[key.name]) for key in graph.keys)
+        return replace(graph, relations=tuple(relations[each.name] for each in graph.relations), keys=keys)
+
+    sides = tuple(replace(side, graph=over(side.graph)) for side in query.sides)
+    return Member(name, replace(query, graph=over(query.graph), sides=sides), tuple(terms))
 
 
 def _refuse_what_may_fail(query: str, graph: JoinGraph, relation: str) -> None:

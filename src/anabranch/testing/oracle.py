@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 from fractions import Fraction
 from functools import cmp_to_key
@@ -65,16 +65,7 @@ def timed_results(
     Results of a query that this one reads are rows like any other: their event time is that of the newest row of the
     combination, of a grouped query the boundary.
     """
-    inputs = dict(query.inputs)
-    given = {}
-    for relation in query.graph.relations:
-        if relation.is_result:
-            below = inputs[relation.stream]
-            results = timed_results(below, tables)
-            rows = [{_TIME: time, **dict(zip(_names(below), values, strict=True))} for time, values in results]
-            given[relation.name] = _passing(relation, rows)
-        else:
-            given[relation.name] = _rows(relation, tables[relation.stream.lower()])
+    given = _given(query, query.graph.relations, tables)
     combinations = _combinations(query.graph, given)
     if query.grouping is None:
         for combination in combinations:
@@ -87,7 +78,7 @@ def timed_results(
 
 def _answer_around(query: Query, tables: Mapping[str, pa.Table], watermark: int | None) -> Answer:
     """All results of a query with outer, semi or anti joins."""
-    given = {relation.name: _rows(relation, tables[relation.stream.lower()]) for relation in query.whole.relations}
+    given = _given(query, query.whole.relations, tables)
     until: float = _watermark(query, tables) if watermark is None else watermark
     if query.grouping is not None:
         return _grouped_around(query, query.grouping, given, until)
@@ -95,6 +86,21 @@ def _answer_around(query: Query, tables: Mapping[str, pa.Table], watermark: int 
         tuple(comparable(interpret(output.expression, _lookup(combination))) for output in query.outputs)
         for combination in _around(query, _combinations(query.graph, given), given, until)
     )
+
+
+def _given(query: Query, relations: Iterable[Relation], tables: Mapping[str, pa.Table]) -> dict[str, list[Row]]:
+    """The rows of each relation: of a stream, of a table, or the results of a query."""
+    inputs = dict(query.inputs)
+    given = {}
+    for relation in relations:
+        if relation.is_result:
+            below = inputs[relation.stream]
+            results = timed_results(below, tables)
+            rows = [{_TIME: time, **dict(zip(_names(below), values, strict=True))} for time, values in results]
+            given[relation.name] = _passing(relation, rows)
+        else:
+            given[relation.name] = _rows(relation, tables[relation.stream.lower()])
+    return given
 
 
 def _names(query: Query) -> list[str]:

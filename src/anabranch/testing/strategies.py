@@ -163,15 +163,19 @@ class DrawnQuery:
 
 
 @st.composite
-def arrivals(draw: st.DrawFn, streams: int, most_rows: int = 14, *, alike: bool = False) -> Arrivals:
+def arrivals(
+    draw: st.DrawFn, streams: int, most_rows: int = 14, *, alike: bool = False, mostly_dense: bool = False
+) -> Arrivals:
     """Streams of up to `most_rows` rows each; with `alike`, many of them share times and values.
 
-    Half the draws are dense: all streams have `most_rows` rows within seconds of each other and with few NULLs, so many
-    rows join. Dense draws come from a seed and do not shrink. Some draws begin before 1970.
+    Half the draws (with `mostly_dense`, four of five) are dense: all streams have `most_rows` rows within seconds of
+    each other and with few NULLs, so many rows join. Dense draws come from a seed and do not shrink. Some draws begin
+    before 1970.
     """
     tables, disorder = {}, {}
     start = draw(st.sampled_from([0, 0, -5 * SECOND - 1]))
-    dense = draw(st.none() | st.integers(0, 2**32 - 1).map(Random))
+    seeded = st.integers(0, 2**32 - 1).map(Random)
+    dense = draw(st.one_of(st.none(), *[seeded] * (4 if mostly_dense else 1)))
     for number in range(streams):
         allowed = draw(st.sampled_from([0, 0, 3])) * SECOND
         if dense is None:
@@ -241,28 +245,64 @@ _SHARED_JOINS = (
 @st.composite
 def overlapping_queries(draw: st.DrawFn, streams: int, count: int) -> tuple[str, ...]:
     """CQL texts of queries with a join of two or three relations in common; windows, filters and more are their own."""
-    core = list("abc"[: draw(st.integers(2, 3))])
-    common = _chained(draw, core)
-    window = draw(st.sampled_from([3, 5, 10, 25]))
-    texts = []
-    for _ in range(count):
-        more = draw(st.sampled_from([[], [], ["d"], ["e"], ["d", "e"]]))
-        names = [*core, *more]
-        own = [window if draw(st.booleans()) else draw(st.sampled_from([0, 2, 5, 10])) for _ in names]
-        items = [
-            f"s{'abcde'.index(name) % streams} {f'[RANGE {each} SECONDS]' if each else '[NOW]'} AS {name}"
-            for name, each in zip(names, own, strict=True)
-        ]
-        predicates = [*common, *_chained(draw, [draw(st.sampled_from(core)), *more])]
-        if not draw(st.integers(0, 2)):
-            a, b = draw(st.permutations(names))[:2]
-            predicates.append(draw(st.sampled_from(_SHARED_JOINS)).format(a=a, b=b))
-        filtered = draw(st.lists(st.sampled_from(names), max_size=2))
-        predicates += [draw(st.sampled_from(FILTERS[1:-1])).format(a=name) for name in filtered]
-        outputs = [f"{name}.p AS p{i}" for i, name in enumerate(names)]
-        where = " AND ".join(predicates)
-        texts.append(f"SELECT {', '.join(outputs)} FROM {', '.join(draw(st.permutations(items)))} WHERE {where}")
-    return tuple(texts)
+    overlap = draw(overlaps(streams))
+    return tuple(draw(overlapping_query(overlap)) for _ in range(count))
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The join that queries have in common: its relations, its predicates, and the window of most of them."""
+
+    streams: int
+    core: tuple[str, ...]
+    common: tuple[str, ...]
+    window: int
+
+
+@st.composite
+def overlaps(draw: st.DrawFn, streams: int) -> Overlap:
+    """A join of two or three relations."""
+    core = tuple("abc"[: draw(st.integers(2, 3))])
+    return Overlap(streams, core, tuple(_chained(draw, core)), draw(st.sampled_from([3, 5, 10, 25])))
+
+
+@st.composite
+def overlapping_query(draw: st.DrawFn, overlap: Overlap, results: Sequence[str] = (), *, grouped: bool = False) -> str:
+    """A query with the common join and more relations, streams or results of other queries, maybe grouped.
+
+    A query over results, or one that others may read, gives the columns x, y, s and p.
+    """
+    more = draw(st.sampled_from([[], [], ["d"], ["e"], ["d", "e"]]))
+    below = draw(st.none() | st.sampled_from(results)) if results else None
+    read = {} if below is None else {f"r_{below}": below}
+    names = [*overlap.core, *more, *read]
+    slide = draw(st.sampled_from([1, 2, 5])) if grouped else None
+    own = [overlap.window if draw(st.booleans()) else draw(st.sampled_from([0, 2, 5, 10])) for _ in names]
+    if grouped:
+        own[0] = own[0] or 5
+    items = []
+    for name, each in zip(names, own, strict=True):
+        sliding = f" SLIDE {slide} SECONDS" if grouped and name == names[0] else ""
+        window = f"[RANGE {each} SECONDS{sliding}]" if each else "[NOW]"
+        stream = read.get(name) or f"s{'abcde'.index(name) % overlap.streams}"
+        items.append(f"{stream} {window} AS {name}")
+    predicates = [*overlap.common, *_chained(draw, [draw(st.sampled_from(overlap.core)), *more, *read])]
+    if not draw(st.integers(0, 2)):
+        a, b = draw(st.permutations(names))[:2]
+        predicates.append(draw(st.sampled_from(_SHARED_JOINS)).format(a=a, b=b))
+    filtered = draw(st.lists(st.sampled_from(names), max_size=2))
+    # Results have no column f, and a filter that may fail keeps its query out of a set.
+    filters = [text for text in FILTERS[1:-1] if not read or ".f " not in text]
+    predicates += [draw(st.sampled_from(filters)).format(a=name) for name in filtered]
+    source = f"FROM {', '.join(draw(st.permutations(items)))} WHERE {' AND '.join(predicates)}"
+    first, last = names[0], names[-1]
+    if grouped:
+        key = draw(st.sampled_from([f"{first}.x", f"{last}.y", None]))
+        shown = f"{key or 'COUNT(*)'} AS x, COUNT(*) AS y, MIN({last}.s) AS s, MAX({first}.p) AS p"
+        return f"SELECT {shown} {source}{f' GROUP BY {key}' if key else ''}"
+    outputs = [f"{last}.x AS x, {last}.y AS y, {last}.s AS s, {first}.p AS p"]
+    outputs += [f"{name}.p AS p{i}" for i, name in enumerate(names)]
+    return f"SELECT {', '.join(outputs)} {source}"
 
 
 def _chained(draw: st.DrawFn, names: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
-from anabranch.cql import compile_query
+from anabranch.cql import compile_query, declared_results
 from anabranch.errors import BundleError
 from anabranch.plan import query_set
 from anabranch.plan.partitioning import choose_partitioning
@@ -120,18 +120,68 @@ def test_a_grouped_query_takes_part() -> None:
     assert [member.name for member in together(counts=grouped, pair=PAIR.format(20)).grouped] == ["counts"]
 
 
-def test_a_query_with_outer_joins_is_refused() -> None:
-    outer = "SELECT a.v AS x FROM a [RANGE 20 SECONDS] AS a LEFT ANTI JOIN b [RANGE 20 SECONDS] AS b ON a.k = b.k"
-    with pytest.raises(BundleError, match="query 'unpaid' has outer joins"):
-        together(unpaid=outer, pair=PAIR.format(20))
+OUTER = "SELECT a.v AS x FROM a [RANGE 20 SECONDS] AS a LEFT ANTI JOIN b [RANGE 20 SECONDS] AS b ON a.k = b.k"
 
 
-def test_a_query_with_a_table_is_refused() -> None:
+def test_a_query_with_outer_joins_takes_part_with_the_rows_that_others_keep() -> None:
+    made = together(unpaid=OUTER, pair=PAIR.format(60))
+    assert made.graph.names == ("a", "b")
+    (terms,) = made.member("unpaid").terms
+    assert (terms.relation, terms.is_shorter) == ("a", True)
+    assert partitioning_of(made, 4).is_partition
+
+
+def test_the_side_of_an_outer_join_must_have_the_demands_of_all() -> None:
+    with pytest.raises(BundleError, match="query 'unpaid' joins 'b' by an outer, semi or anti join") as caught:
+        together(unpaid=OUTER, pair=PAIR.format(20) + " AND b.v > 3", other="SELECT b.k AS k FROM b [RANGE 60 SECONDS]")
+    assert "give 'b' another alias" in caught.value.hint
+
+
+def test_what_a_query_with_outer_joins_finds_late_is_not_read_by_others() -> None:
     catalog = catalog_of()
-    catalog.register_table(TableDeclaration("t", Schema((Field("k", pa.int64()),))))
-    query = compile_query("SELECT a.v AS x FROM a [NOW] AS a, t WHERE a.k = t.k", catalog)
-    with pytest.raises(BundleError, match="query 'looked_up' reads table 't'"):
-        query_set.together({"looked_up": query, "pair": compile_query(PAIR.format(20), catalog)})
+    unpaid = compile_query(OUTER, catalog)
+    catalog.register(declared_results("unpaid", unpaid))
+    reader = compile_query("SELECT u.x AS x FROM unpaid [NOW] AS u", catalog)
+    with pytest.raises(BundleError, match="query 'unpaid' has outer joins, and other queries read it"):
+        query_set.together({"unpaid": unpaid, "reader": reader})
+
+
+def test_sides_of_queries_that_share_nothing_are_not_cut_off_from_their_core() -> None:
+    """The key of the pair would be an axis of the side alone, and keep its rows from combinations of the core."""
+    far = "SELECT c.v AS x FROM c [RANGE 20 SECONDS] AS c LEFT JOIN b [RANGE 20 SECONDS] AS b ON c.v < b.v"
+    grid = partitioning_of(together(far=far, pair=PAIR.format(20)), 4)
+    assert all("b" not in dimension.relations or "c" in dimension.relations for dimension in grid.dimensions)
+
+
+def test_a_table_is_shared_like_a_stream() -> None:
+    catalog = catalog_of()
+    catalog.register_table(TableDeclaration("t", Schema((Field("k", pa.int64()), Field("v", pa.int64())))))
+    one = compile_query("SELECT a.v AS x FROM a [NOW] AS a, t WHERE a.k = t.k", catalog)
+    other = compile_query("SELECT a.v AS x, t.v AS y FROM a [NOW] AS a, t WHERE a.k = t.k AND t.v > 3", catalog)
+    made = query_set.together({"one": one, "other": other})
+    assert made.graph.tables == ("t",)
+    assert [terms.relation for terms in made.member("other").terms] == ["t"]
+
+
+def test_queries_with_nothing_in_common_are_spread_along_one_axis() -> None:
+    """With an axis for each, the rows of every query but one were copied to all slots."""
+    texts = {
+        f"q{i}": f"SELECT x{i}.v AS v FROM a [NOW] AS x{i}, b [NOW] AS y{i} WHERE x{i}.{key} = y{i}.k"
+        for i, key in enumerate("kvk")
+    }
+    made = together(**texts)
+    assert {key.name for member in made.members for key in member.query.graph.keys} == {"k0"}
+    grid = partitioning_of(made, 4)
+    assert grid.is_partition
+    assert grid.sent(dict.fromkeys(made.graph.names, 1.0)) == 1.0
+
+
+def test_keys_that_one_query_has_beside_each_other_stay_two() -> None:
+    chain = "SELECT p.v AS v FROM a [NOW] AS p, b [NOW] AS q, c [NOW] AS r WHERE p.k = q.k AND q.v = r.v"
+    made = together(chain=chain, pair=PAIR.format(20))
+    assert len(made.graph.keys) == 2
+    (own,) = made.member("pair").query.graph.keys
+    assert own.name in {key.name for key in made.member("chain").query.graph.keys}
 
 
 def test_a_query_with_a_count_window_is_refused() -> None:

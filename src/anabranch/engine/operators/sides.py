@@ -32,6 +32,7 @@ from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.meter import Meter, Size
 from anabranch.engine.operators.join import State, WindowJoin, code_reader, keep, passing, read_column
+from anabranch.engine.ownership import Ownership
 from anabranch.engine.state.arena import Arena
 from anabranch.engine.state.base import ABSENT, BaseState
 from anabranch.engine.state.ring import Index
@@ -96,10 +97,13 @@ class Sides:
         """Takes finished combinations of the core; yields what is known of the results."""
         return self._from(0, found, found.newest)
 
-    def take(self, relation: str, news: Combinations) -> Iterator[Known]:
-        """Takes new rows of a side, not linked yet; yields what is known of the results."""
+    def take(self, relation: str, news: Combinations, owns: Ownership | None) -> Iterator[Known]:
+        """Takes new rows of a side, not linked yet; yields what is known of the results.
+
+        `owns` tells which rows come out alone in this slot, where several slots have them.
+        """
         place = self._place[relation]
-        for found, known in self._works[place].take(relation, news):
+        for found, known in self._works[place].take(relation, news, owns):
             yield from self._from(place + 1, found, known)
 
     def settle(self, watermark: int) -> Iterator[Known]:
@@ -209,10 +213,11 @@ class SideWork:
         if self.side.kind is not SideKind.SEMI:
             yield self._with_absent(self.side.names if self.side.kind.extends else (), (found, known))
 
-    def take(self, relation: str, news: Combinations) -> Iterator[Known]:
+    def take(self, relation: str, news: Combinations, owns: Ownership | None) -> Iterator[Known]:
         """Takes new rows of the side; yields the combinations that go on at once."""
         if self.side.kind is SideKind.FULL:
-            self.alone.add(keep(news, self._is_open(news)), self._codes)
+            waits = self._is_open(news)
+            self.alone.add(keep(news, waits if owns is None else waits & owns.holds(news, self.bases)), self._codes)
         for block in self._join.probe(1 + self.side.names.index(relation), news):
             yield from self._met(block)
 
