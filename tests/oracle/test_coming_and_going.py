@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 
 import pyarrow as pa
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from anabranch.cql import compile_query, declared_results
@@ -22,15 +23,32 @@ from anabranch.host.store import Store
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet, partitioning_of, together, with_inputs
 from anabranch.testing.oracle import Answer, comparable, describe_difference, rows_as_multiset, timed_results
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts
+from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, overlapping_query, overlaps
+from tests.oracle.sharing import ask, some_plans
 from tests.oracle.test_derived import _disturb, _host, _text
 
 
-@settings(max_examples=2 * settings().max_examples)
 @given(data=st.data(), count=st.integers(2, 5))
 def test_queries_that_come_and_go_are_exact(data: st.DataObject, count: int) -> None:
-    rows = data.draw(arrivals(2, most_rows=8), "rows")
-    queries = _queries(data, rows, count)
+    """Queries over streams and over one another, in any form; plans change and groups move."""
+    rows = data.draw(arrivals(2, most_rows=8, mostly_dense=True), "rows")
+    _run(data, rows, _queries(data, rows, count), _host, _disturb)
+
+
+@given(data=st.data(), count=st.integers(2, 5))
+def test_queries_that_share_joins_come_and_go_exactly(data: st.DataObject, count: int) -> None:
+    """Queries with a join in common, grouped and over one another, share it now and then."""
+    rows = data.draw(arrivals(2, most_rows=8, mostly_dense=True), "rows")
+    _run(data, rows, _overlapping(data, rows, count), _sharing_host, ask)
+
+
+def _run(
+    data: st.DataObject,
+    rows: Arrivals,
+    queries: dict[str, Query],
+    make: Callable[[st.DataObject, QuerySet, str], LocalHost],
+    disturb: Callable[[st.DataObject, LocalHost], None],
+) -> None:
     batches = data.draw(batch_cuts(rows, least=3), "batches")
     names = data.draw(st.sets(st.sampled_from(sorted(queries)), min_size=1), "at first")
     several = _together(queries, names)
@@ -40,7 +58,7 @@ def test_queries_that_come_and_go_are_exact(data: st.DataObject, count: int) -> 
     lives: dict[str, int | None] = dict.fromkeys(several.names)
     found: dict[str, list[pa.Table]] = {name: [] for name in lives}
     with tempfile.TemporaryDirectory() as folder:
-        host = _host(data, several, folder)
+        host = make(data, several, folder)
         for number, batch in enumerate(batches):
             if number and data.draw(st.booleans(), "change"):
                 wanted = data.draw(st.sets(st.sampled_from(sorted(queries)), min_size=1), "wanted")
@@ -51,10 +69,10 @@ def test_queries_that_come_and_go_are_exact(data: st.DataObject, count: int) -> 
                         _check(queries[name], rows, batches[:number], lives.pop(name), found.pop(name))
                     lives |= joined
                     found |= {name: [] for name in joined}
-                    host = _host(data, several, folder)
+                    host = make(data, several, folder)
             elif number and data.draw(st.booleans(), "restart"):
-                host = _host(data, several, folder)
-            _disturb(data, host)
+                host = make(data, several, folder)
+            disturb(data, host)
             mine = {name: table for name, table in batch.items() if name in several.streams}
             for name, table in ResultLayout(host.queries).split(host.step(mine)).items():
                 found[name].append(table)
@@ -104,6 +122,24 @@ def _queries(data: st.DataObject, rows: Arrivals, count: int) -> dict[str, Query
         queries[name] = compile_query(texts[name], catalog)
         catalog.register(declared_results(name, queries[name]))
     return queries
+
+
+def _overlapping(data: st.DataObject, rows: Arrivals, count: int) -> dict[str, Query]:
+    catalog = rows.catalog
+    overlap = data.draw(overlaps(2), "overlap")
+    queries: dict[str, Query] = {}
+    for number in range(count):
+        name = f"q{number}"
+        is_grouped = not data.draw(st.integers(0, 2), f"{name} is grouped")
+        text = data.draw(overlapping_query(overlap, tuple(queries), grouped=is_grouped), f"text of {name}")
+        queries[name] = compile_query(text, catalog)
+        catalog.register(declared_results(name, queries[name]))
+    return queries
+
+
+def _sharing_host(data: st.DataObject, several: QuerySet, checkpoint: str) -> LocalHost:
+    slots = data.draw(st.sampled_from([1, 2, 2, 3]), "slots")
+    return LocalHost(several, some_plans(data, several), slots=slots, checkpoint=checkpoint)
 
 
 def _together(queries: dict[str, Query], names: set[str]) -> QuerySet | None:

@@ -8,7 +8,9 @@ rebuilt from them, and the next batch is the next batch.
 A query that joins answers from an event time on (`since`): it gives exactly those of its results that are not older. No
 row of that time or newer has arrived before the change. Where the state has all rows that such results need, `since` is
 the first moment after the newest row; where rows or columns of a relation are lacking, it is that plus the range of the
-relation, because then no row from before the change can be part of a result.
+relation, because then no row from before the change can be part of a result. Rows from before the change get stand-ins
+for columns that they were not kept with (`host/stand_ins`); the manifest says from which event time on such a column is
+real (`lacking`), so that a query of a later change does not take them for values.
 
 Limit: all live rows pass through the driver. A query that joins can read streams of the set only; Spark cannot add a
 source to a query that has a checkpoint.
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +34,9 @@ from anabranch.errors import BundleError
 from anabranch.expr import Column, Expr, columns, conjunction, conjuncts
 from anabranch.host.clock import Clocks
 from anabranch.host.holdings import first_slots, kept_rows
+from anabranch.host.stand_ins import stand_ins
 from anabranch.host.store import Manifest, RowFile, Store, new_attempt, rows_name
+from anabranch.host.tables import read_columns
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.plan.join_graph import JoinGraph, Relation
 from anabranch.plan.partitioning import Partitioning, row_code
@@ -52,7 +57,7 @@ class SetChange:
 def refuse_change(old: QuerySet, new: QuerySet) -> None:
     """Refuses what a running set cannot become; nothing has been touched."""
     if unknown := [name for name in new.streams if name not in old.streams]:
-        readers = [each.name for each in new.members if unknown[0] in each.query.graph.streams]
+        readers = [each.name for each in new.members if unknown[0] in each.query.whole.streams]
         raise BundleError(
             f"query '{readers[0]}' reads stream '{unknown[0]}', which the running queries do not read",
             detail=f"they read {', '.join(old.streams)}; Spark cannot add a source to a query that has a checkpoint",
@@ -67,7 +72,23 @@ def refuse_change(old: QuerySet, new: QuerySet) -> None:
                 detail=f"there it is: {known.query.text}",
                 hint="remove that one first, or give this one another name",
             )
-    for name, time in _since(old, new, [each for each in new.members if each.name not in before], 0).items():
+    for table in set(new.graph.tables) & set(old.graph.tables):
+        if lacking := set(read_columns(new.graph, table)) - set(read_columns(old.graph, table)):
+            raise BundleError(
+                f"column '{min(lacking)}' of table '{table}' is not among those that the running queries read",
+                detail="the rows of the table that batches meet are in the checkpoint, without that column",
+                hint="start the query on its own, or register the table under another name for it",
+            )
+    for relation in new.graph.streamed:
+        same = _same(old.graph, relation)
+        if same is not None and _stand_ins(relation, same, old, new) is None:
+            tests = " AND ".join(map(str, _passed_before(relation, same, old, new)))
+            raise BundleError(
+                f"rows of '{relation.name}' were kept without columns that the running queries would have to test",
+                detail=f"all of them ask for {tests}, and the query that joins does not",
+                hint=f"give '{relation.name}' another alias in the query that joins, or the same filter",
+            )
+    for name, time in _since(old, new, [each for each in new.members if each.name not in before], 0, {}).items():
         if time >= FOREVER:
             raise BundleError(
                 f"query '{name}' has an unbounded window over rows that the running queries have not kept",
@@ -88,11 +109,13 @@ def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) 
         return SetChange({each.name: None for each in arrivals}, left)
     rows = _rows(store, old, manifest)
     layout = wire_layout(new, table)
-    carried = {each.name: _carried(each, old, layout, rows) for each in new.graph.relations}
+    carried = {each.name: _carried(each, old, layout, rows) for each in new.graph.streamed}
     since = {name: time for name, time in manifest.since.items() if name in new.names}
     newest = manifest.clocks.newest
+    lacking: dict[str, dict[str, int]] = {}
     if newest is not None:
-        since |= _since(old, new, arrivals, newest + 1)
+        since |= _since(old, new, arrivals, newest + 1, manifest.lacking)
+        lacking = _lacking(old, new, newest + 1, manifest.lacking)
     attempt = new_attempt()
     files = []
     for slot in table.working:
@@ -105,28 +128,78 @@ def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) 
             files.append(RowFile(file, manifest.batch, slot, count, youngest, 0))
     clocks = Clocks({name: manifest.clocks.streams[name] for name in new.streams})
     plans = {name: text for name, text in manifest.plans.items() if name in new.names}
+    versions = {name: file for name, file in manifest.tables.items() if name in new.graph.tables}
     changed = Manifest(
-        manifest.batch, attempt, clocks, tuple(files), (table,), plans, since=since, fingerprint=new.fingerprint
+        manifest.batch, attempt, clocks, tuple(files), (table,), plans, versions, since, new.fingerprint, lacking
     )
     store.commit(changed)
     store.belong_to(new)
     store.collect((changed,))
+    store.keep_tables(new.graph.tables)
     return SetChange({each.name: since.get(each.name) for each in arrivals}, left)
 
 
-def _since(old: QuerySet, new: QuerySet, arrivals: list[Member], first: int) -> dict[str, int]:
+Lacking: TypeAlias = Mapping[str, Mapping[str, int]]
+"""By relation and column: the event time from which on rows have a value of their own."""
+
+
+def _lacking(old: QuerySet, new: QuerySet, first: int, before: Lacking) -> dict[str, dict[str, int]]:
+    """The columns of the new set that rows from before the change, or from before an earlier one, have no value for."""
+    found: dict[str, dict[str, int]] = {}
+    for relation in new.graph.streamed:
+        known = _same(old.graph, relation)
+        if known is None:
+            continue
+        kept = {field.name for field in known.schema}
+        earlier = before.get(relation.name, {})
+        times = {field.name: first if field.name not in kept else earlier.get(field.name) for field in relation.schema}
+        late = {name: time for name, time in times.items() if time is not None}
+        if late:
+            found[relation.name] = late
+    return found
+
+
+def _passed_before(relation: Relation, known: Relation, old: QuerySet, new: QuerySet) -> list[Expr]:
+    """What queries that stay will test of rows that have passed it when they came, and now lack columns for it."""
+    kept = {field.name for field in known.schema}
+    stays = {each.name for each in old.members}
+    asked = [
+        terms.filter
+        for each in new.members
+        if each.name in stays
+        for terms in each.terms
+        if terms.relation == relation.name
+    ]
+    parts = dict.fromkeys(part for condition in asked if condition is not None for part in conjuncts(condition))
+    return [part for part in parts if any(column.name not in kept for column in columns(part))]
+
+
+def _stand_ins(relation: Relation, known: Relation, old: QuerySet, new: QuerySet) -> Mapping[str, pa.Scalar] | None:
+    """Values for the columns that rows from before the change lack; None where none are known."""
+    kept = {field.name for field in known.schema}
+    return stand_ins(
+        [field for field in relation.schema if field.name not in kept], _passed_before(relation, known, old, new)
+    )
+
+
+def _since(old: QuerySet, new: QuerySet, arrivals: list[Member], first: int, lacking: Lacking) -> dict[str, int]:
     """From when on each query that joins answers; a query after those that it reads."""
     since: dict[str, int] = {}
     for member in sorted(arrivals, key=lambda each: new.levels[each.name]):
         own = {terms.relation: terms for terms in member.terms}
-        latest = first
-        for shared in member.query.graph.relations:
+        latest, longest = first, 0
+        for shared in member.query.whole.streamed:
             terms = own.get(shared.name)
             reach = terms.window.reach if terms is not None else shared.window.reach
+            longest = max(longest, reach)
             begins = since.get(shared.stream, first) if shared.is_result else first
             asked = _filter(shared, terms.filter if terms is not None else None)
-            if begins > first or not _is_there(old.graph, new.graph, shared, asked, reach):
+            is_late = any(time > first - reach for time in lacking.get(shared.name, {}).values())
+            if begins > first or is_late or not _is_there(old.graph, new.graph, shared, asked, reach):
                 latest = max(latest, begins + reach)
+        if member.query.waits and latest > first:
+            # A combination that meets nothing is known at its deadline; what it may have met is older than its rows.
+            latest += longest
         since[member.name] = min(latest, FOREVER)
     return since
 
@@ -177,7 +250,7 @@ def _rows(store: Store, old: QuerySet, manifest: Manifest) -> dict[str, Relation
     tables = manifest.partitionings
     last = tables[-1]
     layout = wire_layout(old, *tables)
-    found: dict[str, list[RelationBatch]] = {name: [layout.empty(name)] for name in old.graph.names}
+    found: dict[str, list[RelationBatch]] = {each.name: [layout.empty(each.name)] for each in old.graph.streamed}
     for file in manifest.files:
         for name, batch in layout.split(store.read_rows(file.name)).items():
             if len(batch):
@@ -191,7 +264,7 @@ def _carried(relation: Relation, old: QuerySet, layout: WireLayout, rows: Mappin
     """The rows of a relation of the new set, as far as the old set has them."""
     known = _same(old.graph, relation)
     stays = {each.name for each in old.members} & set(layout.queries.names)
-    readers = [each for each in layout.queries.members if relation.name in each.query.graph.names]
+    readers = [each for each in layout.queries.members if relation.name in each.query.whole.names]
     if known is None:
         return layout.empty(relation.name)
     batch = rows[relation.name]
@@ -213,11 +286,19 @@ def _carried(relation: Relation, old: QuerySet, layout: WireLayout, rows: Mappin
         carried = {name: values.filter(pa.array(kept)) for name, values in carried.items()}
         times, codes = times[kept], {name: each[kept] for name, each in codes.items()}
     length = len(times)
+    standing = _stand_ins(relation, known, old, layout.queries) or {}
     payload = pa.RecordBatch.from_pydict(
-        {f.name: carried[f.name] if f.name in carried else pa.nulls(length, f.type) for f in relation.schema}
+        {
+            f.name: carried[f.name] if f.name in carried else _repeated(standing.get(f.name), f.type, length)
+            for f in relation.schema
+        }
     )
     made = {code: _code(code, relation, layout, old.graph, codes, read, times) for code in layout.codes[relation.name]}
     return RelationBatch(times, made, payload)
+
+
+def _repeated(value: pa.Scalar | None, kind: pa.DataType, length: int) -> pa.Array:
+    return pa.nulls(length, kind) if value is None or not value.is_valid else pa.repeat(value, length)
 
 
 def _lacks(relation: Relation, layout: WireLayout, old: QuerySet, carried: Mapping[str, pa.Array]) -> bool:

@@ -141,6 +141,7 @@ def next_task(
         ceilings=ceilings,
         versions=versions or {},
         since=manifest.since if manifest else {},
+        lacking=manifest.lacking if manifest else {},
     )
 
 
@@ -173,6 +174,7 @@ def next_manifest(task: SlotTask, reports: SlotReports, clocks: Clocks) -> Manif
         task.versions,
         task.since,
         task.queries.fingerprint,
+        task.lacking,
     )
 
 

@@ -88,6 +88,8 @@ class SlotTask:
     stage: int = 0
     since: Mapping[str, int] = field(default_factory=dict)
     """For queries that joined a running set: the event time from which on they answer."""
+    lacking: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """As the manifest has it; the next one has it too."""
 
     def at(self, stage: int) -> SlotTask:
         """The task of another stage of the batch."""

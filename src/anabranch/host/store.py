@@ -5,6 +5,7 @@
     <checkpoint>/anabranch/late/<batch>-<slot>-<attempt>.arrow  diverted rows of the batch, on their way to their sink
     <checkpoint>/anabranch/manifests/<batch>.json   the clocks and row files that are the state after the batch
     <checkpoint>/anabranch/lease.json               the driver that may commit; gone once the query has stopped
+    <checkpoint>/anabranch/letters/<name>.json      changes that are asked of the driver, and its answers
     <checkpoint>/anabranch/tables/<batch>-<table>.arrow   the version of a table that is in force from the batch on
     <checkpoint>/anabranch/history.jsonl            decisions and migrations, one line each, for people
     <checkpoint>/anabranch/memory.json              statistics, and the plans that served them; a restart can do without
@@ -25,7 +26,7 @@ import errno
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -49,6 +50,8 @@ READABLE = (1, 2, FORMAT_VERSION)
 _REPORT = b"anabranch.report"
 TABLES = "tables"
 """The folder of the versions of tables."""
+LETTERS = "letters"
+"""The folder of changes that are asked of the driver, and of its answers."""
 _LEASE = "lease.json"
 OBJECT_STORES = ("s3", "gcs", "abfs")
 """Arrow's names of file systems that have no rename, and show an object only when it is complete."""
@@ -95,6 +98,8 @@ class Manifest:
     """For queries that joined a running set: the event time from which on they answer."""
     fingerprint: str | None = None
     """That of the queries; None in manifests of releases in which a set could not change."""
+    lacking: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By relation and column: the event time before which rows may have a stand-in for a value (`host/changing`)."""
 
 
 class Store:
@@ -324,6 +329,12 @@ class Store:
         except OSError as error:
             raise self._storage_error(error, path) from error
 
+    def keep_tables(self, tables: Collection[str]) -> None:
+        """Removes the versions of all other tables."""
+        for name in self._names(TABLES):
+            if name[10:].removesuffix(".arrow") not in tables:
+                self.files.delete_file(f"{self.root}/{TABLES}/{name}")
+
     def read_table(self, name: str) -> pa.Table:
         """Reads a version of a table."""
         return self._open_rows(name, TABLES).read_all()
@@ -373,6 +384,26 @@ class Store:
     def drop_lease(self) -> None:
         """Removes the lease."""
         self.files.delete_file(f"{self.root}/{_LEASE}")
+
+    # --- letters ------------------------------------------------------------------------------------------------------
+
+    def letters(self) -> list[str]:
+        """The names of all letters, in their order."""
+        return sorted(info.base_name for info in self._files_in(LETTERS) if info.base_name.endswith(".json"))
+
+    def read_letter(self, name: str) -> dict[str, Any] | None:
+        """The JSON of a letter; None where there is none."""
+        return self._read_json(f"{self.root}/{LETTERS}/{name}")
+
+    def write_letter(self, name: str, value: Mapping[str, Any]) -> None:
+        """Writes a letter as a whole."""
+        self.files.create_dir(f"{self.root}/{LETTERS}", recursive=True)
+        self._write_json(f"{self.root}/{LETTERS}/{name}", value)
+
+    def drop_letter(self, name: str) -> None:
+        """Removes a letter, if it is there."""
+        with suppress(FileNotFoundError):
+            self.files.delete_file(f"{self.root}/{LETTERS}/{name}")
 
     # --- files --------------------------------------------------------------------------------------------------------
 
@@ -483,6 +514,7 @@ def _manifest_to_json(manifest: Manifest) -> dict[str, Any]:
         **({"tables": dict(manifest.tables)} if manifest.tables else {}),
         "since": dict(manifest.since),
         "fingerprint": manifest.fingerprint,
+        **({"lacking": {name: dict(each) for name, each in manifest.lacking.items()}} if manifest.lacking else {}),
     }
 
 
@@ -497,6 +529,7 @@ def _manifest_from_json(value: Mapping[str, Any]) -> Manifest:
         tables=dict(value.get("tables", {})),
         since=dict(value.get("since", {})),
         fingerprint=value.get("fingerprint"),
+        lacking={name: dict(each) for name, each in value.get("lacking", {}).items()},
     )
 
 
