@@ -27,6 +27,7 @@ from anabranch.errors import AnabranchError, HostError, InvariantBroken
 from anabranch.host.spark.quiet import VERBOSE
 from anabranch.logs import is_json, json_lines, say
 from anabranch.sizes import size_text
+from anabranch.spec import asking
 from anabranch.spec import commands as spec_commands
 
 USER_ERROR = 2
@@ -152,6 +153,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     spec_commands.add_arguments(commands)
+    asking.add_arguments(commands)
 
     command = add_command(
         commands,

@@ -8,7 +8,7 @@ next batch is the next batch, and no other query misses one. The handle stays th
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from anabranch.api.members import Member, member_of
@@ -32,38 +32,60 @@ class RunningSet:
         self.sinks = dict(sinks)
         self.checkpoint = checkpoint
 
-    def with_query(self, name: str, member: Member) -> Run:
-        """The run with one more query; refuses one that cannot join."""
-        self._require_names()
-        if name in self.run.queries.names:
-            raise BundleError(f"a query is named '{name}' already", hint="give this one another name")
-        return self.run.of({**self.run.given, name: member})
-
-    def without_query(self, name: str) -> Run:
-        """The run without a query; refuses one that others read, and the last one."""
-        self._require_names()
-        if name not in self.run.given:
-            raise BundleError(
-                f"no query is named '{name}'", hint=f"name one of the queries that run: {', '.join(self.run.given)}"
-            )
-        rest = {other: member for other, member in self.run.given.items() if other != name}
-        if not rest:
-            raise BundleError(f"query '{name}' is the only one", hint="stop the run instead")
-        readers = [other for other, member in rest.items() if name in member.compiled.inputs]
-        if readers:
-            raise BundleError(
-                f"query '{name}' is read by {', '.join(repr(reader) for reader in readers)}",
-                hint="remove those first",
-            )
-        return self.run.of(rest)
-
     def add(self, handle: QueryHandle, name: str, writer: object) -> datetime.datetime | None:
         """Lets a query join; returns the event time from which on it answers."""
-        return _moment(self._change(handle, self.with_query(name, member_of(name, writer))).joined.get(name))
+        self._require_names()
+        member = member_of(name, writer)
+        if name in self.run.queries.names:
+            raise BundleError(f"a query is named '{name}' already", hint="give this one another name")
+        return moment(self.become(handle, {**self.run.given, name: member}).joined.get(name))
 
     def remove(self, handle: QueryHandle, name: str) -> None:
         """Lets a query leave."""
-        self._change(handle, self.without_query(name))
+        self.become(handle, self.without([name]))
+
+    def without(self, names: Collection[str]) -> dict[str, Member]:
+        """The queries without some of them; refuses to take away those that others read, and all of them."""
+        self._require_names()
+        running = self.run.given
+        for name in names:
+            if name not in running:
+                raise BundleError(
+                    f"no query is named '{name}'", hint=f"name one of the queries that run: {', '.join(running)}"
+                )
+        rest = {name: member for name, member in running.items() if name not in names}
+        if not rest:
+            titles = f"query '{next(iter(names))}' is" if len(names) == 1 else f"queries {_listed(names)} are"
+            raise BundleError(f"{titles} the only one{'s' if len(names) > 1 else ''}", hint="stop the run instead")
+        for name in names:
+            if readers := [other for other, member in rest.items() if name in member.compiled.inputs]:
+                raise BundleError(f"query '{name}' is read by {_listed(readers)}", hint="remove those first")
+        return rest
+
+    def become(self, handle: QueryHandle, members: Mapping[str, Member]) -> SetChange:
+        """Makes these the queries of the run. One of the same name that is another query leaves before it joins.
+
+        Everything that can be refused is refused before anything changes.
+        """
+        self._require_names()
+        same = {name: each for name, each in self.run.given.items() if _is_same(each, members.get(name))}
+        replaced = [name for name in self.run.queries.names if name not in same and name in members]
+        wanted = self.run.of(members)
+        if not replaced:
+            return self._change(handle, wanted)
+        if not same:
+            raise BundleError(
+                f"every query of the run is another one: {_listed(replaced)}",
+                detail="no query would go on, so there is nothing that rows could be kept for",
+                hint="start the run anew, with a new checkpoint",
+            )
+        between = self.run.of(same)
+        refuse_change(self.run.queries, between.queries)
+        refuse_change(between.queries, wanted.queries)
+        wanted.sinks({name: sink for name, sink in self.sinks.items() if name in same})
+        first = self._change(handle, between)
+        second = self._change(handle, wanted)
+        return SetChange({**first.joined, **second.joined}, (*first.left, *second.left))
 
     def _change(self, handle: QueryHandle, wanted: Run) -> SetChange:
         query, runner = handle.parts
@@ -75,11 +97,11 @@ class RunningSet:
         options, frames = wanted.options(wanted.late_rows()), wanted.frames()
         runner.leave()
         query.stop()
-        runner.release()
+        runner.release(is_followed=True)
         store = Store(self.checkpoint)
         change = change_set(store, self.run.queries, wanted.queries, work.first_table(None))
         started, fresh = start_query(wanted.spark, frames, work, sinks, self.checkpoint, options)
-        fresh.note_change(change)
+        fresh.go_on_from(runner, change)
         handle.follow(started, fresh)
         self.run, self.sinks = wanted, dict(sinks)
         return change
@@ -97,6 +119,15 @@ class RunningSet:
             )
 
 
-def _moment(micros: int | None) -> datetime.datetime | None:
+def _is_same(running: Member, wanted: Member | None) -> bool:
+    """True when a query stays as it is, and so do those that it reads."""
+    return wanted is not None and running.compiled.query.fingerprint == wanted.compiled.query.fingerprint
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def moment(micros: int | None) -> datetime.datetime | None:
     """An event time as users read it."""
     return None if micros is None else datetime.datetime.fromtimestamp(micros / 1e6, datetime.UTC)

@@ -24,7 +24,7 @@ from anabranch.balance.allocation import Allocation
 from anabranch.balance.first import FirstTable, first_table
 from anabranch.choosing import (
     DEFAULT_BATCH,
-    TOGETHER,
+    adapts_as_a_whole,
     allocate,
     as_run,
     change_rules,
@@ -108,10 +108,10 @@ class Run:
 
     def joint(self, choices: Mapping[str, Choice]) -> JointChoice | None:
         """Chooses the plans of named queries together: the joins that they share, and plans within the joint limits."""
-        if self._settings.together == TOGETHER:
-            return None
         wishes = {name: member.settings.wishes for name, member in self._members.items()}
-        return decide_together(self._queries, choices, wishes, self._settings.together, slots=self._slots.most)
+        adapting = [name for name, member in self._members.items() if adapts_as_a_whole(member.settings.adapt)]
+        together, slots = self._settings.together, self._slots.most
+        return decide_together(self._queries, choices, wishes, together, adapting=adapting, slots=slots)
 
     def headlines(self) -> list[str]:
         """Returns the chosen plan of each query and the reason, in one line each; then the joins that they share."""
@@ -159,6 +159,11 @@ class Run:
     @property
     def spark(self) -> spark_host.SparkSession:
         return self._session.spark
+
+    @property
+    def session(self) -> Session:
+        """The session whose streams the queries read."""
+        return self._session
 
     @property
     def queries(self) -> QuerySet:
@@ -237,7 +242,7 @@ class Run:
             scheduled(self._queries, settings.moves),
             settings.balancing,
             shared_traffic(choices.values()),
-            sharing=SharingRules(wishes.share == "auto", Budget(wishes.cpu, wishes.memory, self._slots.most)),
+            sharing=SharingRules(wishes.share != "off", Budget(wishes.cpu, wishes.memory, self._slots.most)),
             sample=self._sampled_rows(),
         )
 

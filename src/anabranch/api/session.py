@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 
 from anabranch.api.compiled import CompiledQuery, RegisteredStream
@@ -215,6 +216,14 @@ class Session:
     def frames(self) -> dict[str, spark_host.DataFrame]:
         """The frames of all registered streams, by name."""
         return {stream.declaration.name: stream.frame for stream in self._streams.values()}
+
+    def without_queries(self) -> Session:
+        """Returns a session of the same streams, tables and functions in which no query has a name."""
+        other = copy(self)
+        other.catalog = self.catalog.copy()
+        other.catalog.streams = {name: each for name, each in self.catalog.streams.items() if each.query is None}
+        other._streams, other._tables = dict(self._streams), dict(self._tables)
+        return other
 
     def registered(self, name: str) -> RegisteredStream:
         """Returns a registered stream, whatever the case of its name."""

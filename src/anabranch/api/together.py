@@ -45,7 +45,7 @@ class Together(RunBuilder):
         return self
 
     def share(self, share: str = "auto") -> Self:
-        """Sets whether queries share joins: `auto` where that saves CPU, or `off` (the default)."""
+        """Sets which queries share joins where that pays: `auto`, `adapt` (the default: those that adapt), `off`."""
         self._run = replace(self._run, together=replace(self._run.together, share=_share(share)))
         return self
 

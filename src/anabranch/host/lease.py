@@ -114,6 +114,10 @@ class Lease:
         if held is not None and held.owner == _ME:
             self._write()
 
+    def hand_over(self) -> None:
+        """Ends the care for the lease, and leaves it to the next run of this process."""
+        self._is_over.set()
+
     def close(self) -> None:
         """Gives the lease back, if it is still this process's."""
         self._is_over.set()

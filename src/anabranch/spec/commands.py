@@ -12,11 +12,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -24,7 +25,17 @@ from rich.console import Console
 from anabranch import explain
 from anabranch.balance.allocation import Allocation
 from anabranch.balance.first import first_table
-from anabranch.choosing import AUTO, TOGETHER, allocate, as_run, decide, decide_together, proposal, refuse_capacities
+from anabranch.choosing import (
+    AUTO,
+    adapts_as_a_whole,
+    allocate,
+    as_run,
+    decide,
+    decide_together,
+    joint_plans,
+    proposal,
+    refuse_capacities,
+)
 from anabranch.commands import add_command, replace_text, require_writable
 from anabranch.console.command import address
 from anabranch.console.runs import LiveRun
@@ -32,7 +43,7 @@ from anabranch.console.server import TOKEN
 from anabranch.console.server import Console as WebConsole
 from anabranch.cql import declared_results
 from anabranch.errors import SpecError
-from anabranch.explain import choice_svg
+from anabranch.explain import choice_svg, queries_svg
 from anabranch.host.spark.quiet import VERBOSE, is_verbose
 from anabranch.live import View, advance, follow, late_notice, summary
 from anabranch.optimize import Choice
@@ -40,7 +51,7 @@ from anabranch.optimize.joint import JointChoice
 from anabranch.plan.mesh import check_plan, parse_plan
 from anabranch.plan.query_set import ALONE, set_of, together
 from anabranch.plan.slots import FEWEST, SlotRange
-from anabranch.spec.file import load
+from anabranch.spec.file import parse, read_text
 from anabranch.spec.model import QuerySpec, Spec
 
 if TYPE_CHECKING:
@@ -115,7 +126,10 @@ def add_arguments(commands: Commands) -> None:
         help="the stage to show (default: choice)",
     )
     command.add_argument(
-        "--picture", type=Path, metavar="FILE", help="draw the plan, and all plans by CPU and memory, as SVG"
+        "--picture",
+        type=Path,
+        metavar="FILE",
+        help="draw the plan (with all plans by CPU and memory), or plans, as SVG",
     )
     command.add_argument("--sample", action="store_true", help="sample the first rows of the streams; needs Spark")
     command.set_defaults(run=explain_spec)
@@ -165,13 +179,30 @@ def run(arguments: argparse.Namespace) -> int:
         handle = prepared.start()
         page = None if at is None else _open_console(handle, *at, console)
         seen = View()
+        # Here, because it needs pyspark, which explain and --help must not.
+        from anabranch.spec.changes import Changes
+
+        changes = Changes(chosen, handle, partial(_with_options, arguments))
+        hung_up = Event()
+        signal.signal(signal.SIGHUP, lambda *_: hung_up.set())
+        changes.open()
+
+        def serve() -> bool:
+            said = changes.serve()
+            if hung_up.is_set():
+                hung_up.clear()
+                said += changes.reload(arguments.spec)
+            for line in said:
+                console.print(line, highlight=False, soft_wrap=True)
+            return False
+
         try:
-            seen = _follow(handle, console)
+            seen = _follow(handle, console, serve)
         finally:
             if page is not None:
                 page.close()
             seen = advance(seen, handle.recentProgress)
-            sinks = [each.sink for each in chosen.queries.values() if each.sink is not None]
+            sinks = [each.sink for each in changes.spec.queries.values() if each.sink is not None]
             places = [str(sink.path or sink.format) for sink in sinks]
             for words in (summary(seen, places), late_notice(seen, kept=chosen.late is not None)):
                 if words:
@@ -196,13 +227,13 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _follow(handle: QueryHandle, console: Console) -> View:
+def _follow(handle: QueryHandle, console: Console, serve: Callable[[], bool]) -> View:
     # Here, because it needs pyspark, which explain and --help must not.
     from anabranch.host.spark.failure import named_end
 
     try:
         with named_end():
-            return follow(handle, console)
+            return follow(handle, console, until=serve)
     except KeyboardInterrupt:
         console.print("stopping; the checkpoint stays good for a restart")
         handle.stop()
@@ -233,8 +264,6 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     chosen = _spec(arguments)
     if arguments.picture is not None:
         require_writable(arguments.picture)
-    if arguments.picture is not None and len(chosen.queries) > 1:
-        raise SpecError("option '--picture' draws one query, and the spec has several", hint="use a spec of one query")
     explained = _explanations(chosen)
     every = explain.with_inputs(explained)
 
@@ -280,11 +309,12 @@ def explain_spec(arguments: argparse.Namespace) -> int:
 
     @cache
     def jointly() -> tuple[Mapping[str, Choice], JointChoice | None]:
-        choices = {name: choose(name) for name in explained}
-        if ALONE in explained or chosen.together == TOGETHER:
+        choices = {name: choose(name) for name in every}
+        if ALONE in explained:
             return choices, None
         several = together({name: each.query for name, each in explained.items()})
-        joint = decide_together(several, choices, wishes, chosen.together, slots=chosen_slots())
+        adapting = [name for name, query in chosen.queries.items() if adapts_as_a_whole(query.adapt)]
+        joint = decide_together(several, choices, wishes, chosen.together, adapting=adapting, slots=chosen_slots())
         return as_run(choices, joint), joint
 
     print(explain.explain_queries(explained, arguments.stage, lambda name: jointly()[0][name], fill))
@@ -292,12 +322,22 @@ def explain_spec(arguments: argparse.Namespace) -> int:
         print(f"\n{found}")
     if arguments.stage == "choice" and (joint := jointly()[1]) is not None:
         print(f"\n{explain.explain_joint(joint)}")
-    for name, each in explained.items():
-        if arguments.picture is not None:
-            _write(arguments.picture, choice_svg(each.query, choose(name)))
+    if arguments.picture is not None:
+        _write(arguments.picture, _picture(explained, *jointly()))
+    for name in explained:
         if arguments.stage == "choice":
             proposal(choose(name))
     return 0
+
+
+def _picture(
+    explained: Mapping[str, explain.Explanation], choices: Mapping[str, Choice], joint: JointChoice | None
+) -> str:
+    """Draws the plan of a query alone with all plans by CPU and memory, or the plans of queries together."""
+    if ALONE in explained:
+        return choice_svg(explained[ALONE].query, choices[ALONE])
+    queries = {name: each.query for name, each in explained.items()}
+    return queries_svg(queries, joint_plans(choices, joint), joint)
 
 
 def _explanations(chosen: Spec) -> dict[str, explain.Explanation]:
@@ -323,7 +363,12 @@ def _choices_on_spark(chosen: Spec) -> tuple[Mapping[str, Choice], Allocation | 
 
 def _spec(arguments: argparse.Namespace) -> Spec:
     """Returns the spec file with the options of the command line on top."""
-    chosen = load(arguments.spec)
+    return _with_options(arguments, *read_text(arguments.spec))
+
+
+def _with_options(arguments: argparse.Namespace, text: str, folder: Path) -> Spec:
+    """Returns the spec in a text, with the options of the command line on top."""
+    chosen = parse(text, folder=folder)
     if len(chosen.queries) > 1:
         for option in ("plan", "objective", "cpu", "memory"):
             if vars(arguments)[option] is not None:

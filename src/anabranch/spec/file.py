@@ -84,6 +84,12 @@ _EXAMPLE = "queries: {alerts: {query: …, sink: …}}"
 
 def load(path: str | Path) -> Spec:
     """Reads the spec in a YAML file."""
+    text, folder = read_text(path)
+    return parse(text, folder=folder)
+
+
+def read_text(path: str | Path) -> tuple[str, Path]:
+    """Returns the text of a YAML file, and the folder at which its relative paths start."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
@@ -91,7 +97,18 @@ def load(path: str | Path) -> Spec:
         raise SpecError(f"spec file '{path}' does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"spec file '{path}' cannot be read", detail=str(error)) from error
-    return parse(text, folder=file.resolve().parent)
+    return text, file.resolve().parent
+
+
+def parse_queries(text: str, *, folder: Path) -> dict[str, QuerySpec]:
+    """Reads the queries in a YAML text that has `queries` alone, or in a whole spec."""
+    root = Entry("", document(text))
+    if isinstance(root.value, Mapping) and [*root.value] != ["queries"] and "streams" in root.value:
+        found = parse(text, folder=folder).queries
+        if ALONE in found:
+            raise SpecError("the spec has no 'queries', so its query has no name", hint=f"write {_EXAMPLE}")
+        return dict(found)
+    return _queries(root.mapping("queries", {"queries": _EXAMPLE})["queries"], folder)
 
 
 def parse(text: str, *, folder: Path) -> Spec:

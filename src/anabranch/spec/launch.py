@@ -38,12 +38,7 @@ def start(spec: Spec, spark: SparkSession) -> QueryHandle:
 def prepare(spec: Spec, spark: SparkSession) -> Run:
     """Returns the spec's queries, ready to be explained or started."""
     session = _session(spec, spark)
-    members: dict[str, Member] = {}
-    for name in spec.in_order():
-        query = _query(spec.queries[name], session)
-        if name != ALONE:
-            session.register(name, query)
-        members[name] = Member(query.compiled, _settings(spec.queries[name]), is_silent=spec.queries[name].sink is None)
+    members = compile_members(spec, session)
     settings = RunSettings(
         name=spec.name,
         trigger=spec.trigger,
@@ -58,6 +53,17 @@ def prepare(spec: Spec, spark: SparkSession) -> Run:
         together=spec.together,
     )
     return Run(session, members, settings)
+
+
+def compile_members(spec: Spec, session: Session) -> dict[str, Member]:
+    """Compiles the spec's queries, each after those that it reads, and gives them their names in the session."""
+    members: dict[str, Member] = {}
+    for name in spec.in_order():
+        query = _query(spec.queries[name], session)
+        if name != ALONE:
+            session.register(name, query)
+        members[name] = Member(query.compiled, _settings(spec.queries[name]), is_silent=spec.queries[name].sink is None)
+    return members
 
 
 def _session(spec: Spec, spark: SparkSession) -> Session:

@@ -1,4 +1,7 @@
-"""`anabranch run` under a service manager: SIGTERM ends it like Ctrl-C, with its report; nothing is left behind."""
+"""`anabranch run` under a service manager: SIGTERM ends it like Ctrl-C, with its report; nothing is left behind.
+
+Other commands change its queries meanwhile: `anabranch add` and `remove`; with SIGHUP it reads its spec anew.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,8 @@ checkpoint: {folder}/checkpoint
 trigger: 1 second
 slots: 1
 """
+ONE = "SELECT a.k AS k FROM a [NOW]"
+TAIL = "checkpoint: {folder}/checkpoint\ntrigger: 1 second\nslots: 1"
 
 
 def test_sigterm_ends_a_run_with_its_report_and_without_leftovers(tmp_path: Path) -> None:
@@ -48,3 +53,51 @@ def test_sigterm_ends_a_run_with_its_report_and_without_leftovers(tmp_path: Path
     assert json.loads(report.read_text())["rows_out"] == 1
     assert any(line.startswith("1 row -> ") for line in said)
     assert not [path for path in hot.rglob("*") if path.is_file()]
+
+
+def test_queries_of_a_run_change_by_commands_and_by_a_signal(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    spec, more = tmp_path / "spec.yaml", tmp_path / "more.yaml"
+    queries = {
+        name: f"  {name}: {{query: {ONE}, sink: {{format: parquet, path: {tmp_path}/{name}}}}}" for name in "xyz"
+    }
+    head = SPEC.format(folder=tmp_path).partition("query:")[0] + TAIL.format(folder=tmp_path)
+    spec.write_text("\n".join([head, "queries:", queries["x"], ""]))
+    more.write_text("\n".join(["queries:", queries["y"], ""]))
+    command = [sys.executable, "-m", "anabranch"]
+    running = subprocess.Popen([*command, "run", str(spec)], stderr=subprocess.PIPE, text=True)
+    try:
+
+        def asked(*words: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+
+        while (first := asked("remove", str(tmp_path / "checkpoint"), "nobody")).returncode == 2:
+            if "no query is named 'nobody'" in first.stderr:
+                break
+            # Not started yet: there is no checkpoint, or nobody has it, or nobody listens.
+            assert running.poll() is None, running.communicate()[1]
+        added = asked("add", str(spec), str(more))
+        assert added.stdout == "y joined; its answer is complete\n", added.stderr
+        spec.write_text("\n".join([head, "queries:", queries["y"], queries["z"], ""]))
+        running.send_signal(signal.SIGHUP)
+        assert running.stderr is not None
+        said = []
+        for line in running.stderr:
+            said.append(line.strip())
+            if line.startswith("z joined"):
+                break
+        assert said[-2:] == ["x left", "z joined; its answer is complete"]
+        rows = pa.table({"ts": pa.array([1_700_000_000_000_000], pa.timestamp("us", "UTC")), "k": [7]})
+        parquet.write_table(rows, tmp_path / "a" / ".0.parquet")
+        (tmp_path / "a" / ".0.parquet").rename(tmp_path / "a" / "0.parquet")
+        for line in running.stderr:
+            if line.startswith("batch 0"):
+                break
+        running.send_signal(signal.SIGTERM)
+        assert running.wait() == 0
+        found = {name: len(list((tmp_path / name).glob("part-*"))) for name in "xyz" if (tmp_path / name).is_dir()}
+        assert {name for name, files in found.items() if files} == {"y", "z"}
+    finally:
+        running.kill()
+        running.communicate()

@@ -30,6 +30,8 @@ from anabranch.sizes import size_text
 from anabranch.stats.mesh.routes import merge_routes
 
 _SPARK_STEP = "addBatch"
+_EARLIER = 100
+"""As many triggers of before a change of queries are remembered as Spark remembers by itself."""
 _LOOK_SECONDS = 0.05
 """Between two looks at a change of plan that is awaited."""
 
@@ -142,6 +144,7 @@ class QueryHandle:
         self._query = query
         self._runner = runner
         self._changing = changing
+        self._earlier: list[StreamingQueryProgress] = []
 
     @property
     def id(self) -> str:
@@ -387,13 +390,19 @@ class QueryHandle:
         self._require_running()
         self._require_set().remove(self, name)
 
+    @property
+    def changing(self) -> Changing | None:
+        """The queries of the run and how they change; None for a run that cannot change."""
+        return self._changing
+
     def _require_set(self) -> Changing:
         if self._changing is None:
             raise MigrationError("this run cannot be changed", hint="start its queries with session.together(…)")
         return self._changing
 
     def follow(self, query: StreamingQuery, runner: Runner) -> None:
-        """Goes on as the handle of another run of Spark."""
+        """Goes on as the handle of another run of Spark; the progress so far stays."""
+        self._earlier = [*self._earlier, *self._query.recentProgress][-_EARLIER:]
         self._query, self._runner = query, runner
 
     @property
@@ -418,13 +427,13 @@ class QueryHandle:
     @property
     def lastProgress(self) -> Progress | None:
         """The latest trigger, or None before the first."""
-        latest = self._query.lastProgress
+        latest = self._query.lastProgress or (self._earlier[-1] if self._earlier else None)
         return None if latest is None else self._progress(latest)
 
     @property
     def recentProgress(self) -> list[Progress]:
         """The latest triggers, oldest first."""
-        return [self._progress(each) for each in self._query.recentProgress]
+        return [self._progress(each) for each in (*self._earlier, *self._query.recentProgress)]
 
     def exception(self) -> AnabranchError | StreamingQueryException | None:
         """The error that ended the query; None while it runs and after it was stopped."""

@@ -213,8 +213,11 @@ class SparkRunner:
         """The progress entry of a batch that ran."""
         return self._progress.get(batch_id)
 
-    def release(self) -> None:
-        """Frees the memory of the hot state, once, and only if no later run of the checkpoint uses it."""
+    def release(self, *, is_followed: bool = False) -> None:
+        """Frees the memory of the hot state, once, and only if no later run of the checkpoint uses it.
+
+        If a run of this process follows at once, the lease stays, so that no other driver comes in between.
+        """
         atexit.unregister(self.release)
         if self._is_released:
             return
@@ -225,7 +228,10 @@ class SparkRunner:
         is_latest = _latest.get(self.identity) is self
         if is_latest:
             hot.forget(self.identity)
-            self._lease.close()
+            if is_followed:
+                self._lease.hand_over()
+            else:
+                self._lease.close()
             self._places.forget(self.identity)
 
     def leave(self) -> None:
@@ -233,8 +239,9 @@ class SparkRunner:
         with self._at_work:
             self._is_leaving = True
 
-    def note_change(self, change: SetChange) -> None:
-        """Records that queries joined or left."""
+    def go_on_from(self, earlier: SparkRunner, change: SetChange) -> None:
+        """Remembers the batches of the run before queries joined or left, and records that they did."""
+        self._progress = OrderedDict(earlier._progress)
         self._note([QueriesChanged(self.manifest.batch + 1 if self.manifest else 0, change.joined, change.left)])
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:

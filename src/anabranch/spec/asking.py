@@ -1,0 +1,119 @@
+"""The commands that change which queries run: `anabranch add`, `anabranch remove`, `anabranch reload`.
+
+They ask the driver of a running `anabranch run` through its checkpoint, wait until it has answered, and print from when
+on a query that joined answers. They need neither Spark nor the streams.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from anabranch.checkpoint.examine import opened
+from anabranch.commands import add_command
+from anabranch.errors import SpecError
+from anabranch.host.letters import ask
+from anabranch.spec.file import load, parse, parse_queries, read_text
+
+if TYPE_CHECKING:
+    from anabranch.commands import Commands
+
+ADD, REMOVE, RELOAD = "add", "remove", "reload"
+_Q = TypeVar("_Q")
+
+
+def add_arguments(commands: Commands) -> None:
+    """Adds the three commands."""
+    command = add_command(
+        commands,
+        ADD,
+        "let queries join those that run, which miss no batch",
+        """
+        anabranch add checkpoint more.yaml               all queries of the file
+        anabranch add checkpoint more.yaml audits        one of them
+        anabranch add spec.yaml more.yaml                the run of that spec
+
+        more.yaml:
+
+        queries:
+          audits: {query: SELECT …, sink: {format: parquet, path: out/audits}}
+        """,
+    )
+    _add_run(command)
+    command.add_argument("file", type=Path, metavar="FILE.yaml", help="a file with 'queries', over streams of the run")
+    command.add_argument("names", nargs="*", metavar="NAME", help="the queries of the file that join (default: all)")
+    command.set_defaults(run=add)
+
+    command = add_command(
+        commands,
+        REMOVE,
+        "let queries leave those that run, which miss no batch",
+        """
+        anabranch remove checkpoint alerts
+        anabranch remove spec.yaml alerts audits
+        """,
+    )
+    _add_run(command)
+    command.add_argument("names", nargs="+", metavar="NAME", help="the queries that leave")
+    command.set_defaults(run=remove)
+
+    command = add_command(
+        commands,
+        RELOAD,
+        "let a running spec take over the queries of its changed file",
+        """
+        anabranch reload spec.yaml                       after you changed its 'queries'
+        """,
+    )
+    command.add_argument("spec", type=Path, metavar="SPEC.yaml", help="the spec file; its checkpoint names the run")
+    command.set_defaults(run=reload)
+
+
+def _add_run(command: argparse.ArgumentParser) -> None:
+    command.add_argument("of", metavar="CHECKPOINT", help="the checkpoint folder of the run, or its spec file")
+
+
+def add(arguments: argparse.Namespace) -> int:
+    """Asks for queries to join."""
+    text, folder = read_text(arguments.file)
+    only(parse_queries(text, folder=folder), arguments.names)
+    return _ask(arguments.of, ADD, {"text": text, "folder": str(folder), "names": arguments.names})
+
+
+def remove(arguments: argparse.Namespace) -> int:
+    """Asks for queries to leave."""
+    return _ask(arguments.of, REMOVE, {"names": arguments.names})
+
+
+def reload(arguments: argparse.Namespace) -> int:
+    """Asks for the queries to become those of the spec."""
+    text, folder = read_text(arguments.spec)
+    return _ask(parse(text, folder=folder).checkpoint, RELOAD, {"text": text, "folder": str(folder)})
+
+
+def _ask(run: str, kind: str, content: Mapping[str, Any]) -> int:
+    place = load(run).checkpoint if Path(run).suffix in (".yaml", ".yml") else run
+    done = ask(opened(place)[0], kind, content)
+    for line in told(done["joined"], done["left"]):
+        print(line)
+    return 0
+
+
+def only(queries: Mapping[str, _Q], names: Collection[str]) -> dict[str, _Q]:
+    """The named ones of some queries; all of them where none is named."""
+    if unknown := [name for name in names if name not in queries]:
+        raise SpecError(f"the file has no query '{unknown[0]}'", hint=f"it has {', '.join(queries)}")
+    return {name: query for name, query in queries.items() if not names or name in names}
+
+
+def told(joined: Mapping[str, int | None], left: Collection[str]) -> list[str]:
+    """What a change did, for people."""
+    lines = [f"{name} left" for name in left]
+    for name, micros in joined.items():
+        since = None if micros is None else datetime.datetime.fromtimestamp(micros / 1e6, datetime.UTC)
+        when = "" if since is None else f" from {since.isoformat(sep=' ')} on"
+        lines.append(f"{name} joined; its answer is complete{when}")
+    return lines or ["no query joined or left"]

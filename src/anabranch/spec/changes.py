@@ -1,0 +1,136 @@
+"""Queries of a running spec change: by `anabranch add`, `remove` and `reload`, or by a hang-up signal.
+
+Every change is a wanted spec: the one that runs with other queries. Its queries are compiled against the streams as
+they were registered at the start, and the running set becomes them (`api/changing`).
+
+Law: only which queries run can change. Every other difference between the specs is refused by the name of its entry,
+and a refused change leaves the run as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from anabranch.api import QueryHandle
+from anabranch.api.changing import RunningSet
+from anabranch.errors import AnabranchError, BundleError, SpecError
+from anabranch.host import letters
+from anabranch.host.changing import SetChange
+from anabranch.host.store import Store
+from anabranch.plan.query_set import ALONE
+from anabranch.spec.asking import RELOAD, REMOVE, only, told
+from anabranch.spec.file import parse_queries, read_text
+from anabranch.spec.launch import compile_members
+from anabranch.spec.model import Spec
+
+_ENTRIES = {"together": "limits' or 'share", "moves": "moves"}
+"""Fields of a spec whose entries have other names."""
+
+
+@dataclass
+class Changes:
+    """The spec that runs, and how it changes."""
+
+    spec: Spec
+    handle: QueryHandle
+    parsed: Callable[[str, Path], Spec]
+    """Reads a spec from its text and folder, with the options of the command line on top."""
+
+    def open(self) -> None:
+        """Begins to take requests."""
+        letters.listen(Store(self.spec.checkpoint))
+
+    def serve(self) -> list[str]:
+        """Does what is asked; returns a line for each change, or refusal."""
+        store = Store(self.spec.checkpoint)
+        said = []
+        while (request := letters.take(store)) is not None:
+            try:
+                change = self.make(request.kind, request.content)
+            except AnabranchError as error:
+                letters.answer(store, request, error)
+                said.append(f"refused to {request.kind}: {error.message}")
+            else:
+                letters.answer(store, request, {"joined": dict(change.joined), "left": list(change.left)})
+                said += told(change.joined, change.left)
+        return said
+
+    def reload(self, path: Path) -> list[str]:
+        """Takes over the queries of the spec file as it is now; returns what to say of it."""
+        try:
+            text, folder = read_text(path)
+            change = self.make(RELOAD, {"text": text, "folder": str(folder)})
+        except AnabranchError as error:
+            return [f"refused to {RELOAD}: {error.message}"]
+        return told(change.joined, change.left)
+
+    def make(self, kind: str, content: Mapping[str, Any]) -> SetChange:
+        """Makes one change."""
+        wanted = self._wanted(kind, content)
+        running = self._running
+        _refuse_other_entries(self.spec, wanted)
+        members = compile_members(wanted, running.run.session.without_queries())
+        known = running.run.given
+        for name, query in wanted.queries.items():
+            if query == self.spec.queries.get(name) and _reads_the_same(name, known, members):
+                # Samples were taken, and a mesh may have been learnt.
+                members[name] = known[name]
+            elif name in known and query.query == self.spec.queries[name].query:
+                _refuse_settings(name, self.spec, wanted)
+        change = running.become(self.handle, members)
+        self.spec = wanted
+        return change
+
+    def _wanted(self, kind: str, content: Mapping[str, Any]) -> Spec:
+        running = self.spec.queries
+        if ALONE in running:
+            raise SpecError(
+                "a query that runs alone cannot be joined by others",
+                hint="write it below 'queries', also if it is the only one, and start it with a new checkpoint",
+            )
+        if kind == REMOVE:
+            rest = self._running.without([str(name) for name in content["names"]])
+            return replace(self.spec, queries={name: query for name, query in running.items() if name in rest})
+        text, folder = str(content["text"]), Path(content["folder"])
+        if kind == RELOAD:
+            return self.parsed(text, folder)
+        fresh = only(parse_queries(text, folder=folder), [str(name) for name in content["names"]])
+        if taken := [name for name in fresh if name in running]:
+            raise BundleError(f"a query is named '{taken[0]}' already", hint="give this one another name")
+        return replace(self.spec, queries={**running, **fresh})
+
+    @property
+    def _running(self) -> RunningSet:
+        changing = self.handle.changing
+        assert isinstance(changing, RunningSet), "a run of a spec can change"
+        return changing
+
+
+def _reads_the_same(name: str, known: Mapping[str, Any], members: Mapping[str, Any]) -> bool:
+    return name in known and known[name].compiled.query == members[name].compiled.query
+
+
+def _refuse_other_entries(running: Spec, wanted: Spec) -> None:
+    for each in fields(Spec):
+        if each.name != "queries" and getattr(running, each.name) != getattr(wanted, each.name):
+            entry = _ENTRIES.get(each.name, each.name)
+            raise SpecError(
+                f"entry '{entry}' is not what the run was started with",
+                detail="only the queries of a running spec can change",
+                hint="undo that change, or stop the run and start it again; its checkpoint stays good",
+            )
+
+
+def _refuse_settings(name: str, running: Spec, wanted: Spec) -> None:
+    before, after = running.queries[name], wanted.queries[name]
+    names = {"wishes": "plan, limits, objective, hints or stats", "switches": "switch"}
+    for each in fields(before):
+        if getattr(before, each.name) != getattr(after, each.name):
+            raise SpecError(
+                f"entry 'queries.{name}' has another '{names.get(each.name, each.name)}' than the running query",
+                detail="a running query keeps its sink and its settings",
+                hint="undo that change, give the query another name, or stop the run and start it again",
+            )
