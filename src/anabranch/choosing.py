@@ -9,7 +9,7 @@ calibration found on this machine; the rest is assumed, and says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
@@ -152,8 +152,9 @@ def _written_with_sharing(wishes: Wishes) -> PhysicalPlan | None:
 class SetWishes:
     """The user's settings for the plans of queries that run together."""
 
-    share: str = "off"
-    """`auto` shares joins where that saves CPU; `off` leaves every query its own joins."""
+    share: str = "adapt"
+    """`auto` shares joins where that saves CPU; `adapt` does so among queries that adapt, and can take it back by what
+    they measure; `off` leaves every query its own joins."""
     cpu: float = math.inf
     """Cores that all queries together may use in a slot."""
     memory: float = math.inf
@@ -168,8 +169,17 @@ class SetWishes:
             wishes = replace(wishes, memory=memory_limit(Entry("limits.memory", memory)))
         return wishes
 
+    def may_share(self, is_adapting: bool) -> bool:
+        """True for a query that may share joins with others, by itself."""
+        return self.share == "auto" or (self.share == "adapt" and is_adapting)
 
-SHARE = ("auto", "off")
+
+def adapts_as_a_whole(settings: Settings | None) -> bool:
+    """True for a query that changes its plan by itself, the same in all slots: only such queries decide on sharing."""
+    return settings is not None and settings.scope == "query"
+
+
+SHARE = ("adapt", "auto", "off")
 TOGETHER = SetWishes()
 
 
@@ -179,18 +189,22 @@ def decide_together(
     wishes: Mapping[str, Wishes],
     together: SetWishes = TOGETHER,
     *,
+    adapting: Collection[str] = (),
     slots: int = 1,
 ) -> JointChoice | None:
     """The plans of a set, chosen together from the choices of its queries; None where there is nothing to choose.
 
-    A query takes part in sharing if its plan is free (`plan: auto` without hints) and no mesh was taken for it. Joint
-    limits that no plans keep are a NoFeasiblePlan.
+    A query takes part in sharing if its plan is free (`plan: auto` without hints) and no mesh was taken for it; by
+    default, only if it is among those that are `adapting`. Joint limits that no plans keep are a NoFeasiblePlan.
     """
     if not queries.is_named or any(isinstance(choice.answer, Infeasible) for choice in choices.values()):
         return None
+    sharing = [name for name in queries.names if together.may_share(name in adapting)]
+    if len(sharing) < 2 and together == TOGETHER:
+        return None
     own = [from_own_model(member, choices[member.name].model) for member in queries.members]
     partakers = in_agreement(own)
-    contenders = [_contender(each, choices[each.name], wishes[each.name], together) for each in partakers]
+    contenders = [_contender(each, choices[each.name], wishes[each.name], each.name in sharing) for each in partakers]
     by_name = {each.name: each for each in partakers}
     joint = choose_together(
         contenders,
@@ -264,7 +278,7 @@ def as_run(choices: Mapping[str, Choice], joint: JointChoice | None) -> dict[str
     return {name: replace(choice, written=written.get(name, choice.written)) for name, choice in choices.items()}
 
 
-def _contender(partaker: Partaker, choice: Choice, wishes: Wishes, together: SetWishes) -> Contender:
+def _contender(partaker: Partaker, choice: Choice, wishes: Wishes, may_share: bool) -> Contender:
     found = proposal(choice)
     offer = choice.mesh
     is_mesh = wishes.plan == "mesh" or (offer is not None and offer.is_taken)
@@ -273,7 +287,7 @@ def _contender(partaker: Partaker, choice: Choice, wishes: Wishes, together: Set
     free = wishes.plan == "auto" and wishes.force is None and not wishes.keep and not wishes.forbid
     others = [each.plan for each in found.considered if each.standing == "lost"] if free and not is_mesh else []
     plans = tuple(dict.fromkeys([found.plan, *others]))[:MOST_PLANS]
-    return Contender(partaker, plans, may_share=free and not is_mesh and together.share == "auto")
+    return Contender(partaker, plans, may_share=free and not is_mesh and may_share)
 
 
 def _over_joint_limits(joint: JointChoice) -> NoFeasiblePlan:

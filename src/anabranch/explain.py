@@ -23,12 +23,12 @@ from anabranch.errors import SpecError
 from anabranch.optimize import Candidate, Choice, Infeasible, MeshOffer, Proposal
 from anabranch.optimize.explain import explanation
 from anabranch.optimize.joint import FAIR, JointChoice
-from anabranch.picture import OUTPUT, Dot, RouteNote, mesh_svg, plan_svg, plane
+from anabranch.picture import OUTPUT, Dot, RouteNote, ShownPlan, mesh_svg, plan_svg, plane, set_svg
 from anabranch.plan import logical
 from anabranch.plan.describe import describe, describe_mesh, describe_routes
-from anabranch.plan.mesh import Mesh, RelationRoutes
+from anabranch.plan.mesh import Mesh, Plan, RelationRoutes
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.physical import PhysicalPlan, shape, subplans
+from anabranch.plan.physical import PhysicalPlan, mjoin, shape, shared_parts, subplans
 from anabranch.plan.query import Query, render_query
 from anabranch.plan.query_set import ALONE, QuerySet, partitioning_of, set_of
 from anabranch.plan.query_set import describe as describe_set
@@ -215,6 +215,30 @@ def choice_svg(
         learnt = choice.mesh.learnt if choice.mesh is not None else None
         return mesh_svg(query, plan, routes=routes or _route_notes(learnt), notes=notes, below=[below])
     return plan_svg(query, plan, notes={**plan_notes(choice), **notes}, below=[below])
+
+
+def queries_svg(queries: Mapping[str, Query], plans: Mapping[str, Plan], joint: JointChoice | None = None) -> str:
+    """Draw the plans of queries that run together, one below the other; shared joins say who uses them.
+
+    A mesh is drawn as the joins of all its relations: of it alone, `choice_svg` draws the routes.
+    """
+    shown = []
+    users = {} if joint is None else {each.shared: each for each in joint.shared}
+    for name, query in queries.items():
+        plan = plans[name]
+        drawn = mjoin(query.graph.names) if isinstance(plan, Mesh) else plan
+        notes = {} if joint is None or name not in joint.costs else {OUTPUT: _cost_text(joint.costs[name])}
+        for part in shared_parts(drawn):
+            if part in users:
+                saved = f"saves {users[part].saved_cpu:.3g} cores"
+                notes[part.join.shape] = f"once for {', '.join(users[part].users)}; {saved}"
+        heading = f"{name}: a mesh over these relations" if isinstance(plan, Mesh) else f"{name}: plan {plan}"
+        shown.append((query, ShownPlan(drawn, heading, notes)))
+    return set_svg(shown)
+
+
+def _cost_text(cost: Resources) -> str:
+    return f"{cost.cpu:.2g} cores and {size_text(cost.memory)} of its own"
 
 
 def plan_notes(choice: Choice) -> dict[str, str]:

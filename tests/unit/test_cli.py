@@ -102,6 +102,22 @@ def test_explain_draws_every_plan_that_was_considered(spec_file: Path, tmp_path:
     assert drawn.count("stroke-dasharray") == 2
 
 
+def test_explain_draws_the_plans_of_queries_that_run_together(spec_file: Path, tmp_path: Path) -> None:
+    streams, _, rest = SPEC.partition("query: |")
+    query, _, _ = rest.partition("sink:")
+    several = [
+        f"  q{i}: {{query: '{' '.join(query.split())}', sink: {{format: parquet, path: out{i}}}}}" for i in (0, 1)
+    ]
+    spec_file.write_text("\n".join([streams, "checkpoint: ckpt", "share: auto", "queries:", *several, ""]))
+    picture = tmp_path / "plans.svg"
+    assert cli.main(["explain", str(spec_file), "--picture", str(picture)]) == 0
+    drawn = picture.read_text()
+    assert "q0: plan" in drawn
+    assert "q1: plan" in drawn
+    assert "shared" in drawn
+    assert "once for q0, q1" in drawn
+
+
 def test_a_calibration_is_kept_and_used(
     spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

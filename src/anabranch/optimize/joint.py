@@ -10,8 +10,9 @@
 
 Fairness: the budget step first uses only plans that need at most `FAIR` times the CPU of the query's own best plan.
 Only if the limits cannot be kept so, other plans are used, again the cheapest first; the answer says which queries pay.
-A query's CPU counts its own work and an equal part of each join that it shares. Sharing itself is never unfair: the
-results of a query come from the same rows in the same batch either way.
+A query's CPU counts its own work; a shared join belongs to the set. Plans around a shared join are not traded, so a
+query that shares pays for no other. Sharing itself is never unfair: the results of a query come from the same rows in
+the same batch either way.
 
 (Zhu, Raghavan and Rundensteiner 2010, Section 8, name the joint choice for several queries and leave it open.)
 

@@ -1,8 +1,8 @@
 """A physical plan as a picture: sources below, joins above them, results on top.
 
-A join is a bar that spans its inputs. Every input enters through the store that the join probes, so the kept state is
-easy to see; above each entry is the probe order of that input. Readable up to about eight relations; beyond that the
-picture grows wide but stays correct.
+A join is a bar that spans its inputs; one that queries share has a colour of its own. Every input enters through the
+store that the join probes, so the kept state is easy to see; above each entry is the probe order of that input.
+Readable up to about eight relations; beyond that the picture grows wide but stays correct.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from anabranch.picture import svg
 from anabranch.picture.svg import Colours, Drawing, Face
 from anabranch.plan.describe import conditions, probe_path
 from anabranch.plan.join_graph import JoinGraph, Relation
-from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, Shared, height, shape, unshared
+from anabranch.plan.physical import (
+    InputOperator,
+    JoinNode,
+    Leaf,
+    PhysicalPlan,
+    Shared,
+    height,
+    shape,
+    shared_parts,
+    unshared,
+)
 from anabranch.plan.query import Grouping, Query
 from anabranch.plan.sides import Side
 from anabranch.window import duration_text
@@ -28,6 +38,8 @@ OUTPUT = "output"
 _PAPER, _INK, _SOFT, _LINE = "#fcfbf8", "#1f2a33", "#66737d", "#8795a1"
 _SOURCE = Colours("#ffffff", "#9aa8b4")
 _JOIN = Colours("#e6f0ef", "#3d7f7b")
+_SHARED = Colours("#dbe9c8", "#5f8a2a")
+"""A join that several queries have in common."""
 _HOT = "#f2a77c"
 """The colour of a join that does all the work."""
 _GROUP = Colours("#eee9f5", "#74599c")
@@ -72,8 +84,13 @@ class ShownPlan:
 
 def plans_svg(query: Query, shown: Sequence[ShownPlan]) -> str:
     """Draws several plans of one query, one below the other."""
-    drawings = [draw_plan(query, each.plan, each.notes, each.heading) for each in shown]
-    return svg.stacked(drawings, title=shown[0].heading, background=_PAPER, arrow=_LINE)
+    return set_svg([(query, each) for each in shown])
+
+
+def set_svg(shown: Sequence[tuple[Query, ShownPlan]]) -> str:
+    """Draws the plans of several queries, one below the other."""
+    drawings = [draw_plan(query, each.plan, each.notes, each.heading) for query, each in shown]
+    return svg.stacked(drawings, title=shown[0][1].heading, background=_PAPER, arrow=_LINE)
 
 
 def draw_plan(
@@ -85,8 +102,9 @@ def draw_plan(
 ) -> Drawing:
     """Draws the plan as a part of a picture, below a heading; the heading is the plan's text if none is given."""
     heading = heading or f"plan {plan}"
+    shared = frozenset(part.join.shape for part in shared_parts(plan))
     plan = unshared(plan)
-    root = _place(_Labels(query.graph, notes, conditions(plan, query.graph), heat), plan, _MARGIN)
+    root = _place(_Labels(query.graph, notes, conditions(plan, query.graph), heat, shared), plan, _MARGIN)
     top = _result_boxes(query, notes)
     levels = _levels(root)
     width = max(root.width, *(piece.width for piece in top), _TITLE.width(heading)) + 2 * _MARGIN
@@ -171,6 +189,8 @@ class _Labels:
     added: Mapping[str, tuple[str, ...]]
     """The predicates of its joins."""
     heat: Mapping[str, float]
+    shared: frozenset[str]
+    """The shapes of joins that are shared."""
 
 
 def _place(labels: _Labels, plan: PhysicalPlan, left: float, least: float = 0) -> _Placed:
@@ -178,8 +198,7 @@ def _place(labels: _Labels, plan: PhysicalPlan, left: float, least: float = 0) -
     if isinstance(plan, Leaf):
         piece = _source_piece(labels.graph.relation(plan.relation), labels.notes.get(plan.relation, ""))
         return _Placed(plan, piece, (), left, max(piece.width, least))
-    if isinstance(plan, Shared):
-        return _place(labels, plan.join, left, least)
+    assert not isinstance(plan, Shared), "the picture is of the plan without braces"
     if isinstance(plan, InputOperator):
         return replace(_place(labels, plan.input, left, least), operated=plan.shape)
     orders = tuple(" → ".join(probe_path(plan, position, labels.graph)) for position in range(len(plan.inputs)))
@@ -193,9 +212,11 @@ def _place(labels: _Labels, plan: PhysicalPlan, left: float, least: float = 0) -
         at = inputs[-1].left + inputs[-1].width + _GAP
     width = at - _GAP - left
     wrapped = tuple(tuple(_QUIET.wrap(order, child.width - 12, 3)) for order, child in zip(orders, inputs, strict=True))
-    piece = _join_piece(plan, labels.added[plan.shape], width, labels.notes.get(plan.shape, ""))
+    is_shared = plan.shape in labels.shared
+    piece = _join_piece(plan, labels.added[plan.shape], width, labels.notes.get(plan.shape, ""), is_shared=is_shared)
     if plan.shape in labels.heat:
-        piece = replace(piece, colours=Colours(svg.blend(_JOIN.fill, _HOT, labels.heat[plan.shape]), _JOIN.stroke))
+        cold = piece.colours
+        piece = replace(piece, colours=Colours(svg.blend(cold.fill, _HOT, labels.heat[plan.shape]), cold.stroke))
     return _Placed(plan, piece, wrapped, left, width, tuple(inputs))
 
 
@@ -211,14 +232,16 @@ def _source_piece(relation: Relation, note: str) -> _Piece:
     return _Piece(tuple(lines), _SOURCE, width, title)
 
 
-def _join_piece(node: JoinNode, added: tuple[str, ...], width: float, note: str) -> _Piece:
-    lines = [("join" if len(node.inputs) == 2 else f"{len(node.inputs)}-way join", _TITLE)]
+def _join_piece(node: JoinNode, added: tuple[str, ...], width: float, note: str, *, is_shared: bool) -> _Piece:
+    kind = "join" if len(node.inputs) == 2 else f"{len(node.inputs)}-way join"
+    lines = [(f"shared {kind}" if is_shared else kind, _TITLE)]
     if not added:
         lines.append(("every pair within the windows", _LABEL))
     wrap = partial(_CODE.wrap, width=width - 2 * _PADDING, most=3)
     lines += [(words, _CODE) for condition in added for words in wrap(condition)]
     lines += _note_lines(note, width)
-    return _Piece(tuple(lines), _JOIN, width, f"{node}: {' AND '.join(added) or 'cross product'}")
+    colours = _SHARED if is_shared else _JOIN
+    return _Piece(tuple(lines), colours, width, f"{node}: {' AND '.join(added) or 'cross product'}")
 
 
 def _note_lines(note: str, width: float) -> list[tuple[str, Face]]:

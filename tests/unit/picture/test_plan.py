@@ -154,3 +154,11 @@ def test_sides_are_drawn_above_the_joins() -> None:
     picture = plan_svg(compile_query(text, catalog), mjoin(("a", "b")))
     assert "anti join c" in picture
     assert boxes_apart(picture)
+
+
+def test_a_shared_join_is_drawn_as_one() -> None:
+    plan = parse("({a b} c)")
+    picture = plan_svg(make_query("abc"), plan, notes={"(a b)": "once for q0, q1"})
+    assert "shared join" in texts(picture)
+    assert "once for q0, q1" in texts(picture)
+    assert "shared join" not in texts(plan_svg(make_query("abc"), parse("((a b) c)")))
