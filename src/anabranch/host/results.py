@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,9 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Grouping
 from anabranch.plan.query_set import ALONE, Member, QuerySet
 from anabranch.schema import Field, Schema, is_float
+
+_MANY = 1 << 13
+"""Blocks of up to so many results share their NULLs."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class ResultLayout:
         if query == ALONE:
             return results
         value = pa.StructArray.from_arrays(results.columns, fields=list(self._arrow.field(query).type))
-        columns = [value if f.name == query else pa.nulls(len(value), f.type) for f in self._arrow]
+        columns = [value if f.name == query else _nulls(f.type, len(value)) for f in self._arrow]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
 
     def join(self, results: Mapping[str, list[pa.RecordBatch]]) -> pa.Table:
@@ -137,6 +140,16 @@ def _in_one(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
 def _struct(schema: Schema) -> pa.DataType:
     """Rows as values; every field may be NULL, because a row of another query has no value."""
     return pa.struct([pa.field(field.name, field.type) for field in schema])
+
+
+def _nulls(kind: pa.DataType, count: int) -> pa.Array:
+    """So many NULLs; a block of results has as many for each of the other queries, so they are not made anew."""
+    return _many_nulls(kind).slice(0, count) if count <= _MANY else pa.nulls(count, kind)
+
+
+@lru_cache(maxsize=256)
+def _many_nulls(kind: pa.DataType) -> pa.Array:
+    return pa.nulls(_MANY, kind)
 
 
 def _own(column: pa.ChunkedArray) -> pa.Table:
