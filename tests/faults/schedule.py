@@ -35,7 +35,7 @@ from anabranch.testing.moves import SLOTS, draw_move
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.outer_queries import drawn_tables, outer_queries, with_tables, with_watermark
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
-from tests.oracle import test_derived, test_shared_joins
+from tests.oracle import sharing, test_derived, test_shared_joins
 
 HOW = st.sampled_from(["auto", "moving-state", "parallel-track", *strategy_names()])
 ORDERS = st.sampled_from([model for model in EXECUTION_MODELS if not model.rows_wait])
@@ -282,7 +282,7 @@ def _share(data: st.DataObject, host: LocalHost) -> None:
     if len(names) < 2 or not any(len(a & b) > 1 for i, a in enumerate(names) for b in names[:i]):
         return
     try:
-        host.steering.migrate(test_shared_joins._shared_plans(data, several))
+        host.steering.migrate(sharing.shared_plans(data, several))
     except (MigrationError, BundleError) as error:
         event(f"sharing refused: {error.message.split(chr(39))[0]}")
     else:
