@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from anabranch.cost.units import ENGINE, unit_costs
 from anabranch.errors import PlanError
-from anabranch.expr import Call, Expr, conjuncts, own_functions
+from anabranch.expr import Call, Expr, conjuncts, own_functions, walk
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.schema import Schema, is_fixed_width
 from anabranch.stats.view import Known, Provenance, StatisticsView
@@ -42,6 +42,16 @@ WIRE_BYTES = 17.0
 """A row travels with the number of its relation, its time and at least one code."""
 ASSUMED_FUNCTION = {"arrow": 1e-7, "pandas": 5e-7, "scalar": 2e-6}
 """Seconds per row of a function of the user's own, by its kind."""
+DEAR_CALLS = {
+    "rlike": 1.2e-7,
+    "like": 1.2e-7,
+    "regexp_extract": 2.0e-7,
+    "regexp_replace": 3.8e-7,
+    "get_json_object": 1.2e-7,
+    "concat": 4e-8,
+    "substring": 4e-8,
+}
+"""Seconds per row of functions that cost as much as a check or more: about those of an ordinary machine."""
 SHORTEST_WINDOW = 1e-6
 """Seconds; [NOW] keeps the rows of one instant, and the clock of event times ticks in microseconds."""
 
@@ -249,8 +259,10 @@ def _theta(theta: Theta, graph: JoinGraph, seen: StatisticsView, use: _Use) -> T
 
 
 def _weight(theta: Theta, seen: StatisticsView, use: _Use) -> float:
-    """The cost of a check in checks of an ordinary predicate; the user's own functions come on top."""
+    """The cost of a check in checks of an ordinary predicate; patterns and the user's own functions come on top."""
     check = unit_costs(seen)[0].check or ENGINE.check
     functions = own_functions(theta.predicate)
+    calls = [DEAR_CALLS.get(node.function, 0.0) for node in walk(theta.predicate) if isinstance(node, Call)]
     costs = [use(f"cost of {f.name}", seen.function_cost(f.name), ASSUMED_FUNCTION[f.kind]) for f in functions]
-    return 1.0 + sum(costs) / check
+    # The built-in costs are in proportion to the built-in cost of a check, those of one's own functions were measured.
+    return 1.0 + sum(calls) / ENGINE.check + sum(costs) / check

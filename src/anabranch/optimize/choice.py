@@ -13,6 +13,7 @@ from anabranch.cost.estimates import Estimates
 from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import unit_costs
 from anabranch.errors import SpecError
+from anabranch.optimize.deferring import deferring_variants
 from anabranch.optimize.hints import Hints, Objective
 from anabranch.optimize.merging import merging_variants
 from anabranch.optimize.optimizers import OPTIMIZERS, Optimizer
@@ -99,6 +100,9 @@ def _answer(problem: Problem, optimizers: Mapping[str, Optimizer]) -> Proposal |
         found += merging_variants(obeying, problem.model, problem.graph, problem.grouping, problem.statistics)
         # Which rows a plan merges is not searched in full.
         is_complete = False
+    found += deferring_variants(
+        [each for each in found if not hints.objection(each.plan)], problem.model, problem.graph
+    )
     answer = settle(problem, found, is_complete=is_complete)
     if isinstance(answer, Infeasible) and answer.bound == "hints":
         return settle(problem, [*found, _obeying(problem)], is_complete=is_complete)

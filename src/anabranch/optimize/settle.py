@@ -16,8 +16,8 @@ from anabranch.optimize.proposals import Bound, Budget, Candidate, Infeasible, P
 
 ALIKE = 0.05
 """Without limits, plans this near to the least CPU count as equally fast, and the smallest of them is taken."""
-MOST_PROGRESS = 12
-"""Candidates whose progress over time is worked out, the cheapest first."""
+MOST_ALIKE = 12
+"""Candidates whose progress over time is shown where the cheapest keeps up: then no other can be ahead of it."""
 
 
 def settle(problem: Problem, candidates: Iterable[Candidate], *, is_complete: bool = False) -> Proposal | Infeasible:
@@ -81,7 +81,10 @@ def _ranked(plans: list[Candidate], problem: Problem) -> list[Candidate]:
             return sorted(alike, key=lambda c: c.cost.memory) + by_cpu[len(alike) :]
         case "rate" | "first":
             timed = []
-            for candidate in by_cpu[:MOST_PROGRESS]:
+            # A plan that is cheaper once its windows are full may be dearer while they fill, so none is left out.
+            keeps_up = by_cpu[0].cost.cpu <= min(budget.total_cpu, float(budget.slots))
+            going_first = by_cpu[:MOST_ALIKE] if keeps_up else by_cpu
+            for candidate in going_first:
                 going = problem.progress(candidate.plan)
                 if objective.kind == "rate":
                     results = going.results_by(objective.amount)
@@ -91,7 +94,7 @@ def _ranked(plans: list[Candidate], problem: Problem) -> list[Candidate]:
                     timed.append((seconds, replace(candidate, reason=f"there after {seconds:.3g} s")))
             # Plans that keep up are alike; equal to a part in a million, the cheaper one wins.
             timed.sort(key=lambda pair: float(f"{pair[0]:.6g}"))
-            return [candidate for _, candidate in timed] + by_cpu[MOST_PROGRESS:]
+            return [candidate for _, candidate in timed] + by_cpu[len(timed) :]
 
 
 def _why_won(ranked: list[Candidate], problem: Problem) -> str:
