@@ -367,22 +367,26 @@ class ResourceModel:
             rounds = 1.0 + (2.0 * share.arriving if share.arriving > share.held else 0.0)
             cpu += self.births(share.mask) * share.inside * rounds * self.units.group + MERGING_CALLS * self.call
             cpu += self.upkeep(share.mask) * share.inside * share.arriving
-        for node in nodes(plan):
-            blocks = [self.estimates.mask(child.relations) for child in node.inputs]
-            orders = explicit_orders(node)
-            for block, count in zip(blocks, self.index_counts(blocks, orders), strict=True):
-                born = self.births(block) * self.copies(block) * self.share(block) * self.freshness(block)
-                cpu += born * count * self.units.link
-            for start, order in enumerate(orders):
-                cpu += self.chain(blocks[start], [blocks[position] for position in order])
-            mask = self.estimates.mask(node.relations)
-            if mask != self.estimates.everything:
-                cpu += self.upkeep(mask) * self.share(mask)
-            elif self.shares:
-                # Fewer results are left to group.
-                born = sum(self.turnover(block) * self.freshness(block) for block in blocks) * self.rows(mask)
-                cpu -= (self.base.rate - born * self.share(mask)) * (self.units.emit + self._group)
+        cpu += sum(self.join_cpu(node) for node in nodes(plan))
         return Resources(cpu, sum(self.state_sizes(plan).values()), self.base.rate)
+
+    def join_cpu(self, node: JoinNode) -> float:
+        """CPU of one join: its lookups, the indexes over its inputs, and its state."""
+        cpu, blocks = 0.0, [self.estimates.mask(child.relations) for child in node.inputs]
+        orders = explicit_orders(node)
+        for block, count in zip(blocks, self.index_counts(blocks, orders), strict=True):
+            born = self.births(block) * self.copies(block) * self.share(block) * self.freshness(block)
+            cpu += born * count * self.units.link
+        for start, order in enumerate(orders):
+            cpu += self.chain(blocks[start], [blocks[position] for position in order])
+        mask = self.estimates.mask(node.relations)
+        if mask != self.estimates.everything:
+            cpu += self.upkeep(mask) * self.share(mask)
+        elif self.shares:
+            # Fewer results are left to group.
+            born = sum(self.turnover(block) * self.freshness(block) for block in blocks) * self.rows(mask)
+            cpu -= (self.base.rate - born * self.share(mask)) * (self.units.emit + self._group)
+        return cpu
 
     def state_sizes(self, plan: PhysicalPlan) -> dict[int, float]:
         """Bytes of the states of a plan with their indexes, by the set of their relations; its memory in parts."""

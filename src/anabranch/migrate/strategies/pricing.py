@@ -3,7 +3,8 @@
 *Moving state* computes the states that only the new plan has: all live parts of the smallest input look up the others
 once, and what they find enters the state; the rows of an input that is merged find their groups; a state that differs
 only in what was checked is copied through the checks, and new indexes are built over states that stay. *Parallel track*
-runs the new joins beside the old ones until the last old row has left its window. Where no state is lacking there is
+runs the new joins of the boxes in which the plans differ beside the old ones until the last old row has left its
+window. Where no state is lacking there is
 nothing to compute and nothing to wait for. (Zhu 2006, section 12.3, prices both for nested loops; the shape of the
 formulas is kept, the operations are those of the engine.)
 """
@@ -16,7 +17,7 @@ from anabranch.cost.resources import ResourceModel, with_default_orders
 from anabranch.errors import MigrationError
 from anabranch.migrate.strategies.registry import strategies
 from anabranch.migrate.strategies.strategy import Price
-from anabranch.plan.difference import FilteredState, match_states
+from anabranch.plan.difference import FilteredState, boxes, match_states
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import InputOperator, JoinNode, PhysicalPlan, kept, nodes
 
@@ -58,9 +59,12 @@ class Difference:
 
     @cached_property
     def joining(self) -> float:
-        """Cores that the joins of the new plan take beside those of the old one."""
-        model = self._model
-        joining = model.price(with_default_orders(self.new, self.graph)).cpu - model.base.cpu
+        """Cores that the joins of the new plan take beside those of the old one: only in boxes do both run."""
+        model, new = self._model, with_default_orders(self.new, self.graph)
+        if not model.shares:
+            twice = {node.shape for box in boxes(self.old, self.new, self.graph.thetas) for node in box.new}
+            return sum(model.join_cpu(node) for node in nodes(new) if node.shape in twice)
+        joining = model.price(new).cpu - model.base.cpu
         # While the old joins make the results too, merging saves nothing on them.
         return joining + model.emitting if model.shares else joining
 
