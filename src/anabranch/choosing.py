@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from anabranch.adapt.gate import Gate, Verdict, judge
 from anabranch.adapt.routing import AT_ONCE
-from anabranch.adapt.rules import ChangeRules, Criteria, Staging, Switch
+from anabranch.adapt.rules import BESIDE, ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.balance.allocation import Allocation, fewest_slots, over_limits
 from anabranch.balance.first import FirstTable
@@ -319,14 +319,20 @@ def change_rules(
         objective=wishes.objective,
         hints=_hints(query, free),
     )
-    is_learning = learns(wishes, choice)
+    is_learning = learns(wishes, choice, adapt)
     return ChangeRules(
         adapt,
         criteria,
         switches,
-        Staging() if is_learning else None,
+        _staging(wishes, choice, adapt),
         resumes=is_learning or (adapt is not None and wishes.plan in PLAN_WORDS),
     )
+
+
+def _staging(wishes: Wishes, choice: Choice, adapt: Settings | None) -> Staging | None:
+    if not learns(wishes, choice, adapt):
+        return None
+    return BESIDE if adapt is not None and wishes.plan == "auto" else Staging()
 
 
 def proposal(choice: Choice) -> Proposal:
@@ -345,9 +351,12 @@ def first_plan(choice: Choice) -> Plan:
     return offer.mesh if offer is not None and offer.is_taken and offer.mesh is not None else found
 
 
-def learns(wishes: Wishes, choice: Choice) -> bool:
-    """Whether the query goes on looking for a better mesh while it runs: unless its plan was written out."""
-    return wishes.plan == "mesh" or (wishes.plan == "auto" and isinstance(first_plan(choice), Mesh))
+def learns(wishes: Wishes, choice: Choice, adapt: Settings | None = None) -> bool:
+    """Whether the query looks for a better mesh while it runs: by its wish, if it began with one, or if it adapts."""
+    if wishes.plan != "auto":
+        return wishes.plan == "mesh"
+    is_free = wishes.force is None and not wishes.keep and not wishes.forbid
+    return isinstance(first_plan(choice), Mesh) or (adapt is not None and is_free)
 
 
 def shared_traffic(choices: Iterable[Choice]) -> dict[str, float]:

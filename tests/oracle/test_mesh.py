@@ -7,6 +7,11 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from anabranch.adapt import loop, routing
+from anabranch.adapt.gate import Gate, Verdict
+from anabranch.adapt.policy import Interval, Periodic
+from anabranch.adapt.rules import ChangeRules, Staging
+from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
 from anabranch.engine.engine import Engine
 from anabranch.engine.fabric import sorting
@@ -82,3 +87,43 @@ def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
 
 def _put_eddy(engine: Engine, batching: int | None) -> None:
     engine.only.track = EddyTrack(engine.only.ground, batching=batching)
+
+
+@pytest.fixture
+def every_change_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is proposed is taken, so that plans change as often as they can."""
+    for room in (loop, routing):
+        monkeypatch.setattr(room, "judge", lambda *_: Verdict(True, "every change passes"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    data=st.data(),
+    relations=st.integers(3, 4),
+    slots=st.integers(1, 2),
+    strategy=st.sampled_from(["auto", "moving-state", "parallel-track"]),
+)
+def test_a_query_that_changes_its_mind_at_every_chance_gives_the_batch_answer(
+    counted_costs: None,
+    every_change_passes: None,
+    data: st.DataObject,
+    relations: int,
+    slots: int,
+    strategy: str,
+) -> None:
+    """From any plan to any other, as the loop and the search propose them: trees, mjoins, meshes and back."""
+    rows = data.draw(arrivals(relations, most_rows=12), "rows")
+    query = compile_query(data.draw(join_queries(relations, relations), "query").cql, rows.catalog)
+    first = data.draw(_any_plan(query), "first")
+    eager = Settings(
+        policy=Periodic(Interval(batches=1)),
+        gate=Gate(cool_down=Interval(batches=1)),
+        strategy=strategy,
+        scope=data.draw(st.sampled_from(["query", "slot"]), "scope"),
+        remember=1,
+    )
+    rules = ChangeRules(eager, staging=Staging(first=1), waits=True)
+    host = LocalHost(query, first, slots=slots, rules=rules)
+    results = [host.step(batch) for batch in data.draw(batch_cuts(rows), "batches")]
+    event(f"changes: {sum(record.get('phase') == 'began' for record in host.history)}")
+    assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))

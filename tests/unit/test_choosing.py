@@ -9,9 +9,11 @@ from dataclasses import replace
 import pytest
 
 from anabranch import cql
+from anabranch.adapt.rules import BESIDE, Staging
+from anabranch.adapt.settings import Settings
 from anabranch.calibrate.measure import stream
 from anabranch.catalog import Catalog
-from anabranch.choosing import Learn, Wishes, decide, first_plan, headline, learns, proposal
+from anabranch.choosing import Learn, Wishes, change_rules, decide, first_plan, headline, learns, proposal
 from anabranch.errors import NoFeasiblePlan, PlanError
 from anabranch.explain import Explanation
 from anabranch.plan.mesh import parse_mesh
@@ -129,3 +131,13 @@ def test_with_the_limits_that_an_error_names_there_is_a_plan(cpu: float, memory:
     named = dict(re.findall(r"(cpu|memory): ([^,}]+)", caught.value.hint or ""))
     raised = wishes.with_limits(float(named["cpu"]) if "cpu" in named else None, named.get("memory"))
     assert proposal(decide(QUERY, raised)).plan
+
+
+def test_a_free_plan_that_adapts_looks_for_a_mesh_whatever_it_began_with() -> None:
+    choice = decide(QUERY, BUSY)
+    assert change_rules(QUERY, BUSY, choice).staging is None
+    assert change_rules(QUERY, BUSY, choice, adapt=Settings()).staging == BESIDE
+    for wishes in (replace(BUSY, plan="tree"), replace(BUSY, forbid=("tree",)), replace(BUSY, keep=("a b",))):
+        assert change_rules(QUERY, wishes, decide(QUERY, wishes), adapt=Settings()).staging is None
+    wanted = replace(BUSY, plan="mesh")
+    assert change_rules(QUERY, wanted, decide(QUERY, wanted)).staging == Staging()

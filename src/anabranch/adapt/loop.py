@@ -9,6 +9,11 @@ compare with the situation of the last decision.
   batches in which the plan was being changed: two plans at once measure neither.
 - The loop computes statistics when a policy or a decision needs them, so a batch in which nothing is due costs next to
   nothing.
+- A plan that runs, or has run, is priced by what was counted of it (`cost.counted`): the model's price times the factor
+  by which the counts differed from it. A plan that never ran gets the factor of the one that runs, so an error that all
+  plans share decides nothing.
+- A change must pay back while the streams stay as they are. How long that is, is learnt from how long they stayed so
+  before (`stability`). Where they do not stay long enough to be followed, the plan is chosen that was best on average.
 - A batch does not wait for the optimizer where that takes long (`searches`): the proposal is judged when a later batch
   ends, by the statistics of then. The decision still counts as one about the statistics that the search began with, so
   a drift during the search is noticed.
@@ -21,7 +26,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from anabranch.adapt.decision import Decision, Origin, Rival
-from anabranch.adapt.gate import Verdict, judge
+from anabranch.adapt.experience import Experience, counts, has_full_windows
+from anabranch.adapt.gate import judge, scarce
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.library import Library
 from anabranch.adapt.memory import LoopMemory
@@ -29,11 +35,13 @@ from anabranch.adapt.policy import Situation
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
-from anabranch.cost.resources import with_default_orders
+from anabranch.adapt.stability import Stability
+from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
 from anabranch.optimize.choice import choose
 from anabranch.optimize.problem import resource_model
 from anabranch.optimize.proposals import Proposal
 from anabranch.plan.check import validate
+from anabranch.plan.mesh import Mesh
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
@@ -49,6 +57,12 @@ SETTLED = 1.5
 
 MOST_RIVALS = 6
 """The number of plans that a decision lists beside the one proposed."""
+
+MOST_SEEN = 32
+"""Plans that were proposed or listed, from which the best on average is taken."""
+
+CALM = 1.2
+"""The factor up to which the counts of a single batch may differ from those measured last without a new measurement."""
 
 IN_LINE = 6
 """Relations up to which the optimizer takes a few milliseconds and compiles nothing."""
@@ -121,6 +135,8 @@ class _Proposed:
     known: Knowledge
     origin: Origin
     found: Search[_Found]
+    counts: dict[object, float]
+    """What was counted when it began."""
 
 
 class Loop:
@@ -139,6 +155,12 @@ class Loop:
         self._since = _Since()
         self._put_off = 0
         self._recent: tuple[Observation, ...] = ()
+        self._stability = Stability()
+        self._passed = 0.0
+        self._tried = Experience()
+        self._seen: dict[str, PhysicalPlan] = {}
+        self._calm: dict[object, float] | None = None
+        self._distance = 1.0
 
     def spread(self, partitioning: Partitioning | None) -> None:
         """Takes another way of spreading rows over slots; what was counted under the last one no longer counts."""
@@ -177,6 +199,11 @@ class Loop:
         return self._known
 
     @property
+    def experience(self) -> Experience:
+        """What was counted of the plans that ran."""
+        return self._tried
+
+    @property
     def has_learned(self) -> bool:
         """True once batches have been measured; measures the latest ones."""
         self._learn()
@@ -212,6 +239,8 @@ class Loop:
             return None
         search, self._search = self._search, None
         self._baseline, self._since, self._put_off = search.known, _Since(), 0
+        self._stability = self._stability.decided(search.known, self._learned_seconds)
+        self._calm, self._distance = search.counts, 1.0
         return self._decide(seen, search)
 
     # --- what was seen ------------------------------------------------------------------------------------------------
@@ -219,8 +248,10 @@ class Loop:
     def _note(self, seen: Observation) -> None:
         self._since = self._since.after(seen)
         if self._recent and self._recent[-1].plan != seen.plan:
-            self._recent = ()
+            self._recent, self._calm = (), None
         if seen.seconds is not None:
+            self._passed += seen.seconds
+            self._stability = self._stability.after(seen.seconds)
             self._recent = (*self._recent, seen)[-self.settings.remember :]
 
     @property
@@ -246,11 +277,27 @@ class Loop:
         if self._measure(earlier, Knowledge()).drift(self._measure(later, Knowledge())) <= SETTLED:
             return True
         self._put_off += 1
+        # What came before the change says nothing of what comes after it.
+        self._recent = later
         return False
 
     def _change(self) -> float | None:
-        known = self._learn()
-        return None if self._baseline is None else known.distance(self._baseline)
+        if self._baseline is None:
+            return None
+        if not self._is_calm():
+            self._distance = self._learn().distance(self._baseline)
+            self._calm = counts([each.step for each in self._recent], self._learned_seconds)
+        return self._distance
+
+    def _is_calm(self) -> bool:
+        """True when the counts of the latest batch are those measured last; then nothing needs measuring again."""
+        if self._calm is None or not self._recent:
+            return False
+        now = counts([self._recent[-1].step], _seconds(self._recent[-1:]))
+        if now.keys() != self._calm.keys():
+            return False
+        pairs = ((value, self._calm[name]) for name, value in now.items())
+        return all(max(one, other) <= CALM * min(one, other) for one, other in pairs)
 
     def _between(self) -> tuple[float, ...]:
         recent = self._recent[-self._since.batches :]
@@ -261,14 +308,15 @@ class Loop:
     def _begin_search(self, batch: int, trigger: str) -> _Proposed:
         """Looks into the library; else asks the optimizer, in line where that is quick."""
         known = self._learn()
+        counted = counts([each.step for each in self._recent], self._learned_seconds)
         entry = self.library.find(known)
         if entry is not None:
             self.library = self.library.used(entry)
             found = self._searches.begin("a plan", lambda: _Found(entry.plan), is_long=False)
-            return _Proposed(batch, trigger, known, "library", found)
+            return _Proposed(batch, trigger, known, "library", found, counted)
         search = partial(_best_plan, self._query, self.view, self.criteria, known.batch)
         found = self._searches.begin("a plan", search, is_long=len(self._query.graph.names) > IN_LINE)
-        return _Proposed(batch, trigger, known, "optimizer", found)
+        return _Proposed(batch, trigger, known, "optimizer", found, counted)
 
     def _decide(self, seen: Observation, search: _Proposed) -> Decision | None:
         """Judges the plan that a search has found; None when the search failed."""
@@ -283,33 +331,122 @@ class Loop:
         spread = criteria.partitioning
         model = resource_model(self._query.graph, self.view, known.batch, self._query.merging, spread)
         current = with_default_orders(seen.plan, self._query.graph)
+        price = self._pricing(current, model)
         decision = Decision(
             batch=seen.batch,
             action="keep",
             policy=self.settings.policy.name,
             trigger=search.trigger,
             plan=seen.plan,
-            cost=model.price(current),
+            cost=price(current),
             proposed=proposed,
-            proposed_cost=model.price(proposed),
+            proposed_cost=price(proposed),
             origin=search.origin,
             price=None,
             reason="the plan in force is the best that is known",
             statistics=known,
             rivals=outcome.rivals,
         )
-        if str(proposed) == str(current):
+        candidates = self._candidates(proposed, outcome.rivals, current)
+        judged = [self._judged(decision, plan, current, price(plan), model) for plan in candidates]
+        passed = [each for each in judged if each.action == "migrate"]
+        if passed:
+            best = min(passed, key=self._total)
+        elif (steadier := self._steadier(decision, current, candidates, model)) is not None:
+            best = steadier
+        else:
+            best = judged[0]
+        if best.action == "migrate" and self.settings.freeze:
+            best = replace(best, action="keep", reason=f"frozen; otherwise: {best.reason}")
+        return best
+
+    def _candidates(
+        self, proposed: PhysicalPlan, rivals: tuple[Rival, ...], current: PhysicalPlan
+    ) -> list[PhysicalPlan]:
+        """The plan that is proposed, those listed beside it, and those whose counts are known."""
+        listed = [each.plan for each in rivals if not isinstance(each.plan, Mesh)]
+        tried = [plan for name, plan in self._seen.items() if name in self._tried.factors]
+        found = {str(plan): plan for plan in (proposed, *listed, *tried)}
+        self._seen = dict(list({**self._seen, **found, str(current): current}.items())[-MOST_SEEN:])
+        return list(found.values())
+
+    def _judged(
+        self,
+        decision: Decision,
+        plan: PhysicalPlan,
+        current: PhysicalPlan,
+        cost: Resources,
+        model: ResourceModel,
+        horizon: float | None = None,
+    ) -> Decision:
+        """The decision on one plan; what it saves while the streams stay as they are must repay the migration."""
+        if str(plan) == str(current):
             return decision
-        wished = self.settings.strategy
-        ways = criteria.pricing(self._query.graph, current, proposed, model)
+        wished, gate = self.settings.strategy, self.settings.gate
+        ways = self.criteria.pricing(self._query.graph, current, plan, model)
         price = next((way for way in ways if wished in ("auto", way.strategy) or way.strategy == "none"), None)
+        decision = replace(decision, proposed=plan, proposed_cost=cost)
         if price is None:
             return replace(decision, reason=f"{wished} cannot serve this change")
-        cost, proposed_cost = decision.cost, decision.proposed_cost
-        verdict = judge(self.settings.gate, cost, proposed_cost, price, criteria.objective, criteria.budget)
-        if verdict.passed and self.settings.freeze:
-            verdict = Verdict(False, f"frozen; otherwise: {verdict.reason}")
+        if horizon is None:
+            horizon = self._stability.horizon(gate.horizon)
+        bounded = replace(gate, horizon=min(gate.horizon, horizon))
+        verdict = judge(bounded, decision.cost, cost, price, self.criteria.objective, self.criteria.budget)
         return replace(decision, action="migrate" if verdict.passed else "keep", price=price, reason=verdict.reason)
+
+    def _total(self, decision: Decision) -> float:
+        """What a change costs until the streams change: the plan's own cost, and getting there."""
+        resource = scarce(decision.cost, self.criteria.objective, self.criteria.budget)
+        price, cost = decision.price, decision.proposed_cost
+        assert price is not None
+        horizon = self._stability.horizon(self.settings.gate.horizon)
+        if resource == "cpu":
+            return cost.cpu * horizon + price.cpu
+        return cost.memory * horizon + price.memory * price.seconds
+
+    def _steadier(
+        self, decision: Decision, current: PhysicalPlan, candidates: list[PhysicalPlan], model: ResourceModel
+    ) -> Decision | None:
+        """The change to the plan that would have been best over all phases so far; None where it does not pay.
+
+        Asked only where the streams change too often to follow them.
+        """
+        horizon = self.settings.gate.horizon
+        if not self._stability.is_restless(horizon):
+            return None
+        # A plan that would pay if only the streams stayed as they are.
+        price = self._pricing(current, model)
+        if all(
+            self._judged(decision, plan, current, price(plan), model, horizon).action == "keep" for plan in candidates
+        ):
+            return None
+        pool = {**self._seen, **{str(plan): plan for plan in (*candidates, current)}}
+
+        def model_of(known: Knowledge) -> ResourceModel:
+            view = Layered((known.view, self.criteria.given))
+            return resource_model(self._query.graph, view, known.batch, self._query.merging, self.criteria.partitioning)
+
+        means = self._stability.mean_costs(pool, model_of)
+        resource = scarce(means[str(current)], self.criteria.objective, self.criteria.budget)
+        best = min(means, key=lambda name: getattr(means[name], resource))
+        judged = self._judged(
+            replace(decision, cost=means[str(current)], origin="phases"),
+            pool[best],
+            current,
+            means[best],
+            model,
+            horizon,
+        )
+        return judged if judged.action == "migrate" else None
+
+    # --- prices -------------------------------------------------------------------------------------------------------
+
+    def _pricing(self, current: PhysicalPlan, model: ResourceModel) -> Callable[[PhysicalPlan], Resources]:
+        """The price of plans by the model, corrected by what was counted of the plan that runs and of earlier ones."""
+        steps = [each.step for each in self._recent]
+        if has_full_windows(self._query.graph, self._passed - self._learned_seconds):
+            self._tried = self._tried.after(current, steps, self._learned_seconds, model, self._query.graph)
+        return partial(self._tried.price, model=model, running=current)
 
 
 def _best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: float) -> _Found:

@@ -8,42 +8,91 @@ on its youngest rows between two steps and reports the outcome. The driver searc
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 import numpy as np
+import pyarrow as pa
 
 from anabranch.adapt.policy import Interval
 from anabranch.adapt.routing import Flow
 from anabranch.mesh.drift import drifted, mesh_use
 from anabranch.mesh.learn import CURRENT, SearchSetting
 from anabranch.mesh.proposal import MeshProposal
-from anabranch.mesh.search import Stop
+from anabranch.mesh.search import MeshCosts, Stop
 from anabranch.mesh.whole import find_query_mesh
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan
-from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes
+from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes, Profiled
+from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.mesh.routes import RouteStatistics, merge_routes
 from anabranch.stats.step import StepStatistics, merge
 
-SEARCH = SearchSetting(size=10, method="improve", stop=Stop(iterations=500, plateau=150))
+SEARCH = SearchSetting(size=10, method="improve", stop=Stop(iterations=250, plateau=60), early_out=True)
 BASELINE = 3
 """Batches after a change of plan that give the baseline of the routes."""
+MOST_PATIENCE = 96
+"""Batches after which a drift is told, however many before it led to nothing."""
 REMEMBERED = 8
 """Batches that the rates of a slot are computed from."""
 
 
 def learn_mesh(graph: JoinGraph, seen: Iterable[OperatorProfile], seed: int, current: Plan | None = None) -> LearntMesh:
     """Searches the best mesh, beginning with the current plan if that is a mesh."""
-    started = perf_counter()
+    started, profiles = perf_counter(), list(seen)
     mesh = current if isinstance(current, Mesh) else None
-    found = find_query_mesh(graph, seen, np.random.default_rng(seed), SEARCH, mesh)
-    relations = {name: _learnt(each) for name, each in found.proposals.items()}
-    return LearntMesh(found.mesh, relations, perf_counter() - started)
+    found = find_query_mesh(graph, profiles, np.random.default_rng(seed), SEARCH, mesh)
+    overheads = {each.relation: _overhead(each) for each in profiles}
+    relations = {name: _learnt(each, overheads[name]) for name, each in found.proposals.items()}
+    return LearntMesh(found.mesh, relations, perf_counter() - started, _profiled(graph, profiles))
 
 
-def _learnt(found: MeshProposal) -> LearntRoutes:
+def pooled(several: Iterable[Sequence[OperatorProfile]]) -> list[OperatorProfile]:
+    """The profiles of several slots as if one had made them: what each learnt counts for all."""
+    by_relation: dict[str, list[OperatorProfile]] = {}
+    for profiles in several:
+        for each in profiles:
+            by_relation.setdefault(each.relation, []).append(each)
+    return [_together(parts) for parts in by_relation.values()]
+
+
+def _together(parts: list[OperatorProfile]) -> OperatorProfile:
+    seen = [part for part in parts if part.matrix.rows] or parts[:1]
+    first = seen[0]
+    matrix = OperatorMatrix(
+        first.matrix.operators,
+        np.vstack([part.matrix.selectivity for part in seen]),
+        np.vstack([part.matrix.cost for part in seen]),
+    )
+    columns = pa.concat_tables([part.columns for part in seen])
+    # Each slot pays its calls for its own rows.
+    turn, call = sum(part.turn for part in seen), sum(part.call for part in seen)
+    return OperatorProfile(first.relation, columns, matrix, turn, call)
+
+
+def _overhead(seen: OperatorProfile) -> float:
+    """Seconds per row that one route costs however few rows it has."""
+    return seen.call / seen.turn if seen.turn else MeshCosts().route
+
+
+def _profiled(graph: JoinGraph, seen: Iterable[OperatorProfile]) -> Profiled:
+    lookups = matches = seconds = 0.0
+    fan_outs = {}
+    for each in seen:
+        if not each.matrix.rows:
+            continue
+        means = each.matrix.selectivity.mean(axis=0)
+        lookups += len(means)
+        matches += float(means.sum())
+        seconds += float(each.matrix.cost.mean(axis=0).sum())
+        for name, mean in zip(each.matrix.operators, means, strict=True):
+            if graph.keys_between([each.relation], [name]):
+                fan_outs[f"{each.relation} {name}"] = float(mean)
+    return Profiled(lookups, matches, seconds, fan_outs)
+
+
+def _learnt(found: MeshProposal, overhead: float) -> LearntRoutes:
     held_out = found.held_out
     running = [seen.cost for seen in found.considered if seen.name == CURRENT]
     return LearntRoutes(
@@ -54,6 +103,7 @@ def _learnt(found: MeshProposal) -> LearntRoutes:
         found.single_cost,
         running[0] if running else found.single_cost,
         max(0.0, held_out.gain - held_out.error) if found.is_mesh and held_out is not None else 0.0,
+        overhead * len(found.ways.routes),
     )
 
 
@@ -67,16 +117,19 @@ class MeshWatch:
         self._batches, self._seconds = 0, 0.0
         self._recent: deque[tuple[StepStatistics, float]] = deque(maxlen=REMEMBERED)
         self._looked = 0
+        self._patience = 0
         self._before: tuple[RouteStatistics, ...] = ()
 
     def note(self, plan: Plan, step: StepStatistics, seconds: float | None) -> str | None:
         """Takes in a batch and the event time that passed; returns the reason when the mesh may not fit any more.
 
-        Each drift gives its reason once.
+        Each drift gives its reason once. While drifts lead to no other plan, it takes twice as many batches each time
+        until the next one is told: what swings all the time is no news.
         """
         if plan != self._plan:
             self._is_cooling = self._plan is not None
             self._plan, self._batches, self._seconds, self._looked, self._before = plan, 0, 0.0, 0, ()
+            self._patience = 0
             self._recent.clear()
         self._batches, self._seconds = self._batches + 1, self._seconds + (seconds or 0.0)
         if seconds is not None:
@@ -88,12 +141,13 @@ class MeshWatch:
         self._looked += 1
         if self._looked <= BASELINE:
             self._before = merge_routes([*self._before, *step.routes])
-        if self._looked <= BASELINE or self._is_cooling:
+        if self._looked <= max(BASELINE, self._patience) or self._is_cooling:
             return None
         reasons = (drifted(mesh_use(way, self._before), mesh_use(way, step.routes)) for way in plan.ways)
         reason = next((reason for reason in reasons if reason is not None), None)
         if reason is not None:
             self._looked, self._before = 0, ()
+            self._patience = min(MOST_PATIENCE, max(2 * self._patience, 2 * BASELINE))
         return reason
 
     @property
@@ -113,4 +167,6 @@ class MeshWatch:
             steps.rows_out / seconds,
             self._recent[-1][0].state_bytes,
             seconds / len(self._recent),
+            steps,
+            len(self._recent),
         )

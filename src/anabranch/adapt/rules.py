@@ -53,13 +53,26 @@ class Switch:
 
 @dataclass(frozen=True)
 class Staging:
-    """When a slot looks for a mesh: after its first batches, then at doubling distances, and on drift."""
+    """When a slot looks for a mesh: after its first batches, then at growing distances, and on drift."""
 
     first: int = 4
     """Batches before the first search."""
+    widening: int = 2
+    """The factor between two distances."""
 
     def is_due(self, batches: int) -> bool:
-        return batches >= self.first and batches % self.first == 0 and (batches // self.first).bit_count() == 1
+        """
+        >>> [batches for batches in range(99) if Staging().is_due(batches)]
+        [4, 8, 16, 32, 64]
+        """
+        due = self.first
+        while due < batches:
+            due *= self.widening
+        return due == batches
+
+
+BESIDE = Staging(first=16, widening=4)
+"""For a query that considers meshes beside all other plans: its windows fill first, and looking costs little."""
 
 
 @dataclass(frozen=True)

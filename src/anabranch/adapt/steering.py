@@ -18,13 +18,14 @@ from functools import partial
 
 from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.change import Change, Wish, begin
+from anabranch.adapt.experience import Experience
 from anabranch.adapt.facts import AT_START, BatchFacts, Moment
 from anabranch.adapt.loop import Loop, Observation
 from anabranch.adapt.memory import Memory, QueryMemory
-from anabranch.adapt.mesh_watch import MeshWatch, learn_mesh
+from anabranch.adapt.mesh_watch import MeshWatch, learn_mesh, pooled
 from anabranch.adapt.naming import by_hash, by_value
 from anabranch.adapt.records import Author, DecisionMade, QueryRecord, Record, Refusal
-from anabranch.adapt.routing import decide_mesh
+from anabranch.adapt.routing import Flow, could_pay, decide_mesh, decide_tree, running_cpu, together
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.searches import Search, Searches
@@ -44,6 +45,9 @@ from anabranch.plan.sharing import SHARING, common_joins, shares
 from anabranch.plan.slots import Orders, SlotPlan, SlotPlans, most_frequent
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.report import QueryReport, SlotReports, merged_statistics
+
+DEARER = 1.15
+"""A mesh is looked at again once a row costs this many times what it was to cost, or cost at best."""
 
 
 class Steering:
@@ -207,9 +211,9 @@ class Steering:
 
 @dataclass(frozen=True)
 class _MeshSearch:
-    """A search of a mesh for a slot that ran `plan` when it began."""
+    """A search of a mesh for slots that ran `plan` when it began."""
 
-    slot: int
+    slots: tuple[int, ...]
     plan: Plan
     trigger: str
     found: Search[LearntMesh]
@@ -239,6 +243,10 @@ class QuerySteering:
         self._switches = self._schedule(rules.switches)
         self._watches = {slot: MeshWatch(self._settings.gate.cool_down) for slot in self._slots}
         self._mesh_searches: list[_MeshSearch] = []
+        # Slots that adapt together look together; others look alone.
+        self._looking = [slots for slots, _ in self._loops] or [(slot,) for slot in self._slots]
+        self._news: dict[tuple[int, ...], str] = {}
+        self._best: dict[tuple[int, ...], tuple[Plan, float]] = {}
         self._triggers: dict[int, str] = {}
         self._wish: Wish | None = None
         self._given_up: Wish | None = None
@@ -383,22 +391,23 @@ class QuerySteering:
             # The situation of the batch, before the change under way makes its next move.
             plans, changing = self.plans, set(self._changing)
             records = self._progress(facts.batch, reports)
-            for together, loop in self._loops:
-                plan = plans[together[0]].plan
-                if not isinstance(plan, Mesh):
+            for slots, loop in self._loops:
+                plan = plans[slots[0]].plan
+                # Where slots run different plans, their counts tell of none of them.
+                if not isinstance(plan, Mesh) and all(plans[slot].plan == plan for slot in slots):
                     seen = Observation(
                         facts.batch,
                         unshared(plan),
-                        partial(merged_statistics, [reports[slot] for slot in together]),
+                        partial(merged_statistics, [reports[slot] for slot in slots]),
                         facts.seconds,
                         facts.waiting,
                         facts.behind,
-                        is_migrating=is_moving or bool(changing & {*together}),
+                        is_migrating=is_moving or bool(changing & {*slots}),
                     )
                     if shares(plan):
                         loop.watch(seen)
                     else:
-                        records += self._decisions(loop, seen, together)
+                        records += self._decisions(loop, seen, slots)
             if self._staging is not None:
                 self._look(facts, reports, self._staging)
                 records += self._mesh_decisions(facts.batch, plans)
@@ -440,6 +449,8 @@ class QuerySteering:
         decision = loop.observe(seen)
         if decision is None:
             return []
+        if decision.action == "keep" and "changed" in decision.trigger and "inf" not in decision.trigger:
+            self._news[slots] = decision.trigger
         if decision.action == "migrate" and self._wish is not None and self._wish.by == "user":
             reason = f"another change was asked for; otherwise: {decision.reason}"
             decision = replace(decision, action="keep", reason=reason)
@@ -450,18 +461,58 @@ class QuerySteering:
         return [DecisionMade(decision, slots)]
 
     def _look(self, facts: BatchFacts, reports: Mapping[int, QueryReport], staging: Staging) -> None:
-        """Watches the slots, begins a search where one reported its operators, and asks others to do so next time."""
-        for slot, report in reports.items():
-            watch = self._watches[slot]
-            if report.profiles is not None:
-                search = partial(learn_mesh, self._query.graph, report.profiles, facts.batch, report.plan)
+        """Watches the slots, begins a search where some reported their operators, and asks others to do so next time.
+
+        Slots that adapt together look together: what each has seen of its rows counts for all.
+        """
+        drifts = {
+            slot: self._watches[slot].note(report.plan, report.statistics, facts.seconds)
+            for slot, report in reports.items()
+        }
+        for slots in self._looking:
+            told = [slot for slot in slots if slot in reports and reports[slot].profiles is not None]
+            if told:
+                first = reports[told[0]]
+                profiles = pooled([reports[slot].profiles or () for slot in told])
+                search = partial(learn_mesh, self._query.graph, profiles, facts.batch, first.plan)
                 found = self.searches.begin("routes", search, is_long=True)
-                self._mesh_searches.append(_MeshSearch(slot, report.plan, self._triggers.pop(slot), found))
-            reason = watch.note(report.plan, report.statistics, facts.seconds)
-            if reason is None and staging.is_due(facts.batch + 1) and not watch.is_cooling:
-                reason = f"batch {facts.batch} has passed"
-            if reason is not None:
-                self._triggers[slot] = reason
+                trigger = [self._triggers.pop(slot, "") for slot in slots]
+                self._mesh_searches.append(_MeshSearch(slots, first.plan, trigger[0], found))
+            reason = next((drifts[slot] for slot in slots if drifts.get(slot) is not None), None)
+            is_cooling = any(self._watches[slot].is_cooling for slot in slots)
+            if reason is None and not is_cooling:
+                reason = f"batch {facts.batch} has passed" if staging.is_due(facts.batch + 1) else self._changed(slots)
+            if reason is not None and self._may_look(slots):
+                self._triggers |= dict.fromkeys(slots, reason)
+
+    def _changed(self, slots: tuple[int, ...]) -> str | None:
+        """The reason to look that the loop of these slots has found: the streams are no longer as they were."""
+        found = [self._news.pop(own) for own, _ in self._loops if own == slots and own in self._news]
+        return found[0] if found else None
+
+    def _may_look(self, slots: tuple[int, ...]) -> bool:
+        """Whether a look can lead to anything: not if the slots share a join, or if no mesh could pay."""
+        plans = {self._plans[slot].plan for slot in slots}
+        if len(plans) > 1 or any(shares(plan) for plan in plans):
+            return False
+        flows = [self._watches[slot].flow for slot in slots]
+        known = [flow for flow in flows if flow is not None]
+        if not self._loops or len(known) < len(flows):
+            return True
+        (plan,) = plans
+        flow = together(known)
+        return self._is_dearer(slots, plan, flow) and could_pay(plan, flow, self._query, self._settings, self._criteria)
+
+    def _is_dearer(self, slots: tuple[int, ...], plan: Plan, flow: Flow) -> bool:
+        """Whether a mesh costs more for a row than it did at its best: one that keeps its promise is left alone."""
+        cpu = running_cpu(plan, flow, self._query, self._criteria)
+        rows = sum(flow.rates.values())
+        if not isinstance(plan, Mesh) or cpu is None or not rows:
+            return True
+        before = self._best.get(slots)
+        least = cpu / rows if before is None or before[0] != plan else min(before[1], cpu / rows)
+        self._best[slots] = (plan, least)
+        return cpu / rows > DEARER * least
 
     def _mesh_decisions(self, batch: int, plans: tuple[SlotPlan, ...]) -> list[QueryRecord]:
         """Decisions on the meshes that searches have found; slots whose mesh pays take it with the next batch."""
@@ -471,16 +522,36 @@ class QuerySteering:
         chosen: dict[int, SlotPlan] = {}
         is_busy = bool(self._under_way) or self._wish is not None
         for each in ended:
-            learnt, flow = each.found.outcome(), self._watches[each.slot].flow
-            if learnt is None or flow is None or each.plan != plans[each.slot].plan:
+            learnt, flows = each.found.outcome(), [self._watches[slot].flow for slot in each.slots]
+            known = [flow for flow in flows if flow is not None]
+            is_same = all(plans[slot].plan == each.plan for slot in each.slots)
+            if learnt is None or len(known) < len(flows) or not is_same:
                 continue
-            decision = decide_mesh(batch, each.trigger, each.plan, learnt, flow, self._settings, self._criteria)
+            flow, query, criteria = together(known), self._query, self._criteria
+            settings, slots = self._settings, each.slots
+            decision = decide_mesh(
+                batch,
+                each.trigger,
+                each.plan,
+                learnt,
+                flow,
+                settings,
+                criteria,
+                query,
+                slots=len(slots),
+                is_free=bool(self._loops),
+            )
+            if self._loops:
+                experience = next((loop.experience for own, loop in self._loops if slots[0] in own), Experience())
+                decision = decide_tree(decision, learnt, flow, settings, criteria, query, experience)
             if decision.action == "migrate" and is_busy:
                 reason = f"another change is under way; otherwise: {decision.reason}"
                 decision = replace(decision, action="keep", reason=reason)
-            records.append(DecisionMade(decision, (each.slot,), learnt))
-            if decision.action == "migrate":
-                chosen[each.slot] = SlotPlan(learnt.mesh, "none")
+            records.append(DecisionMade(decision, slots, learnt))
+            if decision.action == "migrate" and decision.strategy is not None:
+                chosen |= dict.fromkeys(slots, SlotPlan(decision.proposed, decision.strategy))
+                promised = decision.proposed_cost.cpu / max(sum(flow.rates.values()), 1e-9)
+                self._best[slots] = (decision.proposed, promised)
         if chosen:
             self._wish = Wish(chosen, "mesh")
         return records

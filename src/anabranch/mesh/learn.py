@@ -51,6 +51,8 @@ class SearchSetting:
     """A mesh must be faster than the single best route by this share, on rows held out."""
     tolerance: float = 0.01
     """Orders that differ by less than this share of their cost are left open."""
+    early_out: bool = False
+    """Whether nothing is searched where even a route for each condensed row would gain too little."""
 
 
 @dataclass(frozen=True)

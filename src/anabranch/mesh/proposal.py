@@ -17,7 +17,7 @@ from anabranch.classify import assign_routes
 from anabranch.errors import StatisticsError
 from anabranch.mesh.learn import Learner, MeshCandidate, SearchSetting
 from anabranch.mesh.routes import row_costs
-from anabranch.mesh.training import TrainingSet, condense, folds
+from anabranch.mesh.training import TrainingSet, condense, differ, folds
 from anabranch.plan.classifier import ONE_ROUTE, by_leaf, leaves
 from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
@@ -82,7 +82,11 @@ def find_mesh(
         raise StatisticsError(f"there are operator statistics for {matrix.rows} rows, and the sample has {sample.rows}")
     if reason := _nothing_to_learn(sample, matrix):
         return _single(Learner(condense(sample, matrix, 1), needs, setting), reason)
+    if setting.early_out and not differ(sample, matrix):
+        return _single(Learner(condense(sample, matrix, 1), needs, setting), "no attribute tells the rows apart")
     learner = Learner(condense(sample, matrix, setting.size), needs, setting)
+    if setting.early_out and not _could_gain(learner):
+        return _single(learner, f"even a route for each kind of rows would gain less than {setting.least_gain:.0%}")
     solution, considered = learner.search(rng, current)
     if len(solution.routes) == 1:
         return _single(learner, "no partition of the sampled rows is cheaper", considered)
@@ -119,6 +123,13 @@ def _nothing_to_learn(sample: TrainingSet, matrix: OperatorMatrix) -> str:
     if not sample.attributes:
         return "no attribute can tell rows apart"
     return ""
+
+
+def _could_gain(learner: Learner) -> bool:
+    """Whether a mesh could gain enough if every kind of rows had its own route, and routes cost nothing."""
+    router, rows = learner.router, learner.condensed.rows.rows
+    apart = sum(router.best(np.array([row])).cost for row in range(rows))
+    return router.best(router.everything).cost >= (1 + learner.setting.least_gain) * apart
 
 
 def _best_single(learner: Learner) -> tuple[Route, float]:

@@ -149,6 +149,12 @@ def folds(rows: int, count: int, rng: np.random.Generator) -> list[tuple[Integer
     return [(np.setdiff1d(order, held), held) for held in parts]
 
 
+BINS = 8
+"""Parts of a number's range that are compared with each other."""
+TELLING, CHANCES = 0.02, 4.0
+"""An attribute tells rows apart if it explains this share of what differs, and so many times what chance explains."""
+
+
 # --- condensing ------------------------------------------------------------------------------------------------------
 
 
@@ -183,6 +189,31 @@ def condense(sample: TrainingSet, matrix: OperatorMatrix, size: int) -> Condense
         sample.relation, tuple(_stand_in(a, cells, sample.weights, count) for a in sample.attributes), weights
     )
     return Condensed(sample, cells, rows, matrix.averaged(cells, sample.weights, count))
+
+
+def differ(sample: TrainingSet, matrix: OperatorMatrix) -> bool:
+    """Whether some attribute alone tells rows apart by the effect of operators, more than chance would.
+
+    Cheap: nothing is trained. A classifier tests one attribute after another, so what no attribute shows alone it would
+    not find either.
+    """
+    behaviour = _behaviour(matrix)
+    apart = behaviour - behaviour.mean(axis=0)
+    total = (apart**2).sum(axis=0)
+    for attribute in sample.attributes:
+        ranks, levels = attribute.ranks.astype(np.int64), attribute.levels.size
+        if levels > BINS and attribute.categories is None:
+            # As many rows in each bin, rows of one value together.
+            ranks = np.where(ranks < 0, -1, np.searchsorted(np.sort(ranks), ranks) * BINS // max(1, sample.rows))
+        bins = ranks + 1
+        counts = np.bincount(bins)
+        sums = np.zeros((counts.size, apart.shape[1]))
+        np.add.at(sums, bins, apart)
+        between = (sums**2 / np.maximum(counts, 1)[:, None]).sum(axis=0)
+        share = np.divide(between, total, out=np.zeros_like(total), where=total > 1e-9 * sample.rows)
+        if share.max(initial=0.0) > TELLING + CHANCES * np.count_nonzero(counts) / max(1, sample.rows):
+            return True
+    return False
 
 
 def _behaviour(matrix: OperatorMatrix) -> Doubles:

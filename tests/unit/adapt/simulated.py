@@ -74,7 +74,8 @@ def steady_step(query: Query, plan: PhysicalPlan, statistics: FixedStatistics) -
                     ProbeStatistics(node.shape, shape(child), target, round(rows), 0, matches, matches, matches)
                 )
                 bound |= block
-    return StepStatistics(rates, 0, tuple(probes), tuple(states.values()))
+    results = round(model.births(model.estimates.everything) * SECONDS)
+    return StepStatistics(rates, results, tuple(probes), tuple(states.values()))
 
 
 def _state(model: ResourceModel, name: str, relations: tuple[str, ...]) -> StateStatistics:

@@ -12,13 +12,19 @@ from hypothesis import strategies as st
 
 from anabranch.adapt.decision import Decision
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.loop import Loop
+from anabranch.adapt.loop import Loop, Observation
 from anabranch.adapt.policy import DataDriven, Interval, MemoryDriven, Periodic, Policy, RefinedMemoryDriven, Trend
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
+from anabranch.cost.resources import ResourceModel
+from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.proposals import Budget
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.mesh import Mesh
+from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.text import parse
 from anabranch.stats.measured import intermediate_rows
+from anabranch.stats.step import StepStatistics
 from anabranch.stats.view import FixedStatistics
 from tests.unit.adapt.simulated import QUERY, observed, pricing, run, steady_step, truth
 
@@ -59,7 +65,9 @@ def test_nothing_is_decided_on_statistics_that_are_half_of_yesterday() -> None:
     run(adapting, LEFT, [FOR_LEFT] * 10)
     _, decisions = run(adapting, LEFT, [FOR_RIGHT] * 12, first=10)
     assert [(decision.action, decision.proposed) for decision in decisions] == [("migrate", RIGHT)]
-    assert decisions[0].batch >= 16
+    # What came before the change is forgotten, so the decision rests on new batches alone, and comes soon.
+    assert decisions[0].batch == 13
+    assert decisions[0].statistics.selectivities["a b"] == pytest.approx(0.01, rel=0.05)
 
 
 def test_streams_that_never_settle_do_not_stop_the_loop() -> None:
@@ -222,3 +230,73 @@ def test_intermediate_rows_are_those_that_are_no_results() -> None:
     step = steady_step(QUERY, LEFT, statistics)
     (inner,) = [state for state in step.states if state.state == "(a b)"]
     assert intermediate_rows(step, LEFT, QUERY.graph) == inner.inserted
+
+
+# --- what was counted, how long things stay, and how a plan is reached ----------------------------------------------
+
+
+def test_a_plan_that_disappointed_is_not_tried_again() -> None:
+    """The counts of RIGHT are many times what the model expects; then LEFT is better, and stays so."""
+
+    def dear(batch: int, plan: PhysicalPlan) -> Observation:
+        seen = observed(batch, plan, FOR_LEFT if batch < 20 else FOR_RIGHT)
+        if plan != RIGHT:
+            return seen
+        step = steady_step(QUERY, plan, FOR_RIGHT)
+        probes = tuple(replace(probe, visited=200 * probe.visited + 100 * probe.probes) for probe in step.probes)
+        return replace(seen, read=lambda: replace(step, probes=probes))
+
+    adapting, plan, path = loop(gate=Gate(cool_down=Interval(batches=2)), remember=2), LEFT, []
+    for batch in range(120):
+        decision = adapting.observe(dear(batch, plan))
+        if decision is not None and decision.action == "migrate":
+            assert not isinstance(decision.proposed, Mesh)
+            plan = decision.proposed
+            path.append(str(plan))
+    assert path.count(str(RIGHT)) == 1
+    assert path[-1] == str(LEFT)
+    assert adapting.experience.factors[str(RIGHT)] > 3
+
+
+def test_streams_that_swing_faster_than_they_can_be_followed_get_the_plan_that_is_best_on_average() -> None:
+    swing = [FOR_LEFT if batch // 12 % 2 else FOR_RIGHT for batch in range(240)]
+    gate = Gate(cool_down=Interval(batches=1))
+    plan, decisions = run(loop(DataDriven(Interval(batches=1)), cpu=1.0, gate=gate, remember=4), LEFT, swing)
+    changes = [decision for decision in decisions if decision.action == "migrate"]
+    assert changes[-1].origin == "phases"
+    assert str(plan).startswith("(a b c")
+    # Without phases there would be one change for each of the twenty swings.
+    assert len(changes) <= 5
+
+
+def test_of_plans_that_pay_the_one_is_taken_that_is_cheapest_with_the_way_to_it() -> None:
+    """The best plan is dear to reach; its rival costs a little more and is there at once."""
+
+    def price(graph: JoinGraph, old: PhysicalPlan, new: PhysicalPlan, model: ResourceModel) -> tuple[Price, ...]:
+        return (Price("moving-state", 100.0, 0.0, 1.0),) if new == RIGHT else (Price("none", 0.0, 0.0, 0.0),)
+
+    adapting = Loop(QUERY, Settings(policy=OFTEN), Criteria(pricing=price))
+    _, decisions = run(adapting, LEFT, [FOR_RIGHT] * 20)
+    (change,) = [decision for decision in decisions if decision.action == "migrate"]
+    assert change.proposed != RIGHT
+    assert change.strategy == "none"
+
+
+def test_a_calm_batch_measures_nothing() -> None:
+    adapting = loop(DataDriven(Interval(batches=1)))
+    reads = []
+
+    def seen(batch: int, statistics: FixedStatistics) -> Observation:
+        def read() -> StepStatistics:
+            reads.append(batch)
+            return steady_step(QUERY, LEFT, statistics)
+
+        return replace(observed(batch, LEFT, statistics), read=read)
+
+    adapting.observe(seen(0, FOR_LEFT))
+    known = adapting.known
+    for batch in range(1, 9):
+        assert adapting.observe(seen(batch, FOR_LEFT)) is None
+        assert adapting.known is known
+    decided = [adapting.observe(seen(batch, FOR_RIGHT)) for batch in range(9, 20)]
+    assert any(decision is not None for decision in decided)

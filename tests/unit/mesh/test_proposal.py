@@ -176,3 +176,19 @@ def test_routes_are_not_worth_it_where_few_rows_come_together() -> None:
     assert routes(turn=20_000, call=60e-6) == 2
     assert routes(turn=100, call=60e-6) == 1
     assert routes(turn=100, call=1e-6) == 2
+
+
+def test_nothing_is_searched_where_no_attribute_tells_rows_apart() -> None:
+    table, matrix = stocks(1000, seed=3, skewed=False)
+    alike = propose(table, matrix, early_out=True)
+    assert alike.reason == "one route: no attribute tells the rows apart"
+    table, matrix = stocks(1000, seed=3)
+    found, same = propose(table, matrix, early_out=True), propose(table, matrix)
+    assert found.is_mesh
+    assert str(found.ways) == str(same.ways)
+
+
+def test_nothing_is_searched_where_even_free_routes_would_gain_too_little() -> None:
+    table, matrix = stocks(1000, seed=3)
+    found = propose(table, matrix, early_out=True, least_gain=9.0)
+    assert found.reason == "one route: even a route for each kind of rows would gain less than 900%"

@@ -7,7 +7,7 @@ per row of a relation; `gain` is against the single best route of each relation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -34,11 +34,27 @@ class LearntRoutes:
     """The cost of the mesh that runs now, or of the best single route if none runs."""
     certain_gain: float = 0.0
     """The gain over the best single route, on rows that were not learnt from, less its standard error."""
+    overhead: float = 0.0
+    """The part of `seconds` that routes cost however few rows they have."""
 
     @property
     def certain_seconds(self) -> float:
         """The cost of a row by the smaller gain: on the sampled rows, or on rows that were not learnt from."""
         return max(self.seconds, self.single_seconds / (1 + self.certain_gain))
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """Lookups, matches and seconds of operators that were run on sampled rows, all relations together.
+
+    They turn measured seconds into those of a cost model, so that a mesh can be held against a plan.
+    """
+
+    lookups: float
+    matches: float
+    seconds: float
+    fan_outs: Mapping[str, float] = field(default_factory=dict)
+    """For pairs of relations that share a predicate, "a b", the matches of a row of the first in the second."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,8 @@ class LearntMesh:
     """A relation without a sample is not among them."""
     took: float = 0.0
     """Seconds that the search took."""
+    profiled: Profiled | None = None
+    """What was measured of the operators; None where nothing was."""
 
     @property
     def is_mesh(self) -> bool:
@@ -80,12 +98,18 @@ class LearntMesh:
             "gain": self.gain(),
             "relations": {name: asdict(each) for name, each in self.relations.items()},
             "seconds": self.took,
+            "profiled": None
+            if self.profiled is None
+            else {**vars(self.profiled), "fan_outs": dict(self.profiled.fan_outs)},
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LearntMesh:
         relations = {name: _routes(each) for name, each in value["relations"].items()}
-        return cls(parse_mesh(value["plan"]), relations, value["seconds"])
+        profiled = value.get("profiled")
+        return cls(
+            parse_mesh(value["plan"]), relations, value["seconds"], None if profiled is None else Profiled(**profiled)
+        )
 
 
 def _routes(value: Mapping[str, Any]) -> LearntRoutes:

@@ -1,0 +1,87 @@
+"""How long streams stay as they are: learnt from how long they stayed so before.
+
+A phase lasts from one noticed change of the statistics to the next. While fewer than two phases have ended, nothing is
+known, and a change of plan may count on the whole horizon of the gate. Then it may count on the half of what is left of
+a usual phase; once a phase has lasted longer than usual, on as long again as it has lasted. (Zhu 2006, 26.2, asks that
+the choice of a plan weighs the price of reaching it; how long the plan will serve belongs to that.)
+
+All times are event time, so a replay learns what the live run learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from anabranch.adapt.knowledge import Knowledge
+from anabranch.cost.resources import ResourceModel, Resources
+from anabranch.plan.physical import PhysicalPlan
+
+CHANGED = 1.5
+"""The factor by which a rate or selectivity differs in another phase."""
+REMEMBERED = 8
+"""Phases that are remembered."""
+ENOUGH = 2
+"""Phases that must have ended before their length counts."""
+RESTLESS = 0.1
+"""Streams are restless while a change of plan may count on less than this share of the horizon."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of event time in which the statistics hardly changed."""
+
+    known: Knowledge
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Stability:
+    """The phases so far; the last one still lasts."""
+
+    phases: tuple[Phase, ...] = field(default=())
+
+    def after(self, seconds: float) -> Stability:
+        """One batch later."""
+        if not self.phases:
+            return self
+        last = self.phases[-1]
+        return replace(self, phases=(*self.phases[:-1], replace(last, seconds=last.seconds + seconds)))
+
+    def decided(self, known: Knowledge, measured: float) -> Stability:
+        """Takes in the statistics of a decision, which were measured over so many seconds."""
+        if not self.phases:
+            return Stability((Phase(known, measured),))
+        last = self.phases[-1]
+        if last.known.drift(known) < CHANGED:
+            return self
+        # The new phase began before it was noticed.
+        ended = replace(last, seconds=max(0.0, last.seconds - measured))
+        return Stability((*self.phases[:-1], ended, Phase(known, measured))[-REMEMBERED:])
+
+    def horizon(self, most: float) -> float:
+        """Seconds for which the streams are expected to stay as they are, at most so many."""
+        if len(self.phases) <= ENOUGH:
+            return most
+        usual, passed = median(phase.seconds for phase in self.phases[:-1]), self.phases[-1].seconds
+        return min(most, (usual - passed) / 2 if passed < usual else passed)
+
+    def mean_costs(
+        self, plans: Mapping[str, PhysicalPlan], model_of: Callable[[Knowledge], ResourceModel]
+    ) -> dict[str, Resources]:
+        """What plans, by name, would have cost on average over the phases."""
+        total = sum(phase.seconds for phase in self.phases)
+        means = dict.fromkeys(plans, Resources(0.0, 0.0, 0.0))
+        for phase in self.phases:
+            model, share = model_of(phase.known), phase.seconds / total if total else 0.0
+            for name, plan in plans.items():
+                cost, so_far = model.price(plan), means[name]
+                means[name] = Resources(
+                    so_far.cpu + share * cost.cpu, so_far.memory + share * cost.memory, so_far.rate + share * cost.rate
+                )
+        return means
+
+    def is_restless(self, most: float) -> bool:
+        """True when the streams change too often for a plan to count on the horizon."""
+        return self.horizon(most) < RESTLESS * most

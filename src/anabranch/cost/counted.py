@@ -1,0 +1,103 @@
+"""Prices the plan that runs by what was counted of it, in the units of the cost model.
+
+The model says what a plan should cost, from rates and selectivities that it takes as independent. The counts of the
+engine say what it did: probes, candidates, matches, checks, rows that entered states. Priced at the same unit costs,
+the two are comparable, and a plan that runs is never charged as another plan. Meshes are priced alike: their probes are
+counted as those of any plan.
+
+Limit: the counts of a mesh do not tell how many relations each match had; half of them on average are assumed. Merged
+inputs are priced by the model alone, because merging has no counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anabranch.cost.resources import ResourceModel, explicit_orders
+from anabranch.plan.join_graph import JoinGraph, is_selection
+from anabranch.plan.mesh import Mesh
+from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, probe_order, shape
+from anabranch.plan.selections import checked_by_probe, deferred_thetas
+from anabranch.stats.step import StepStatistics
+
+
+def counted_cpu(
+    plan: PhysicalPlan | Mesh,
+    step: StepStatistics,
+    batches: int,
+    seconds: float,
+    model: ResourceModel,
+    graph: JoinGraph,
+) -> float:
+    """Cores that a plan took in some batches, which are added up in `step` and cover so much event time."""
+    units = model.units
+    base = sum(step.rows_in.values()) * (units.insert + units.delete) + step.rows_out * units.emit
+    probing = sum(probe.probes * units.probe + probe.visited * units.compare for probe in step.probes)
+    found = _of_mesh(plan, step, model, graph) if isinstance(plan, Mesh) else _of_plan(plan, step, model, graph)
+    matched, calls = found
+    entered = {state.state: state.inserted for state in step.states}
+    joined = sum(count for name, count in entered.items() if name not in step.rows_in)
+    keeping = joined * (units.insert + units.insert_joined + units.delete)
+    linking = units.link * sum(entered.get(name, 0) * count for name, count in _links(plan, model, graph).items())
+    return (base + probing + matched + keeping + linking + calls * batches * units.call) / seconds
+
+
+def checking_seconds(plan: PhysicalPlan | Mesh, step: StepStatistics, model: ResourceModel, graph: JoinGraph) -> float:
+    """Seconds for the predicates that a plan checked beside its keys; those of a mesh are not counted."""
+    if isinstance(plan, Mesh):
+        return 0.0
+    free = replace(model, units=replace(model.units, match=0.0, match_relation=0.0))
+    return _of_plan(plan, step, free, graph)[0]
+
+
+def _of_plan(plan: PhysicalPlan, step: StepStatistics, model: ResourceModel, graph: JoinGraph) -> tuple[float, int]:
+    """The cost of the matches of a plan, and the calls of a batch."""
+    units, thetas, deferred = model.units, model.estimates.thetas, deferred_thetas(plan)
+    joins = {node.shape: node for node in nodes(plan)}
+    total = 0.0
+    for probe in step.probes:
+        if (node := joins.get(probe.join)) is None:
+            continue
+        bound, target = _met(node, probe.origin, probe.target, graph)
+        checked = sum(thetas[at].weight for at in checked_by_probe(node, bound, target, graph, deferred))
+        total += probe.matches * (units.match + units.match_relation * len(bound | target) + units.check * checked)
+    return total, sum(len(node.inputs) ** 2 for node in nodes(plan))
+
+
+def _of_mesh(mesh: Mesh, step: StepStatistics, model: ResourceModel, graph: JoinGraph) -> tuple[float, int]:
+    units, relations = model.units, len(graph.names)
+    each = units.match + units.match_relation * (relations + 2) / 2
+    calls = sum(len(route.operators) for way in mesh.ways for route in way.routes) + relations
+    return sum(probe.matches for probe in step.probes) * each, calls
+
+
+def _links(plan: PhysicalPlan | Mesh, model: ResourceModel, graph: JoinGraph) -> dict[str, int]:
+    """How many indexes a plan keeps over each state, by the name of the state."""
+    if not isinstance(plan, Mesh):
+        found: dict[str, int] = {}
+        for node in nodes(plan):
+            blocks = [model.estimates.mask(child.relations) for child in node.inputs]
+            counts = model.index_counts(blocks, explicit_orders(node))
+            for child, count in zip(node.inputs, counts, strict=True):
+                found[shape(child)] = found.get(shape(child), 0) + count
+        return found
+    wanted: dict[str, set[int]] = {name: set() for name in graph.names}
+    for way in plan.ways:
+        for route in way.routes:
+            bound = model.estimates.mask((way.relation,))
+            for name in route.operators:
+                if not is_selection(name):
+                    block = model.estimates.mask((name,))
+                    wanted[name].add(model.index(bound, block))
+                    bound |= block
+    return {name: max(1, len(indexes)) for name, indexes in wanted.items()}
+
+
+def _met(node: JoinNode, origin: str, target: str, graph: JoinGraph) -> tuple[frozenset[str], frozenset[str]]:
+    """The relations bound before a lookup of a join, and those of its target."""
+    shapes = [shape(child) for child in node.inputs]
+    start, end = shapes.index(origin), shapes.index(target)
+    order = probe_order(node, start, graph)
+    before = (start, *order[: order.index(end)])
+    bound = frozenset(name for position in before for name in node.inputs[position].relations)
+    return bound, frozenset(node.inputs[end].relations)
