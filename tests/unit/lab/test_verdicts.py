@@ -37,6 +37,7 @@ from anabranch.lab import (
     qualified_sweep,
     rate_joins,
     rate_selections,
+    regret_runs,
 )
 from anabranch.lab.place_common import Total
 from anabranch.lab.registry import Experiment, experiments, spark_variants
@@ -77,6 +78,29 @@ def _heavy_key() -> Doctored:
         }
 
     return Doctored(runs(7.6, 1.1, 100), (runs(1.5, 1.4, 99),))
+
+
+@case("regret")
+def _regret() -> Doctored:
+    def one(name: str, kind: Any, best: float, auto: float, adapt: float, results: int, idle: float) -> Any:
+        def run(work: float, count: int = 7) -> regret_runs.Run:
+            return regret_runs.Run("(a b c)", work, work, 1, 0, count)
+
+        return regret_runs.Found(
+            name, kind, 3, 4, (run(best), run(2 * best)), run(auto), run(adapt, results), run(adapt), idle
+        )
+
+    good = (
+        one("still", "steady", 1.0, 1.0, 1.0, 7, 0.001),
+        one("swap", "changing", 1.0, 2.4, 1.1, 7, 0.1),
+        one("flights", "real", 1.0, 1.0, 1.04, 7, 0.1),
+    )
+    bad = (
+        one("still", "steady", 1.0, 1.0, 1.2, 6, 0.02),
+        one("swap", "changing", 1.0, 2.4, 1.3, 7, 0.1),
+        one("flights", "real", 1.0, 1.0, 1.06, 7, 0.1),
+    )
+    return Doctored(good, (bad, good[:2]))
 
 
 @case("balance-operator-level")

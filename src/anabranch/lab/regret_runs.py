@@ -1,0 +1,284 @@
+"""Runs of the regret suite: every static plan worth the name, `plan: auto`, and `plan: auto` that adapts.
+
+*Work* is what the engine counted (probes, candidates, matches, checks, rows that entered and left states, results) at
+its built-in unit costs, so it does not depend on the machine; rows that a migration recomputed count too. What it
+leaves out (the fixed cost of a lookup, texts, searches, profiles, checks of a mesh) is in the processor time.
+
+*The best static plan* is the one of least work in hindsight. Candidates are all shapes of join trees up to five
+relations (four in a quick run; beyond that the undominated ones), each with the best probe orders by the statistics of
+the start, the middle and the end of the run; and the meshes learnt there. A candidate is given up as soon as it has
+done more work than the best ones so far did in the whole run; work never shrinks, so the best one is never given up.
+
+Processor time is measured afterwards, with the best static plans and the choosers in turn on every batch, in an order
+that alternates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from time import process_time
+from typing import Protocol
+
+import pyarrow as pa
+
+from anabranch.adapt.rules import NO_RULES, ChangeRules
+from anabranch.adapt.settings import Settings
+from anabranch.choosing import AUTO, change_rules, decide, first_plan
+from anabranch.cost.counted import checking_seconds
+from anabranch.cost.units import ENGINE
+from anabranch.engine.batch import RelationBatch, joined
+from anabranch.host.local import LocalHost
+from anabranch.host.meshing import learn_from_rows
+from anabranch.host.rows import relation_batch
+from anabranch.host.sample import Sample, Stretch, sampled
+from anabranch.host.wire import wire_layout
+from anabranch.lab.balance_common import charged
+from anabranch.lab.regret_workloads import BATCH, WINDOW, Batches, Kind, Size
+from anabranch.optimize.deferring import deferring_variants
+from anabranch.optimize.jtree_finder import Space
+from anabranch.optimize.problem import resource_model
+from anabranch.optimize.proposals import Candidate
+from anabranch.optimize.shapes import Shape, in_order
+from anabranch.plan.mesh import Plan
+from anabranch.plan.query import Query
+from anabranch.plan.query_set import Plans, by_itself, partitioning_of
+from anabranch.stats.view import FixedStatistics
+
+SAMPLED = WINDOW + 2
+"""Batches from which statistics are sampled."""
+RECOMPUTED = (
+    ENGINE.probe + ENGINE.match + 2 * ENGINE.match_relation + ENGINE.insert + ENGINE.insert_joined + ENGINE.link
+)
+"""Work of one recomputed row of a state."""
+TIMED = 2
+"""Static plans whose processor time is measured: those of least work."""
+
+
+class AnyWorkload(Protocol):
+    """What the suite needs of a workload, drawn or recorded."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def query(self) -> Query: ...
+    @property
+    def tables(self) -> Mapping[str, pa.Table]: ...
+    def batches(self, seed: int, size: Size) -> Batches: ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """One way through a workload."""
+
+    plan: str
+    """The plan at the end."""
+    work: float
+    cpu: float
+    state: int
+    """The most bytes of state after any batch."""
+    changes: int = 0
+    results: int = 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """The outcome of one workload."""
+
+    name: str
+    kind: Kind
+    relations: int
+    tried: int
+    """Static plans."""
+    fixed_plans: tuple[Run, ...]
+    """The best static plans, least work first."""
+    auto: Run
+    adapt: Run
+    blind: Run
+    """Adapts as well, but nothing was sampled before the start, as with sources that cannot be sampled."""
+    idle: float
+    """The share of the processor time of the adapting run that its decisions took."""
+
+    @property
+    def regret(self) -> float:
+        """Work of the adapting run over that of the best static plan."""
+        return self.adapt.work / self.fixed_plans[0].work
+
+    @property
+    def blind_regret(self) -> float:
+        return self.blind.work / self.fixed_plans[0].work
+
+    @property
+    def cpu_regret(self) -> float:
+        return self.adapt.cpu / min(run.cpu for run in self.fixed_plans)
+
+    @property
+    def gain(self) -> float:
+        """Work of the first plan, kept for ever, over that of the adapting run."""
+        return self.auto.work / self.adapt.work
+
+    @property
+    def is_exact(self) -> bool:
+        """True when all runs had the same number of results."""
+        return len({run.results for run in (*self.fixed_plans, self.auto, self.adapt, self.blind)}) == 1
+
+
+class Runner:
+    """A host with a count of its work."""
+
+    def __init__(self, workload: AnyWorkload, query: Query, plan: Plan, rules: ChangeRules = NO_RULES) -> None:
+        self.host = LocalHost(query, plan, rules=rules, tables=workload.tables)
+        self.work, self.cpu, self.state, self.results = 0.0, 0.0, 0, 0
+        self._seen = 0
+        self._graph = query.graph
+        self._model = resource_model(query.graph, FixedStatistics(costs=ENGINE.by_name()), BATCH, query.merging)
+
+    def step(self, batch: Mapping[str, pa.Table]) -> None:
+        started = process_time()
+        self.results += self.host.step(batch).num_rows
+        self.cpu += process_time() - started
+        history = self.host.history
+        plan, step = self.host.plan, self.host.statistics
+        assert not isinstance(plan, Plans)
+        self.work += charged(step, ENGINE) + checking_seconds(plan, step, self._model, self._graph)
+        self.work += RECOMPUTED * sum(each.get("recomputedRows", 0) for each in history[self._seen :])
+        self._seen = len(history)
+        self.state = max(self.state, self.host.statistics.state_bytes)
+
+    @property
+    def run(self) -> Run:
+        changes = sum(each.get("phase") == "began" for each in self.host.history)
+        return Run(str(self.host.plan), self.work, self.cpu, self.state, changes, self.results)
+
+
+def measured(workload: AnyWorkload, seed: int, size: Size) -> Found:
+    """The runs of one workload."""
+    query = workload.query
+    batches = partial(workload.batches, seed, size)
+    samples = [sample_of(query, list(islice(batches(), at, at + SAMPLED))) for at in _places(size)]
+    candidates = static_plans(query, samples, size.every_shape)
+    best = race(workload, query, candidates, list(batches()))
+    choice = decide(
+        query, batch=BATCH, seen=samples[0].statistics, learn=partial(learn_from_rows, query, samples[0].rows)
+    )
+    nothing = decide(query, batch=BATCH)
+    plans = {str(number): plan for number, plan in enumerate(best)}
+    runners = {name: Runner(workload, query, plan) for name, plan in plans.items()}
+    fixed = replace(change_rules(query, AUTO, choice), staging=None)
+    free = partial(change_rules, query, AUTO, adapt=Settings())
+    runners["auto"] = Runner(workload, query, first_plan(choice), fixed)
+    runners["adapt"] = Runner(workload, query, first_plan(choice), replace(free(choice), waits=True))
+    runners["blind"] = Runner(workload, query, first_plan(nothing), replace(free(nothing), waits=True))
+    for number, batch in enumerate(batches()):
+        for name in list(runners)[:: -1 if number % 2 else 1]:
+            runners[name].step(batch)
+    fixed_plans = sorted((runners[name].run for name in plans), key=lambda run: run.work)
+    adapt = runners["adapt"]
+    return Found(
+        name=workload.name,
+        kind=workload.kind,
+        relations=len(query.graph.names),
+        tried=len(candidates),
+        fixed_plans=tuple(fixed_plans),
+        auto=runners["auto"].run,
+        adapt=adapt.run,
+        blind=runners["blind"].run,
+        idle=adapt.host.seconds_adapting / max(adapt.cpu, 1e-9),
+    )
+
+
+def race(
+    workload: AnyWorkload, query: Query, plans: Sequence[Plan], batches: Sequence[Mapping[str, pa.Table]]
+) -> list[Plan]:
+    """The plans of least work, the best first; the others were given up once they had done more."""
+    ended: list[tuple[float, int]] = []
+    for number, plan in enumerate(plans):
+        runner = Runner(workload, query, plan)
+        bound = ended[TIMED - 1][0] if len(ended) >= TIMED else float("inf")
+        for batch in batches:
+            runner.step(batch)
+            if runner.work > bound:
+                break
+        else:
+            ended = sorted([*ended, (runner.work, number)])[:TIMED]
+    return [plans[number] for _, number in ended]
+
+
+# --- static plans -----------------------------------------------------------------------------------------------------
+
+
+def static_plans(query: Query, samples: Sequence[Sample], most: int = 5) -> list[Plan]:
+    """The candidates, the most promising by the samples first; every shape up to `most` relations."""
+    found: dict[str, tuple[float, Plan]] = {}
+    meshes: dict[str, Plan] = {}
+    for sample in samples:
+        model = resource_model(query.graph, sample.statistics, BATCH, query.merging)
+        space = Space(model)
+        if space.size <= most:
+            shapes = every_shape(model.estimates.everything)
+            priced = [(space.orderer.price(shape).cpu, space.orderer.plan(shape)) for shape in shapes]
+        else:
+            priced = [(each.cost.cpu, each.plan) for each in space.undominated()]
+        later = deferring_variants([Candidate(plan, model.price(plan), "") for _, plan in priced], model, query.graph)
+        for cpu, plan in [*priced, *((each.cost.cpu, each.plan) for each in later)]:
+            known = found.get(str(plan))
+            found[str(plan)] = (cpu if known is None else min(cpu, known[0]), plan)
+        held = {name: model.rows(model.estimates.mask((name,))) for name in query.graph.names}
+        if space.size > 2 and (learnt := learn_from_rows(query, sample.rows, held)).is_mesh:
+            meshes[str(learnt.mesh)] = learnt.mesh
+    ordered = [plan for _, plan in sorted(found.values(), key=lambda each: each[0])]
+    return [*meshes.values(), *ordered]
+
+
+def every_shape(mask: int) -> Iterator[Shape]:
+    """All join trees over a set of relations, mixtures included."""
+    for blocks in _partitions(mask):
+        if len(blocks) < 2:
+            continue
+        inner: list[Shape] = [{}]
+        for block in blocks:
+            if block.bit_count() > 1:
+                inner = [{**shape, **below} for shape in inner for below in every_shape(block)]
+        yield from ({mask: in_order(blocks), **shape} for shape in inner)
+
+
+def _partitions(mask: int) -> Iterator[tuple[int, ...]]:
+    """All partitions of a set."""
+    if not mask:
+        yield ()
+        return
+    first = mask & -mask
+    rest = part = mask ^ first
+    while True:
+        for others in _partitions(rest ^ part):
+            yield (first | part, *others)
+        if not part:
+            return
+        part = (part - 1) & rest
+
+
+# --- samples ----------------------------------------------------------------------------------------------------------
+
+
+def _places(size: Size) -> tuple[int, ...]:
+    """The first batches of the samples: at the start, in the middle, near the end."""
+    return 0, max(0, size.batches // 2 - SAMPLED // 2), max(0, size.batches - SAMPLED)
+
+
+def sample_of(query: Query, batches: Sequence[Mapping[str, pa.Table]]) -> Sample:
+    """The sample that some batches are."""
+    alone = by_itself(query)
+    layout = wire_layout(alone, partitioning_of(alone, 1))
+    rows: dict[str, RelationBatch] = {}
+    stretches: dict[str, Stretch] = {}
+    for relation in query.graph.streamed:
+        several = [relation_batch(relation, layout, batch[relation.stream]) for batch in batches]
+        rows[relation.name] = joined([layout.empty(relation.name), *several])
+        count = sum(batch[relation.stream].num_rows for batch in batches)
+        passing = len(rows[relation.name]) / max(1, count)
+        stretches[relation.name] = Stretch(float(count), len(batches) * BATCH, passing)
+    return Sample(sampled(query, stretches, rows), rows)
