@@ -17,10 +17,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from anabranch.place.landscape import Landscape
+from anabranch.sizes import size_text
 
 SOURCE, JOIN, SHARED, SINK, PLAIN = "#2a7fb8", "#e08214", "#c51b7d", "#4d9221", "#bbbbbb"
 BUSY, IDLE, NARROW = "#7a7a7a", "#d9d9d9", "#c0392b"
 WIDTH, HEIGHT = 14.0, 11.0
+FEW = 40
+"""Up to so many sites all are named, and links say what they carry."""
 
 
 def save(landscape: Landscape, path: Path, title: str) -> None:
@@ -45,6 +48,19 @@ def draw(landscape: Landscape, figure: Figure, title: str) -> None:
     colours = np.where(nearly_full, NARROW, np.where(busy > 0.0, BUSY, IDLE)).tolist()
     segments = [(places[low], places[high]) for low, high in topology.pairs]
     axes.add_collection(LineCollection(segments, linewidths=widths, colors=colours, zorder=1, capstyle="round"))
+    if len(topology.sites) <= FEW:
+        for (low, high), volume in zip(topology.pairs, busy, strict=True):
+            if volume > 0:
+                middle = (places[low] + places[high]) / 2
+                axes.annotate(
+                    f"{size_text(round(volume))}/s",
+                    middle,
+                    ha="center",
+                    va="center",
+                    fontsize=6,
+                    zorder=2,
+                    bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.85},
+                )
     readers = Counter(taken.producer for operator in landscape.operators.values() for taken in operator.inputs)
     sources = {operator.site for operator in landscape.operators.values() if operator.is_base}
     labels: dict[int, list[str]] = defaultdict(list)
@@ -53,7 +69,11 @@ def draw(landscape: Landscape, figure: Figure, title: str) -> None:
         if operator.is_base:
             labels[operator.site].insert(0, name[1:])
             marks.setdefault(operator.site, SOURCE)
-    sinks = Counter(operator.site for name, operator in landscape.operators.items() if operator.is_delivery)
+    sinks = Counter(
+        operator.site
+        for name, operator in landscape.operators.items()
+        if operator.is_delivery and (name in landscape.queries or not readers[name])
+    )
     for site, count in sinks.items():
         labels[site].append("sink" if count == 1 else f"{count} sinks")
         marks.setdefault(site, SINK)
@@ -73,8 +93,8 @@ def draw(landscape: Landscape, figure: Figure, title: str) -> None:
         size = 90 + 30 * len(joins.get(site, ())) ** 0.5
         shape = "s" if site in sources else "o"
         axes.scatter(*_columns(places[[site]]), s=size, color=colour, marker=shape, zorder=3, linewidths=0)
-    named = [site for site in marks if len(marks) <= 40 or marks[site] != SINK]
-    if len(everyone) <= 40:
+    named = [site for site in marks if len(marks) <= FEW or marks[site] != SINK]
+    if len(everyone) <= FEW:
         named = list(everyone)
     texts = {site: "\n".join([topology.sites[site].name, *labels[site]]) for site in named}
     for site, (x, y) in _offsets(texts, places, [site for site in everyone if site in marks]).items():
@@ -97,11 +117,13 @@ def draw(landscape: Landscape, figure: Figure, title: str) -> None:
         ("o", PLAIN, "relay"),
     )
     handles = [Line2D([], [], marker=shape, ls="", color=colour, label=text) for shape, colour, text in shown]
-    handles.append(Line2D([], [], color=BUSY, lw=5, label=f"link, up to {most:,.0f} bytes/s"))
+    handles.append(Line2D([], [], color=BUSY, lw=5, label=f"link, up to {size_text(round(most))}/s"))
     if nearly_full.any():
         handles.append(Line2D([], [], color=NARROW, lw=5, label="link more than 80 % full"))
-    axes.legend(handles=handles, loc="lower left", fontsize=8)
+    # Below the network, where it covers no site.
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=8)
     axes.autoscale_view()
+    axes.margins(0.08)
 
 
 def _offsets(texts: dict[int, str], places: np.ndarray, marked: list[int]) -> dict[int, tuple[int, int]]:

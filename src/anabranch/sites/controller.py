@@ -19,6 +19,7 @@ from anabranch.errors import AnabranchError, SiteError
 from anabranch.place.spec import Network, load_network
 from anabranch.sites.compile import compile_program
 from anabranch.sites.files import QueryFile, load_query_file, load_sources
+from anabranch.sites.measured import stream_rates, take_sample
 from anabranch.sites.observed import Observed, silent_sites
 from anabranch.sites.operators import GATE, control_link
 from anabranch.sites.plan_state import Planned, judged
@@ -113,6 +114,7 @@ class Controller:
         orders = self.orders
         self._wake_silent_gates(orders)
         self._remove_retired(orders)
+        take_sample(self.root, orders)
         return moved
 
     def _wake_silent_gates(self, orders: Orders) -> None:
@@ -305,7 +307,7 @@ class Controller:
         return f"the network is as '{file.name}' says{inside}; {said}: {verdict.reason}"
 
     def rates(self) -> dict[str, float]:
-        """The measured rate of each stream, in rows per second of event time."""
+        """The rate of each stream in rows per second of event time: lately, or else since its gate was started."""
         orders = self.orders
         seen = Observed(self.root, orders)
         found = {}
@@ -313,7 +315,7 @@ class Controller:
             report = seen.operator(name) if spec.kind == GATE else None
             if report is not None and report.get("rate"):
                 found[spec.serves] = float(report["rate"])
-        return found
+        return {**found, **stream_rates(self.root, orders)}
 
 
 def timeout_of(text: str | None) -> int | None:

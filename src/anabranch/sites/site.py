@@ -156,6 +156,7 @@ class Running:
             "late": self.late,
             "state_bytes": None if latest is None else latest.statistics.state_bytes,
             "rate": self.rate,
+            "rows": self.rows,
             "first": self._first,
             "heard": self.heard,
             "refused": sorted(self.outlet.refused) if self.outlet is not None else [],

@@ -12,7 +12,8 @@ from anabranch.place.landscape import Input, Landscape, Operator
 from anabranch.place.statistics import Statistics
 from anabranch.place.topology import Topology
 from anabranch.place.view import View
-from anabranch.sites.observed import Observed, flows
+from anabranch.sites.measured import flow_rates
+from anabranch.sites.observed import flows
 from anabranch.sites.operators import DELIVERY, GATE
 from anabranch.sites.root import LEASE, Orders, Root, now
 from anabranch.sizes import size_text
@@ -67,18 +68,14 @@ def _clusters(root: Root, silent: set[str]) -> list[list[dict[str, Any]]]:
 
 
 def measured_landscape(root: Root, orders: Orders, topology: Topology) -> Landscape:
-    """The operators at work, with the bytes per second of event time that their links have carried so far."""
-    seen = Observed(root, orders)
-    wanted = orders.wanted
-    reports = [report for name in wanted.operators if (report := seen.operator(name)) is not None]
-    spans = [one["newest"] - one["first"] for one in reports if one.get("first") is not None and one["newest"]]
-    seconds = max(spans, default=0) / 1e6 or 1.0
+    """The operators at work, with the bytes per second of event time that their links have carried lately."""
+    wanted, rates = orders.wanted, flow_rates(root)
     nothing = View((), frozenset())
     operators = {}
     for name, spec in wanted.operators.items():
         wires = [wanted.wiring.wires[name, taken.stream] for taken in spec.inputs]
         inputs = tuple(
-            Input(stretch.producer, nothing, (), seen.link(wire.link(stretch)).status().bytes / seconds)
+            Input(stretch.producer, nothing, (), rates.get(wire.link(stretch), 0.0))
             for wire in wires
             for stretch in wire.stretches[-1:]
         )
