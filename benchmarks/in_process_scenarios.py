@@ -6,8 +6,10 @@ Every engine is run once on a small workload first, so that neither side pays fo
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from statistics import median
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.catalog import Catalog, StreamDeclaration
@@ -29,6 +31,8 @@ REJOINS_WHOLE_WINDOWS = "whole"
 """The form of the loop that the figure to reach speaks of; the other is measured beside it."""
 WARM_UP = w3(3_000, 3)
 GROWTH_MEASURED = 20
+PARTS = 128
+"""Parts of a count window that is partitioned."""
 LARGE_FILL, LARGE_MEASURED = 100, 20
 
 
@@ -137,6 +141,55 @@ def own_function(bench: Bench) -> list[Figure]:
             Bound("at most", 1.1),
         )
     ]
+
+
+def count_windows(bench: Bench) -> list[Figure]:
+    """W3 with windows of 10 s, and with windows of as many rows, of all rows and of each of many parts."""
+    workload = w3(bench.sizes.rows // 4, bench.sizes.batches)
+    rows = [round(stream.rows * workload.window / workload.span) for stream in workload.streams]
+    windows = {
+        "range": ["[RANGE 10 SECONDS]" for _ in rows],
+        "rows": [f"[ROWS {n}]" for n in rows],
+        "parts": [f"[PARTITION BY g ROWS {max(1, n // PARTS)}]" for n in rows],
+    }
+    batches = [
+        {name: table.append_column("g", _parts(table)) for name, table in batch.items()} for batch in tables(workload)
+    ]
+    queries = {name: _with_windows(workload, several, batches[0]) for name, several in windows.items()}
+    spent: dict[str, list[float]] = {name: [] for name in queries}
+    results: dict[str, int] = {}
+    for run in range(bench.repeats + 1):
+        # In alternating order, and the first run of each is not counted.
+        for name in sorted(queries, reverse=bool(run % 2)):
+            running = LocalHost(queries[name], mjoin(queries[name].graph.names))
+            started = time.process_time()
+            results[name] = sum(running.step(batch).num_rows for batch in batches)
+            if run:
+                spent[name].append(time.process_time() - started)
+        if run:
+            say(", ".join(f"{name} {several[-1]:.2f} s, {results[name]:,} results" for name, several in spent.items()))
+    return [
+        ratio(
+            f"CPU of [{title}] over a [RANGE] of as many rows",
+            [a / b for a, b in zip(spent[name], spent["range"], strict=True)],
+            Bound("at most", 1.5),
+        )
+        for name, title in (("rows", "ROWS n"), ("parts", "PARTITION BY g ROWS n"))
+    ]
+
+
+def _parts(table: pa.Table) -> pa.Array:
+    return pc.bit_wise_and(pc.multiply(table.column("k").cast(pa.int64()), 7919), PARTS - 1)
+
+
+def _with_windows(workload: Workload, windows: list[str], batch: Mapping[str, pa.Table]) -> Query:
+    catalog = Catalog()
+    for name, table in batch.items():
+        catalog.register(StreamDeclaration(name, Schema.from_arrow(table.schema), "ts"))
+    text = workload.cql
+    for number, window in enumerate(windows):
+        text = text.replace(f"s{number} [RANGE 10 SECONDS]", f"s{number} {window}")
+    return compile_query(text, catalog)
 
 
 def _with_expression(workload: Workload, expression: str) -> Query:

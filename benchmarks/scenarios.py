@@ -297,6 +297,7 @@ SCENARIOS = (
     Scenario("inprocess-polars", "our engine in-process against a polars loop", in_process("polars_loop")),
     Scenario("inprocess-batch", "our engine in-process against one batch join", in_process("batch")),
     Scenario("own-function", "a function of one's own against the same expression", in_process("own_function")),
+    Scenario("count-windows", "[ROWS n] against a [RANGE] of as many rows: CPU", in_process("count_windows")),
     Scenario("sharing", "eight queries that share a three-way join, in-process: CPU", sharing("common_join")),
     Scenario("sharing-windows", "one join with two windows: the choice to share", sharing("two_windows")),
     Scenario("window-growth", "step time as the window grows tenfold", in_process("window_growth")),
