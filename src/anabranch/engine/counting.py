@@ -10,6 +10,8 @@ still of use are the last ones of the part, and those before them can be forgott
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -75,7 +77,21 @@ def part_codes(window: CountWindow, schema: Schema, rows: pa.RecordBatch) -> Int
     return codes[0] if len(codes) == 1 else combine_codes(codes)
 
 
-def count_deadlines(window: CountWindow, times: Int64Array, parts: Int64Array | None) -> Int64Array:
+@dataclass(frozen=True)
+class Parts:
+    """The parts to which rows belong: their codes, and the rows in order of these."""
+
+    codes: Int64Array
+    order: Int64Array
+
+
+def parts_of(window: CountWindow, schema: Schema, rows: pa.RecordBatch) -> Parts | None:
+    """The parts of rows by PARTITION BY; None if all rows are counted together."""
+    codes = part_codes(window, schema, rows)
+    return None if codes is None else Parts(codes, np.argsort(codes, kind="stable"))
+
+
+def count_deadlines(window: CountWindow, times: Int64Array, parts: Parts | None) -> Int64Array:
     """The deadlines of rows in counting order, as far as these rows alone decide them."""
     until: Int64Array = times + window.reach
     n = window.rows
@@ -84,9 +100,8 @@ def count_deadlines(window: CountWindow, times: Int64Array, parts: Int64Array | 
     if parts is None:
         until[:-n] = np.minimum(until[:-n], times[n:] - 1)
         return until
-    order = np.argsort(parts, kind="stable")
-    here, later = order[:-n], order[n:]
-    closed = parts[here] == parts[later]
+    here, later = parts.order[:-n], parts.order[n:]
+    closed = parts.codes[here] == parts.codes[later]
     here, later = here[closed], later[closed]
     until[here] = np.minimum(until[here], times[later] - 1)
     return until
@@ -101,5 +116,5 @@ def still_counted(relation: Relation, batch: RelationBatch, low: int) -> Relatio
     window = relation.window
     assert isinstance(window, CountWindow)
     rows = in_counting_order(batch)
-    alive: BoolArray = count_deadlines(window, rows.times, part_codes(window, relation.schema, rows.payload)) >= low
+    alive: BoolArray = count_deadlines(window, rows.times, parts_of(window, relation.schema, rows.payload)) >= low
     return rows if alive.all() else rows.take(np.flatnonzero(alive))

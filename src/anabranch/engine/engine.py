@@ -91,6 +91,8 @@ class Engine:
             raise InvariantBroken("rows are counted before the watermark has passed them", detail=queries.text)
         self.versions: dict[str, str] = {}
         """The version of each table that has been loaded."""
+        self.is_wasteful = False
+        """True when the states should be filled anew: after the last drop they held many rows that have left."""
         self._is_stepping = False
         self._tables = frozenset(relation.name for relation in queries.graph.relations if relation.is_table)
         self._is_rearranging = False
@@ -158,6 +160,7 @@ class Engine:
             "entrance": self.entrance.layout() if self.entrance is not None else None,
             "left": self._left,
             "versions": self.versions,
+            "wasteful": self.is_wasteful,
         }
 
     def reopen(self, layout: Mapping[str, Any]) -> None:
@@ -179,6 +182,7 @@ class Engine:
             self.entrance.reopen(layout["entrance"])
         self._left = dict(layout["left"])
         self.versions = dict(layout["versions"])
+        self.is_wasteful = layout["wasteful"]
 
     def export(self) -> dict[str, RelationBatch]:
         """The live rows of streams and those that wait: all that a checkpoint needs, and all that a rebuild carries."""
@@ -224,12 +228,8 @@ class Engine:
             each.end_restore()
         for state in self.bases.values():
             state.kept_rows = state.ring.live
+        self.is_wasteful = False
         self.meter.reset()
-
-    @property
-    def is_wasteful(self) -> bool:
-        """True when the states should be filled anew, because they hold many rows that have left."""
-        return any(state.is_wasteful for state in self.bases.values())
 
     # --- partition groups that leave ----------------------------------------------------------------------------------
 
@@ -475,6 +475,7 @@ class Engine:
         for each in self.engines.values():
             each.drop(floors)
         self._floors = dict(floors)
+        self.is_wasteful = any(state.is_wasteful for state in self.bases.values())
         self.meter.spent("drop", perf_counter() - started)
 
     def _retain_indexes(self) -> None:

@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.kernels import Int64Array
+from anabranch.engine.slices import in_time_order
 from anabranch.engine.state.arena import Arena
 
 
@@ -77,11 +78,14 @@ class Entrance:
         self.passed = watermark if self.passed is None else max(self.passed, watermark)
         released = {}
         for name in {**self._rows, **arrived}:
-            several = [rows[name] for rows in (self._rows, arrived) if name in rows]
-            batch = joined(several)
-            before = batch.times < self.passed
-            released[name] = batch.take(np.flatnonzero(before))
-            self._rows[name] = batch.take(np.flatnonzero(~before))
+            # Each in order of time, so that most rows go on without being copied.
+            several = [in_time_order(rows[name]) for rows in (self._rows, arrived) if name in rows]
+            cuts = [int(np.searchsorted(batch.times, self.passed)) for batch in several]
+            parts = list(zip(several, cuts, strict=True))
+            released[name] = _merged([batch.slice(0, cut) for batch, cut in parts])
+            waiting = _merged([batch.slice(cut, len(batch)) for batch, cut in parts])
+            # A copy: what waits is little, and must not hold the memory of all that came with it.
+            self._rows[name] = waiting.take(np.arange(len(waiting)))
         return released
 
     def layout(self) -> dict[str, Any]:
@@ -101,6 +105,17 @@ class Entrance:
     def reopen(self, layout: Mapping[str, Any]) -> None:
         self.passed, self._written, self._files = layout["passed"], layout["written"], dict(layout["files"])
         self._rows = {name: _from_record(self.arena.open_batch(file)) for name, file in self._files.items()}
+
+
+def _merged(several: list[RelationBatch]) -> RelationBatch:
+    """One or two batches, each in order of time, as one; where the second is newer throughout, it is not sorted."""
+    some = [batch for batch in several if len(batch)] or several[:1]
+    if len(some) == 1:
+        return some[0]
+    first, second = some
+    cut = int(np.searchsorted(second.times, first.times[-1], side="right"))
+    head = in_time_order(joined([first, second.slice(0, cut)]))
+    return joined([head, second.slice(cut, len(second))])
 
 
 def _to_record(batch: RelationBatch) -> pa.RecordBatch:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import RelationBatch
-from anabranch.engine.counting import count_deadlines, part_codes
+from anabranch.engine.counting import Parts, count_deadlines, parts_of
 from anabranch.engine.evaluate.codes import combine_codes, equal_values
 from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.engine.kernels import Int64Array
@@ -60,13 +60,13 @@ class Counts:
 
         `read` reads the columns of rows in the ring.
         """
-        parts = part_codes(self.window, self.relation.schema, batch.payload)
+        parts = parts_of(self.window, self.relation.schema, batch.payload)
         until = count_deadlines(self.window, batch.times, parts)
         columns: dict[str, Array] = {}
         if parts is None:
             self._close(ring, batch.times)
         else:
-            columns = {f"code.{PART}": parts, f"code.{ORDINAL}": self._close_parts(ring, batch, parts, read)}
+            columns = {f"code.{PART}": parts.codes, f"code.{ORDINAL}": self._close_parts(ring, batch, parts, read)}
         if self.relation.condition is not None:
             payload = batch.payload
             passes = evaluate_mask(self.relation.condition, lambda column: payload.column(column.name), len(batch))
@@ -82,10 +82,10 @@ class Counts:
         if alive.any():
             ring.lower(DEADLINE, rows[alive], closing[alive] - 1)
 
-    def _close_parts(self, ring: Ring, batch: RelationBatch, parts: Int64Array, read: ReadColumn) -> Int64Array:
+    def _close_parts(self, ring: Ring, batch: RelationBatch, parts: Parts, read: ReadColumn) -> Int64Array:
         """The same, part by part; returns the ordinals of the new rows."""
-        times, order = batch.times, np.argsort(parts, kind="stable")
-        sorted_parts = parts[order]
+        times, order = batch.times, parts.order
+        sorted_parts = parts.codes[order]
         same = sorted_parts[1:] == sorted_parts[:-1]
         self._refuse_equal_codes(batch, order[1:][same], lambda name: batch.payload.column(name).take(order[:-1][same]))
         starts = np.flatnonzero(np.append(True, sorted_parts[1:] != sorted_parts[:-1]))
@@ -95,8 +95,8 @@ class Counts:
         if known.any():
             self._refuse_equal_codes(batch, order[starts][known], lambda name: read(name, newest[known]))
             base[known] = ring.get(f"code.{ORDINAL}", newest[known]) + 1
-        lengths = np.diff(np.append(starts, len(parts)))
-        rank = np.arange(len(parts)) - np.repeat(starts, lengths)
+        lengths = np.diff(np.append(starts, len(order)))
+        rank = np.arange(len(order)) - np.repeat(starts, lengths)
         ordinal = np.repeat(base, lengths) + rank
         # Rows of this batch close each other by their deadlines; the first ones of a part close rows from before.
         closes = (rank < self.window.rows) & (ordinal >= self.window.rows)
@@ -105,7 +105,7 @@ class Counts:
             rows = ring.latest((PART, ORDINAL), wanted)
             found = rows >= 0
             ring.lower(DEADLINE, rows[found], times[order][closes][found] - 1)
-        ordinals = np.empty(len(parts), dtype=np.int64)
+        ordinals = np.empty(len(order), dtype=np.int64)
         ordinals[order] = ordinal
         return ordinals
 
