@@ -375,7 +375,7 @@ class LocalHost:
     def _is_ready(self, task: SlotTask) -> bool:
         """Whether every slot has an engine that is at the task's table and versions, so that there is none to open."""
         engines = [self._engines.get(slot) for slot in task.partitioning.working]
-        return not task.is_moving and all(engine and engine.versions == task.versions for engine in engines)
+        return not task.is_moving and all(e and e.versions == task.versions and not e.is_wasteful for e in engines)
 
     def _open(self, task: SlotTask, slot: int, held: list[Holding], same_plans: bool = True) -> Opening:
         """Brings the engine of a slot to the task's table and plans."""
