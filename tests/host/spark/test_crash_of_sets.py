@@ -18,7 +18,7 @@ from anabranch.errors import ForeignCheckpoint
 from anabranch.host.store import Store
 from anabranch.testing.oracle import Answer, comparable, describe_difference, rows_as_multiset, timed_results
 from tests.host.spark import crash_set_driver
-from tests.host.spark.crash_set_driver import ALL, BATCHES, OF_CHANGES, OF_STAGES, PAIRS, prepared, start, writer
+from tests.host.spark.crash_set_driver import ALL, BATCHES, OF_CHANGES, OF_STAGES, OVER, PAIRS, prepared, start, writer
 from tests.host.spark.stories import FEEDS, cut, feed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("drivers of their own")]
@@ -49,15 +49,16 @@ def test_a_killed_driver_of_a_set_loses_and_repeats_nothing(moment: str, spark: 
         manifest = Store(str(tmp_path / "checkpoint")).latest()
         assert manifest is not None
         assert manifest.batch == BATCHES - 1
-        over = handle.queries.member("over").query
-        for name, query in (("pairs", handle.queries.member("pairs").query), ("over", over)):
-            results = timed_results(query, PAIRS.tables())
+        for name, text in (("pairs", PAIRS.cql), ("over", OVER)):
+            results = timed_results(session.sql(text).compiled.query, PAIRS.tables())
             since = manifest.since.get(name)
             expected: Answer = Counter(
                 tuple(map(comparable, values)) for time, values in results if since is None or time >= since
             )
             assert expected
-            assert not describe_difference(expected, rows_as_multiset(parquet.read_table(tmp_path / name)))
+            files = sorted((tmp_path / name).glob("part-*.parquet"))
+            found = sum((rows_as_multiset(parquet.read_table(file)) for file in files), Counter())
+            assert not describe_difference(expected, found)
     finally:
         handle.stop()
 
