@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
+import logging
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -13,8 +16,15 @@ from anabranch import cli, doctor
 from anabranch.calibrate import measure as calibrate
 from anabranch.commands import replace_text, require_writable
 from anabranch.cost.units import ENGINE
+from anabranch.cql import compile_query
 from anabranch.doctor import Finding
+from anabranch.errors import HostError
+from anabranch.host.local import LocalHost
 from anabranch.host.spark.quiet import VERBOSE
+from anabranch.logs import LOG
+from anabranch.plan.mesh import parse_plan
+from anabranch.spec import commands as spec_commands
+from anabranch.spec.file import load
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PLACED = [str(EXAMPLES / "network.yaml"), str(EXAMPLES / "airline-queries.yaml")]
@@ -194,6 +204,46 @@ def test_explain_refuses_a_scheduled_plan_that_does_not_fit(
     spec_file.write_text(SPEC + 'switch: [{at_batch: 3, plan: "(a z)"}]\n')
     assert cli.main(["explain", str(spec_file)]) == cli.USER_ERROR
     assert "joins 'z', which the query does not have" in capsys.readouterr().err
+
+
+def test_a_foreign_checkpoint_is_told_before_spark_starts(
+    spec_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = load(spec_file)
+    LocalHost(compile_query(spec.only.query, spec.catalog()), parse_plan("(a b c)"), checkpoint=str(tmp_path / "ckpt"))
+    started: list[str] = []
+
+    def start(*_: object) -> Any:
+        started.append("Spark")
+        raise HostError("that far")
+
+    monkeypatch.setattr(spec_commands, "_prepared", start)
+    spec_file.write_text(SPEC.replace("s2 [RANGE 5 SECONDS]", "s2 [RANGE 6 SECONDS]"))
+    assert cli.main(["run", str(spec_file)]) == cli.USER_ERROR
+    told = capsys.readouterr().err
+    assert not started
+    assert "belongs to another query" in told
+    assert "it has '5', this query '6'" in told
+    before, after = SPEC.split("s2:", 1)
+    spec_file.write_text(f"{before}s2:{after.replace('k bigint', 'k int', 1)}")
+    assert cli.main(["run", str(spec_file)]) == cli.USER_ERROR
+    told = capsys.readouterr().err
+    assert "the texts are equal, but of 's2' it reads k bigint" in told
+    spec_file.write_text(SPEC)
+    assert cli.main(["run", str(spec_file)]) == cli.USER_ERROR
+    assert started == ["Spark"]
+
+
+def test_an_error_is_a_line_of_json_where_logs_are(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec_file.write_text(SPEC.replace("checkpoint: ckpt", "sinc: {}"))
+    handlers = list(LOG.handlers)
+    try:
+        assert cli.main(["run", str(spec_file), "--log", "json"]) == cli.USER_ERROR
+    finally:
+        LOG.handlers[:] = handlers
+        logging.captureWarnings(False)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["kind"] == "SpecError"
 
 
 def test_a_shortened_option_is_refused(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The command `anabranch checkpoint`: inspect, verify and copy."""
+"""The command `anabranch checkpoint`: inspect, verify, copy and repair-report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from anabranch.checkpoint import repairing
 from anabranch.checkpoint.copying import copy
 from anabranch.checkpoint.examine import as_text, contents, faults
 from anabranch.commands import add_command
@@ -25,6 +26,7 @@ def add_arguments(commands: Commands) -> None:
         anabranch checkpoint inspect checkpoint --json
         anabranch checkpoint verify checkpoint           read every file that a restart needs
         anabranch checkpoint copy checkpoint backup      while the query is stopped
+        anabranch checkpoint repair-report checkpoint    what is wrong, and what can be done; changes nothing
         """,
     )
     actions = command.add_subparsers(metavar="ACTION", required=True)
@@ -39,6 +41,12 @@ def add_arguments(commands: Commands) -> None:
     copying.add_argument("checkpoint", metavar="CHECKPOINT")
     copying.add_argument("target", metavar="FOLDER")
     copying.set_defaults(run=make_copy)
+    repairs = actions.add_parser(
+        "repair-report", help="say what is wrong and what can be done; changes nothing", allow_abbrev=False
+    )
+    repairs.add_argument("checkpoint", metavar="CHECKPOINT")
+    repairs.add_argument("--json", action="store_true", help="print JSON")
+    repairs.set_defaults(run=repair_report)
 
 
 def inspect(arguments: argparse.Namespace) -> int:
@@ -62,3 +70,10 @@ def make_copy(arguments: argparse.Namespace) -> int:
     count = copy(arguments.checkpoint, arguments.target)
     print(f"copied {count} files to {arguments.target}")
     return verify(argparse.Namespace(checkpoint=arguments.target))
+
+
+def repair_report(arguments: argparse.Namespace) -> int:
+    """Prints what is wrong and the steps that lead out; the exit status says whether something is wrong."""
+    found = repairing.examine(arguments.checkpoint)
+    print(repairing.as_json(found) if arguments.json else repairing.as_text(found))
+    return 0 if found.is_whole else 1

@@ -125,6 +125,11 @@ def faults(location: str) -> Iterator[Fault]:
         )
 
 
+def damaged_files(store: Store, manifest: Manifest) -> list[Fault]:
+    """The files of a committed batch that are missing or damaged."""
+    return list(_faults_of_rows(store, manifest))
+
+
 def _faults_of_rows(store: Store, manifest: Manifest) -> Iterator[Fault]:
     for file in manifest.files:
         try:
@@ -142,10 +147,14 @@ def _faults_of_rows(store: Store, manifest: Manifest) -> Iterator[Fault]:
 
 
 def _spark_batch(store: Store) -> int | None:
+    return max(spark_batches(store), default=None)
+
+
+def spark_batches(store: Store) -> list[int]:
+    """The batches that Spark's part notes as done."""
     folder = f"{store.root.removesuffix('/anabranch')}/{store.sparks_name}/commits"
     selector = pafs.FileSelector(folder, allow_not_found=True)
-    batches = [int(info.base_name) for info in store.files.get_file_info(selector) if info.base_name.isdigit()]
-    return max(batches, default=None)
+    return sorted(int(info.base_name) for info in store.files.get_file_info(selector) if info.base_name.isdigit())
 
 
 def _size(store: Store, name: str) -> int | None:

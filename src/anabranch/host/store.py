@@ -36,6 +36,7 @@ import pyarrow.fs as pafs
 
 from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, PlanError, StorageFull
 from anabranch.host.clock import Clocks
+from anabranch.host.identity import columns_read, what_differs
 from anabranch.host.locations import UNKNOWN, locate
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, execution_model
 from anabranch.plan.partitioning import Partitioning
@@ -55,7 +56,7 @@ LETTERS = "letters"
 _LEASE = "lease.json"
 OBJECT_STORES = ("s3", "gcs", "abfs")
 """Arrow's names of file systems that have no rename, and show an object only when it is complete."""
-_UNFINISHED = re.compile(r"(metadata\.json|lease\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
+UNFINISHED = re.compile(r"(metadata\.json|lease\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
 """Files of ours that were never renamed; no other file in the folder is touched."""
 
 
@@ -134,12 +135,36 @@ class Store:
                 "late_filters": list(queries.late_filters),
                 "execution": str(execution),
                 "streams": list(queries.streams),
+                "columns": columns_read(queries),
             }
             for folder in ("rows", "manifests"):
                 self.files.create_dir(f"{self.root}/{folder}", recursive=True)
             self._write_json(path, metadata)
             self._drop_unfinished()
             return identity
+        self._refuse_version(found)
+        if self._written_by() == queries.fingerprint != found["fingerprint"]:
+            # The set changed, and the driver ended before it could write that here.
+            self.belong_to(queries)
+            found = self._read_json(path) or found
+        self._refuse_foreign(found, queries, execution)
+        if found["version"] != FORMAT_VERSION:
+            # An older release would read tables in another way; from now on it refuses the checkpoint.
+            self._write_json(path, {**found, "version": FORMAT_VERSION})
+        self._drop_unfinished()
+        return str(found["identity"])
+
+    def check(self, queries: QuerySet, execution: ExecutionModel = DEFAULT_EXECUTION) -> None:
+        """Refuses a checkpoint that these queries cannot use, as `open` would; changes nothing."""
+        found = self.metadata()
+        if found is None:
+            self._refuse_leftovers()
+            return
+        self._refuse_version(found)
+        if self._written_by() != queries.fingerprint:
+            self._refuse_foreign(found, queries, execution)
+
+    def _refuse_version(self, found: Mapping[str, Any]) -> None:
         if not {"version", "identity", "fingerprint", "query"} <= found.keys():
             raise CorruptCheckpoint(
                 f"checkpoint '{self.location}' has a damaged metadata file",
@@ -151,10 +176,8 @@ class Store:
                 f"checkpoint '{self.location}' has format version {found['version']}; this is version {FORMAT_VERSION}",
                 hint="run it with the release that wrote it, or start with an empty checkpoint folder",
             )
-        if self._written_by() == queries.fingerprint != found["fingerprint"]:
-            # The set changed, and the driver ended before it could write that here.
-            self.belong_to(queries)
-            found = self._read_json(path) or found
+
+    def _refuse_foreign(self, found: Mapping[str, Any], queries: QuerySet, execution: ExecutionModel) -> None:
         late, was_late = list(queries.late_filters), found.get("late_filters", [])
         if found["query"] == queries.text and late != was_late:
             raise ForeignCheckpoint(
@@ -165,7 +188,7 @@ class Store:
         if found["fingerprint"] != queries.fingerprint:
             raise ForeignCheckpoint(
                 f"checkpoint '{self.location}' belongs to another query",
-                detail=f"it was written by: {found['query']}",
+                detail=what_differs(found, queries),
                 hint="use that query, or give this one a checkpoint folder of its own",
             )
         written = execution_model(found.get("execution", "un-synchronised"))
@@ -175,11 +198,6 @@ class Store:
                 detail="in one of them rows wait for the watermark, so the other would repeat or miss their results",
                 hint=f"use '{written}', or start with an empty checkpoint folder",
             )
-        if found["version"] != FORMAT_VERSION:
-            # An older release would read tables in another way; from now on it refuses the checkpoint.
-            self._write_json(path, {**found, "version": FORMAT_VERSION})
-        self._drop_unfinished()
-        return str(found["identity"])
 
     @property
     def sparks_name(self) -> str:
@@ -192,12 +210,17 @@ class Store:
 
     def belong_to(self, queries: QuerySet) -> None:
         """Makes the checkpoint that of another set of queries; its last manifest is of that set already."""
-        self.note_metadata(fingerprint=queries.fingerprint, query=queries.text, late_filters=list(queries.late_filters))
+        self.note_metadata(
+            fingerprint=queries.fingerprint,
+            query=queries.text,
+            late_filters=list(queries.late_filters),
+            columns=columns_read(queries),
+        )
 
     def _written_by(self) -> str | None:
         """The fingerprint in the last manifest."""
-        names = sorted(name for name in self._names("manifests") if name.endswith(".json"))
-        last = self._read_json(f"{self.root}/manifests/{names[-1]}") if names else None
+        batches = self.batches()
+        last = self._read_json(f"{self.root}/manifests/{batches[-1]:09d}.json") if batches else None
         return None if last is None else last.get("fingerprint")
 
     def _refuse_leftovers(self) -> None:
@@ -225,13 +248,18 @@ class Store:
         Without `is_used` the files are not looked at: the query may be at work and remove them meanwhile.
         """
         while True:
-            names = sorted(name for name in self._names("manifests") if name.endswith(".json"))
-            manifest = self.manifest(int(names[-1].removesuffix(".json"))) if names else None
-            if manifest is not None or not names:
+            batches = self.batches()
+            manifest = self.manifest(batches[-1]) if batches else None
+            if manifest is not None or not batches:
                 break
         for file in manifest.files if manifest and is_used else ():
             self._open_rows(file.name)
         return manifest
+
+    def batches(self) -> list[int]:
+        """The batches that have a manifest, oldest first."""
+        names = [name for name in self._names("manifests") if name.endswith(".json")]
+        return sorted(int(name.removesuffix(".json")) for name in names)
 
     def manifest(self, batch: int) -> Manifest | None:
         path = f"{self.root}/manifests/{batch:09d}.json"
@@ -253,6 +281,12 @@ class Store:
 
     def collect(self, keep: tuple[Manifest, ...]) -> None:
         """Removes the rows and manifests that none of the given manifests needs."""
+        try:
+            self._collect(keep)
+        except OSError as error:
+            raise self._storage_error(error, self.root) from error
+
+    def _collect(self, keep: tuple[Manifest, ...]) -> None:
         rows = {file.name for manifest in keep for file in manifest.files}
         newest = max(manifest.batch for manifest in keep)
         for name in self._names("rows"):
@@ -280,23 +314,29 @@ class Store:
 
     def write_diverted(self, name: str, table: pa.Table) -> None:
         """Keeps the diverted rows of a slot until their sink has them."""
-        self.files.create_dir(f"{self.root}/late", recursive=True)
+        try:
+            self.files.create_dir(f"{self.root}/late", recursive=True)
+        except OSError as error:
+            raise self._storage_error(error, f"{self.root}/late") from error
         self._write_table(f"{self.root}/late/{name}", table)
 
     def read_diverted(self, name: str) -> pa.Table:
-        return self._open_rows(name, "late").read_all()
+        return self._read_rows(name, "late")
 
     def _write_table(self, path: str, table: pa.Table) -> None:
         with self._whole(path) as stream, pa.ipc.new_file(stream, table.schema) as writer:
             writer.write_table(table)
 
     def read_rows(self, name: str) -> pa.Table:
-        return self._open_rows(name).read_all()
+        return self._read_rows(name)
 
     def read_report(self, name: str) -> SlotReport:
         """Reads the report that a slot wrote with its rows."""
         metadata = self._open_rows(name).schema.metadata or {}
-        return SlotReport.from_json(json.loads(metadata[_REPORT]))
+        try:
+            return SlotReport.from_json(json.loads(metadata[_REPORT]))
+        except (AttributeError, KeyError, TypeError, ValueError, PlanError) as error:
+            raise self._damaged(name, "rows", error) from error
 
     def _open_rows(self, name: str, folder: str = "rows") -> pa.ipc.RecordBatchFileReader:
         path = f"{self.root}/{folder}/{name}"
@@ -304,12 +344,25 @@ class Store:
             if isinstance(self.files, pafs.LocalFileSystem):
                 return pa.ipc.open_file(pa.memory_map(path))
             return pa.ipc.open_file(self.files.open_input_file(path))
-        except (OSError, pa.ArrowInvalid) as error:
-            raise CorruptCheckpoint(
-                f"{folder} '{name}' of checkpoint '{self.location}' are missing or damaged",
-                detail=str(error),
-                hint="restore the file from a copy, or start with an empty checkpoint folder",
-            ) from error
+        except (OSError, pa.ArrowException) as error:
+            raise self._damaged(name, folder, error) from error
+
+    def _read_rows(self, name: str, folder: str = "rows") -> pa.Table:
+        reader = self._open_rows(name, folder)
+        try:
+            table = reader.read_all()
+            # What lies in a damaged file may point beyond it.
+            table.validate(full=True)
+        except (OSError, pa.ArrowException) as error:
+            raise self._damaged(name, folder, error) from error
+        return table
+
+    def _damaged(self, name: str, folder: str, error: Exception) -> CorruptCheckpoint:
+        return CorruptCheckpoint(
+            f"{folder} '{name}' of checkpoint '{self.location}' are missing or damaged",
+            detail=str(error).partition("\n")[0],
+            hint="restore the file from a copy, or start with an empty checkpoint folder",
+        )
 
     # --- tables -------------------------------------------------------------------------------------------------------
 
@@ -337,7 +390,7 @@ class Store:
 
     def read_table(self, name: str) -> pa.Table:
         """Reads a version of a table."""
-        return self._open_rows(name, TABLES).read_all()
+        return self._read_rows(name, TABLES)
 
     # --- history ------------------------------------------------------------------------------------------------------
 
@@ -373,7 +426,7 @@ class Store:
         """The JSON of the lease on the checkpoint; None while nobody has it."""
         try:
             return self._read_json(f"{self.root}/{_LEASE}")
-        except (CorruptCheckpoint, OSError):
+        except CheckpointError:
             # Cut short by a crash: the one who wrote it is gone.
             return None
 
@@ -413,25 +466,27 @@ class Store:
 
     def _files_in(self, folder: str) -> list[pafs.FileInfo]:
         selector = pafs.FileSelector(f"{self.root}/{folder}", allow_not_found=True)
-        return [info for info in self.files.get_file_info(selector) if info.is_file]
+        with self._reading(selector.base_dir):
+            return [info for info in self.files.get_file_info(selector) if info.is_file]
 
     def _drop_unfinished(self) -> None:
         """Removes the files that a driver or a worker was writing when it died."""
         for folder in ("", "rows", "late", "manifests", TABLES):
             for info in self._files_in(folder):
-                if _UNFINISHED.fullmatch(info.base_name):
+                if UNFINISHED.fullmatch(info.base_name):
                     # A worker that outlived its driver may finish just now.
                     with suppress(FileNotFoundError):
                         self.files.delete_file(info.path)
 
     def _read_json(self, path: str) -> dict[str, Any] | None:
-        if self.files.get_file_info(path).type == pafs.FileType.NotFound:
-            return None
-        with self.files.open_input_stream(path) as stream:
-            content = stream.read()
+        with self._reading(path):
+            if self.files.get_file_info(path).type == pafs.FileType.NotFound:
+                return None
+            with self.files.open_input_stream(path) as stream:
+                content = stream.read()
         try:
             value = json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorruptCheckpoint(
                 f"'{path}' is not valid JSON",
                 detail=str(error),
@@ -440,6 +495,17 @@ class Store:
         if not isinstance(value, dict):
             raise CorruptCheckpoint(f"'{path}' does not hold an object", hint="restore it from a copy")
         return value
+
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot read '{path}'",
+                detail=str(error),
+                hint="check that the storage can be reached, and the permissions",
+            ) from error
 
     def _write_json(self, path: str, value: Mapping[str, Any]) -> None:
         with self._whole(path) as stream:

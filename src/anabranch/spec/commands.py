@@ -45,11 +45,14 @@ from anabranch.cql import declared_results
 from anabranch.errors import SpecError
 from anabranch.explain import choice_svg, queries_svg
 from anabranch.host.spark.quiet import VERBOSE, is_verbose
+from anabranch.host.store import Store
+from anabranch.lineage import emit_lineage
 from anabranch.live import View, advance, follow, late_notice, summary
+from anabranch.logs import JSON, VARIABLE, is_json
 from anabranch.optimize import Choice
 from anabranch.optimize.joint import JointChoice
 from anabranch.plan.mesh import check_plan, parse_plan
-from anabranch.plan.query_set import ALONE, set_of, together
+from anabranch.plan.query_set import ALONE, alone, set_of, together
 from anabranch.plan.slots import FEWEST, SlotRange
 from anabranch.spec.file import parse, read_text
 from anabranch.spec.model import QuerySpec, Spec
@@ -103,6 +106,18 @@ def add_arguments(commands: Commands) -> None:
         const="",
         metavar="[HOST:]PORT",
         help=f"serve a page with live figures, plan and decisions; {TOKEN} in the environment lets it change plans",
+    )
+    command.add_argument(
+        "--log",
+        choices=("text", JSON),
+        help=f"text for people (default), or one JSON object on each line, as {VARIABLE}={JSON} does",
+    )
+    command.add_argument(
+        "--lineage",
+        nargs="?",
+        const="anabranch",
+        metavar="NAMESPACE",
+        help="send events of OpenLineage to where OPENLINEAGE_URL or openlineage.yml says",
     )
     command.set_defaults(run=run)
 
@@ -164,14 +179,17 @@ def run(arguments: argparse.Namespace) -> int:
     at = None if arguments.console is None else address(arguments.console)
     if arguments.report is not None:
         require_writable(arguments.report)
+    _refuse_foreign_checkpoint(chosen)
     console = Console(stderr=True)
+    if is_json(arguments.log):
+        console = Console(quiet=True)
     # A service manager ends a query as a person does with Ctrl-C.
     signal.signal(signal.SIGTERM, _interrupt)
     # Py4J logs the traceback of an interrupt to the root logger.
     logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
     # Py4J also logs an error inside a batch; the error that ends the query reports it.
     logging.getLogger("py4j").propagate = False
-    with _prepared(chosen, console) as prepared:
+    with _lineage(arguments.lineage), _prepared(chosen, console) as prepared:
         with console.status(_SAMPLING):
             headlines = prepared.headlines()
         for line in headlines:
@@ -215,12 +233,33 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _refuse_foreign_checkpoint(chosen: Spec) -> None:
+    """Tells of the checkpoint of another query before Spark starts, where the spec says enough to know.
+
+    The run itself looks again.
+    """
+    if ALONE in chosen.queries and chosen.has_all_columns:
+        query = _explanations(chosen)[ALONE].query
+        Store(chosen.checkpoint).check(alone(query), chosen.execution)
+
+
 def _open_console(handle: QueryHandle, host: str, port: int | None, console: Console) -> WebConsole:
     shown = LiveRun(handle)
     page = WebConsole(lambda: [shown], host=host, port=port, token=os.environ.get(TOKEN) or None)
     reach = "; other machines can read it" if page.is_open_to_others else ""
     console.print(f"console at {page.url}{reach}", highlight=False, soft_wrap=True)
     return page
+
+
+@contextmanager
+def _lineage(namespace: str | None) -> Iterator[None]:
+    """Sends events of OpenLineage while the queries run, if asked."""
+    end = None if namespace is None else emit_lineage(namespace)
+    try:
+        yield
+    finally:
+        if end is not None:
+            end()
 
 
 def _interrupt(*_: object) -> None:

@@ -317,7 +317,7 @@ def _switches(entry: Entry) -> tuple[SwitchSpec, ...]:
 
 
 def _stream(name: str, entry: Entry, folder: Path) -> StreamSpec:
-    known = "format path table schema event_time watermark options idle_timeout max_ahead"
+    known = "format path table schema event_time watermark options idle_timeout max_ahead select where columns"
     entries = entry.mapping(known, {"event_time": "event_time: ts, the timestamp column that windows count by"})
     event_time = entries["event_time"]
     schema = optional(entries, "schema", _schema, None)
@@ -333,7 +333,11 @@ def _stream(name: str, entry: Entry, folder: Path) -> StreamSpec:
         idle_timeout=optional(entries, "idle_timeout", _timeout, None),
         options=optional(entries, "options", Entry.options, ()),
         max_ahead=optional(entries, "max_ahead", Entry.duration, None),
+        select=optional(entries, "select", _select, ()),
+        where=optional(entries, "where", lambda given: given.text("write a condition of Spark SQL"), None),
+        columns=optional(entries, "columns", _schema, None),
     )
+    _check_columns(stream, entries)
     if stream.table is not None:
         if stream.path is not None or stream.format is not None:
             other = "path" if stream.path is not None else "format"
@@ -345,13 +349,41 @@ def _stream(name: str, entry: Entry, folder: Path) -> StreamSpec:
             raise entry.missing("path", "path: data/s0, the folder that new files appear in")
         if stream.schema is None:
             raise entry.missing("schema", 'schema: "ts timestamp, k bigint"; a stream of files does not infer it')
-    if schema is not None:
+    if (shown := stream.known_columns) is not None:
         try:
-            StreamDeclaration(name, schema, stream.event_time)
+            StreamDeclaration(name, shown, stream.event_time)
         except CatalogError as error:
-            hint = error.hint or f"name one of {', '.join(schema.names)}"
+            hint = error.hint or f"name one of {', '.join(shown.names)}"
             raise SpecError(f"entry '{event_time.path}': {error.message}", detail=error.detail, hint=hint) from error
     return stream
+
+
+def _select(entry: Entry) -> tuple[tuple[str, str], ...]:
+    """Reads columns by name, each an expression of Spark SQL."""
+    chosen = []
+    for name, each in entry.filled().items():
+        if not name.isidentifier():
+            raise entry.wrong(f"has a column named '{name}'", "use letters, digits and _, a letter first")
+        chosen.append((name, each.text("write an expression of Spark SQL, such as payload.user.id")))
+    if not chosen:
+        raise entry.refused("name at least one column: {user: payload.user.id}")
+    return tuple(chosen)
+
+
+def _check_columns(stream: StreamSpec, entries: Mapping[str, Entry]) -> None:
+    """Refuses columns that do not fit what is selected."""
+    names = [name for name, _ in stream.select]
+    if stream.columns is not None and not stream.select:
+        raise entries["columns"].wrong("stands without 'select'", "write the columns that are read as 'schema'")
+    if stream.columns is not None and list(stream.columns.names) != names:
+        raise entries["columns"].wrong(
+            f"has {', '.join(stream.columns.names)}",
+            f"write the columns of 'select' with their types: {', '.join(names)}",
+        )
+    if stream.select and stream.event_time not in names:
+        raise entries["event_time"].wrong(
+            f"is '{stream.event_time}', which is not in 'select'", f"select it, or name one of {', '.join(names)}"
+        )
 
 
 def _tables(entry: Entry, streams: frozenset[str], folder: Path) -> tuple[TableSpec, ...]:

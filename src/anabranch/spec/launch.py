@@ -74,7 +74,7 @@ def _session(spec: Spec, spark: SparkSession) -> Session:
     for stream in spec.streams:
         session.register(
             stream.name,
-            read(stream, spark),
+            shaped(stream, read(stream, spark)),
             event_time=stream.event_time,
             watermark=None if stream.disorder is None else duration_text(stream.disorder),
             idle_timeout=stream.idle_timeout,
@@ -116,7 +116,21 @@ def sample(stream: StreamSpec, spark: SparkSession) -> StreamSample | None:
     if stream.format not in FILE_FORMATS or stream.path is None or stream.schema_text is None:
         return None
     reader = spark.read.options(**dict(stream.options)).schema(stream.schema_text)
-    return sample_of_files(reader, stream.format, stream.path, spark)
+    found = sample_of_files(reader, stream.format, stream.path, spark)
+    if found is None:
+        return None
+    latest = None if found.latest is None else shaped(stream, found.latest)
+    return replace(found, frame=shaped(stream, found.frame), latest=latest)
+
+
+def shaped(stream: StreamSpec, frame: DataFrame) -> DataFrame:
+    """The rows and columns of a source that the spec asks for."""
+    with named_source(stream.name):
+        if stream.where is not None:
+            frame = frame.where(stream.where)
+        if stream.select:
+            frame = frame.selectExpr(*(f"{expression} AS {name}" for name, expression in stream.select))
+    return frame
 
 
 def read_table(table: TableSpec, spark: SparkSession) -> DataFrame:

@@ -22,6 +22,7 @@ from anabranch.cql import streams_read
 from anabranch.errors import SpecError
 from anabranch.expr import OwnFunction
 from anabranch.functions import own_function
+from anabranch.host.formats import FILE_FORMATS
 from anabranch.host.triggers import ALL_AND_END, Trigger
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.slots import SlotRange
@@ -50,6 +51,17 @@ class StreamSpec:
     """As written: a duration, or `none`."""
     options: tuple[tuple[str, str], ...] = ()
     max_ahead: int | None = None
+    select: tuple[tuple[str, str], ...] = ()
+    """Columns of the stream as expressions of Spark over those that are read; empty for all that are read."""
+    where: str | None = None
+    """A condition of Spark on the rows that are read."""
+    columns: Schema | None = None
+    """The columns of `select` with their types, where the spec says them."""
+
+    @property
+    def known_columns(self) -> Schema | None:
+        """The columns that queries see; None where only Spark can tell."""
+        return self.columns if self.select else self.schema
 
 
 @dataclass(frozen=True)
@@ -223,6 +235,13 @@ class Spec:
         return ordered
 
     @property
+    def has_all_columns(self) -> bool:
+        """True if Spark reads exactly the columns that the spec names, so that they need not be asked from it."""
+        sources: tuple[StreamSpec | TableSpec, ...] = (*self.streams, *self.tables)
+        is_whole = all(each.format in FILE_FORMATS and each.schema is not None for each in sources)
+        return is_whole and not any(stream.select for stream in self.streams)
+
+    @property
     def seconds_between_batches(self) -> float:
         """The interval that a choice of plan assumes; the default if the trigger names none."""
         return self.trigger.seconds or DEFAULT_BATCH
@@ -233,13 +252,15 @@ class Spec:
         for function in self.functions:
             catalog.define(function.load())
         for stream in self.streams:
-            if stream.schema is None:
+            if stream.known_columns is None:
+                missing = "columns" if stream.select else "schema"
                 raise SpecError(
-                    f"entry 'streams.{stream.name}.schema' is missing",
+                    f"entry 'streams.{stream.name}.{missing}' is missing",
                     detail="a query is explained without Spark, so its columns cannot be asked from the source",
-                    hint='write the columns down, for example schema: "ts timestamp, k bigint"',
+                    hint=f'write the columns down, for example {missing}: "ts timestamp, k bigint"; or use --sample',
                 )
-            catalog.register(StreamDeclaration(stream.name, stream.schema, stream.event_time, stream.disorder or 0))
+            declared = StreamDeclaration(stream.name, stream.known_columns, stream.event_time, stream.disorder or 0)
+            catalog.register(declared)
         for table in self.tables:
             if table.schema is None:
                 raise SpecError(

@@ -99,3 +99,45 @@ def test_another_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     for words in (["inspect"], ["verify"]):
         assert cli.main(["checkpoint", *words, str(tmp_path)]) == cli.USER_ERROR
         assert "is not a checkpoint of Anabranch" in capsys.readouterr().err
+
+
+def test_a_repair_report_leads_back_to_the_batch_before(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The steps of the report, done as it says, give a checkpoint that repeats the lost batch."""
+    commits = checkpoint / "spark" / "commits"
+    commits.mkdir(parents=True)
+    for batch in (0, 1):
+        (commits / str(batch)).write_text("v1\n{}")
+    (checkpoint / "anabranch" / "manifests" / "000000001.json").write_text("{")
+    before = files_in(checkpoint)
+    assert cli.main(["checkpoint", "repair-report", str(checkpoint)]) == 1
+    report = capsys.readouterr().out
+    assert files_in(checkpoint) == before
+    assert "whole batches: 0" in report
+    assert "Spark repeats batch 1" in report
+    for line in report.splitlines():
+        if " delete " in line:
+            Path(line.split(" delete ")[1]).unlink()
+    assert cli.main(["checkpoint", "verify", str(checkpoint)]) == 0
+    assert not (commits / "1").exists()
+    again = host(checkpoint, slots=2)
+    assert again.batch == 1
+    assert step(again, ROWS[1]) == 1
+
+
+def test_a_repair_report_without_a_way_says_so(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file in (checkpoint / "anabranch" / "rows").iterdir():
+        file.write_bytes(b"")
+    assert cli.main(["checkpoint", "repair-report", str(checkpoint), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["whole"] == []
+    assert any("no committed batch has all its files" in step for step in found["steps"])
+
+
+def test_a_repair_report_of_a_whole_checkpoint_asks_for_nothing(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkpoint / "anabranch" / "rows" / "000000009-0000-ab.arrow.0f.partial").write_bytes(b"half")
+    assert cli.main(["checkpoint", "repair-report", str(checkpoint)]) == 0
+    report = capsys.readouterr().out
+    assert "nothing is to be done" in report
+    assert "1 unfinished files" in report

@@ -377,3 +377,48 @@ def test_late_rows_and_the_future_are_read() -> None:
     spec = parse(changed("streams.s1.max_ahead", "1 hour"), folder=FOLDER)
     assert [stream.max_ahead for stream in spec.streams] == [None, 3_600_000_000]
     assert spec.late is None
+
+
+def test_a_stream_selects_columns_and_rows() -> None:
+    document = yaml.safe_load(GOOD)
+    document["streams"]["s0"] |= {
+        "schema": "at timestamp, body struct<k: bigint, p: bigint>",
+        "select": {"ts": "at", "k": "body.k", "p": "body.p"},
+        "columns": "ts timestamp, k bigint, p bigint",
+        "where": "body.k > 0",
+    }
+    spec = parse(yaml.safe_dump(document), folder=FOLDER)
+    stream = spec.streams[0]
+    assert dict(stream.select) == {"ts": "at", "k": "body.k", "p": "body.p"}
+    assert stream.where == "body.k > 0"
+    assert compile_query(spec.only.query, spec.catalog()).graph.names == ("a", "b")
+    assert not spec.has_all_columns
+    assert parse(GOOD, folder=FOLDER).has_all_columns
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"select": {"k": "k"}}, "'ts', which is not in 'select'"),
+        ({"select": {}}, "is empty"),
+        ({"select": {"a b": "k", "ts": "ts"}}, "has a column named 'a b'"),
+        ({"select": {"ts": 5}}, "'streams.s0.select.ts' is 5"),
+        ({"columns": "ts timestamp"}, "stands without 'select'"),
+        ({"select": {"ts": "ts"}, "columns": "ts timestamp, k bigint"}, "has ts, k"),
+        ({"where": []}, "is a list"),
+    ],
+)
+def test_wrong_columns_of_a_stream_are_named(entries: dict[str, object], words: str) -> None:
+    document = yaml.safe_load(GOOD)
+    document["streams"]["s0"] |= entries
+    with pytest.raises(SpecError, match=words) as refused:
+        parse(yaml.safe_dump(document), folder=FOLDER)
+    assert refused.value.hint
+
+
+def test_selected_columns_without_types_need_a_sample_to_be_explained() -> None:
+    document = yaml.safe_load(GOOD)
+    document["streams"]["s0"]["select"] = {"ts": "ts", "k": "k", "p": "p"}
+    with pytest.raises(SpecError, match=r"'streams\.s0\.columns' is missing") as refused:
+        parse(yaml.safe_dump(document), folder=FOLDER).catalog()
+    assert "--sample" in refused.value.hint
