@@ -1,0 +1,99 @@
+"""The program of docs/tutorial.md: three streams whose nature changes half-way, and a query that adapts its plan.
+
+python tutorial.py            writes streams/ and out/ into the current folder, and takes about a minute
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SECONDS, PER_SECOND, WINDOW = 60, 400, 10
+START = 1_767_225_600_000_000  # 2026-01-01, in microseconds
+COLUMNS = {
+    "orders": "ts timestamp, order_id bigint, customer bigint",
+    "payments": "ts timestamp, order_id bigint, amount double",
+    "visits": "ts timestamp, customer bigint, page bigint",
+}
+QUERY = f"""
+    SELECT o.order_id, o.customer, p.amount, v.page
+    FROM orders   [RANGE {WINDOW} SECONDS] AS o,
+         payments [RANGE {WINDOW} SECONDS] AS p,
+         visits   [RANGE {WINDOW} SECONDS] AS v
+    WHERE o.order_id = p.order_id AND o.customer = v.customer
+"""
+
+
+def write_streams(folder: Path, seconds: int = SECONDS) -> None:
+    """One file of each stream for every second. First payments are rare and visits many, later it is the other way."""
+    draw = np.random.default_rng(1)
+    for second in range(seconds):
+        early = second < seconds // 2
+        few, many = PER_SECOND // 20, PER_SECOND
+        for name, rows in {
+            "orders": PER_SECOND // 4,
+            "payments": few if early else many,
+            "visits": many if early else few,
+        }.items():
+            times = np.sort(draw.integers(0, 1_000_000, rows)) + START + second * 1_000_000
+            columns: dict[str, object] = {"ts": pa.array(times, pa.timestamp("us", "UTC"))}
+            if name != "visits":
+                columns["order_id"] = draw.integers(0, 500, rows)
+            if name != "payments":
+                columns["customer"] = draw.integers(0, 500, rows)
+            if name == "payments":
+                columns["amount"] = draw.integers(1, 100, rows).astype(float)
+            if name == "visits":
+                columns["page"] = draw.integers(0, 50, rows)
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            pq.write_table(pa.table(columns), folder / name / f"{second:04d}.parquet")
+
+
+def main(folder: Path) -> None:
+    import anabranch
+    from anabranch.host.spark.session import local_session
+
+    write_streams(folder / "streams")
+    spark = local_session(2)
+    session = anabranch.Session(spark)
+    for name, columns in COLUMNS.items():
+        frame = spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).parquet(str(folder / "streams" / name))
+        session.register(name, frame, event_time="ts", watermark="0 seconds")
+
+    query = session.sql(QUERY)
+    query.explain()
+    handle = (
+        query.writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .slots(1)
+        .adapt(every=5)
+        .start(str(folder / "out"))
+    )
+    handle.awaitTermination()
+
+    report = handle.report()
+    print(f"{report['rows_in']:,} rows in, {report['rows_out']:,} results, plan at the end: {report['plan']}")
+    for record in handle.history:
+        if record["kind"] == "migration":
+            print(f"batch {record['batch']}: {record.get('from', '')} -> {record.get('to', record.get('plan'))}")
+    results = spark.read.parquet(str(folder / "out")).count()
+    batch = {name: spark.read.schema(columns).parquet(f"{folder}/streams/{name}") for name, columns in COLUMNS.items()}
+    for name, frame in batch.items():
+        frame.createOrReplaceTempView(name)
+    newest = "greatest(o.ts, p.ts, v.ts)"
+    inside = " AND ".join(f"{newest} - {alias}.ts <= INTERVAL {WINDOW} SECONDS" for alias in "opv")
+    expected = spark.sql(
+        f"SELECT count(*) FROM orders o, payments p, visits v "
+        f"WHERE o.order_id = p.order_id AND o.customer = v.customer AND {inside}"
+    ).first()
+    print(f"Spark's batch join over all rows has {expected[0]:,} rows, the folder {results:,}")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path.cwd())
