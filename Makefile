@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all test-nightly check format golden demo bench bench-flink faults soak wheel doctor clean
+.PHONY: help setup test test-all test-nightly check format golden demo bench bench-flink faults soak docs wheel doctor clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,6 +43,7 @@ check: setup ## style, types, import rules between packages, spelling
 	@echo "== mypy";        $(BIN)/mypy
 	@echo "== lint-imports"; $(BIN)/lint-imports > $(VENV)/.lint-imports 2>&1 || { cat $(VENV)/.lint-imports; exit 1; }
 	@echo "== codespell";   $(BIN)/codespell src tests docs examples benchmarks README.md CONTRIBUTING.md CHANGELOG.md Makefile
+	@echo "== links";       $(PYTEST) -p no:cacheprovider tests/unit/test_docs.py -k links > $(VENV)/.links 2>&1 || { cat $(VENV)/.links; exit 1; }
 
 format: setup ## reformat the sources
 	@$(BIN)/ruff check --quiet --fix $(SOURCES); $(BIN)/ruff format --quiet $(SOURCES)
@@ -76,6 +77,10 @@ bench-flink: setup ## W3 against Flink's interval joins, which get an environmen
 
 faults: setup ## drawn schedules of faults against the batch answer (SCHEDULES=10000, SEED=0); goes on where it was stopped
 	@$(BIN)/python -m tests.faults --schedules $(or $(SCHEDULES),10000) --seed $(or $(SEED),0)
+
+docs: setup ## the pages as a site, into build/site; a link that leads nowhere is an error
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "wrote build/site/index.html"
 
 soak: setup ## a query on live sources for two hours (SOAK_MINUTES=120): does anything grow?
 	@$(BIN)/python -m benchmarks.soak --minutes $(or $(SOAK_MINUTES),120)

@@ -48,9 +48,12 @@ def parse_schema(text: str) -> Schema:
     ('ts', 'price')
     """
     reader = _Reader(text)
-    fields = [reader.field(separator=False)]
-    while reader.take(","):
-        fields.append(reader.field(separator=False))
+    try:
+        fields = [reader.field(separator=False)]
+        while reader.take(","):
+            fields.append(reader.field(separator=False))
+    except RecursionError as error:
+        raise ValueError("types are nested too deep") from error
     if reader.token:
         raise reader.wrong("',' or the end")
     try:

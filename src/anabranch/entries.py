@@ -39,6 +39,8 @@ def document(text: str, what: str = "the spec") -> Any:
     """Returns the value of a YAML text."""
     try:
         return yaml.load(text, Loader=_DistinctKeys)
+    except RecursionError as error:
+        raise SpecError(f"{what} is nested too deep", hint="close brackets, and indent by a few levels") from error
     except yaml.YAMLError as error:
         detail = without_secrets(str(error).replace('in "<unicode string>", ', "at "))
         hint = "indent entries of one level equally, by spaces and not tabs; see 'anabranch run --help'"

@@ -145,16 +145,34 @@ def _own_seconds(ours: Mapping[str, Any]) -> float:
 
 
 def _backlog(sources: Any) -> float | None:
-    """The sum of the sources' own metrics of rows, files or offsets that wait."""
+    """What waits in the sources: between their latest offset and the end of the batch, or by their own metrics."""
+    found = [waits for source in sources if (waits := _waiting(source)) is not None]
+    return sum(found) if found else None
+
+
+def _waiting(source: Mapping[str, Any]) -> float | None:
+    behind = _between(source.get("endOffset"), source.get("latestOffset"))
+    if behind is not None:
+        return behind
     found = [
         float(value)
-        for source in sources
         for key, value in (source.get("metrics") or {}).items()
         if ("outstanding" in key.lower() or "behind" in key.lower())
         and "bytes" not in key.lower()
         and _is_number(value)
     ]
     return sum(found) if found else None
+
+
+def _between(end: Any, latest: Any) -> float | None:
+    """The sum of the differences of whole numbers at the same places of two offsets, such as those of partitions."""
+    if isinstance(end, Mapping) and isinstance(latest, Mapping):
+        found = [_between(end.get(key, 0), value) for key, value in latest.items()]
+        known = [each for each in found if each is not None]
+        return sum(known) if known else None
+    if isinstance(end, int) and isinstance(latest, int):
+        return float(max(0, latest - end))
+    return None
 
 
 def _is_number(value: Any) -> bool:

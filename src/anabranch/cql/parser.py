@@ -197,7 +197,8 @@ def _subquery(cursor: Cursor) -> FromItem:
     opened = cursor.expect_symbol("(")
     if not cursor.peek().is_word("SELECT"):
         raise cursor.unexpected("SELECT, the begin of a subquery")
-    inner = _select(cursor, None)
+    with cursor.nested():
+        inner = _select(cursor, None)
     closed = cursor.expect_symbol(")")
     inner = replace(inner, span=Span(opened.span.end, closed.span.start))
     window = _window(cursor)

@@ -242,7 +242,10 @@ def is_mesh_text(text: str) -> bool:
 def parse_mesh(text: str) -> Mesh:
     """Parse a mesh; raise PlanError with the position of a mistake."""
     reader = _Reader(text)
-    mesh, at = reader.mesh()
+    try:
+        mesh, at = reader.mesh()
+    except RecursionError as error:
+        raise PlanError("mesh text has too many brackets inside each other", hint=reader.hint) from error
     reader.end(at)
     return mesh
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 
+from anabranch.errors import PlanError
 from anabranch.plan.join_graph import is_selection, position_of
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, PreGroup, Shared, shape
 from anabranch.plan.reader import TextReader
@@ -24,7 +25,10 @@ from anabranch.plan.reader import TextReader
 def parse(text: str) -> PhysicalPlan:
     """Parse a plan; raise PlanError with the position of a mistake."""
     reader = _Reader(text)
-    plan, at = reader.plan(0)
+    try:
+        plan, at = reader.plan(0)
+    except RecursionError as error:
+        raise PlanError("plan text has too many brackets inside each other", hint=reader.hint) from error
     reader.end(at)
     return plan
 

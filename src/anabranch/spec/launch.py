@@ -17,6 +17,8 @@ from anabranch.host.clock import IDLE_TIMEOUT
 from anabranch.host.formats import FILE_FORMATS
 from anabranch.host.spark.failure import named_source, refuses_schema
 from anabranch.host.spark.own import travel_by_value
+from anabranch.host.spark.redis_source import FORMAT as REDIS
+from anabranch.host.spark.redis_source import RedisStreams
 from anabranch.host.spark.sample import StreamSample, sample_of_files
 from anabranch.host.spark.session import DataFrame, SparkSession, open_session
 from anabranch.plan.mesh import parse_plan
@@ -148,6 +150,8 @@ def read_table(table: TableSpec, spark: SparkSession) -> DataFrame:
 
 def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
     """Opens the streaming frame of a stream's entry."""
+    if stream.format == REDIS:
+        spark.dataSource.register(RedisStreams)
     reader = spark.readStream.options(**dict(stream.options))
     with named_source(stream.name):
         if stream.table is not None:
