@@ -52,6 +52,7 @@ class Session:
     """
 
     def __init__(self, spark: spark_host.SparkSession) -> None:
+        spark_host.refuse_connect(spark)
         self.spark = spark
         self.catalog = Catalog()
         self.streams = ContinuousQueries(spark)

@@ -197,6 +197,9 @@ ACTIONS: Mapping[str, Callable[[Control, Mapping[str, Any]], None]] = {
     "thaw": lambda control, wanted: control.freeze(False),
     "rebalance": lambda control, wanted: control.rebalance(),
     "move": lambda control, wanted: control.move([int(group) for group in wanted["groups"]], int(wanted["to"])),
+    "scale": lambda control, wanted: control.scale(int(wanted["slots"])),
+    "split": lambda control, wanted: control.split(wanted["value"], key=wanted.get("key") or None),
+    "unite": lambda control, wanted: control.unite(wanted["value"], wanted.get("key") or None),
 }
 """What a holder of the token may ask for."""
 

@@ -11,7 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from anabranch.expr import columns as of_expression
 from anabranch.plan.query_set import QuerySet
+from anabranch.schema import type_name
 
 MOST = 3
 """Differences that are shown."""
@@ -25,7 +27,11 @@ def columns_read(queries: QuerySet) -> dict[str, str]:
         columns = found.setdefault(relation.stream, {})
         if not relation.is_table:
             columns[relation.event_time] = "event time"
-        columns |= {field.name: str(field.type) for field in relation.schema if field.name not in columns}
+        read = {field.name: field.type for field in relation.schema}
+        expressions = [key.expression(relation.name) for key in queries.graph.keys_of([relation.name])]
+        expressions += [] if relation.filter is None else [relation.filter]
+        read |= {each.name: each.type for expression in expressions for each in of_expression(expression)}
+        columns |= {name: type_name(type) for name, type in read.items() if name not in columns}
     return {
         stream: ", ".join(f"{name} {kind}" for name, kind in sorted(read.items())) for stream, read in found.items()
     }

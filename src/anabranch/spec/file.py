@@ -375,7 +375,7 @@ def _check_columns(stream: StreamSpec, entries: Mapping[str, Entry]) -> None:
     names = [name for name, _ in stream.select]
     if stream.columns is not None and not stream.select:
         raise entries["columns"].wrong("stands without 'select'", "write the columns that are read as 'schema'")
-    if stream.columns is not None and list(stream.columns.names) != names:
+    if stream.columns is not None and set(stream.columns.names) != set(names):
         raise entries["columns"].wrong(
             f"has {', '.join(stream.columns.names)}",
             f"write the columns of 'select' with their types: {', '.join(names)}",

@@ -31,6 +31,15 @@ class ProbeStatistics:
     matches: int = 0
     kept: int = 0
 
+    def to_json(self) -> dict[str, Any]:
+        found = dict(vars(self))
+        found["stateRows"] = found.pop("state_rows")
+        return found
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ProbeStatistics:
+        return cls(**{"state_rows" if name == "stateRows" else name: each for name, each in value.items()})
+
 
 @dataclass(frozen=True)
 class StateStatistics:
@@ -69,9 +78,9 @@ class StepStatistics:
     def to_json(self) -> dict[str, Any]:
         # Every slot does this after every step, and `asdict` takes ten times as long.
         return {
-            "rows_in": dict(self.rows_in),
-            "rows_out": self.rows_out,
-            "probes": [dict(vars(probe)) for probe in self.probes],
+            "rowsIn": dict(self.rows_in),
+            "rowsOut": self.rows_out,
+            "probes": [probe.to_json() for probe in self.probes],
             "states": [dict(vars(state)) for state in self.states],
             "seconds": dict(self.seconds),
             "routes": [{**vars(route), "hops": [dict(vars(hop)) for hop in route.hops]} for route in self.routes],
@@ -81,9 +90,9 @@ class StepStatistics:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StepStatistics:
         return cls(
-            rows_in=dict(value["rows_in"]),
-            rows_out=value["rows_out"],
-            probes=tuple(ProbeStatistics(**probe) for probe in value["probes"]),
+            rows_in=dict(value["rowsIn"]),
+            rows_out=value["rowsOut"],
+            probes=tuple(ProbeStatistics.from_json(probe) for probe in value["probes"]),
             states=tuple(StateStatistics(**state) for state in value["states"]),
             seconds=dict(value["seconds"]),
             routes=tuple(RouteStatistics.from_json(route) for route in value.get("routes", ())),

@@ -157,6 +157,9 @@ def test_a_handle_mirrors_a_streaming_query(start: Start, capsys: pytest.Capture
     (sparks, *_) = handle._query.recentProgress
     assert batch.keys() == sparks.keys() | {"adaptive"}
     assert batch["adaptive"]["rowsOut"] == 5
+    (state,) = batch["stateOperators"]
+    assert state["numRowsTotal"] == batch["adaptive"]["stateRows"]
+    assert not [name for name in _keys(batch["adaptive"]) if "_" in name], "a key that is not camelCase"
     assert json.loads(batch.json) == json.loads(batch.prettyJson) == batch
 
     report = handle.report()
@@ -230,3 +233,13 @@ def test_an_idle_trigger_has_no_statistics(start: Start, spark: SparkSession) ->
     idle = [progress for progress in handle.recentProgress if "addBatch" not in progress["durationMs"]]
     assert idle
     assert all(progress["adaptive"] is None for progress in idle)
+
+
+def _keys(value: object) -> set[str]:
+    """All keys of a JSON value, but those below which names of the user's stand."""
+    if isinstance(value, list):
+        return {key for each in value for key in _keys(each)}
+    if not isinstance(value, dict):
+        return set()
+    named = {"rowsIn", "lateRows", "aheadRows", "sent", "seconds", "tested", "queries"}
+    return value.keys() | {key for name, each in value.items() if name not in named for key in _keys(each)}

@@ -143,3 +143,12 @@ class ScriptedHandle:
 
     def move(self, groups: Iterable[int], to: int) -> None:
         self.asked.append(("move", list(groups), to))
+
+    def scale(self, slots: int) -> None:
+        self.asked.append(("scale", slots))
+
+    def split(self, value: Any, over: int | Sequence[int] | None = None, key: str | None = None) -> None:
+        self.asked.append(("split", value, key))
+
+    def unite(self, value: Any, key: str | None = None) -> None:
+        self.asked.append(("unite", value, key))

@@ -176,9 +176,12 @@ def test_a_token_lets_plans_change(handle: ScriptedHandle, watch: Watch) -> None
     for action in ("abort", "freeze", "thaw", "rebalance"):
         assert ask(page, action).status_code == 200
     assert ask(page, "move", groups=[1, 2], to=1).status_code == 200
+    assert ask(page, "scale", slots=3).status_code == 200
+    assert ask(page, "split", value="ACME", key="a.k").status_code == 200
+    assert ask(page, "unite", value=7, key="").status_code == 200
     assert handle.asked == [
         ("migrate", "(a (b c))", "auto", None, None), ("abort", None), ("freeze", True), ("freeze", False),
-        ("rebalance",), ("move", [1, 2], 1),
+        ("rebalance",), ("move", [1, 2], 1), ("scale", 3), ("split", "ACME", "a.k"), ("unite", 7, None),
     ]  # fmt: skip
 
 
@@ -191,6 +194,8 @@ def test_a_token_lets_plans_change(handle: ScriptedHandle, watch: Watch) -> None
         ("migrate", "secret", {"plan": "(a z)"}, 400, "'z' is not a relation"),
         ("migrate", "secret", {}, 400, "lacks an entry"),
         ("move", "secret", {"groups": ["x"], "to": 1}, 400, "wrong one"),
+        ("scale", "secret", {"slots": "many"}, 400, "wrong one"),
+        ("split", "secret", {}, 400, "lacks an entry"),
     ],
 )
 def test_what_cannot_be_done_is_refused_and_nothing_is_asked(

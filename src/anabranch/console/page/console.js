@@ -175,10 +175,33 @@
     if (answer.ok && chosen === run) $("picture").innerHTML = await answer.text();
   }
 
+  // "0-7, 12" as a list of numbers.
+  function numbers(text) {
+    const found = [];
+    for (const part of text.split(",").map((each) => each.trim()).filter(Boolean)) {
+      const [first, last] = part.split("-").map(Number);
+      for (let each = first; each <= (last === undefined ? first : last); each += 1) found.push(each);
+    }
+    return found;
+  }
+
   async function act(action) {
     const wanted = {query: $("query").value};
     if (action === "migrate") wanted.plan = $("new-plan").value.trim();
     const say = (words, kind) => { $("answer").textContent = words; $("answer").className = kind; };
+    if (action === "scale") wanted.slots = Number($("slot-count").value);
+    if (action === "move") {
+      wanted.groups = numbers($("move-groups").value);
+      wanted.to = Number($("move-to").value);
+    }
+    if (action === "split" || action === "unite") {
+      const value = $("key-value").value.trim();
+      wanted.value = /^-?\d+$/.test(value) ? Number(value) : value;
+      wanted.key = $("key-name").value.trim();
+    }
+    if (action === "scale" && !wanted.slots) return say("write a number of slots", "bad");
+    if (action === "move" && !wanted.groups.length) return say("write partition groups, such as 0-7, 12", "bad");
+    if ((action === "split" || action === "unite") && wanted.value === "") return say("write a value of a key", "bad");
     if (action === "migrate" && !wanted.plan) return say("write a plan, such as ((a b) c)", "bad");
     const answer = await fetch(`api/runs/${encodeURIComponent(run.id)}/${action}`, {method: "POST",
       headers: {Authorization: "Bearer " + $("token").value, "Content-Type": "application/json"}, body: JSON.stringify(wanted)});

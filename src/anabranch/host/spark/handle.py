@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from html import escape
 from typing import Any, NoReturn, Protocol
 
@@ -537,6 +537,10 @@ class QueryHandle:
         # An idle trigger bears the number of the batch to come; the statistics of that batch are not its own.
         ours = self._runner.progress(progress["batchId"]) if _has_batch(progress) else None
         progress["adaptive"] = None if ours is None else ours.to_json()
+        if ours is not None:
+            # Spark knows no operator with state here, and its watermark is of a frame that the query does not use.
+            progress["eventTime"] = {} if ours.watermark is None else {"watermark": _instant(ours.watermark)}
+            progress["stateOperators"] = [_state_operator(ours)]
         return progress
 
     def raise_original(self, outer: StreamingQueryException) -> NoReturn:
@@ -601,6 +605,30 @@ class ContinuousQueries:
         """Forgets the queries that have ended, so that `awaitAnyTermination` waits for the next one."""
         self._spark.streams.resetTerminated()
         self._handles = self.active
+
+
+def _instant(micros: int) -> str:
+    """An event time as Spark's progress writes it."""
+    try:
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+    except OverflowError:  # before the year 1 or after 9999
+        return str(micros)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _state_operator(ours: BatchProgress) -> dict[str, Any]:
+    """The state of the query under the names that Spark has for its own, for tools that read those."""
+    states = ours.statistics.states
+    return {
+        "operatorName": "anabranch",
+        "numRowsTotal": ours.statistics.state_rows,
+        "numRowsUpdated": sum(state.inserted for state in states),
+        "numRowsRemoved": sum(state.dropped for state in states),
+        "memoryUsedBytes": ours.statistics.state_bytes,
+        "numRowsDroppedByWatermark": sum(ours.late_rows.values()),
+        "numShufflePartitions": len(ours.slots),
+        "customMetrics": {},
+    }
 
 
 def _has_batch(progress: Mapping[str, Any]) -> bool:

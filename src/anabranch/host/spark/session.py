@@ -127,6 +127,16 @@ def first_cause(error: Exception) -> str:
     return without_secrets((java or lines)[0].removeprefix(": "))
 
 
+def refuse_connect(spark: object) -> None:
+    """A session of Spark Connect has no driver in this process, and the rounds of a query run in the driver."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise HostError(
+            "the Spark session is one of Spark Connect",
+            detail="queries run in the driver, and this process is only its client",
+            hint="run the program on the driver: spark-submit program.py, or SparkSession.builder.master(…)",
+        )
+
+
 def refuse_speculation(spark: SparkSession) -> None:
     """Two attempts of one slot at once would share, and spoil, its hot state."""
     if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
