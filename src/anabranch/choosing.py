@@ -31,6 +31,7 @@ from anabranch.optimize import Budget, Choice, Hints, Infeasible, MeshOffer, Obj
 from anabranch.optimize.hints import KINDS
 from anabranch.optimize.joint import Contender, JointChoice, choose_together
 from anabranch.optimize.proposals import kind, over_budget
+from anabranch.plan.check import PLAN_WORDS
 from anabranch.plan.describe import short_text
 from anabranch.plan.mesh import Mesh, Plan, check_mesh, is_mesh_text, parse_mesh
 from anabranch.plan.partitioning import Partitioning
@@ -43,7 +44,6 @@ from anabranch.sizes import size_text
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, Layered, StatisticsView
 
-PLAN_WORDS = ("auto", "mjoin", "tree", "mesh")
 Learn: TypeAlias = Callable[[Mapping[str, float]], LearntMesh]
 """Finds a mesh, given how many rows each relation's state will hold."""
 DEFAULT_GATE = Gate()

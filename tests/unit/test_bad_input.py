@@ -58,6 +58,7 @@ def test_a_wrong_query_is_refused_with_its_place(text: str, kind: type[CqlError]
         (Wishes("(a"), "plan text is wrong at character 3"),
         (Wishes("((a b) c)"), "joins 'c', which the query does not have"),
         (Wishes("a"), "leaves out 'b'"),
+        (Wishes("mjion"), "did you mean 'mjoin'?"),
         (AUTO.with_hints(None, (), ("(a z)",)), "'z'"),
     ],
 )

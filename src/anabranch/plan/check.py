@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph, selection_name
 from anabranch.plan.physical import Leaf, PhysicalPlan, PreGroup, kept, nodes, pre_groups, shared_parts, unshared
@@ -9,6 +11,9 @@ from anabranch.plan.pregrouping import agreement
 from anabranch.plan.query import Grouping
 from anabranch.plan.selections import deferred_thetas, guarded_by, still_unchecked
 from anabranch.schema import is_nested
+
+PLAN_WORDS = ("auto", "mjoin", "tree", "mesh")
+"""What may be asked for in place of a plan."""
 
 
 def validate(plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None = None) -> PhysicalPlan:
@@ -21,7 +26,7 @@ def validate(plan: PhysicalPlan, graph: JoinGraph, grouping: Grouping | None = N
     if unknown := sorted(planned - wanted):
         raise PlanError(
             f"plan '{plan}' joins '{unknown[0]}', which the query does not have",
-            hint=f"the query's relations are {', '.join(graph.names)}",
+            hint=_meant(plan, unknown[0]) or f"the query's relations are {', '.join(graph.names)}",
         )
     if missing := sorted(wanted - planned):
         raise PlanError(f"plan '{plan}' leaves out '{missing[0]}'", hint=f"name each of {', '.join(graph.names)} once")
@@ -59,6 +64,12 @@ def keeps_counted(plan: PhysicalPlan, graph: JoinGraph) -> tuple[str, str] | Non
             if name in state.relations:
                 return name, state.shape
     return None
+
+
+def _meant(plan: PhysicalPlan, word: str) -> str | None:
+    """A hint for a plan that is one word, such as 'mjion'."""
+    close = get_close_matches(word, PLAN_WORDS, n=1) if isinstance(plan, Leaf) else []
+    return f"did you mean '{close[0]}'?" if close else None
 
 
 def _require_checkable(plan: PhysicalPlan, graph: JoinGraph) -> None:

@@ -19,7 +19,6 @@ from anabranch.adapt.splitting import SplitWish
 from anabranch.catalog import StreamDeclaration
 from anabranch.choosing import (
     AUTO,
-    PLAN_WORDS,
     SHARE,
     TOGETHER,
     SetWishes,
@@ -36,6 +35,7 @@ from anabranch.host.formats import FILE_FORMATS
 from anabranch.host.triggers import ALL_AND_END, Every, Trigger
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.optimize import Objective
+from anabranch.plan.check import PLAN_WORDS
 from anabranch.plan.execution import DEFAULT_EXECUTION, EXECUTION_MODELS, ExecutionModel, execution_model
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE
