@@ -118,6 +118,17 @@ def test_rows_that_a_task_wrote_twice_are_not_taken(database: Database, monkeypa
     assert database.read() == []
 
 
+@pytest.mark.parametrize("mode", [{"batchColumn": "batch"}, {}], ids=["exactly once", "appended"])
+def test_a_password_is_in_no_error(spark: SparkSession, mode: dict[str, str]) -> None:
+    url = "jdbc:nosuch://me:hunter2@nowhere/db?password=hunter2"
+    options = {"url": url, "dbtable": "t", "user": "me", "password": "hunter2", **mode}
+    sink = make_sink("jdbc", options, spark=spark, schema=SCHEMA)
+    with pytest.raises(SinkError) as refused:
+        Database(spark, {}).write(sink, [(1, "a")], 0)
+    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in sink.title
+
+
 def test_options_are_checked(spark: SparkSession) -> None:
     def sink(**options: str) -> Sink:
         return make_sink("jdbc", {"url": "jdbc:derby:x", "dbtable": "t", **options}, spark=spark, schema=SCHEMA)
