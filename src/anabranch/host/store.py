@@ -38,8 +38,9 @@ from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoi
 from anabranch.host.clock import Clocks
 from anabranch.host.identity import columns_read, what_differs
 from anabranch.host.locations import UNKNOWN, locate
+from anabranch.host.shapes import ANY_NAME, misfit
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, execution_model
-from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.partitioning import NO_CODE, Partitioning, row_code
 from anabranch.plan.query_set import ALONE, QuerySet
 from anabranch.stats.report import SlotReport
 
@@ -111,11 +112,14 @@ class Store:
         self.location = root if isinstance(self.files, pafs.LocalFileSystem) else location
         self.root = f"{root.rstrip('/')}/anabranch"
         self._has_objects = self.files.type_name in OBJECT_STORES
+        self._queries: QuerySet | None = None
+        """The queries that the checkpoint was opened for."""
 
     # --- identity -----------------------------------------------------------------------------------------------------
 
     def open(self, queries: QuerySet, execution: ExecutionModel = DEFAULT_EXECUTION) -> str:
         """Claims an empty checkpoint, or makes sure that an existing one is of these queries; returns its identity."""
+        self._queries = queries
         try:
             return self._claim(queries, execution)
         except OSError as error:
@@ -267,7 +271,13 @@ class Store:
         if value is None:
             return None
         try:
-            return _manifest_from_json(value)
+            if (wrong := misfit(value, _MANIFEST)) is not None:
+                raise ValueError(wrong)
+            manifest = _manifest_from_json(value)
+            _require_sense(manifest, batch)
+            if self._queries is not None:
+                _require_match(manifest, self._queries)
+            return manifest
         except (AttributeError, KeyError, TypeError, ValueError, PlanError) as error:
             raise CorruptCheckpoint(
                 f"manifest of batch {batch} in checkpoint '{self.location}' cannot be read",
@@ -567,6 +577,54 @@ def _file_system(location: str) -> tuple[pafs.FileSystem, str]:
             hint="give an absolute path or a URI such as file:///… or hdfs://…",
         ) from error
     return files, path
+
+
+_MANIFEST = {
+    "batch": int,
+    "attempt": str,
+    "clocks": {ANY_NAME: {"floor": int, "newest": (int, None), "heard": int, "is_idle": bool}},
+    "files": [{"name": str, "batch": int, "slot": int, "rows": int, "newest": {ANY_NAME: int}, "partitioning": int}],
+    "partitionings": [
+        {
+            "dimensions": [{"code": str, "relations": [str], "share": int}],
+            "slots": int,
+            "table": [int],
+            "leaving?": [int],
+            "mark?": (int, None),
+            "heavy?": [{"code": str, "value": int, "shares": {ANY_NAME: int}, "frequency": (float, int)}],
+        }
+    ],
+    "report": {"plan?": str, "plans?": {ANY_NAME: str}},
+    "tables?": {ANY_NAME: str},
+    "since?": {ANY_NAME: int},
+    "fingerprint?": (str, None),
+}
+"""The shape of a manifest."""
+
+
+def _require_sense(manifest: Manifest, batch: int) -> None:
+    """Refuses a manifest that contradicts its name or itself."""
+    if manifest.batch != batch:
+        raise ValueError(f"it is that of batch {manifest.batch}")
+    if not manifest.partitionings:
+        raise ValueError("it has no table of partition groups")
+    for file in manifest.files:
+        if not 0 <= file.partitioning < len(manifest.partitionings):
+            raise ValueError(f"file '{file.name}' names table {file.partitioning} of {len(manifest.partitionings)}")
+        if not 0 <= file.slot < manifest.partitionings[file.partitioning].slots or file.batch > batch or file.rows < 0:
+            raise ValueError(f"file '{file.name}' has slot {file.slot}, batch {file.batch} and {file.rows} rows")
+        if "/" in file.name or not file.name[:9].isdigit():
+            raise ValueError(f"'{file.name}' is not the name of a row file")
+
+
+def _require_match(manifest: Manifest, queries: QuerySet) -> None:
+    """Refuses a manifest whose streams and relations are not those of the queries."""
+    if lacking := sorted(set(queries.streams) - manifest.clocks.streams.keys()):
+        raise ValueError(f"it has no clock of stream '{lacking[0]}'")
+    codes = {NO_CODE, *(key.name for key in queries.graph.keys), *map(row_code, queries.graph.names)}
+    for dimension in manifest.partitionings[-1].dimensions:
+        if not dimension.relations <= set(queries.graph.names) or dimension.code not in codes:
+            raise ValueError(f"its grid has an axis '{dimension.code}' that the query does not have")
 
 
 def _manifest_to_json(manifest: Manifest) -> dict[str, Any]:
