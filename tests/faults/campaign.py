@@ -110,6 +110,7 @@ class Campaign:
         hands = (hand for hand in range(sys.maxsize) if hand not in before)
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(self.workers, mp_context=context) as pool, self.journal.open("a") as journal:
+            journal.write("\n" if before else "")  # after a line that was cut short
             under_way: set[Future[Outcome]] = set()
             while missing > 0 or under_way:
                 while missing - HAND * len(under_way) > 0 and len(under_way) < self.workers:
