@@ -25,9 +25,10 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.meshes import meshes
+from anabranch.testing.moves import SLOTS, draw_move
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.outer_queries import outer_queries, with_watermark
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, plans, tables
+from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, plans
 
 HOW = st.sampled_from(["auto", "moving-state", "parallel-track"])
 
@@ -87,7 +88,7 @@ def _run(data: st.DataObject, query: Query, rows: Arrivals) -> Answer:
     results: list[pa.Table] = []
 
     def start() -> LocalHost:
-        slots = data.draw(st.sampled_from([1, 2, 3]), "slots")
+        slots = data.draw(SLOTS, "slots")
         plan = data.draw(plans(query.graph.names), "plan")
         return LocalHost(query, plan, slots=slots, checkpoint=f"{folder}/kept", execution=execution)
 
@@ -107,7 +108,7 @@ def _run(data: st.DataObject, query: Query, rows: Arrivals) -> Answer:
 def _ask(data: st.DataObject, host: LocalHost, query: Query) -> None:
     """Another table, plan or mesh now and then."""
     if not data.draw(st.integers(0, 2), "moves"):
-        host.spread(data.draw(tables(host.partitioning, host.queries.uncut), "table"))
+        draw_move(data, host)
     if len(query.graph.names) == 1 or not data.draw(st.booleans(), "change"):
         return
     drawn = meshes(query.graph) if data.draw(st.booleans(), "mesh") else plans(query.graph.names, query.graph.thetas)

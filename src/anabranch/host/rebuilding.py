@@ -9,8 +9,9 @@ already processed and fills the states of its own plan with them, whatever plan 
 Section 22.1). A sender leaves its rows to expire. It is rebuilt instead where rows left behind could still be part of a
 result: in queries with outer joins, tables or count windows, which follow no change in place; in grouped queries,
 whose pending groups hold them; where rows wait for the watermark; and where rows of some relation go to several slots,
-so that new ones would meet them. A slot to which a group comes back before its rows have expired is rebuilt as well.
-Slots that neither gain nor lose rows keep their state as it is.
+so that new ones would meet them. A slot to which a group comes back before its rows have expired is rebuilt as well,
+and so is a slot of a grouped query that had rows before it owned what they are part of. Slots that neither gain nor
+lose rows nor groups keep their state as it is.
 
 A move on parallel tracks (Zhu 2006, Section 21.1) takes no rows over. Its slots change only the test of which results
 are theirs; when it ends, the sender leaves its rows to expire, or is rebuilt, as after any move.
@@ -106,6 +107,8 @@ def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding
         return None
     if _merged_rows_differ(engine, task, slot) or (loses and not _may_leave_behind(engine, task, before)):
         return None
+    if task.queries.grouped and _owns_others(before, now, slot):
+        return None
     if gains and (engine.has_leftovers or before.dimensions != now.dimensions):
         return None
     taken: dict[str, list[RelationBatch]] = {}
@@ -121,6 +124,18 @@ def follow(engine: Engine, task: SlotTask, slot: int, holdings: Iterable[Holding
     if rows:
         engine.restore(rows, task.answered)
     return rows
+
+
+def _owns_others(before: Partitioning, now: Partitioning, slot: int) -> bool:
+    """True when combinations of rows that a slot has all along belong to it under one of the tables only.
+
+    Pending groups hold what the slot owned. Where no row goes to two slots, what a slot owns changes with its rows
+    alone. When a move on parallel tracks begins or ends, no combination that is alive changes its owner.
+    """
+    if before.is_partition and now.is_partition:
+        return False
+    is_on_tracks = before.mark is not None or now.mark is not None
+    return not is_on_tracks and before.groups_of(slot) != now.groups_of(slot)
 
 
 def _may_leave_behind(engine: Engine, task: SlotTask, before: Partitioning) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from anabranch.adapt.balancing import Balance, BalanceWatch, Thresholds
@@ -17,13 +19,15 @@ from anabranch.balance.scaling import spread_over
 from anabranch.cql import compile_query
 from anabranch.errors import PlanError, SpecError
 from anabranch.host.local import LocalHost
+from anabranch.host.results import ResultLayout
 from anabranch.plan.partitioning import Partitioning, choose_partitioning
-from anabranch.plan.query_set import ALONE
+from anabranch.plan.query_set import ALONE, Plans, together
 from anabranch.plan.slots import SlotPlan, SlotRange
 from anabranch.plan.text import parse
 from anabranch.stats.report import QueryReport, SlotReport
 from anabranch.stats.step import StateStatistics, StepStatistics
 from anabranch.testing.scripted import answer_lines, read_rows, read_script
+from anabranch.testing.workers import WorkerHost
 
 CATALOG = read_script("\n".join(f"stream {name} (k bigint, v string)" for name in "ab")).catalog
 QUERY = compile_query(
@@ -42,9 +46,13 @@ def step(host: LocalHost, *lines: str) -> tuple[str, ...]:
     return answer_lines(host.step(read_rows(CATALOG, lines)))
 
 
-@pytest.mark.parametrize("durable", [False, True])
-def test_groups_move_and_the_answer_does_not_change(durable: bool, tmp_path: Path) -> None:
-    host = LocalHost(QUERY, PLAN, slots=2, checkpoint=str(tmp_path) if durable else None)
+@pytest.mark.parametrize("kind", ["in memory", "with a checkpoint", "as workers"])
+def test_groups_move_and_the_answer_does_not_change(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANABRANCH_HOT_FOLDER", str(tmp_path / "hot"))
+    if kind == "as workers":
+        host: LocalHost = WorkerHost(QUERY, PLAN, slots=2, checkpoint=str(tmp_path / "kept"))
+    else:
+        host = LocalHost(QUERY, PLAN, slots=2, checkpoint=None if kind == "in memory" else str(tmp_path / "kept"))
     assert step(host, *(f"a 1 {key} x{key}" for key in KEYS)) == ()
     host.move(range(TABLE.groups), 1)
     assert sorted(step(host, *(f"b 2 {key} y" for key in KEYS))) == sorted(f"x{key} y" for key in KEYS)
@@ -114,6 +122,22 @@ def test_groups_of_lost_slots_spread_over_the_others_and_go_back() -> None:
     by_hand = TableSteering(Table(grid))
     by_hand.lose([2], "executor 7 was lost")
     assert by_hand.next(0) == (grid, [])
+
+
+@pytest.mark.parametrize("groups", [[0], range(64)], ids=["one group", "all groups"])
+def test_a_slot_that_begins_to_own_rows_it_has_counts_them(groups: Sequence[int]) -> None:
+    # Rows of `a` go to all slots, because the grid is cut by the key of the other query; one slot counts them.
+    counted = "SELECT WINDOW_END() AS at, COUNT(*) AS n FROM a [RANGE 9 SECONDS SLIDE 9 SECONDS]"
+    joined = "SELECT x.v AS x, y.v AS y FROM b [RANGE 9 SECONDS] AS x, b [RANGE 9 SECONDS] AS y WHERE x.k = y.k"
+    several = together({"n": compile_query(counted, CATALOG), "j": compile_query(joined, CATALOG)})
+    host = LocalHost(several, Plans({"n": parse("a"), "j": parse("(x y)")}), slots=2)
+    assert host.partitioning.copies(["a"]) == 2
+    results = []
+    for number, lines in enumerate((["a 1 1 p"], ["a 2 2 q", "b 2 1 r"], ["a 30 3 s", "b 30 1 t"], ["a 50 3 s"])):
+        if number == 1:
+            host.move(groups, 1 - host.partitioning.table[0])
+        results.append(ResultLayout(several).split(host.step(read_rows(CATALOG, lines)))["n"])
+    assert pa.concat_tables(results).column("n").to_pylist() == [2, 1]
 
 
 @pytest.mark.parametrize(
