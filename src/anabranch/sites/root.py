@@ -51,6 +51,10 @@ class Orders:
     """Bytes that a link retains for a reader that does not read."""
 
 
+_KNOWN: dict[str, tuple[bytes, Orders]] = {}
+"""By root: the orders that this process has read last, and their text."""
+
+
 class Root:
     """The folder of a deployment, on any file system that Arrow can reach."""
 
@@ -73,18 +77,14 @@ class Root:
 
     def orders(self) -> Orders | None:
         """What the controller wants; None before there is anything."""
-        value = self.read("wanted.json")
-        if value is None:
+        text = self._text("wanted.json")
+        if text is None:
             return None
-        wanted = value["wanted"]
-        return Orders(
-            Wanted(**{name: decode(each) for name, each in wanted.items()}),
-            {name: _stream(each) for name, each in value["sources"].items()},
-            {name: _sink(each) for name, each in value["sinks"].items()},
-            value["place"],
-            value["interval"],
-            value["limit"],
-        )
+        # Sites and sources look several times a second; the same text is read into values once.
+        known = _KNOWN.get(self.location)
+        if known is None or known[0] != text:
+            known = _KNOWN[self.location] = text, _orders(json.loads(text))
+        return known[1]
 
     def order(self, orders: Orders) -> None:
         wanted = {name: encode(getattr(orders.wanted, name)) for name in Wanted.__dataclass_fields__}
@@ -129,12 +129,17 @@ class Root:
     # --- files --------------------------------------------------------------------------------------------------------
 
     def read(self, path: str) -> dict[str, Any] | None:
+        text = self._text(path)
+        value: dict[str, Any] | None = None if text is None else json.loads(text)
+        return value
+
+    def _text(self, path: str) -> bytes | None:
         try:
             with self._files.open_input_stream(f"{self._path}/{path}") as stream:
-                value: dict[str, Any] = json.loads(stream.read())
+                found: bytes = stream.read()
         except FileNotFoundError:
             return None
-        return value
+        return found
 
     def write(self, path: str, value: Mapping[str, Any]) -> None:
         target = f"{self._path}/{path}"
@@ -234,6 +239,17 @@ class ReadersOf:
     def __call__(self) -> Sequence[Reader]:
         orders = self.root.orders()
         return () if orders is None else orders.wanted.wiring.readers(self.operator)
+
+
+def _orders(value: Mapping[str, Any]) -> Orders:
+    return Orders(
+        Wanted(**{name: decode(each) for name, each in value["wanted"].items()}),
+        {name: _stream(each) for name, each in value["sources"].items()},
+        {name: _sink(each) for name, each in value["sinks"].items()},
+        value["place"],
+        value["interval"],
+        value["limit"],
+    )
 
 
 def now() -> float:
