@@ -1,12 +1,12 @@
-"""A deployment that a test drives as a user does: files, the command, processes that are killed."""
+"""A deployment on Spark that a test drives: its sites are threads with one Spark session, its controller is the test.
+
+Everything but the processes is as users have it: files, requests, links, checkpoints, leases. Sites that are processes
+of their own, and are killed, cost a JVM each; `test_sites_on_spark` has them.
+"""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,21 +15,37 @@ from typing import Any
 
 import duckdb
 import yaml
+from pyspark.sql import SparkSession
 
+from anabranch.errors import SiteError
+from anabranch.sites.asking import ask
+from anabranch.sites.controller import Controller
+from anabranch.sites.files import load_files
+from anabranch.sites.plan_state import Planned
+from anabranch.sites.root import Orders, Root
+from anabranch.sites.site import Site
+from anabranch.sites.view import plain_status
+from anabranch.sites.wanted import Wanted
 from examples.sites import show
 
 
 class Deployed:
-    """Sites of this machine, under a controller that is a process of its own."""
+    """Sites of one session, and the controller of their deployment."""
 
-    def __init__(self, folder: Path, network: Mapping[str, Any], queries: Mapping[str, tuple[str, str]]) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, spark: SparkSession, network: Mapping[str, Any], queries: Mapping[str, tuple[str, str]]
+    ) -> None:
+        self.folder, self._spark = folder, spark
         self.second = 0
         self._chance = Random(1)
-        self.controller: subprocess.Popen[bytes] | None = None
-        self.sites: dict[str, subprocess.Popen[bytes]] = {}
+        self.root = Root(str(folder / "root"))
+        self._ending: dict[str, threading.Event] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self.failed: dict[str, BaseException] = {}
+        """By site: the error that ended it."""
         (folder / "network.yaml").write_text(yaml.safe_dump(dict(network)))
         self.write("queries.yaml", queries)
+        self.controller = self.new_controller()
 
     def write(self, file: str, queries: Mapping[str, tuple[str, str]]) -> None:
         """A file of queries: by name, the sink and the text."""
@@ -39,58 +55,61 @@ class Deployed:
         ]
         (self.folder / file).write_text(yaml.safe_dump({"queries": entries}))
 
-    # --- processes ----------------------------------------------------------------------------------------------------
+    # --- the controller and the sites ---------------------------------------------------------------------------------
 
-    def deploy(self, *options: str) -> None:
-        words = [sys.executable, "-m", "anabranch", "deploy", "network.yaml", "queries.yaml", "--root", "root"]
-        with (self.folder / "controller.log").open("ab") as log:
-            self.controller = subprocess.Popen([*words, *options], cwd=self.folder, stdout=log, stderr=log)
+    def new_controller(self) -> Controller:
+        """Another controller; the one of before is gone without having said so."""
+        self.is_headless = True
+        files = load_files(self.folder / "network.yaml", self.folder / "queries.yaml")
+        self.controller = Controller(self.root, files.network, files.sources, str(self.folder / "network.yaml"))
+        return self.controller
+
+    def begin(self, links: str | None = None) -> None:
+        """Takes the lease and deploys, or goes on with what is deployed."""
+        files = load_files(self.folder / "network.yaml", self.folder / "queries.yaml")
+        self.controller.__enter__()
+        planned = Planned(files.network.landscape, planner="exhaustive")
+        settings = Orders(Wanted(), place=links or self.root.default_place, interval=0.1)
+        self.controller.begin(planned, files.queries, settings)
+        self.is_headless = False
 
     def start_site(self, name: str) -> None:
-        words = [sys.executable, "-m", "anabranch", "site", name, "--root", "root"]
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.sites[name] = subprocess.Popen(
-                [*words, "--conf", "spark.driver.memory=512m"], cwd=self.folder, stdout=log, stderr=log
-            )
+        ending = self._ending[name] = threading.Event()
 
-    def kill_controller(self) -> None:
-        assert self.controller is not None
-        self.controller.kill()
-        self.controller.wait()
+        def work() -> None:
+            try:
+                Site(self.root, name, self._spark).run(ending.is_set)
+            except BaseException as error:
+                self.failed[name] = error
 
-    def kill_site(self, name: str) -> int:
-        """Kills the process that has the lease of a site."""
-        process = self.lease(f"site-{name}")["process"]
-        os.kill(process, signal.SIGKILL)
-        return int(process)
+        self._threads[name] = threading.Thread(target=work, name=f"site {name}", daemon=True)
+        self._threads[name].start()
 
-    def lease(self, owner: str) -> dict[str, Any]:
-        path = self.folder / "root" / "leases" / f"{owner}.json"
-        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        return found
+    def end_site(self, name: str) -> None:
+        """The site stops, for good."""
+        self._ending.pop(name).set()
+        self._threads.pop(name).join(timeout=120)
 
-    def ask(self, *words: str) -> str:
-        return show.anabranch("deploy", *words, "--root", "root", folder=self.folder)
+    def ask(self, kind: str, **details: Any) -> str:
+        """The controller's answer to a request, or the error."""
+        try:
+            return ask(self.root, kind, wait=self.step, **details)
+        except SiteError as error:
+            return str(error)
 
-    def end(self) -> list[int]:
-        """Stops everything, and returns the processes that are left."""
-        known = [lease["process"] for name in self._owners() if (lease := self.lease(name))]
-        self.ask("stop")
-        for process in (self.controller, *self.sites.values()):
-            if process is not None:
-                try:
-                    process.wait(timeout=60)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-        return [pid for pid in known if _is_running(pid)]
+    def step(self) -> None:
+        """One look of the controller, if there is one."""
+        if not self.is_headless:
+            self.controller.step()
+        time.sleep(0.1)
+        assert not self.failed, f"sites failed: {self.failed}"
 
-    def _owners(self) -> list[str]:
-        return [path.stem for path in (self.folder / "root" / "leases").glob("*.json")]
-
-    @property
-    def leases(self) -> list[str]:
-        return self._owners()
+    def end(self) -> None:
+        """Stops everything."""
+        self.root.stop(self.controller.orders)
+        for thread in self._threads.values():
+            thread.join(timeout=120)
+        self.controller.__exit__()
 
     # --- streams and answers ------------------------------------------------------------------------------------------
 
@@ -100,7 +119,7 @@ class Deployed:
             self.second += 1
 
     def status(self) -> dict[str, Any]:
-        return show.status(self.folder)
+        return plain_status(self.root, self.controller.orders)
 
     def results(self, query: str) -> int:
         return show.results(self.folder, query)
@@ -114,7 +133,8 @@ class Deployed:
             assert time.monotonic() < end, f"not within {seconds:g} seconds: {what}\n{self.story()}"
             if feeding:
                 self.feed(1, feeding)
-            time.sleep(1)
+            for _ in range(3):
+                self.step()
 
     def await_settled(self) -> None:
         """Feeds the streams until the change at hand is through."""
@@ -160,10 +180,9 @@ class Deployed:
 
     def story(self) -> str:
         """What there is to read when something went wrong."""
-        texts = [self.ask("status")]
-        logs = [*self.folder.glob("*.log"), *self.folder.glob("root/logs/*.log")]
-        texts += [f"--- {path.name}\n{path.read_text()[-1500:]}" for path in logs]
-        return "\n".join(texts)
+        operators = self.status()["operators"]
+        shown = ("batch", "active", "rows_in", "watermark", "waiting", "error")
+        return "\n".join(f"{name} { ({key: one.get(key) for key in shown}) }" for name, one in operators.items())
 
 
 def join_of(selected: str, ranges: Mapping[str, int], since: tuple[int, int] = (show.EVER, show.EVER)) -> str:
@@ -187,10 +206,3 @@ def counts_of(stream: str, answered: int) -> str:
         f"SELECT flights.num, count(*) AS n, bound FROM ({bounds}), flights, {stream} AS other "
         f"WHERE flights.num = other.flight AND {inside} GROUP BY ALL"
     )
-
-
-def _is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
