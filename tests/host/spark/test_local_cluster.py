@@ -1,16 +1,20 @@
-"""A query on two executors that are processes of their own; this file is also the program that the test starts."""
+"""Queries on two executors that are processes of their own; this file is also the program that the tests start."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from anabranch.api import QueryHandle
 from anabranch.testing.oracle import describe_difference
+from tests.host.spark.cluster import die_amid_steps, session, told_by, until
 from tests.host.spark.stories import Story, cut, feed, register, run, written
 
 STORY = Story(
@@ -19,31 +23,18 @@ STORY = Story(
     disorder={"s1": 2},
     rows=100,
 )
-
+ONE_KEY = replace(STORY, cql=STORY.cql.replace("b.y = c.y", "b.x = c.x"))
 
 BATCHES = 6
 
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("drivers of their own")]
 
-@pytest.mark.spark
-@pytest.mark.xdist_group("drivers of their own")
-@pytest.mark.slow
+
 def test_the_answer_is_exact_on_two_executors(tmp_path: Path) -> None:
     tables = STORY.tables()
     for batch in cut(tables, BATCHES):
         feed(tmp_path, batch)
-    root = Path(__file__).parents[3]
-    path = os.pathsep.join([str(root / "src"), str(root)])
-    environment = {**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    told = told_by(__file__, "staying", str(tmp_path))
     assert len(told["tasks"]) == 2
     assert all(count > 0 for count in told["tasks"].values())
     # Slots wake up where their state is, so after the first batch nothing is rebuilt.
@@ -53,30 +44,18 @@ def test_the_answer_is_exact_on_two_executors(tmp_path: Path) -> None:
     assert not describe_difference(STORY.expected(tables), written(tmp_path))
 
 
-def main(folder: Path) -> None:
+def test_executors_that_die_amid_moves_change_no_answer(tmp_path: Path) -> None:
+    told = told_by(__file__, "dying", str(tmp_path))
+    # Each of them died once, and the batch was not lost.
+    assert told["deaths"] == ["10", "2", "5"]
+    assert told["moves"] == ["user", "user", "user"]
+    assert not describe_difference(ONE_KEY.expected(ONE_KEY.tables()), written(tmp_path))
+
+
+def staying(folder: Path) -> dict[str, Any]:
     import pyspark
-    from pyspark.sql import SparkSession
 
-    from anabranch.host.spark.session import recommended_configuration
-
-    settings = {
-        **recommended_configuration(),
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.executor.memory": "1g",
-        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
-        # In the folder of each executor, so that one cannot see the other's: as if they were two machines.
-        "spark.executorEnv.ANABRANCH_HOT_FOLDER": "hot",
-        "spark.log.level": "ERROR",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.ui.enabled": "false",
-    }
-    builder = SparkSession.builder.master("local-cluster[2,1,1024]")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    try:
+    with _session(folder) as spark:
         handle = run(register(spark, STORY, folder).sql(STORY.cql), folder, "((a b) c)", 2)
         steps = [progress["adaptive"]["slotStatistics"] for progress in handle.recentProgress if progress["adaptive"]]
         listed = spark._jsparkSession.sparkContext().statusStore().executorList(True)
@@ -85,11 +64,50 @@ def main(folder: Path) -> None:
         work = Path(pyspark.__file__).parent / "work" / str(spark.sparkContext.applicationId)
         assert len([*work.glob("*/hot/anabranch-*")]) == 2
         left = [str(folder) for folder in work.glob("*/hot/anabranch-*/*")]
-        told = {"tasks": tasks, "hot": [[slot["hot"] for slot in step] for step in steps], "left": left}
-        print(json.dumps(told))  # noqa: T201
-    finally:
-        spark.stop()
+        return {"tasks": tasks, "hot": [[slot["hot"] for slot in step] for step in steps], "left": left}
+
+
+def dying(folder: Path) -> dict[str, Any]:
+    """Half of the groups move; the executor of the receiver dies meanwhile, or that of the sender."""
+    from anabranch.host.spark.placement import live_executors
+
+    die_amid_steps({2: 1, 5: 0, 10: 0}, folder / "deaths")
+    with _session(folder) as spark:
+        until(lambda: len(live_executors(spark)) == 2)
+        handle = _start(register(spark, ONE_KEY, folder).sql(ONE_KEY.cql).writeStream.slots(2), folder)
+        strategies = {2: "moving-state", 5: "parallel-track", 10: "moving-state"}
+        for number, batch in enumerate(cut(ONE_KEY.tables(), 12)):
+            if number in strategies:
+                until(lambda: len(live_executors(spark)) == 2)
+                table = _latest(handle)["table"]
+                sender = 1 if number == 10 else 0
+                groups = [group for group, slot in enumerate(table) if slot == sender][::2]
+                handle.move(groups, 1 - sender, strategies[number])
+            feed(folder, batch)
+            handle.processAllAvailable()
+        moves = [record["by"] for record in handle.history if record["kind"] == "move" and record["phase"] != "ended"]
+        handle.stop()
+    return {"deaths": sorted(mark.name for mark in (folder / "deaths").iterdir()), "moves": moves}
+
+
+def _session(folder: Path) -> AbstractContextManager[SparkSession]:
+    return session("local-cluster[2,1,1024]", folder, {"spark.executor.memory": "1g"})
+
+
+def _start(writer: Any, folder: Path) -> QueryHandle:
+    handle: QueryHandle = (
+        writer.format("parquet").option("checkpointLocation", str(folder / "checkpoint")).start(str(folder / "out"))
+    )
+    return handle
+
+
+def _latest(handle: QueryHandle) -> dict[str, Any]:
+    progress = handle.lastProgress
+    assert progress is not None
+    entry: dict[str, Any] = progress["adaptive"]
+    return entry
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    programs = {"staying": staying, "dying": dying}
+    print(json.dumps(programs[sys.argv[1]](Path(sys.argv[2]))))  # noqa: T201

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from anabranch.api import QueryHandle
 from anabranch.errors import MigrationError, PlanError
+from anabranch.testing.loads import given_loads, per_row
 from anabranch.testing.oracle import describe_difference
-from tests.host.spark.stories import Story, cut, feed, register, written
+from tests.host.spark.stories import Story, cut, feed, register, table, written
 
 pytestmark = pytest.mark.spark
 
@@ -34,6 +36,7 @@ CHAIN = Story(
     slots=4,
     rows=90,
 )
+BUSY = Story("SELECT a.p AS p0, b.p AS p1 FROM s0 [RANGE 2 SECONDS] AS a, s1 [RANGE 2 SECONDS] AS b WHERE a.x = b.x")
 GROUPS = Story(
     "SELECT WINDOW_END() AS at, a.s AS s, COUNT(*) AS n, MAX(b.p) AS p FROM s0 [RANGE 9 SECONDS SLIDE 3 SECONDS] AS a, "
     "s1 [RANGE 6 SECONDS SLIDE 3 SECONDS] AS b WHERE a.x = b.x GROUP BY a.s",
@@ -146,6 +149,39 @@ def test_slots_come_and_go_and_groups_move_on_tracks_and_in_parts(spark: SparkSe
     finally:
         handle.stop()
     assert not describe_difference(EVEN.expected(tables), written(tmp_path))
+
+
+def test_the_number_of_slots_follows_the_load(spark: SparkSession, tmp_path: Path) -> None:
+    sizes = [40] * 2 + [220] * 4 + [8] * 5
+    batches: list[dict[str, pa.Table]] = []
+    for second, size in enumerate(sizes):
+        keys = range(size)
+        batches.append({name: table([(second, key, 1000 * second + key) for key in keys]) for name in ("s0", "s1")})
+    query = register(spark, BUSY, tmp_path).sql(BUSY.cql)
+    writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    # Nothing but the load of all slots together makes it move.
+    writer = writer.slots(least=1, most=4).balance({"mode": "auto", "ratio": 1e9, "remember": 1, "cool_down": 1})
+    # 0.4 of a core with two slots; then 2.2 cores; then less than a tenth.
+    with given_loads(per_row(0.005)):
+        handle = writer.start(str(tmp_path / "out"))
+        try:
+            used = []
+            for batch in batches:
+                feed(tmp_path, batch)
+                handle.processAllAvailable()
+                used.append(latest(handle)["slotsInUse"])
+            history = handle.history
+        finally:
+            handle.stop()
+    decided = [record for record in history if record["kind"] == "balance" and record["action"] == "move"]
+    assert [record["trigger"].split(" busy")[0] for record in decided] == [
+        "an average slot is",
+        "with one slot less, each would be",
+    ]
+    assert max(used) == 4
+    assert used[-1] == 1
+    whole = {name: pa.concat_tables([batch[name] for batch in batches]) for name in ("s0", "s1")}
+    assert not describe_difference(BUSY.expected(whole), written(tmp_path))
 
 
 def test_a_heavy_key_is_split_by_hand_survives_a_restart_and_is_united(spark: SparkSession, tmp_path: Path) -> None:
