@@ -11,7 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from anabranch.console.points import _backlog
+from anabranch.ddl import parse_schema
 from anabranch.errors import CatalogError, HostError
+from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.redis_source import RedisReader, RedisStreams
 from anabranch.spec.file import parse
 from anabranch.spec.launch import start
@@ -75,9 +77,7 @@ def test_a_broker_is_read_exactly_once_and_its_backlog_is_shown(
 
 
 def _columns(schema: str) -> StructType:
-    found = StructType.fromDDL(schema)
-    assert isinstance(found, StructType)
-    return found
+    return to_spark(parse_schema(schema))
 
 
 def reader(server: Any, schema: str = "k bigint") -> RedisReader:

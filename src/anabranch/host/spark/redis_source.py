@@ -19,10 +19,10 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from anabranch.errors import CatalogError, HostError
+from anabranch.host.spark.arrow_schema import from_spark
 
 FORMAT = "redis-stream"
 FIRST = "0-0"
@@ -108,7 +108,7 @@ class RedisReader(DataSourceStreamReader):
             )
 
     def _rows(self, several: list[tuple[bytes, dict[bytes, bytes]]]) -> pa.RecordBatch:
-        arrow = to_arrow_schema(self._schema)
+        arrow = from_spark(self._schema, self._stream).to_arrow()
         columns = []
         for field in arrow:
             key = field.name.encode()
@@ -122,6 +122,8 @@ class RedisReader(DataSourceStreamReader):
 
     def _column(self, values: pa.Array, field: pa.Field) -> pa.Array:
         try:
+            if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+                return _instants(values, field.type)
             return values.cast(field.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise CatalogError(
@@ -138,6 +140,14 @@ class RedisReader(DataSourceStreamReader):
                 "the package redis is not installed", hint="install it with pip install 'anabranch[redis]'"
             ) from error
         return redis.Redis.from_url(self._url)
+
+
+def _instants(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Texts as instants; those without a zone are of UTC."""
+    try:
+        return values.cast(kind)
+    except pa.ArrowInvalid:
+        return values.cast(pa.timestamp("us")).cast(kind)
 
 
 def _text(value: bytes | str) -> str:
