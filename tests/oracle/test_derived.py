@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from anabranch.catalog import Catalog
 from anabranch.cql import compile_query, declared_results
-from anabranch.errors import BundleError, MigrationError, PlanError
+from anabranch.errors import BundleError, MigrationError
 from anabranch.host.local import LocalHost
 from anabranch.host.results import ResultLayout
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, alone, together
 from anabranch.testing.meshes import meshes
+from anabranch.testing.moves import SLOTS, draw_move
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, plans, tables
+from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, plans
 
 _JOINS = ("{a}.x = {b}.x", "{a}.x = {b}.x", "{a}.y = {b}.y", "{a}.s = {b}.s", "{a}.p <= {b}.p", "{a}.x = {b}.y")
 _FILTERS = ("{a}.x >= 0", "{a}.p % 3 <> 0", "{a}.s LIKE 'a%'", "{a}.y IS NOT NULL")
@@ -117,7 +118,7 @@ def _text(data: st.DataObject, catalog: Catalog, texts: dict[str, str], label: s
 
 def _host(data: st.DataObject, several: QuerySet, checkpoint: str | None) -> LocalHost:
     chosen = Plans({each.name: data.draw(_any_plan(each.query), f"plan of {each.name}") for each in several.members})
-    return LocalHost(several, chosen, slots=data.draw(st.sampled_from([1, 2, 2, 3]), "slots"), checkpoint=checkpoint)
+    return LocalHost(several, chosen, slots=data.draw(SLOTS, "slots"), checkpoint=checkpoint)
 
 
 def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
@@ -132,6 +133,5 @@ def _disturb(data: st.DataObject, host: LocalHost) -> None:
         strategy = data.draw(st.sampled_from(["moving-state", "parallel-track"]), "strategy")
         with suppress(MigrationError):  # one is under way already
             host.migrate(data.draw(_any_plan(member.query), "plan"), strategy, query=member.name or None)
-    if data.draw(st.integers(0, 2), "move") == 0:
-        with suppress(PlanError):
-            host.spread(data.draw(tables(host.partitioning), "table"))
+    if not data.draw(st.integers(0, 2), "moves"):
+        draw_move(data, host)
