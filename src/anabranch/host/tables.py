@@ -36,6 +36,9 @@ from anabranch.window import BEFORE_ALL
 SMALL = 100_000
 """A table of up to so many rows is held whole by every slot; a larger one is spread by the keys that streams share."""
 
+FILES = "files"
+"""In a spec, what tells that a table has changed: its files, by name, size and time of modification."""
+
 ReadTable = Callable[[str], pa.Table]
 """Returns the rows of a version."""
 

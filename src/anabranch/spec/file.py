@@ -32,6 +32,7 @@ from anabranch.entries import Entry, document, optional
 from anabranch.errors import CatalogError, PlanError, SpecError
 from anabranch.functions.own import KINDS
 from anabranch.host.formats import FILE_FORMATS
+from anabranch.host.tables import FILES
 from anabranch.host.triggers import ALL_AND_END, Every, Trigger
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.optimize import Objective
@@ -398,7 +399,7 @@ def _tables(entry: Entry, streams: frozenset[str], folder: Path) -> tuple[TableS
 
 
 def _table(name: str, entry: Entry, folder: Path) -> TableSpec:
-    entries = entry.mapping("format path table schema refresh options", {})
+    entries = entry.mapping("format path table schema refresh version options", {})
     if "refresh" in entries:
         entries["refresh"].duration()
     table = TableSpec(
@@ -409,6 +410,7 @@ def _table(name: str, entry: Entry, folder: Path) -> TableSpec:
         schema=optional(entries, "schema", _schema, None),
         schema_text=optional(entries, "schema", Entry.text, None),
         refresh=optional(entries, "refresh", Entry.text, None),
+        version=optional(entries, "version", Entry.text, None),
         options=optional(entries, "options", Entry.options, ()),
     )
     if table.table is not None:
@@ -417,6 +419,8 @@ def _table(name: str, entry: Entry, folder: Path) -> TableSpec:
             raise entry.wrong(f"has both 'table' and '{other}'", "keep one: a table knows its own place and format")
     elif table.format is None:
         raise entry.missing("format", "format: parquet, or table: name for a registered table")
+    if table.version == FILES and table.path is None:
+        raise entry.missing("path", "path: data/customers, or for version: a query such as SELECT MAX(changed) FROM …")
     return table
 
 

@@ -21,6 +21,7 @@ from anabranch.host.spark.redis_source import FORMAT as REDIS
 from anabranch.host.spark.redis_source import RedisStreams
 from anabranch.host.spark.sample import StreamSample, sample_of_files
 from anabranch.host.spark.session import DataFrame, SparkSession, open_session
+from anabranch.host.spark.versions import version_of
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE
 from anabranch.spec.model import FunctionSpec, QuerySpec, Spec, StreamSpec, TableSpec
@@ -85,7 +86,11 @@ def _session(spec: Spec, spark: SparkSession) -> Session:
         )
     for table in spec.tables:
         read_again = partial(read_table, table, spark)
-        session.table(table.name, read_again if table.refresh is not None else read_again(), refresh=table.refresh)
+        version = None
+        if table.version is not None:
+            version = partial(version_of, spark, table.name, table.path, table.version)
+        is_read_again = table.refresh is not None or version is not None
+        session.table(table.name, read_again if is_read_again else read_again(), table.refresh, version)
     return session
 
 

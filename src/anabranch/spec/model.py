@@ -76,6 +76,8 @@ class TableSpec:
     schema_text: str | None
     refresh: str | None = None
     """As written: a duration."""
+    version: str | None = None
+    """What tells that the table has changed: `files`, or a query."""
     options: tuple[tuple[str, str], ...] = ()
 
 

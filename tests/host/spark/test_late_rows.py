@@ -176,3 +176,17 @@ def test_every_column_comes_with_a_late_row(spark: SparkSession, tmp_path: Path)
     assert row["s1"]["both"] == [3, 101]
     assert row["s1"]["pair"] == {"s": None, "d": None}
     assert row["s1"]["ts"].timestamp() == (START + 49.5 * SECOND) / SECOND
+
+
+@pytest.mark.usefixtures("at_the_start")
+def test_late_rows_of_a_query_with_a_table_go_to_their_sink(spark: SparkSession, tmp_path: Path) -> None:
+    """A row is late or not whether or not the table has a match for it; rows of the table are never late."""
+    cql = "SELECT a.p AS p, t.name AS name FROM s0 [NOW] AS a LEFT JOIN names AS t ON a.x = t.x"
+    session = register(spark, Story(cql), tmp_path)
+    session.table("names", spark.createDataFrame([(1, "one")], "x bigint, name string"))
+    feed(tmp_path, {"s0": table([(10, 1, 1), (20, 2, 2)])})
+    feed(tmp_path, {"s0": table([(17, 1, 3), (18, 7, 4), (25, 1, 5)])})
+    handle = run(session.sql(cql), tmp_path)
+    assert lost(tmp_path) == Counter([("a", "late", 3.0, 3), ("a", "late", 2.0, 4)])
+    assert written(tmp_path) == Counter([(1, "one"), (2, None), (5, "one")])
+    assert handle.report()["late_rows"] == 2

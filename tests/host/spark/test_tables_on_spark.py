@@ -54,6 +54,44 @@ def test_a_table_is_read_again_and_met_by_later_batches(spark: SparkSession, tmp
     assert manifest["tables"] == {"customers": "000000002-customers.arrow"}
 
 
+@pytest.mark.parametrize("version", ["files", "SELECT MAX(name) FROM parquet.`{folder}/customers`"])
+def test_a_spec_says_when_a_table_has_changed(version: str, spark: SparkSession, tmp_path: Path) -> None:
+    """The first batch meets the old rows; the table changes while the query runs, and the others meet the new ones."""
+    story = Story("SELECT a.p AS p, t.name AS name FROM s0 [NOW] AS a, customers AS t WHERE a.x = t.x")
+    batches = list(cut(story.tables(), 3))
+    (tmp_path / "customers").mkdir()
+    parquet.write_table(OLD, tmp_path / "customers" / "rows.parquet")
+    feed(tmp_path, batches[0])
+    text = f"""
+streams: {{s0: {{format: parquet, path: {FEEDS}, schema: "ts timestamp, x bigint, p bigint", event_time: ts}}}}
+tables:
+  customers: {{format: parquet, path: customers, schema: "x bigint, name string", version: "{version}"}}
+query: {story.cql}
+sink: {{format: parquet, path: out}}
+checkpoint: checkpoint
+trigger: 100 milliseconds
+slots: 2
+"""
+    handle = prepare(parse(text.replace("{folder}", str(tmp_path)), folder=tmp_path), spark).start()
+    try:
+        handle.processAllAvailable()
+        parquet.write_table(NEW, tmp_path / "customers" / "rows.parquet")
+        for batch in batches[1:]:
+            feed(tmp_path, batch)
+            handle.processAllAvailable()
+    finally:
+        handle.stop()
+    expected = Answer(
+        (p, name)
+        for batch, table in zip(batches, (OLD, NEW, NEW), strict=True)
+        for x, p in zip(*(batch["s0"][each].to_pylist() for each in "xp"), strict=True)
+        for key, name in zip(*(table[each].to_pylist() for each in table.column_names), strict=True)
+        if x is not None and x == key
+    )
+    assert len(expected) > 10
+    assert not describe_difference(expected, written(tmp_path))
+
+
 def test_a_spec_names_tables(spark: SparkSession, tmp_path: Path) -> None:
     story = Story("SELECT a.p AS p, t.name AS name FROM s0 [NOW] AS a, customers AS t WHERE a.x = t.x")
     tables = story.tables()

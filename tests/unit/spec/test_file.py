@@ -236,6 +236,7 @@ def test_the_catalog_needs_schemas() -> None:
         ("tables", {"s0": {"table": "x"}}, "entry 'tables' has a table named 's0', as a stream is", "another name"),
         ("tables", {"t": {"table": "x", "path": "t"}}, "entry 'tables.t' has both 'table' and 'path'", "keep one"),
         ("tables", {"t": {"table": "x", "refresh": "soon"}}, "entry 'tables.t.refresh'", "10 seconds"),
+        ("tables", {"t": {"table": "x", "version": "files"}}, "entry 'tables.t.path'", "a query such as"),
         ("streams.s0.watermark", 5, "entry 'streams.s0.watermark' is 5", "10 seconds"),
         ("streams.s0.watermark", "5 parsecs", "entry 'streams.s0.watermark' is '5 parsecs'", "10 seconds"),
         ("streams.s0.watermark", "-1 seconds", "entry 'streams.s0.watermark' is negative", "10 seconds"),
