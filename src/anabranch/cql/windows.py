@@ -133,7 +133,7 @@ def lag_of(statement: Statement, items: tuple[FromItem, ...]) -> int:
 
 
 def refuse_sides(statement: Statement, items: tuple[FromItem, ...], plan: LogicalPlan) -> None:
-    """Refuses [TUMBLE], [HOP] and [ROWS n] where rows wait for a partner, by whose ends the wait does not end."""
+    """Refuses [ROWS n] where rows wait for a partner: the wait might never end."""
     if not _has_sides(plan):
         return
     for item in items:
@@ -144,13 +144,6 @@ def refuse_sides(statement: Statement, items: tuple[FromItem, ...], plan: Logica
                 span=item.window.span,
                 detail="a row may stay for ever, and with it every row that it has met",
                 hint="write [RANGE …]",
-            )
-        if item.window is not None and item.window.kind != "range":
-            raise Unsupported(
-                f"[{item.window.kind.upper()}] in an outer, semi or anti join is not supported",
-                text=statement.text,
-                span=item.window.span,
-                hint="write [RANGE …], in a grouped query with a SLIDE",
             )
 
 

@@ -32,7 +32,7 @@ from anabranch.plan.logical import SideKind
 from anabranch.plan.query import Grouping, Query
 from anabranch.plan.sides import Side
 from anabranch.testing.interpreter import Value, column_values, interpret, order
-from anabranch.window import BEFORE_ALL, FOREVER, CountWindow, Tumble, Window
+from anabranch.window import BEFORE_ALL, CountWindow, Tumble, Window
 
 Answer: TypeAlias = Counter[tuple[Any, ...]]
 Row: TypeAlias = dict[str, Value]
@@ -284,10 +284,10 @@ def _around(
 
     A combination that meets nothing comes out only if the watermark has passed its deadline.
     """
-    ranges = {relation.name: relation.window.range for relation in query.whole.relations}
+    windows = {relation.name: relation.window for relation in query.whole.relations}
     several = list(combinations)
     for side in query.sides:
-        several = list(_at_side(side, several, rows, ranges, watermark))
+        several = list(_at_side(side, several, rows, windows, watermark))
     tests = () if query.condition is None else conjuncts(query.condition)
     return (each for each in several if all(interpret(test, _lookup(each)) is True for test in tests))
 
@@ -296,7 +296,7 @@ def _at_side(
     side: Side,
     several: list[Combination],
     rows: Mapping[str, list[Row]],
-    ranges: Mapping[str, int | None],
+    windows: Mapping[str, Window],
     watermark: float,
 ) -> Iterator[Combination]:
     tests = [theta.predicate for theta in side.graph.thetas]
@@ -307,7 +307,7 @@ def _at_side(
         found = False
         for partners in itertools.product(*(rows[name] for name in side.names)):
             whole = {**combination, **dict(zip(side.names, partners, strict=True))}
-            if not _is_valid(whole, ranges) or not _agrees(side.graph, whole):
+            if not _is_valid(whole, windows) or not _agrees(side.graph, whole):
                 continue
             if not all(interpret(test, _lookup(whole)) is True for test in tests):
                 continue
@@ -317,13 +317,13 @@ def _at_side(
             elif side.kind is SideKind.SEMI and not found:
                 yield combination
             found = True
-        is_known = side.is_known_at_once or _deadline(combination, ranges) < watermark
+        is_known = side.is_known_at_once or _deadline(combination, windows) < watermark
         if not found and side.kind is not SideKind.SEMI and is_known:
             yield {**combination, **absent} if side.kind.extends else combination
     if side.kind is SideKind.FULL:
         for partners in itertools.product(*(rows[name] for name in side.names)):
             own: Combination = dict(zip(side.names, partners, strict=True))
-            if tuple(map(id, partners)) not in met and _is_valid(own, ranges) and _deadline(own, ranges) < watermark:
+            if tuple(map(id, partners)) not in met and _is_valid(own, windows) and _deadline(own, windows) < watermark:
                 yield {**dict.fromkeys(side.before), **own}
 
 
@@ -340,17 +340,13 @@ def _agrees(graph: JoinGraph, combination: Combination) -> bool:
     return True
 
 
-def _is_valid(combination: Combination, ranges: Mapping[str, int | None]) -> bool:
+def _is_valid(combination: Combination, windows: Mapping[str, Window]) -> bool:
     times = [row[_TIME] for row in combination.values() if row is not None]
-    return bool(max(times) <= _deadline(combination, ranges))
+    return bool(max(times) <= _deadline(combination, windows))
 
 
-def _deadline(combination: Combination, ranges: Mapping[str, int | None]) -> float:
-    return min(
-        math.inf if ranges[name] is None else row[_TIME] + ranges[name]
-        for name, row in combination.items()
-        if row is not None
-    )
+def _deadline(combination: Combination, windows: Mapping[str, Window]) -> float:
+    return min(_leaves(windows[name], row) for name, row in combination.items() if row is not None)
 
 
 def _grouped_around(query: Query, grouping: Grouping, rows: Mapping[str, list[Row]], watermark: float) -> Answer:
@@ -359,12 +355,14 @@ def _grouped_around(query: Query, grouping: Grouping, rows: Mapping[str, list[Ro
     times = [row[_TIME] for relation in query.whole.streamed for row in rows[relation.name]]
     if not times or watermark == -math.inf:
         return answer
-    ranges = {relation.name: relation.window.range for relation in query.whole.relations}
-    boundary = -(-min(times) // grouping.slide) * grouping.slide
-    last = max(times) + max(FOREVER if each is None else each for each in ranges.values())
-    while boundary < watermark and boundary <= last:
+    windows = {relation.name: relation.window for relation in query.whole.relations}
+    boundary = min(times) // grouping.slide * grouping.slide
+    last = max(times) + max(window.reach for window in windows.values()) + grouping.lag
+    while boundary < watermark + grouping.lag and boundary <= last:
+        # Where windows do not include their end, they hold what is there a microsecond before it.
+        instant = boundary - grouping.lag
         inside = {
-            name: [row for row in several if row[_TIME] <= boundary <= _deadline({name: row}, ranges)]
+            name: [row for row in several if row[_TIME] <= instant <= _deadline({name: row}, windows)]
             for name, several in rows.items()
         }
         here = list(_around(query, _combinations(query.graph, inside), inside, math.inf))

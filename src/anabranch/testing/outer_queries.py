@@ -55,10 +55,16 @@ class _Relation:
     stream: str
     seconds: int
     is_table: bool = False
+    kind: str = "RANGE"
+    """Or TUMBLE or HOP, which do not include their end."""
 
     def cql(self, slide: int | None) -> str:
         if self.is_table:
             return f"{self.stream} AS {self.name}"
+        if self.kind == "TUMBLE":
+            return f"{self.stream} [TUMBLE {slide or self.seconds} SECONDS] AS {self.name}"
+        if self.kind == "HOP":
+            return f"{self.stream} [HOP {self.seconds} SECONDS SLIDE {slide} SECONDS] AS {self.name}"
         suffix = f" SLIDE {slide} SECONDS" if slide else ""
         window = f"[RANGE {self.seconds} SECONDS{suffix}]" if self.seconds else "[NOW]"
         return f"{self.stream} {window} AS {self.name}"
@@ -69,6 +75,9 @@ class _Relation:
 
     @property
     def leaves(self) -> str:
+        if self.kind == "TUMBLE":
+            size = self.seconds * SECOND
+            return f"((floor(epoch_us({self.name}.ts) / {size}.0)::BIGINT + 1) * {size} - 1)"
         return f"(epoch_us({self.name}.ts) + {self.seconds * SECOND})"
 
 
@@ -124,6 +133,7 @@ class _Drawn:
         self.sql_where: list[str] = []
         self.cql_where: list[str] = []
         self.windows = draw(st.sampled_from([(3, 10), (10,), (0, 3, 5, 10, 25)]))
+        self.kind = draw(st.sampled_from(["RANGE", "RANGE", "TUMBLE", *(["HOP"] if slide is not None else [])]))
 
     def relation(self, *, may_be_table: bool = True) -> _Relation:
         number = len(self.made)
@@ -134,8 +144,13 @@ class _Drawn:
         seconds = self.draw(st.sampled_from(self.windows))
         if self.slide is not None:
             seconds = seconds or self.slide
+        kind = self.kind
+        if self.slide is None and kind == "TUMBLE":
+            # Of one size, and beside others in a query without groups.
+            kind = self.draw(st.sampled_from(["RANGE", "TUMBLE"]))
+            seconds = self.windows[-1] if kind == "TUMBLE" else seconds
         # All streams are read, or the watermark would not be that of all rows.
-        made = _Relation("abceghij"[number], f"s{number % self.streams}", seconds)
+        made = _Relation("abceghij"[number], f"s{number % self.streams}", seconds, kind=kind)
         self.made.append(made)
         return made
 

@@ -39,7 +39,7 @@ from anabranch.engine.state.ring import Index
 from anabranch.engine.state.waiting import NUMBER, Waiting
 from anabranch.plan.logical import SideKind
 from anabranch.plan.physical import JoinNode, Leaf, mjoin
-from anabranch.plan.query import Query
+from anabranch.plan.query import Grouping, Query
 from anabranch.plan.sides import Side
 
 KNOWN = "#known"
@@ -55,9 +55,8 @@ class Sides:
         self.bases = bases
         self.meter = Meter()
         self._condition = query.condition
-        slide = query.grouping.slide if query.grouping is not None else None
         self._works = [
-            SideWork(side, bases, arena, self.meter, number, slide) for number, side in enumerate(query.sides)
+            SideWork(side, bases, arena, self.meter, number, query.grouping) for number, side in enumerate(query.sides)
         ]
         self._place = {name: i for i, side in enumerate(query.sides) for name in side.names}
 
@@ -127,15 +126,21 @@ class Sides:
 
 
 class SideWork:
-    """One side at work; `slide` is that of a grouped query."""
+    """One side at work; `grouping` is that of a grouped query."""
 
     def __init__(
-        self, side: Side, bases: Mapping[str, BaseState], arena: Arena, meter: Meter, number: int, slide: int | None
+        self,
+        side: Side,
+        bases: Mapping[str, BaseState],
+        arena: Arena,
+        meter: Meter,
+        number: int,
+        grouping: Grouping | None,
     ) -> None:
         self.side = side
         self.bases = bases
         self.arena = arena
-        self.slide = slide
+        self.grouping = grouping
         self.passed: int | None = None
         """The watermark up to which combinations have gone on; of a grouped query, the last boundary."""
         node = JoinNode((mjoin(side.before), *(Leaf(name) for name in side.names)))
@@ -166,7 +171,7 @@ class SideWork:
             state.reopen(kept)
 
     def answered(self, watermark: int) -> None:
-        passed = watermark if self.slide is None else _last_below(watermark, self.slide)
+        passed = watermark if self.grouping is None else self.grouping.last_answered(watermark)
         self.passed = passed if self.passed is None else max(self.passed, passed)
 
     # --- matches ------------------------------------------------------------------------------------------------------
@@ -225,7 +230,7 @@ class SideWork:
         """True for combinations that have not gone on unmatched in an earlier step."""
         if self.passed is None:
             return np.ones(len(found), dtype=np.bool_)
-        passed = self.passed if self.slide is None else (self.passed + 1) * self.slide
+        passed = self.passed if self.grouping is None else self.grouping.instant(self.passed + 1)
         still: BoolArray = found.deadline >= passed
         return still
 
@@ -238,7 +243,7 @@ class SideWork:
         numbers = rows.pop(NUMBER)
         known = np.maximum(block.newest, rows.pop(KNOWN, block.newest))
         kind = self.side.kind
-        if kind is SideKind.SEMI and self.slide is None:
+        if kind is SideKind.SEMI and self.grouping is None:
             yield self._first_met(numbers, known)
             return
         self._mark(self.waiting, numbers, block)
@@ -256,17 +261,18 @@ class SideWork:
         return self._bound(self.waiting, first), known[places[fresh]]
 
     def _mark(self, state: Waiting, numbers: Int64Array, block: Combinations) -> None:
-        if self.slide is None:
+        if self.grouping is None:
             state.mark(numbers)
         else:
-            state.cover(numbers, -(-block.newest // self.slide), block.deadline // self.slide)
+            first, last = self.grouping.first_boundary(block.newest), self.grouping.last_boundary(block.deadline)
+            state.cover(numbers, first, last)
 
     # --- the watermark ------------------------------------------------------------------------------------------------
 
     def settle(self, watermark: int) -> Iterator[Known]:
         """Yields the combinations that the watermark lets go on."""
         before, own, kind = self.side.before, self.side.names, self.side.kind
-        last = None if self.slide is None else _last_below(watermark, self.slide)
+        last = None if self.grouping is None else self.grouping.last_answered(watermark)
         for state in (self.waiting, self.unable):
             yield self._with_absent(own if kind.extends else (), self._settled(state, watermark, last))
         if kind is SideKind.FULL:
@@ -275,11 +281,11 @@ class SideWork:
 
     def _settled(self, state: Waiting, watermark: int, last: int | None) -> Known:
         if last is not None:
-            assert self.slide is not None
-            numbers, at = state.pass_boundaries(self.passed, last, self.slide, met=self.side.kind is SideKind.SEMI)
+            assert self.grouping is not None
+            numbers, at = state.pass_boundaries(self.passed, last, self.grouping, met=self.side.kind is SideKind.SEMI)
             found = self._bound(state, numbers)
-            state.drop((last + 1) * self.slide)
-            instants = at * self.slide
+            state.drop(self.grouping.instant(last + 1))
+            instants = self.grouping.instant(at)
             return Combinations(found.rows, instants, instants), instants
         numbers = state.due(watermark)
         if self.side.kind is SideKind.SEMI:
@@ -302,8 +308,3 @@ class SideWork:
         # In one order, whichever of the sides was met.
         order = (*self.side.before, *self.side.names) if self.side.kind.extends else self.side.before
         return Combinations({name: rows[name] for name in order}, found.newest, found.deadline), known
-
-
-def _last_below(watermark: int, slide: int) -> int:
-    """The number of the last boundary that lies before the watermark."""
-    return -(-watermark // slide) - 1

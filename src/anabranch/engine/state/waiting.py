@@ -20,6 +20,7 @@ from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.engine.state.arena import Arena
 from anabranch.engine.state.intermediate import CodeReader, IntermediateState
 from anabranch.engine.state.ring import DEADLINE, Index
+from anabranch.plan.query import Grouping
 
 NUMBER = "#number"
 """Under this name a match carries the number of its waiting combination; no relation can have such a name."""
@@ -113,7 +114,9 @@ class Waiting(IntermediateState):
         self._runs = [run for run in self._runs if run[0] < run[1]]
         return np.concatenate(found) if found else _NOTHING
 
-    def pass_boundaries(self, passed: int | None, last: int, slide: int, *, met: bool) -> tuple[Int64Array, Int64Array]:
+    def pass_boundaries(
+        self, passed: int | None, last: int, grouping: Grouping, *, met: bool
+    ) -> tuple[Int64Array, Int64Array]:
         """The combinations that count at a boundary behind `passed`, up to `last`, each with the boundary.
 
         With `met`, where some match of it counts; else, where none does. Combinations without later boundaries go.
@@ -122,7 +125,7 @@ class Waiting(IntermediateState):
         if not len(numbers) or (passed is not None and last <= passed):
             return _NOTHING, _NOTHING
         newest, deadline = self.ring.times(numbers)
-        waiting = _spread(numbers, -(-newest // slide), deadline // slide, passed, last)
+        waiting = _spread(numbers, grouping.first_boundary(newest), grouping.last_boundary(deadline), passed, last)
         covers = self._joined_covers()
         covered = _spread(*covers, passed, last)
         # Boundaries are numbered anew, so that a number and a boundary fit one integer.
