@@ -1,7 +1,7 @@
 """The cluster of Zhu 2006, Chapter 23, on a virtual clock: seven servers, of which the first has half of the work.
 
 Three streams are joined by one key, in 100 partition groups. A manager looks at the servers now and then. It can change
-their plans (local migration), and can move half the difference in state between the most and the least loaded server
+their plans (local migration), and can move half the difference in rows between the most and the least loaded server
 (load balancing), by moving state or by parallel track. The engine makes the changes; the clock charges them.
 """
 
@@ -30,7 +30,7 @@ OLD, NEW = "((a b) c)", "((b c) a)"
 LOOKS = 10.0
 """Seconds between two looks of the manager; the paper prints none."""
 WORTH = 0.2
-"""The least difference in state that is moved, as a share of the largest; the paper's thresholds are not printed."""
+"""The least difference in rows that is moved, as a share of the largest; the paper's thresholds are not printed."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ class _Manager:
         self._pairs: tuple[Move, ...] = ()
         self.moves: list[Moved] = []
 
-    def before(self, arrived: float, now: float) -> dict[int, float]:
-        """Changes plans and moves groups; returns when servers cannot begin before."""
+    def before(self, arrived: float, now: float) -> None:
+        """Changes plans and moves groups."""
         begins, at = self._servers.begins(arrived), self._how.replans_at
         ready = [slot for slot in sorted(self._left) if at is not None and begins[slot] >= at]
         if ready:
@@ -114,18 +114,20 @@ class _Manager:
             self._left -= set(ready)
         table = self._host.partitioning
         if self._how.moves is None or now < self._looked + LOOKS or self._began is not None or self._left:
-            return {}
+            return
         self._looked = now
         found = half_the_difference(table, self._loads(table))
         held = [slot.bytes for slot in self._loads(table).slots]
         if not found.moves or max(held) - min(held) < WORTH * max(held):
-            return {}
-        self._host.spread(found.applied(table), self._how.moves)
+            return
+        target = found.applied(table)
+        self._host.spread(target, self._how.moves)
         self._began, self._pairs = now, found.moves
-        if self._how.moves == "parallel-track":
-            return {}
-        # What the sender has in its queue it still has to do; only then has the receiver all rows of the groups.
-        return {move.receiver: float(begins[move.sender]) for move in found.moves}
+        if self._how.moves == "moving-state":
+            # What the sender has in its queue it still has to do; only then has the receiver all rows of the groups.
+            for move in found.moves:
+                share = len(move.groups) / len(target.groups_of(move.receiver))
+                self._servers.hold(move.receiver, float(begins[move.sender]), share)
 
     def after(self, tables: Mapping[str, pa.Table]) -> None:
         """Counts the rows of a batch, and notes the end of a move."""
@@ -140,10 +142,9 @@ class _Manager:
             self._began = None
 
     def _loads(self, table: Partitioning) -> Loads:
-        slots = [
-            SlotLoad(0.0, float(report.statistics.state_bytes)) for _, report in sorted(self._host.reports.items())
-        ]
-        return estimate_loads(table, self._rows, slots)
+        """Loads by the rows of groups: rows that groups have left behind are not the load of a server any more."""
+        rows, owner = np.sum([*self._rows.values()], axis=0), np.array(table.table)
+        return estimate_loads(table, self._rows, [SlotLoad(0.0, float(rows[owner == n].sum())) for n in range(SERVERS)])
 
 
 def run(load: Load, how: Adaptation, *, together: bool = False) -> Run:
@@ -154,7 +155,8 @@ def run(load: Load, how: Adaptation, *, together: bool = False) -> Run:
     state_rows = []
     for arrived, tables in batches(np.random.default_rng(load.seed), load.seconds, load.length, load.rates, keys):
         now = float(servers.begins(arrived).max()) if together else arrived
-        servers.step(arrived, tables, manager.before(arrived, now))
+        manager.before(arrived, now)
+        servers.step(arrived, tables)
         manager.after(tables)
         state_rows.append(servers.state_rows)
     seconds = [load.length * (number + 1) for number in range(len(state_rows))]

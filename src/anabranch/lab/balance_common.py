@@ -83,6 +83,7 @@ class Servers:
         self.taken: list[tuple[float, float, int]] = []
         """Parts of batches: when they were there, when a server was through with them, and their rows."""
         self.state_rows = 0
+        self._held: dict[int, tuple[float, float]] = {}
         self._before: SlotReports = {}
 
     def begins(self, arrived: float) -> Floats:
@@ -90,19 +91,24 @@ class Servers:
         ready = np.full_like(self.free, self.free.max()) if self.together else self.free
         return np.maximum(ready, arrived)
 
-    def step(self, arrived: float, tables: Mapping[str, pa.Table], waits: Mapping[int, float] | None = None) -> Floats:
-        """Takes a batch; returns what it cost each server. `waits` says before when servers cannot begin."""
+    def hold(self, slot: int, until: float, share: float) -> None:
+        """Lets a share of a server's results wait until then: those of groups that still have to come to it."""
+        self._held[slot] = until, share
+
+    def step(self, arrived: float, tables: Mapping[str, pa.Table]) -> Floats:
+        """Takes a batch; returns what it cost each server."""
         self.host.step(tables)
         costs, begins = np.zeros(len(self.free)), self.begins(arrived)
         for slot, report in self.host.reports.items():
             step, before = report.statistics, self._before.get(slot)
             taking = filled(None if before is None else before.statistics, step, self.units) * self.slowdown
             costs[slot] = charged(step, self.units) * self.slowdown + taking
-            self.filled[slot] = max(begins[slot], (waits or {}).get(slot, 0.0)) + taking
-            self.free[slot] = self.filled[slot] + costs[slot] - taking
+            until, share = self._held.get(slot, (0.0, 0.0))
+            self.filled[slot] = max(begins[slot], until) + taking
+            self.free[slot] = begins[slot] + costs[slot]
             self.taken.append((arrived, float(self.free[slot]), sum(step.rows_in.values())))
-            if step.rows_out:
-                self.finished.append((float(self.free[slot]), step.rows_out))
+            waiting = round(share * step.rows_out) if until > self.free[slot] else 0
+            self.finished += [(float(self.free[slot]), step.rows_out - waiting), (until, waiting)]
         self.work += costs
         self.state_rows = self.host.statistics.state_rows
         self._before = self.host.reports
