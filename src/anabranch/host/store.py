@@ -582,7 +582,7 @@ def _file_system(location: str) -> tuple[pafs.FileSystem, str]:
 _MANIFEST = {
     "batch": int,
     "attempt": str,
-    "clocks": {ANY_NAME: {"floor": int, "newest": (int, None), "heard": int, "is_idle": bool}},
+    "clocks": {ANY_NAME: {"floor?": int, "newest?": (int, None), "heard?": int, "is_idle?": bool}},
     "files": [{"name": str, "batch": int, "slot": int, "rows": int, "newest": {ANY_NAME: int}, "partitioning": int}],
     "partitionings": [
         {
