@@ -28,6 +28,7 @@ from anabranch.cost.units import UnitCosts
 from anabranch.entries import Entry
 from anabranch.errors import NoFeasiblePlan, PlanError, SpecError
 from anabranch.optimize import Budget, Choice, Hints, Infeasible, MeshOffer, Objective, Proposal, choose
+from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.hints import KINDS
 from anabranch.optimize.joint import Contender, JointChoice, choose_together
 from anabranch.optimize.proposals import kind, over_budget
@@ -137,7 +138,10 @@ def decide(
     if written is not None:
         wishes = replace(wishes, plan=str(unshared(written)))
     hints = _hints(query, wishes)
-    choice = choose(query.graph, view, budget, wishes.objective, hints, batch=batch, grouping=query.merging)
+    beside = price_of_sides(query, view, batch)
+    choice = choose(
+        query.graph, view, budget, wishes.objective, hints, batch=batch, grouping=query.merging, beside=beside
+    )
     return replace(choice, mesh=_mesh_offer(query, wishes, choice, learn, gate), written=written)
 
 

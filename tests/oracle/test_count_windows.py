@@ -33,7 +33,7 @@ from anabranch.testing.oracle import Answer, batch_answer, describe_difference, 
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, tables
 
 
-@settings(max_examples=4 * settings().max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(data=st.data(), relations=st.integers(1, 4))
 def test_a_join_of_count_windows_gives_the_batch_answer(data: st.DataObject, relations: int) -> None:
     streams = data.draw(st.integers(max(1, relations - 1), relations), "streams")
@@ -45,7 +45,7 @@ def test_a_join_of_count_windows_gives_the_batch_answer(data: st.DataObject, rel
     assert not describe_difference(expected, answer)
 
 
-@settings(max_examples=3 * settings().max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @given(data=st.data(), relations=st.integers(1, 3), slide=st.sampled_from([1, 2, 5]))
 def test_a_grouped_query_of_count_windows_gives_the_batch_answer(
     data: st.DataObject, relations: int, slide: int

@@ -37,6 +37,7 @@ from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.stability import Stability
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
+from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.choice import choose
 from anabranch.optimize.problem import resource_model
 from anabranch.optimize.proposals import Proposal
@@ -460,6 +461,7 @@ def _best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: fl
         batch=batch,
         grouping=query.merging,
         partitioning=criteria.partitioning,
+        beside=price_of_sides(query, view, batch),
     ).answer
     plan = answer.plan if isinstance(answer, Proposal) else answer.best
     lost = [each for each in answer.considered if each.plan != plan]

@@ -49,6 +49,9 @@ class Resources:
     rate: float
 
 
+NOTHING = Resources(0.0, 0.0, 0.0)
+
+
 @dataclass(frozen=True)
 class Share:
     """The share of the rows of a merged set of relations that merging leaves."""
@@ -78,6 +81,8 @@ class ResourceModel:
     """The thetas that a plan defers, by position, with the set of relations of the join that checks them."""
     partitioning: Partitioning | None = None
     """How rows are spread over slots; None where every row has one slot."""
+    beside: Resources = NOTHING
+    """What the query needs beside its plan: its outer joins."""
 
     def copies(self, mask: int) -> float:
         """The number of slots that hold a combination of the set."""
@@ -335,11 +340,12 @@ class ResourceModel:
 
     @cached_property
     def base(self) -> Resources:
-        """The cost that all plans share: the rows of the base states, and the results."""
+        """The cost that all plans share: the rows of the base states, the results, and what is beside the plan."""
         singles = [1 << position for position in range(len(self.estimates.names))]
         rate = self.births(self.estimates.everything)
-        cpu = sum(self.upkeep(single) for single in singles) + self.emitting
-        return Resources(cpu, sum(self.state_bytes(single) for single in singles), rate)
+        cpu = sum(self.upkeep(single) for single in singles) + self.emitting + self.beside.cpu
+        memory = sum(self.state_bytes(single) for single in singles) + self.beside.memory
+        return Resources(cpu, memory, rate)
 
     @property
     def emitting(self) -> float:

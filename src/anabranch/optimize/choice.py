@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from anabranch.cost.estimates import Estimates
-from anabranch.cost.resources import ResourceModel
+from anabranch.cost.resources import NOTHING, ResourceModel, Resources
 from anabranch.cost.units import unit_costs
 from anabranch.errors import SpecError
 from anabranch.optimize.deferring import deferring_variants
@@ -60,13 +60,14 @@ def choose(
     batch: float = 1.0,
     grouping: Grouping | None = None,
     partitioning: Partitioning | None = None,
+    beside: Resources = NOTHING,
     optimizers: Mapping[str, Optimizer] = OPTIMIZERS,
 ) -> Choice:
     """The best plan by the objective among those that keep the budget and obey the hints.
 
     `batch` is the time between batches in seconds. With the `grouping` of a grouped query, plans that merge rows before
     they join are considered too. `partitioning` says how rows are spread over the slots of the budget; without it, the
-    grid that suits the rates is assumed.
+    grid that suits the rates is assumed. `beside` is what the query needs whatever its plan (`price_of_sides`).
     """
     problem = Problem(
         graph,
@@ -77,6 +78,7 @@ def choose(
         batch=batch,
         grouping=grouping,
         partitioning=partitioning,
+        beside=beside,
     )
     _, units_from = unit_costs(statistics)
     return Choice(_answer(problem, optimizers), problem.model, problem.budget, problem.objective, units_from)

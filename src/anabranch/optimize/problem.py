@@ -10,7 +10,7 @@ from functools import cached_property
 
 from anabranch.cost.estimates import from_statistics, traffic
 from anabranch.cost.progress import Progress, progress
-from anabranch.cost.resources import ResourceModel
+from anabranch.cost.resources import NOTHING, ResourceModel, Resources
 from anabranch.cost.units import unit_costs
 from anabranch.optimize.hints import Hints, Objective
 from anabranch.optimize.jtree_finder import LARGEST, Space
@@ -39,10 +39,13 @@ class Problem:
     grouping: Grouping | None = None
     partitioning: Partitioning | None = None
     """How rows are spread over the slots; None for the grid that suits the rates."""
+    beside: Resources = NOTHING
+    """What the query needs beside its plan."""
 
     @cached_property
     def model(self) -> ResourceModel:
         model = resource_model(self.graph, self.statistics, self.batch, self.grouping, self.partitioning)
+        model = replace(model, beside=self.beside)
         if self.partitioning is not None or self.budget.slots == 1:
             return model
         chosen = choose_partitioning(self.graph, self.budget.slots, traffic=traffic(model.estimates))
