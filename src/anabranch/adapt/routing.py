@@ -117,17 +117,19 @@ def decide_mesh(
     slots: int = 1,
     *,
     is_free: bool = False,
+    factor: float = 1.0,
 ) -> Decision:
     """Decides whether some slots change to the mesh that was learnt from their rows.
 
-    Where the plan is free, a mesh of one route for each relation is the mjoin that it amounts to.
+    Where the plan is free, a mesh of one route for each relation is the mjoin that it amounts to. `factor` is how many
+    times what was promised of it the last mesh took: samples do not show every correlation.
     """
     units, _ = unit_costs(criteria.given)
     beside = _beside(flow, units)
     now, proposed = beside + learnt.running_load(flow.rates), beside + learnt.load(flow.rates)
     counted = None if query is None or learnt.profiled is None else running_cpu(plan, flow, query, criteria)
     if counted is not None:
-        now, proposed = counted, beside + _routing(learnt, flow, units)
+        now, proposed = counted, beside + _routing(learnt, flow, units) * factor
     best = as_mjoin(learnt.mesh) if is_free and not learnt.is_mesh else learnt.mesh
     decision = Decision(
         batch=batch,

@@ -247,6 +247,10 @@ class QuerySteering:
         self._looking = [slots for slots, _ in self._loops] or [(slot,) for slot in self._slots]
         self._news: dict[tuple[int, ...], str] = {}
         self._best: dict[tuple[int, ...], tuple[Plan, float]] = {}
+        """Of the mesh that slots run, what a row costs at best; what was promised, until that is tested."""
+        self._untested: set[tuple[int, ...]] = set()
+        self._factors: dict[tuple[int, ...], float] = {}
+        """How many times what was promised of it the last mesh of some slots took."""
         self._triggers: dict[int, str] = {}
         self._wish: Wish | None = None
         self._given_up: Wish | None = None
@@ -480,6 +484,8 @@ class QuerySteering:
                 self._mesh_searches.append(_MeshSearch(slots, first.plan, trigger[0], found))
             reason = next((drifts[slot] for slot in slots if drifts.get(slot) is not None), None)
             is_cooling = any(self._watches[slot].is_cooling for slot in slots)
+            if slots in self._untested and not is_cooling:
+                self._may_look(slots)
             if reason is None and not is_cooling:
                 reason = f"batch {facts.batch} has passed" if staging.is_due(facts.batch + 1) else self._changed(slots)
             if reason is not None and self._may_look(slots):
@@ -510,9 +516,17 @@ class QuerySteering:
         if not isinstance(plan, Mesh) or cpu is None or not rows:
             return True
         before = self._best.get(slots)
-        least = cpu / rows if before is None or before[0] != plan else min(before[1], cpu / rows)
-        self._best[slots] = (plan, least)
-        return cpu / rows > DEARER * least
+        if before is None or before[0] != plan:
+            self._best[slots] = (plan, cpu / rows)
+            return False
+        if slots in self._untested:
+            # The first look at it: what it takes now is held against what was promised of it, and of others like it.
+            self._untested.discard(slots)
+            self._factors[slots] = max(1.0, cpu / rows / before[1])
+            self._best[slots] = (plan, cpu / rows)
+            return False
+        self._best[slots] = (plan, min(before[1], cpu / rows))
+        return cpu / rows > DEARER * before[1]
 
     def _mesh_decisions(self, batch: int, plans: tuple[SlotPlan, ...]) -> list[QueryRecord]:
         """Decisions on the meshes that searches have found; slots whose mesh pays take it with the next batch."""
@@ -540,6 +554,7 @@ class QuerySteering:
                 query,
                 slots=len(slots),
                 is_free=bool(self._loops),
+                factor=self._factors.get(slots, 1.0),
             )
             if self._loops:
                 experience = next((loop.experience for own, loop in self._loops if slots[0] in own), Experience())
@@ -552,6 +567,8 @@ class QuerySteering:
                 chosen |= dict.fromkeys(slots, SlotPlan(decision.proposed, decision.strategy))
                 promised = decision.proposed_cost.cpu / max(sum(flow.rates.values()), 1e-9)
                 self._best[slots] = (decision.proposed, promised)
+                if isinstance(decision.proposed, Mesh):
+                    self._untested.add(slots)
         if chosen:
             self._wish = Wish(chosen, "mesh")
         return records

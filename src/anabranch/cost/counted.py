@@ -11,8 +11,6 @@ inputs are priced by the model alone, because merging has no counts.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from anabranch.cost.resources import ResourceModel, explicit_orders
 from anabranch.plan.join_graph import JoinGraph, is_selection
 from anabranch.plan.mesh import Mesh
@@ -40,14 +38,6 @@ def counted_cpu(
     keeping = joined * (units.insert + units.insert_joined + units.delete)
     linking = units.link * sum(entered.get(name, 0) * count for name, count in _links(plan, model, graph).items())
     return (base + probing + matched + keeping + linking + calls * batches * units.call) / seconds
-
-
-def checking_seconds(plan: PhysicalPlan | Mesh, step: StepStatistics, model: ResourceModel, graph: JoinGraph) -> float:
-    """Seconds for the predicates that a plan checked beside its keys; those of a mesh are not counted."""
-    if isinstance(plan, Mesh):
-        return 0.0
-    free = replace(model, units=replace(model.units, match=0.0, match_relation=0.0))
-    return _of_plan(plan, step, free, graph)[0]
 
 
 def _of_plan(plan: PhysicalPlan, step: StepStatistics, model: ResourceModel, graph: JoinGraph) -> tuple[float, int]:

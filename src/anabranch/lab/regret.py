@@ -21,7 +21,7 @@ from anabranch.lab.regret_runs import AnyWorkload, Found, measured
 from anabranch.lab.regret_suite import SYNTHETIC
 from anabranch.lab.regret_workloads import Size
 
-FULL, QUICK = Size(), Size(batches=80, rows=1_000, every_shape=4)
+FULL, QUICK = Size(), Size(batches=80, rows=1_000, every_shape=4, most_plans=12)
 MEAN, WORST = 1.05, 1.15
 """The bars of regret over the suite."""
 GAIN = 2.0
@@ -52,6 +52,9 @@ COLUMNS = (
 
 def measure(setting: Setting) -> tuple[Found, ...]:
     """All workloads, one after another."""
+    # Loading the library that trains classifiers takes two seconds, once in a process.
+    import sklearn.tree  # noqa: F401
+
     size = QUICK if setting.quick else FULL
     suite: list[AnyWorkload] = [*SYNTHETIC, *flights()]
     return tuple(measured(workload, setting.seed, size) for workload in suite)
@@ -62,7 +65,7 @@ def present(found: Sequence[Found]) -> Outcome:
     steady = [each for each in found if each.kind == "steady"]
     real = [each for each in found if each.kind == "real"]
     inexact = [each.name for each in found if not each.is_exact]
-    idle = max((each.idle for each in steady), default=0.0)
+    idle = max((each.idle for each in steady if each.idle is not None), default=0.0)
     gained = median(each.gain for each in changing) if changing else 0.0
     slowest = max((each.regret for each in real), default=0.0)
     verdicts = (

@@ -1,13 +1,14 @@
 """Runs of the regret suite: every static plan worth the name, `plan: auto`, and `plan: auto` that adapts.
 
-*Work* is what the engine counted (probes, candidates, matches, checks, rows that entered and left states, results) at
-its built-in unit costs, so it does not depend on the machine; rows that a migration recomputed count too. What it
-leaves out (the fixed cost of a lookup, texts, searches, profiles, checks of a mesh) is in the processor time.
+*Work* is what the engine counted (probes, candidates, matches, checks, calls, rows that entered and left states,
+results) at its built-in unit costs, so it does not depend on the machine; rows that a migration recomputed count too.
+What it leaves out (texts, searches, profiles, checks of a mesh) is in the processor time.
 
 *The best static plan* is the one of least work in hindsight. Candidates are all shapes of join trees up to five
-relations (four in a quick run; beyond that the undominated ones), each with the best probe orders by the statistics of
-the start, the middle and the end of the run; and the meshes learnt there. A candidate is given up as soon as it has
-done more work than the best ones so far did in the whole run; work never shrinks, so the best one is never given up.
+relations (beyond that the undominated ones; in a quick run the most promising dozen), each with the best probe orders
+by the statistics of the start, the middle and the end of the run; and the meshes learnt there. A candidate is given up
+as soon as it has done more work than the best ones so far did in the whole run; work never shrinks, so the best one is
+never given up.
 
 Processor time is measured afterwards, with the best static plans and the choosers in turn on every batch, in an order
 that alternates.
@@ -27,7 +28,8 @@ import pyarrow as pa
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.settings import Settings
 from anabranch.choosing import AUTO, change_rules, decide, first_plan
-from anabranch.cost.counted import checking_seconds
+from anabranch.cost.counted import counted_cpu
+from anabranch.cost.resources import with_default_orders
 from anabranch.cost.units import ENGINE
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.host.local import LocalHost
@@ -35,14 +37,13 @@ from anabranch.host.meshing import learn_from_rows
 from anabranch.host.rows import relation_batch
 from anabranch.host.sample import Sample, Stretch, sampled
 from anabranch.host.wire import wire_layout
-from anabranch.lab.balance_common import charged
 from anabranch.lab.regret_workloads import BATCH, WINDOW, Batches, Kind, Size
 from anabranch.optimize.deferring import deferring_variants
 from anabranch.optimize.jtree_finder import Space
 from anabranch.optimize.problem import resource_model
 from anabranch.optimize.proposals import Candidate
 from anabranch.optimize.shapes import Shape, in_order
-from anabranch.plan.mesh import Plan
+from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, by_itself, partitioning_of
 from anabranch.stats.view import FixedStatistics
@@ -100,8 +101,11 @@ class Found:
     adapt: Run
     blind: Run
     """Adapts as well, but nothing was sampled before the start, as with sources that cannot be sampled."""
-    idle: float
-    """The share of the processor time of the adapting run that its decisions took."""
+
+    @property
+    def idle(self) -> float | None:
+        """What deciding adds to the processor time; None where the plan changed, so that the two runs differ."""
+        return None if self.adapt.changes else max(0.0, self.adapt.cpu / self.auto.cpu - 1)
 
     @property
     def regret(self) -> float:
@@ -142,9 +146,10 @@ class Runner:
         self.results += self.host.step(batch).num_rows
         self.cpu += process_time() - started
         history = self.host.history
-        plan, step = self.host.plan, self.host.statistics
+        plan = self.host.plan
         assert not isinstance(plan, Plans)
-        self.work += charged(step, ENGINE) + checking_seconds(plan, step, self._model, self._graph)
+        ordered = plan if isinstance(plan, Mesh) else with_default_orders(plan, self._graph)
+        self.work += counted_cpu(ordered, self.host.statistics, 1, 1.0, self._model, self._graph)
         self.work += RECOMPUTED * sum(each.get("recomputedRows", 0) for each in history[self._seen :])
         self._seen = len(history)
         self.state = max(self.state, self.host.statistics.state_bytes)
@@ -160,7 +165,7 @@ def measured(workload: AnyWorkload, seed: int, size: Size) -> Found:
     query = workload.query
     batches = partial(workload.batches, seed, size)
     samples = [sample_of(query, list(islice(batches(), at, at + SAMPLED))) for at in _places(size)]
-    candidates = static_plans(query, samples, size.every_shape)
+    candidates = static_plans(query, samples, size.every_shape)[: size.most_plans]
     best = race(workload, query, candidates, list(batches()))
     choice = decide(
         query, batch=BATCH, seen=samples[0].statistics, learn=partial(learn_from_rows, query, samples[0].rows)
@@ -177,7 +182,6 @@ def measured(workload: AnyWorkload, seed: int, size: Size) -> Found:
         for name in list(runners)[:: -1 if number % 2 else 1]:
             runners[name].step(batch)
     fixed_plans = sorted((runners[name].run for name in plans), key=lambda run: run.work)
-    adapt = runners["adapt"]
     return Found(
         name=workload.name,
         kind=workload.kind,
@@ -185,9 +189,8 @@ def measured(workload: AnyWorkload, seed: int, size: Size) -> Found:
         tried=len(candidates),
         fixed_plans=tuple(fixed_plans),
         auto=runners["auto"].run,
-        adapt=adapt.run,
+        adapt=runners["adapt"].run,
         blind=runners["blind"].run,
-        idle=adapt.host.seconds_adapting / max(adapt.cpu, 1e-9),
     )
 
 

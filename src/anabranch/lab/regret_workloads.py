@@ -49,6 +49,8 @@ class Size:
     """Rows of a stream of rate 1 in a batch."""
     every_shape: int = 5
     """Relations up to which every shape of a static plan is tried."""
+    most_plans: int | None = None
+    """How many static plans are tried, the most promising first; all when None."""
 
 
 @dataclass(frozen=True)

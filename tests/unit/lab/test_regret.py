@@ -79,7 +79,7 @@ def test_real_rows_come_by_day() -> None:
 
 def test_a_miss_is_marked_in_its_row() -> None:
     run = Run("(a b c)", 1.0, 1.0, 1)
-    found = Found("x", "changing", 3, 4, (run,), replace(run, work=1.5), replace(run, work=1.2), run, 0.0)
+    found = Found("x", "changing", 3, 4, (run,), replace(run, work=1.5), replace(run, work=1.2), run)
     row = dict(zip(COLUMNS, present([found]).rows[0], strict=True))
     assert row["missed"] == "work, gain"
     assert (row["regret"], row["gain"]) == pytest.approx((1.2, 1.25))
@@ -96,7 +96,7 @@ def test_static_plans_have_the_orders_of_every_phase() -> None:
 
 def test_a_verdict_names_the_workloads_above_the_bar() -> None:
     run = Run("(a b c)", 1.0, 1.0, 1)
-    slow = Found("slow", "steady", 3, 4, (run,), run, replace(run, work=1.4, cpu=1.4), run, 0.0)
+    slow = Found("slow", "steady", 3, 4, (run,), run, replace(run, work=1.4, cpu=1.4), run)
     verdicts: list[Verdict] = [each for each in present([slow]).verdicts if each.missed]
     assert [each.missed for each in verdicts[:2]] == [("1.05 on average", "1.15 at worst")] * 2
     assert "slow 1.40" in verdicts[0].here

@@ -82,23 +82,23 @@ def _heavy_key() -> Doctored:
 
 @case("regret")
 def _regret() -> Doctored:
-    def one(name: str, kind: Any, best: float, auto: float, adapt: float, results: int, idle: float) -> Any:
-        def run(work: float, count: int = 7) -> regret_runs.Run:
-            return regret_runs.Run("(a b c)", work, work, 1, 0, count)
+    def one(name: str, kind: Any, auto: float, adapt: float, results: int = 7, changes: int = 1) -> Any:
+        def run(work: float, count: int = 7, changed: int = 0) -> regret_runs.Run:
+            return regret_runs.Run("(a b c)", work, work, 1, changed, count)
 
-        return regret_runs.Found(
-            name, kind, 3, 4, (run(best), run(2 * best)), run(auto), run(adapt, results), run(adapt), idle
-        )
+        best, other = run(1.0), run(2.0)
+        found = run(adapt, results, changes)
+        return regret_runs.Found(name, kind, 3, 4, (best, other), run(auto), found, run(adapt))
 
     good = (
-        one("still", "steady", 1.0, 1.0, 1.0, 7, 0.001),
-        one("swap", "changing", 1.0, 2.4, 1.1, 7, 0.1),
-        one("flights", "real", 1.0, 1.0, 1.04, 7, 0.1),
+        one("still", "steady", 1.0, 1.005, changes=0),
+        one("swap", "changing", 2.4, 1.1),
+        one("flights", "real", 1.0, 1.04),
     )
     bad = (
-        one("still", "steady", 1.0, 1.0, 1.2, 6, 0.02),
-        one("swap", "changing", 1.0, 2.4, 1.3, 7, 0.1),
-        one("flights", "real", 1.0, 1.0, 1.06, 7, 0.1),
+        one("still", "steady", 1.0, 1.2, results=6, changes=0),
+        one("swap", "changing", 2.4, 1.3),
+        one("flights", "real", 1.0, 1.06),
     )
     return Doctored(good, (bad, good[:2]))
 
