@@ -124,6 +124,20 @@ def test_groups_of_lost_slots_spread_over_the_others_and_go_back() -> None:
     assert by_hand.next(0) == (grid, [])
 
 
+def test_workers_know_of_rows_that_groups_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANABRANCH_HOT_FOLDER", str(tmp_path / "hot"))
+    host = WorkerHost(QUERY, PLAN, slots=2, checkpoint=str(tmp_path / "kept"))
+    step(host, *(f"a 1 {key} x{key}" for key in range(60)))
+    half = TABLE.groups_of(0)[::2]
+    for second, to in ((2, 1), (3, 0), (4, 1)):
+        host.move(half, to)
+        found = step(host, *(f"b {second} {key} y" for key in range(60)))
+        assert sorted(found) == sorted(f"x{key} y" for key in range(60))
+        assert sum(record["rows"] for record in host.history) > 0
+    # Slot 0 stays at work all the time, but has to be rebuilt for groups that come back within their window.
+    assert [record["rebuilt"] for record in host.history] == [[], [0], [1]]
+
+
 @pytest.mark.parametrize("groups", [[0], range(64)], ids=["one group", "all groups"])
 def test_a_slot_that_begins_to_own_rows_it_has_counts_them(groups: Sequence[int]) -> None:
     # Rows of `a` go to all slots, because the grid is cut by the key of the other query; one slot counts them.
