@@ -166,9 +166,8 @@ class _Run:
             )
             for stream, columns in self._started.get("inputs", {}).items()
         ]
-        outputs = [
-            OutputDataset(**_dataset(place, self._namespace)) for place in self._started.get("outputs", {}).values()
-        ]
+        places = (_dataset(place, self._namespace) for place in self._started.get("outputs", {}).values())
+        outputs = [OutputDataset(namespace=namespace, name=name) for namespace, name in places]
         return RunEvent(
             eventType=state,
             eventTime=datetime.fromtimestamp(at, UTC).isoformat(),
@@ -180,11 +179,11 @@ class _Run:
         )
 
 
-def _dataset(place: str, namespace: str) -> dict[str, str]:
+def _dataset(place: str, namespace: str) -> tuple[str, str]:
     """Names a place as OpenLineage does: a server and a path on it."""
     parts = urlsplit(place)
     if parts.scheme and parts.netloc:
-        return {"namespace": f"{parts.scheme}://{parts.netloc}", "name": parts.path or "/"}
+        return f"{parts.scheme}://{parts.netloc}", parts.path or "/"
     if place.startswith("/"):
-        return {"namespace": "file", "name": place}
-    return {"namespace": namespace, "name": place}
+        return "file", place
+    return namespace, place
