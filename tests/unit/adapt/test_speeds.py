@@ -103,3 +103,12 @@ def test_another_number_of_slots_is_shared_by_speed() -> None:
 def test_a_word_that_is_no_list_of_capacities_is_refused() -> None:
     with pytest.raises(SpecError, match="capacities"):
         Balance.from_mapping({"capacities": "guess"})
+
+
+def test_groups_that_come_to_a_slow_slot_take_longer_there() -> None:
+    grid = CUBE.with_table((0,) * 64)
+    loads = Loads((SlotLoad(64.0, 0.0), SlotLoad(0.0, 0.0)), (1.0,) * 64, (1.0,) * 64)
+    found = rescale(grid, loads, [0, 1], speeds=[1.0, 0.5])
+    fast, slow = (len(found.applied(grid).groups_of(slot)) for slot in (0, 1))
+    assert fast > 1.5 * slow
+    assert found.after[1] == 2.0 * slow
