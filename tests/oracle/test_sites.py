@@ -152,6 +152,29 @@ def test_queries_join_leave_and_move_while_others_run(data: st.DataObject, crash
         assert not any(count for each in world.running.values() for count in each.host.late.values())
 
 
+@given(data=st.data(), crashes=st.sampled_from([0.0, 0.03]))
+def test_a_query_that_joins_has_the_results_that_it_says(data: st.DataObject, crashes: float) -> None:
+    """The same query once more, while the first is half-way: it reads the running join, or has one of its own."""
+    rows = data.draw(arrivals(2, most_rows=20), "rows")
+    drawn = data.draw(join_queries(2, 2, one_column=True), "query")
+    query = compile_query(drawn.cql, rows.catalog)
+    random = Random(data.draw(st.integers(0, 2**32 - 1), "scheduler"))
+    landscape = placed(network(rows), SinkQuery("q0", query, random.choice(SITES)), random)
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(compile_program(landscape, rows.catalog), Path(folder), rows.tables, random, crashes=crashes)
+        world.run(data.draw(st.integers(2, 12), "steps"))
+        landscape = placed(landscape, SinkQuery("q1", query, random.choice(SITES)), random)
+        world.change(compile_program(landscape, rows.catalog))
+        world.run()
+        start, oldest = world.wanted.since["q1"], world.wanted.rows_from["q1"]
+        event("joined a running join" if oldest < start else "joined with a join of its own")
+        known = since(rows, oldest)
+        expected = rows_as_multiset(select(drawn.duckdb, known.tables))
+        expected -= rows_as_multiset(select(drawn.duckdb, older(known, start).tables))
+        event(f"results after joining: {min(expected.total(), 5)}")
+        assert not describe_difference(expected, rows_as_multiset(world.answer("q1", query.schema.to_arrow())))
+
+
 def world_of(
     data: st.DataObject, rows: Arrivals, queries: list[DrawnQuery], folder: str, crashes: float, rate: float = 10.0
 ) -> World:
