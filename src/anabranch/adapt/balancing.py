@@ -93,6 +93,8 @@ class Balance:
 
     def objection(self, saved: float, moved: float) -> str | None:
         """Why a change does not pay that saves so many seconds of a batch and moves so many bytes; None if it pays."""
+        if saved <= 0:
+            return "saves nothing"
         if saved < self.seconds:
             return f"saves {saved:.3g} s of a batch, {self.seconds:g} s are wanted"
         price = moved * TAKING_OVER

@@ -258,7 +258,8 @@ def now() -> float:
 
 
 def _stream(value: Mapping[str, Any]) -> StreamSpec:
-    return StreamSpec(**{**value, "schema": decode(value["schema"]), "options": _pairs(value["options"])})
+    pairs = {name: _pairs(value[name]) for name in ("options", "select") if name in value}
+    return StreamSpec(**{**value, **pairs, "schema": decode(value["schema"])})
 
 
 def _of_stream(stream: StreamSpec) -> dict[str, Any]:

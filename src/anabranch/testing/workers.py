@@ -28,6 +28,9 @@ class WorkerHost(LocalHost):
         self._identity = self._store.open(as_set(query), self._setup.execution)
         hot.claim(self._identity, self._store.location)
 
+    def _is_ready(self, task: SlotTask) -> bool:
+        return False  # no engine lives from one batch to the next
+
     def _open(self, task: SlotTask, slot: int, held: list[Holding], same_plans: bool = True) -> Opening:
         if self._identity is None:
             return NOTHING_OPENED  # a worker opens its state with a batch

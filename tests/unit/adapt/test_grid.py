@@ -129,3 +129,8 @@ def test_one_slot_and_one_key_have_no_grid_to_choose() -> None:
     watch, reports = watched(Balance("auto"), FAST_B, 1.0, 100)
     one = Partitioning.from_json({**TABLE.to_json(), "slots": 1, "table": [0] * 64})
     assert watch.propose(one, reports) is None
+
+
+def test_what_saves_nothing_does_not_pay_whatever_it_costs() -> None:
+    assert FREE.objection(0.0, 1000.0) == "saves nothing"
+    assert FREE.objection(1e-9, 0.0) is None

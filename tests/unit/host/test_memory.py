@@ -34,7 +34,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoint of a query that has changed its plan and then come to rest."""
     folder = tmp_path_factory.mktemp("learnt")
     host = started(folder, plan=RIGHT)
-    drifting(host, 13, matching="bc")
+    drifting(host, 16, matching="bc")
     assert origins(host) == ["optimizer", "optimizer"]
     assert host.plan == LEFT
     return folder
@@ -51,7 +51,7 @@ def copied(folder: Path, target: Path) -> Path:
 
 def test_a_restarted_query_tries_the_plans_it_knows_first(learnt: Path, tmp_path: Path) -> None:
     host = started(copied(learnt, tmp_path))
-    drifting(host, 6, matching="bc")
+    drifting(host, 8, matching="bc")
     assert origins(host)[:1] == ["library"]
     assert [record for record in host.history if record["kind"] == "warning"] == []
 
@@ -64,13 +64,13 @@ def test_a_plan_written_by_hand_into_the_memory_needs_no_orders(learnt: Path, tm
         entry["plan"] = "(c b a)"
     file.write_text(json.dumps(memory))
     host = started(tmp_path)
-    drifting(host, 6, matching="bc")
+    drifting(host, 8, matching="bc")
     assert origins(host)[:1] == ["library"]
 
 
 def test_what_was_learnt_for_other_limits_is_not_used(learnt: Path, tmp_path: Path) -> None:
     host = started(copied(learnt, tmp_path), Criteria(budget=Budget(memory=1e9)))
-    drifting(host, 6, matching="bc")
+    drifting(host, 8, matching="bc")
     assert origins(host)[:1] == ["optimizer"]
 
 
@@ -92,7 +92,7 @@ def test_a_damaged_memory_is_told_and_passed_over(learnt: Path, tmp_path: Path, 
     if content != '{"all": {"wishes": null}}':
         assert [record["kind"] for record in host.history] == ["warning"]
         assert host.history[0]["reason"].startswith("what earlier runs have learnt is not used: ")
-    drifting(host, 6, matching="bc")
+    drifting(host, 8, matching="bc")
     assert origins(host)[:1] == ["optimizer"]
     assert "all" in json.loads(file.read_text())
 
