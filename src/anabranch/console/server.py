@@ -93,6 +93,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
             listening = socket.socket(family, socket.SOCK_STREAM)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((host, each))
+            listening.listen()  # at once: until then another console may bind the same port
             return listening
         except (OSError, OverflowError) as error:
             listening.close()

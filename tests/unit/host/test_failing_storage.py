@@ -72,7 +72,7 @@ def test_the_disk_may_fail_at_every_single_write(workload: Workload, kind: Kind,
 def _fail_at(operations: range, workload: Workload, kind: Kind, tmp_path: Path) -> None:
     whole = FailingFiles()
     _run(workload, tmp_path / "whole", whole, {})
-    named = 0
+    named, failed = 0, 0
     assert len(whole.operations) < MANY
     chosen = [operation for operation in operations if operation < len(whole.operations)]
     for operation in chosen:
@@ -86,11 +86,17 @@ def _fail_at(operations: range, workload: Workload, kind: Kind, tmp_path: Path) 
             named += 1
         else:
             failure = None
-        assert files.has_failed, files.operations
+        if not files.has_failed:
+            # Slots step side by side and may find that another has cleaned up already, so the last operations vary.
+            assert failure is None
+            _check(workload, sink)
+            continue
+        failed += 1
         assert isinstance(failure, ERRORS[kind]), f"{files.operations[operation]}: {failure!r}"
         assert not isinstance(failure, AnabranchError) or failure.hint
         _run(workload, folder, FailingFiles(), sink)
         _check(workload, sink)
+    assert failed > 0.9 * len(chosen)
     if kind in (Kind.FULL, Kind.BROKEN):
         assert named > len(chosen) // 2, "hardly a failed write was told"
 
