@@ -76,12 +76,7 @@ class Wishes:
 
     def with_limits(self, cpu: float | None = None, memory: float | str | None = None) -> Wishes:
         """Set the limits of a slot; None leaves a limit unchanged."""
-        wishes = self
-        if cpu is not None:
-            wishes = replace(wishes, cpu=cpu_limit(Entry("limits.cpu", cpu)))
-        if memory is not None:
-            wishes = replace(wishes, memory=memory_limit(Entry("limits.memory", memory)))
-        return wishes
+        return replace(self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory))
 
     def with_objective(self, text: str) -> Wishes:
         return replace(self, objective=Objective.parse(text))
@@ -94,6 +89,14 @@ class Wishes:
         # Two relations join in one way only, but in a grouped query either may be merged first.
         is_open = self.plan in (*PLAN_WORDS, *KINDS) and len(query.graph.names) > (2 if query.merging is None else 1)
         return is_open or min(self.cpu, self.memory) < math.inf
+
+
+def _cpu(limit: float | None, now: float) -> float:
+    return now if limit is None else cpu_limit(Entry("limits.cpu", limit))
+
+
+def _memory(limit: float | str | None, now: float) -> float:
+    return now if limit is None else memory_limit(Entry("limits.memory", limit))
 
 
 AUTO = Wishes()
@@ -166,12 +169,7 @@ class SetWishes:
 
     def with_limits(self, cpu: float | None = None, memory: float | str | None = None) -> SetWishes:
         """Set the joint limits of a slot; None leaves a limit unchanged."""
-        wishes = self
-        if cpu is not None:
-            wishes = replace(wishes, cpu=cpu_limit(Entry("limits.cpu", cpu)))
-        if memory is not None:
-            wishes = replace(wishes, memory=memory_limit(Entry("limits.memory", memory)))
-        return wishes
+        return replace(self, cpu=_cpu(cpu, self.cpu), memory=_memory(memory, self.memory))
 
     def may_share(self, is_adapting: bool) -> bool:
         """True for a query that may share joins with others, by itself."""

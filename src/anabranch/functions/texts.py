@@ -8,6 +8,7 @@ from anabranch.expr import Call, Expr, Literal
 from anabranch.functions.arguments import Arguments, widened, wrong
 from anabranch.functions.types import BIGINT, BOOLEAN, DATE, NULL, STRING, coerce, kind_of
 from anabranch.schema import TIMESTAMP
+from anabranch.window import UNITS
 
 WHOLE_TEXT = 2**31 - 1
 """The default length of SUBSTRING."""
@@ -46,14 +47,8 @@ def substring(name: str, arguments: Arguments) -> Expr:
     return Call(name, widened(name, expected, arguments, (STRING, BIGINT, BIGINT)), STRING)
 
 
-TRUNCATED = {
-    "microsecond": 1,
-    "millisecond": 1_000,
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 604_800_000_000,
+TRUNCATED: dict[str, int | None] = {
+    **UNITS,
     "month": None,
     "quarter": None,
     "year": None,
