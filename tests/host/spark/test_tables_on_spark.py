@@ -79,8 +79,13 @@ slots: 2
         for batch in batches[1:]:
             feed(tmp_path, batch)
             handle.processAllAvailable()
+        sent = [each["adaptive"]["statistics"]["rows_in"].get("a", 0) for each in handle.recentProgress]
     finally:
         handle.stop()
+    # Rows whose key the table of the batch does not have are not sent.
+    met = zip(batches, (OLD, NEW, NEW), strict=True)
+    keys = [(batch["s0"]["x"].to_pylist(), {*table["x"].to_pylist()} - {None}) for batch, table in met]
+    assert [count for count in sent if count] == [sum(x in known for x in given) for given, known in keys]
     expected = Answer(
         (p, name)
         for batch, table in zip(batches, (OLD, NEW, NEW), strict=True)

@@ -56,6 +56,7 @@ from anabranch.host.spark.failure import evaluating, for_spark, named_start, que
 from anabranch.host.spark.late import LateRows, LateRowsWarning, only_diverted
 from anabranch.host.spark.offsets import in_scan_order, sparks_folder
 from anabranch.host.spark.places import Places
+from anabranch.host.spark.prefilter import Prefilter
 from anabranch.host.spark.session import refuse_speculation
 from anabranch.host.spark.sinks.delivery import deliver
 from anabranch.host.spark.sinks.sink import Batch, Sink
@@ -151,7 +152,9 @@ class SparkRunner:
         self._lease = Lease(self.store)
         hot.claim(self.identity, self.store.location)
         self._clocks = self.manifest.clocks if self.manifest else Clocks.at_start(self.queries.streams, _now())
-        self._is_observed = has_observed_filters(each for each in self.queries.graph.relations if not each.is_result)
+        self._is_filtered = has_observed_filters(each for each in self.queries.graph.relations if not each.is_result)
+        self._prefilter = Prefilter(self.cells.layout, self._tables.read)
+        self._is_observed = self._is_filtered or self._prefilter.may_filter
         self._late_warning = LateRowsWarning(options.assumed_disorder if options.late is None else frozenset())
         self._places = Places(self.steering.table)
         self._began: float | None = None
@@ -293,10 +296,13 @@ class SparkRunner:
         if self._is_observed:
             if clocks is None:
                 frame = frame.observe(observation, *self._maxima(moving))
-            frame = frame.where(PASSES).drop(PASSES)
+            if self._is_filtered:
+                frame = frame.where(PASSES).drop(PASSES)
         self._places.meet(frame.sparkSession)
         orders, refused = self.steering.next(batch_id, moment(self.queries, self._clocks, self.setup.execution))
         versions = self._tables.in_force(batch_id)
+        if (known := self._prefilter.condition(versions)) is not None:
+            frame = frame.where(known)
         task = next_task(self.setup, orders, batch_id, self.manifest, self._clocks, clocks, limits, versions)
         late = self.options.late
         if late is not None:

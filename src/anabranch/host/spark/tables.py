@@ -50,6 +50,10 @@ class SparkTables:
         """The tables that every slot holds whole."""
         return self._shelf.small()
 
+    def read(self, version: str) -> pa.Table:
+        """The rows of a version."""
+        return self._shelf.read(version)
+
     def in_force(self, batch: int) -> dict[str, str]:
         """The versions that a batch meets; tables are read again where that is due."""
         for name, source in self._sources.items():
