@@ -79,7 +79,7 @@ slots: 2
         for batch in batches[1:]:
             feed(tmp_path, batch)
             handle.processAllAvailable()
-        sent = [each["adaptive"]["statistics"]["rows_in"].get("a", 0) for each in handle.recentProgress]
+        sent = [each["adaptive"]["statistics"]["rowsIn"].get("a", 0) for each in handle.recentProgress]
     finally:
         handle.stop()
     # Rows whose key the table of the batch does not have are not sent.
