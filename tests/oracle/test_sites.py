@@ -50,9 +50,9 @@ def network(rows: Arrivals, rate: float = 10.0) -> Landscape:
     return bare(topology, Statistics(streams), {name: table.column_names for name, table in rows.tables.items()})
 
 
-def placed(landscape: Landscape, query: SinkQuery, random: Random) -> Landscape:
+def placed(landscape: Landscape, query: SinkQuery, random: Random, reusing: bool = True) -> Landscape:
     """The landscape with one more query, by a random tree over random sites and running operators."""
-    problem = problem_of(landscape, query)
+    problem = problem_of(landscape, query, reusing=reusing)
     pieces: list[Placed] = []
     left = problem.full
     while left:
@@ -163,7 +163,8 @@ def test_a_query_that_joins_has_the_results_that_it_says(data: st.DataObject, cr
     with tempfile.TemporaryDirectory() as folder:
         world = World(compile_program(landscape, rows.catalog), Path(folder), rows.tables, random, crashes=crashes)
         world.run(data.draw(st.integers(2, 12), "steps"))
-        landscape = placed(landscape, SinkQuery("q1", query, random.choice(SITES)), random)
+        reusing = data.draw(st.booleans(), "may read the running join")
+        landscape = placed(landscape, SinkQuery("q1", query, random.choice(SITES)), random, reusing)
         world.change(compile_program(landscape, rows.catalog))
         world.run()
         start, oldest = world.wanted.since["q1"], world.wanted.rows_from["q1"]
