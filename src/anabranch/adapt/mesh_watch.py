@@ -8,7 +8,7 @@ on its youngest rows between two steps and reports the outcome. The driver searc
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -22,7 +22,7 @@ from anabranch.mesh.proposal import MeshProposal
 from anabranch.mesh.search import MeshCosts, Stop
 from anabranch.mesh.whole import find_query_mesh
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.mesh import Mesh, Plan, one_route
 from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes, Profiled
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
@@ -38,14 +38,30 @@ REMEMBERED = 8
 """Batches that the rates of a slot are computed from."""
 
 
-def learn_mesh(graph: JoinGraph, seen: Iterable[OperatorProfile], seed: int, current: Plan | None = None) -> LearntMesh:
-    """Searches the best mesh, beginning with the current plan if that is a mesh."""
+def learn_mesh(
+    graph: JoinGraph,
+    seen: Iterable[OperatorProfile],
+    seed: int,
+    current: Plan | None = None,
+    is_worth: Callable[[LearntMesh], bool] | None = None,
+) -> LearntMesh:
+    """Searches the best mesh, beginning with the current plan if that is a mesh.
+
+    Nothing is searched, and all relations get their best single routes, if a mesh that takes the least that any could
+    take is not worth it.
+    """
     started, profiles = perf_counter(), list(seen)
     mesh = current if isinstance(current, Mesh) else None
-    found = find_query_mesh(graph, profiles, np.random.default_rng(seed), SEARCH, mesh)
+    profiled = _profiled(graph, profiles)
+
+    def asked(least: Mapping[str, float]) -> bool:
+        ideal = {name: LearntRoutes("", (1.0,), (cost,), cost, cost, cost) for name, cost in least.items()}
+        return is_worth is None or is_worth(LearntMesh(one_route(graph), ideal, profiled=profiled))
+
+    found = find_query_mesh(graph, profiles, np.random.default_rng(seed), SEARCH, mesh, asked)
     overheads = {each.relation: _overhead(each) for each in profiles}
     relations = {name: _learnt(each, overheads[name]) for name, each in found.proposals.items()}
-    return LearntMesh(found.mesh, relations, perf_counter() - started, _profiled(graph, profiles))
+    return LearntMesh(found.mesh, relations, perf_counter() - started, profiled)
 
 
 def pooled(several: Iterable[Sequence[OperatorProfile]]) -> list[OperatorProfile]:

@@ -21,7 +21,7 @@ from anabranch.adapt.decision import Decision
 from anabranch.adapt.experience import Experience
 from anabranch.adapt.gate import Verdict, judge
 from anabranch.adapt.knowledge import Knowledge
-from anabranch.adapt.rules import Criteria
+from anabranch.adapt.rules import Criteria, Staging
 from anabranch.adapt.settings import Settings
 from anabranch.cost.counted import counted_cpu
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
@@ -92,7 +92,14 @@ def running_cpu(plan: Plan, flow: Flow, query: Query, criteria: Criteria) -> flo
     return counted_cpu(ordered, flow.step, flow.batches, flow.seconds, model, query.graph)
 
 
-def could_pay(plan: Plan, flow: Flow, query: Query, settings: Settings, criteria: Criteria) -> bool:
+def price_of_search(staging: Staging, query: Query, fruitless: int) -> Price:
+    """The price of a search for routes; each search that led to nothing makes the next one as much dearer."""
+    return replace(AT_ONCE, cpu=staging.search * len(query.graph.names) * (1 + fruitless))
+
+
+def could_pay(
+    plan: Plan, flow: Flow, query: Query, settings: Settings, criteria: Criteria, price: Price = AT_ONCE
+) -> bool:
     """Whether any mesh could pass the gate: even if every row met nothing at its first lookup."""
     running = running_cpu(plan, flow, query, criteria)
     if running is None:
@@ -102,7 +109,29 @@ def could_pay(plan: Plan, flow: Flow, query: Query, settings: Settings, criteria
     least = _beside(flow, units) + sum(flow.rates.values()) * (units.link + units.probe) + calls
     now = Resources(running, flow.state_bytes, flow.results)
     budget = replace(criteria.budget, slots=criteria.budget.slots)
-    return judge(settings.gate, now, replace(now, cpu=least), AT_ONCE, criteria.objective, budget).passed
+    return judge(settings.gate, now, replace(now, cpu=least), price, criteria.objective, budget).passed
+
+
+def is_worth_searching(
+    ideal: LearntMesh,
+    plan: Plan,
+    flow: Flow,
+    query: Query,
+    settings: Settings,
+    criteria: Criteria,
+    price: Price,
+    slots: int = 1,
+    factor: float = 1.0,
+) -> bool:
+    """Whether a search can end in a change: whether a mesh that takes the least that any could take passes the gate."""
+    running = running_cpu(plan, flow, query, criteria)
+    if running is None or ideal.profiled is None:
+        return True
+    units = unit_costs(criteria.given)[0]
+    least = _beside(flow, units) + _routing(ideal, flow, units) * factor
+    now = Resources(running, flow.state_bytes, flow.results)
+    budget = replace(criteria.budget, slots=slots)
+    return judge(settings.gate, now, replace(now, cpu=least), price, criteria.objective, budget).passed
 
 
 def decide_mesh(

@@ -59,6 +59,8 @@ class Staging:
     """Batches before the first search."""
     widening: int = 2
     """The factor between two distances."""
+    search: float = 0.0
+    """Seconds of a core that a search is taken to need for each relation; what a mesh saves must repay them."""
 
     def is_due(self, batches: int) -> bool:
         """
@@ -71,7 +73,7 @@ class Staging:
         return due == batches
 
 
-BESIDE = Staging(first=16, widening=4)
+BESIDE = Staging(first=16, widening=4, search=0.1)
 """For a query that considers meshes beside all other plans: its windows fill first, and looking costs little."""
 
 

@@ -25,7 +25,16 @@ from anabranch.adapt.memory import Memory, QueryMemory
 from anabranch.adapt.mesh_watch import MeshWatch, learn_mesh, pooled
 from anabranch.adapt.naming import by_hash, by_value
 from anabranch.adapt.records import Author, DecisionMade, QueryRecord, Record, Refusal
-from anabranch.adapt.routing import Flow, could_pay, decide_mesh, decide_tree, running_cpu, together
+from anabranch.adapt.routing import (
+    Flow,
+    could_pay,
+    decide_mesh,
+    decide_tree,
+    is_worth_searching,
+    price_of_search,
+    running_cpu,
+    together,
+)
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.searches import Search, Searches
@@ -251,6 +260,10 @@ class QuerySteering:
         self._untested: set[tuple[int, ...]] = set()
         self._factors: dict[tuple[int, ...], float] = {}
         """How many times what was promised of it the last mesh of some slots took."""
+        self._fruitless: dict[tuple[int, ...], int] = {}
+        """Searches of some slots that led to no change, since the last that did."""
+        self._passed = 0.0
+        """Event time so far."""
         self._triggers: dict[int, str] = {}
         self._wish: Wish | None = None
         self._given_up: Wish | None = None
@@ -413,6 +426,7 @@ class QuerySteering:
                     else:
                         records += self._decisions(loop, seen, slots)
             if self._staging is not None:
+                self._passed += facts.seconds or 0.0
                 self._look(facts, reports, self._staging)
                 records += self._mesh_decisions(facts.batch, plans)
             return records
@@ -478,17 +492,18 @@ class QuerySteering:
             if told:
                 first = reports[told[0]]
                 profiles = pooled([reports[slot].profiles or () for slot in told])
-                search = partial(learn_mesh, self._query.graph, profiles, facts.batch, first.plan)
+                is_worth = self._worth(slots, first.plan, staging)
+                search = partial(learn_mesh, self._query.graph, profiles, facts.batch, first.plan, is_worth)
                 found = self.searches.begin("routes", search, is_long=True)
                 trigger = [self._triggers.pop(slot, "") for slot in slots]
                 self._mesh_searches.append(_MeshSearch(slots, first.plan, trigger[0], found))
             reason = next((drifts[slot] for slot in slots if drifts.get(slot) is not None), None)
             is_cooling = any(self._watches[slot].is_cooling for slot in slots)
             if slots in self._untested and not is_cooling:
-                self._may_look(slots)
+                self._may_look(slots, staging)
             if reason is None and not is_cooling:
                 reason = f"batch {facts.batch} has passed" if staging.is_due(facts.batch + 1) else self._changed(slots)
-            if reason is not None and self._may_look(slots):
+            if reason is not None and self._may_look(slots, staging):
                 self._triggers |= dict.fromkeys(slots, reason)
 
     def _changed(self, slots: tuple[int, ...]) -> str | None:
@@ -496,7 +511,7 @@ class QuerySteering:
         found = [self._news.pop(own) for own, _ in self._loops if own == slots and own in self._news]
         return found[0] if found else None
 
-    def _may_look(self, slots: tuple[int, ...]) -> bool:
+    def _may_look(self, slots: tuple[int, ...], staging: Staging) -> bool:
         """Whether a look can lead to anything: not if the slots share a join, or if no mesh could pay."""
         plans = {self._plans[slot].plan for slot in slots}
         if len(plans) > 1 or any(shares(plan) for plan in plans):
@@ -507,7 +522,33 @@ class QuerySteering:
             return True
         (plan,) = plans
         flow = together(known)
-        return self._is_dearer(slots, plan, flow) and could_pay(plan, flow, self._query, self._settings, self._criteria)
+        price, settings = price_of_search(staging, self._query, self._fruitless.get(slots, 0)), self._searching
+        return self._is_dearer(slots, plan, flow) and could_pay(
+            plan, flow, self._query, settings, self._criteria, price
+        )
+
+    @property
+    def _searching(self) -> Settings:
+        """The settings by which a search is judged: it must pay back in as much time as the query has run so far."""
+        gate = self._settings.gate
+        return replace(self._settings, gate=replace(gate, horizon=min(gate.horizon, self._passed)))
+
+    def _worth(self, slots: tuple[int, ...], plan: Plan, staging: Staging) -> Callable[[LearntMesh], bool] | None:
+        """Judges whether a mesh is worth searching, by the least that any could take; None: it always is."""
+        known = [flow for flow in (self._watches[slot].flow for slot in slots) if flow is not None]
+        if not self._loops or len(known) < len(slots):
+            return None
+        return partial(
+            is_worth_searching,
+            plan=plan,
+            flow=together(known),
+            query=self._query,
+            settings=self._searching,
+            criteria=self._criteria,
+            price=price_of_search(staging, self._query, self._fruitless.get(slots, 0)),
+            slots=len(slots),
+            factor=self._factors.get(slots, 1.0),
+        )
 
     def _is_dearer(self, slots: tuple[int, ...], plan: Plan, flow: Flow) -> bool:
         """Whether a mesh costs more for a row than it did at its best: one that keeps its promise is left alone."""
@@ -563,6 +604,7 @@ class QuerySteering:
                 reason = f"another change is under way; otherwise: {decision.reason}"
                 decision = replace(decision, action="keep", reason=reason)
             records.append(DecisionMade(decision, slots, learnt))
+            self._fruitless[slots] = 0 if decision.action == "migrate" else self._fruitless.get(slots, 0) + 1
             if decision.action == "migrate" and decision.strategy is not None:
                 chosen |= dict.fromkeys(slots, SlotPlan(decision.proposed, decision.strategy))
                 promised = decision.proposed_cost.cpu / max(sum(flow.rates.values()), 1e-9)

@@ -35,11 +35,15 @@ def add_arguments(commands: Commands) -> None:
         anabranch lab all --quick --output results      all of them, in some minutes
         anabranch lab place-npc --strict                exit status 1 if a figure is missed
         anabranch lab balance-strategies --spark        a small variant on two executors of this machine
+        anabranch lab regret --only swap --only skew    some cases of an experiment
         """,
     )
     parser.add_argument("name", help="an experiment, 'list' or 'all'")
     parser.add_argument("--quick", action="store_true", help="a smaller run of the same shape")
     parser.add_argument("--spark", action="store_true", help="the variant on Spark, of the experiments that have one")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="CASE", help="run this case of the experiment; may be repeated"
+    )
     parser.add_argument("--strict", action="store_true", help="exit with status 1 when a figure is missed")
     parser.add_argument(
         "--output", type=Path, default=Path("lab-output"), metavar="DIR", help="where to write tables and pictures"
@@ -57,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     known = spark_variants() if arguments.spark else experiments()
     chosen = list(known.values()) if arguments.name == "all" else [find(arguments.name, on_spark=arguments.spark)]
-    setting = Setting(seed=arguments.seed, quick=arguments.quick)
+    setting = Setting(arguments.seed, arguments.quick, tuple(arguments.only))
     with writing(arguments.output):
         arguments.output.mkdir(exist_ok=True)
     verdicts: list[Verdict] = []

@@ -41,6 +41,8 @@ class Setting:
 
     seed: int = 1
     quick: bool = False
+    only: tuple[str, ...] = ()
+    """The cases to run, of an experiment whose cases have names; all when empty."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,16 @@ class Experiment(Generic[Measured]):
     title: str
     measure: Callable[[Setting], Measured]
     present: Callable[[Measured], Outcome]
+    cases: Callable[[], tuple[str, ...]] = tuple
+    """The names of the cases that can be run by themselves."""
 
     def run(self, setting: Setting) -> Outcome:
         """Measures and presents."""
+        known = self.cases() if setting.only else ()
+        for name in setting.only:
+            if name not in known:
+                listed = f"one of {', '.join(known)}" if known else "leave --only out: it has no cases to choose from"
+                raise SpecError(f"experiment '{self.name}' has no case '{name}'", hint=listed)
         return self.present(self.measure(setting))
 
 

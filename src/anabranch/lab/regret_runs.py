@@ -37,7 +37,7 @@ from anabranch.host.meshing import learn_from_rows
 from anabranch.host.rows import relation_batch
 from anabranch.host.sample import Sample, Stretch, sampled
 from anabranch.host.wire import wire_layout
-from anabranch.lab.regret_workloads import BATCH, WINDOW, Batches, Kind, Size
+from anabranch.lab.regret_workloads import WINDOW, Batches, Kind, Size
 from anabranch.optimize.deferring import deferring_variants
 from anabranch.optimize.jtree_finder import Space
 from anabranch.optimize.problem import resource_model
@@ -69,6 +69,10 @@ class AnyWorkload(Protocol):
     def query(self) -> Query: ...
     @property
     def tables(self) -> Mapping[str, pa.Table]: ...
+    @property
+    def batch(self) -> float:
+        """Seconds of event time in a batch."""
+
     def batches(self, seed: int, size: Size) -> Batches: ...
 
 
@@ -139,7 +143,9 @@ class Runner:
         self.work, self.cpu, self.state, self.results = 0.0, 0.0, 0, 0
         self._seen = 0
         self._graph = query.graph
-        self._model = resource_model(query.graph, FixedStatistics(costs=ENGINE.by_name()), BATCH, query.merging)
+        self._model = resource_model(
+            query.graph, FixedStatistics(costs=ENGINE.by_name()), workload.batch, query.merging
+        )
 
     def step(self, batch: Mapping[str, pa.Table]) -> None:
         started = process_time()
@@ -164,13 +170,13 @@ def measured(workload: AnyWorkload, seed: int, size: Size) -> Found:
     """The runs of one workload."""
     query = workload.query
     batches = partial(workload.batches, seed, size)
-    samples = [sample_of(query, list(islice(batches(), at, at + SAMPLED))) for at in _places(size)]
-    candidates = static_plans(query, samples, size.every_shape)[: size.most_plans]
+    several = [list(islice(batches(), at, at + SAMPLED)) for at in _places(size)]
+    samples = [sample_of(query, each, workload.batch) for each in several]
+    candidates = static_plans(query, samples, workload.batch, size.every_shape)[: size.most_plans]
     best = race(workload, query, candidates, list(batches()))
-    choice = decide(
-        query, batch=BATCH, seen=samples[0].statistics, learn=partial(learn_from_rows, query, samples[0].rows)
-    )
-    nothing = decide(query, batch=BATCH)
+    learn = partial(learn_from_rows, query, samples[0].rows)
+    choice = decide(query, batch=workload.batch, seen=samples[0].statistics, learn=learn)
+    nothing = decide(query, batch=workload.batch)
     plans = {str(number): plan for number, plan in enumerate(best)}
     runners = {name: Runner(workload, query, plan) for name, plan in plans.items()}
     fixed = replace(change_rules(query, AUTO, choice), staging=None)
@@ -214,12 +220,15 @@ def race(
 # --- static plans -----------------------------------------------------------------------------------------------------
 
 
-def static_plans(query: Query, samples: Sequence[Sample], most: int = 5) -> list[Plan]:
-    """The candidates, the most promising by the samples first; every shape up to `most` relations."""
+def static_plans(query: Query, samples: Sequence[Sample], seconds: float, most: int = 5) -> list[Plan]:
+    """The candidates, the most promising by the samples first; every shape up to `most` relations.
+
+    A batch has so many seconds of event time.
+    """
     found: dict[str, tuple[float, Plan]] = {}
     meshes: dict[str, Plan] = {}
     for sample in samples:
-        model = resource_model(query.graph, sample.statistics, BATCH, query.merging)
+        model = resource_model(query.graph, sample.statistics, seconds, query.merging)
         space = Space(model)
         if space.size <= most:
             shapes = every_shape(model.estimates.everything)
@@ -272,8 +281,8 @@ def _places(size: Size) -> tuple[int, ...]:
     return 0, max(0, size.batches // 2 - SAMPLED // 2), max(0, size.batches - SAMPLED)
 
 
-def sample_of(query: Query, batches: Sequence[Mapping[str, pa.Table]]) -> Sample:
-    """The sample that some batches are."""
+def sample_of(query: Query, batches: Sequence[Mapping[str, pa.Table]], seconds: float) -> Sample:
+    """The sample that some batches are, each of so many seconds."""
     alone = by_itself(query)
     layout = wire_layout(alone, partitioning_of(alone, 1))
     rows: dict[str, RelationBatch] = {}
@@ -283,5 +292,5 @@ def sample_of(query: Query, batches: Sequence[Mapping[str, pa.Table]]) -> Sample
         rows[relation.name] = joined([layout.empty(relation.name), *several])
         count = sum(batch[relation.stream].num_rows for batch in batches)
         passing = len(rows[relation.name]) / max(1, count)
-        stretches[relation.name] = Stretch(float(count), len(batches) * BATCH, passing)
+        stretches[relation.name] = Stretch(float(count), len(batches) * seconds, passing)
     return Sample(sampled(query, stretches, rows), rows)

@@ -7,15 +7,14 @@ import pyarrow as pa
 
 from anabranch.lab.regret_workloads import (
     ALONE,
-    HELD,
     INTEGERS,
     Columns,
     FanOuts,
     Kind,
+    Moment,
     Workload,
     chain,
     chained,
-    domain,
     one_key,
     skewed,
     star,
@@ -56,34 +55,34 @@ def _bursting_rate(stream: str, share: float) -> float:
     return 4.0 if stream == "b" and share * 5 % 1 > 0.8 else 0.6
 
 
-def _star(rng: np.random.Generator, name: str, count: int, share: float) -> Columns:
+def _star(rng: np.random.Generator, name: str, count: int, at: Moment) -> Columns:
     """The hub has a key for each other stream, whose own key is `k0`."""
     if name == "h":
-        keys = {f"k{number}": rng.integers(0, domain(fan_out), count) for number, fan_out in enumerate(STAR)}
+        keys = {f"k{number}": rng.integers(0, at.domain(fan_out), count) for number, fan_out in enumerate(STAR)}
     else:
         keys = {f"k{number}": np.zeros(count, np.int64) for number in range(len(STAR))}
-        keys["k0"] = rng.integers(0, domain(STAR["abcde".index(name)]), count)
+        keys["k0"] = rng.integers(0, at.domain(STAR["abcde".index(name)]), count)
     return {**keys, "v": rng.integers(0, 1_000, count)}
 
 
-def _zipf(rng: np.random.Generator, name: str, count: int, share: float) -> Columns:
+def _zipf(rng: np.random.Generator, name: str, count: int, at: Moment) -> Columns:
     """Streams with one key; two have Zipf's distribution over the same values, the third a uniform one."""
-    values = domain(1.0)
+    values = at.domain(1.0)
     keys = zipf(rng, values, count, 0.7) if name in "ab" else rng.integers(0, values, count)
     return {"k": keys, "c": keys % 4}
 
 
-def _hot(rng: np.random.Generator, name: str, count: int, share: float) -> Columns:
+def _hot(rng: np.random.Generator, name: str, count: int, at: Moment) -> Columns:
     """One value is a twentieth of the rows of two streams, and hardly occurs in a third."""
-    keys = rng.integers(1, domain(1.0), count)
+    keys = rng.integers(1, at.domain(1.0), count)
     hot = rng.random(count) < {"a": 0.03, "b": 0.03, "c": 0.0002, "d": 0.0}[name]
     keys[hot] = 0
     return {"k": keys, "c": np.minimum(keys, 1)}
 
 
-def _correlated(rng: np.random.Generator, name: str, count: int, share: float) -> Columns:
+def _correlated(rng: np.random.Generator, name: str, count: int, at: Moment) -> Columns:
     """b's two keys belong together: what finds partners in a finds none in c, so b with both is nearly empty."""
-    ab, bc = domain(2.0), domain(2.0)
+    ab, bc = at.domain(2.0), at.domain(2.0)
     left, right = rng.integers(0, ab, count), rng.integers(0, bc, count)
     if name == "a":
         return {"l": rng.integers(0, ALONE, count), "r": left // 2, "v": rng.integers(0, 1_000, count)}
@@ -96,36 +95,36 @@ def _correlated(rng: np.random.Generator, name: str, count: int, share: float) -
             "v": rng.integers(0, 1_000, count),
         }
     if name == "c":
-        return {"l": right // 2, "r": rng.integers(0, domain(2.0), count), "v": rng.integers(0, 1_000, count)}
-    return {"l": rng.integers(0, domain(2.0), count), "r": left, "v": rng.integers(0, 1_000, count)}
+        return {"l": right // 2, "r": rng.integers(0, at.domain(2.0), count), "v": rng.integers(0, 1_000, count)}
+    return {"l": rng.integers(0, at.domain(2.0), count), "r": left, "v": rng.integers(0, 1_000, count)}
 
 
-def _noted(rng: np.random.Generator, name: str, count: int, share: float) -> Columns:
+def _noted(rng: np.random.Generator, name: str, count: int, at: Moment) -> Columns:
     """A chain with notes; a pattern over the notes of a and b passes nine pairs in ten."""
     words = np.array([f"order {number} of lot {number % 10}{number % 7} was sent" for number in range(200)])
-    columns = chained("abc", steps((2.0, 0.1)))(rng, name, count, share)
+    columns = chained("abc", steps((2.0, 0.1)))(rng, name, count, at)
     return {**columns, "note": words[rng.integers(0, len(words), count)]}
 
 
-def _banded(rng: np.random.Generator, name: str, count: int, share: float) -> Columns:
-    columns = chained("abc", steps((1.0, 0.3), (1.0, 4.0)))(rng, name, count, share)
-    return {**columns, "v": rng.integers(0, HELD * 10, count)}
+def _banded(rng: np.random.Generator, name: str, count: int, at: Moment) -> Columns:
+    columns = chained("abc", steps((1.0, 0.3), (1.0, 4.0)))(rng, name, count, at)
+    return {**columns, "v": rng.integers(0, at.held * 10, count)}
 
 
-def _cycle(rng: np.random.Generator, name: str, count: int, share: float) -> Columns:
+def _cycle(rng: np.random.Generator, name: str, count: int, at: Moment) -> Columns:
     place = "abcd".index(name)
-    fan_outs = [steps((3.0, 1.0, 0.5, 2.0), (0.5, 2.0, 3.0, 1.0))(share)[at % 4] for at in (place - 1, place)]
+    fan_outs = [steps((3.0, 1.0, 0.5, 2.0), (0.5, 2.0, 3.0, 1.0))(at.share)[edge % 4] for edge in (place - 1, place)]
     return {
-        "l": rng.integers(0, domain(fan_outs[0]), count),
-        "r": rng.integers(0, domain(fan_outs[1]), count),
+        "l": rng.integers(0, at.domain(fan_outs[0]), count),
+        "r": rng.integers(0, at.domain(fan_outs[1]), count),
         "v": rng.integers(0, 1_000, count),
     }
 
 
-def _with_table(rng: np.random.Generator, name: str, count: int, share: float) -> Columns:
+def _with_table(rng: np.random.Generator, name: str, count: int, at: Moment) -> Columns:
     """Every row of b has an entry in the table, until most of them have none."""
-    columns = dict(chained("ab", steps((2.0,)))(rng, name, count, share))
-    known = TABLE_ROWS if share < 0.4 else 20 * TABLE_ROWS
+    columns = dict(chained("ab", steps((2.0,)))(rng, name, count, at))
+    known = TABLE_ROWS if at.share < 0.4 else 20 * TABLE_ROWS
     return {**columns, "v": rng.integers(0, known, count)}
 
 
@@ -223,7 +222,7 @@ SYNTHETIC: tuple[Workload, ...] = (
         f"SELECT a.v AS x, d.v AS y FROM {windows('abcd')} "
         "WHERE a.r = b.l AND b.r = c.l AND c.v BETWEEN d.v - 6 AND d.v + 6",
         INTEGERS,
-        lambda rng, name, count, share: _banded(rng, "a" if name == "d" else name, count, share),
+        lambda rng, name, count, at: _banded(rng, "a" if name == "d" else name, count, at),
         tuple("abcd"),
     ),
     Workload(

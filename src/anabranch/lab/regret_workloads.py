@@ -2,7 +2,8 @@
 
 Law: a workload is a value. Its rows follow from the seed and the number of a batch alone, so every plan and every way
 of choosing sees the same rows in the same batches. A batch has `BATCH` seconds of event time: the streams are fast
-enough to keep a good part of a core busy, because a query that needs a thousandth of a core has nothing to gain.
+enough to keep a good part of a core busy, because a query that needs a thousandth of a core has nothing to gain. A
+batch is large enough that its rows cost more than its calls, as those of a query on Spark are.
 
 Each change happens at a share of the run, so that a short run and a long one have the same story. Fan-outs are the
 partners that a row meets in one window of the other stream; domains of keys follow from them. Which settings were
@@ -25,8 +26,8 @@ from anabranch.catalog import Catalog, StreamDeclaration, TableDeclaration
 from anabranch.plan.query import Query
 from anabranch.schema import TIMESTAMP, Schema
 
-BATCH = 0.02
-"""Seconds of event time in a batch."""
+BATCH = 0.1
+"""Seconds of event time in a batch of a drawn workload."""
 WINDOW = 10
 """Batches in a window."""
 ALONE = 1 << 40
@@ -35,8 +36,24 @@ START = 1_700_000_000_000_000
 
 Kind: TypeAlias = Literal["steady", "changing", "skewed", "real"]
 Columns: TypeAlias = Mapping[str, Any]
-Draw: TypeAlias = Callable[[np.random.Generator, str, int, float], Columns]
-"""Draws columns of a stream: a generator, the stream, how many rows, and the share of the run that has passed."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A place in a run."""
+
+    share: float
+    """The share of the run that has passed."""
+    held: int
+    """Rows in the window of a stream of rate 1; domains of keys are proportional to it."""
+
+    def domain(self, fan_out: float) -> int:
+        """Values of a key by which a row meets so many partners in a window."""
+        return max(1, round(self.held / fan_out))
+
+
+Draw: TypeAlias = Callable[[np.random.Generator, str, int, Moment], Columns]
+"""Draws columns of a stream: a generator, the stream, how many rows, and when."""
 Batches: TypeAlias = Iterator[dict[str, pa.Table]]
 
 
@@ -44,8 +61,8 @@ Batches: TypeAlias = Iterator[dict[str, pa.Table]]
 class Size:
     """How long and how broad a run is."""
 
-    batches: int = 200
-    rows: int = 2_000
+    batches: int = 160
+    rows: int = 10_000
     """Rows of a stream of rate 1 in a batch."""
     every_shape: int = 5
     """Relations up to which every shape of a static plan is tried."""
@@ -68,6 +85,7 @@ class Workload:
     rate: Callable[[str, float], float] = lambda stream, share: 1.0
     """The rate of a stream when a share of the run has passed."""
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    batch: float = BATCH
 
     @property
     def query(self) -> Query:
@@ -88,7 +106,7 @@ class Workload:
             for name in self.streams:
                 count = round(size.rows * self.rate(name, share))
                 times = START + number * length + np.sort(rng.integers(0, length, count))
-                columns = self.draw(rng, name, count, share)
+                columns = self.draw(rng, name, count, Moment(share, size.rows * WINDOW))
                 batch[name] = pa.table({"ts": pa.array(times).cast(TIMESTAMP), **columns})
             yield batch
 
@@ -126,20 +144,14 @@ def one_key(names: str) -> str:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 INTEGERS = {"l": pa.int64(), "r": pa.int64(), "v": pa.int64()}
-HELD = 2_000 * WINDOW
-"""Rows in the window of a stream of rate 1; domains of keys are proportional to it."""
 FanOuts: TypeAlias = Callable[[float], tuple[float, ...]]
-
-
-def domain(fan_out: float) -> int:
-    return max(1, round(HELD / fan_out))
 
 
 def chained(names: str, fan_outs: FanOuts) -> Draw:
     """Rows of a chain; `fan_outs` of its edges, by the share of the run."""
 
-    def draw(rng: np.random.Generator, name: str, count: int, share: float) -> Columns:
-        domains = (ALONE, *map(domain, fan_outs(share)), ALONE)
+    def draw(rng: np.random.Generator, name: str, count: int, at: Moment) -> Columns:
+        domains = (ALONE, *map(at.domain, fan_outs(at.share)), ALONE)
         place = names.index(name)
         return {
             "l": rng.integers(0, domains[place], count),
@@ -158,8 +170,8 @@ def steps(*phases: tuple[float, ...]) -> FanOuts:
 def texts(draw: Draw, *columns: str) -> Draw:
     """Integer columns as texts of some length."""
 
-    def drawn(rng: np.random.Generator, name: str, count: int, share: float) -> Columns:
-        found = dict(draw(rng, name, count, share))
+    def drawn(rng: np.random.Generator, name: str, count: int, at: Moment) -> Columns:
+        found = dict(draw(rng, name, count, at))
         for column in columns:
             found[column] = np.char.add("customer-", found[column].astype(str))
         return found
@@ -173,11 +185,11 @@ def skewed(names: str, classes: int, since: float = 0.0, turn_at: float = 2.0) -
     Before `since`, no stream is rare in any class; from `turn_at` on, streams are rare in other classes.
     """
 
-    def draw(rng: np.random.Generator, name: str, count: int, share: float) -> Columns:
+    def draw(rng: np.random.Generator, name: str, count: int, at: Moment) -> Columns:
         group = rng.integers(0, classes, count)
-        keys = rng.integers(0, max(1, domain(3.0) // classes), count) * classes + group
-        rare = (names.index(name) + (1 if share >= turn_at else 0)) % classes
-        if share >= since:
+        keys = rng.integers(0, max(1, at.domain(3.0) // classes), count) * classes + group
+        rare = (names.index(name) + (1 if at.share >= turn_at else 0)) % classes
+        if at.share >= since:
             lost = (group == rare) & (rng.random(count) >= 0.05)
             keys[lost] = -1 - rng.integers(0, ALONE, int(lost.sum())) * len(names) - names.index(name)
         else:

@@ -81,9 +81,9 @@ def find_mesh(
     if matrix.rows != sample.rows:
         raise StatisticsError(f"there are operator statistics for {matrix.rows} rows, and the sample has {sample.rows}")
     if reason := _nothing_to_learn(sample, matrix):
-        return _single(Learner(condense(sample, matrix, 1), needs, setting), reason)
+        return one_route_only(sample, matrix, needs, setting, reason)
     if setting.early_out and not differ(sample, matrix):
-        return _single(Learner(condense(sample, matrix, 1), needs, setting), "no attribute tells the rows apart")
+        return one_route_only(sample, matrix, needs, setting, "no attribute tells the rows apart")
     learner = Learner(condense(sample, matrix, setting.size), needs, setting)
     if setting.early_out and not _could_gain(learner):
         return _single(learner, f"even a route for each kind of rows would gain less than {setting.least_gain:.0%}")
@@ -115,6 +115,19 @@ def find_mesh(
     )
 
 
+def one_route_only(
+    sample: TrainingSet, matrix: OperatorMatrix, needs: Needs, setting: SearchSetting, reason: str
+) -> MeshProposal:
+    """The best single route for all rows; no mesh is searched."""
+    return _single(Learner(condense(sample, matrix, 1), needs, setting), reason)
+
+
+def least_cost(sample: TrainingSet, matrix: OperatorMatrix, needs: Needs, setting: SearchSetting) -> float:
+    """Seconds of a row if every kind of rows had its own route, and routes cost nothing: a mesh takes no less."""
+    size = 1 if _nothing_to_learn(sample, matrix) or not differ(sample, matrix) else setting.size
+    return _apart(Learner(condense(sample, matrix, size), needs, setting))
+
+
 def _nothing_to_learn(sample: TrainingSet, matrix: OperatorMatrix) -> str:
     if len(matrix.operators) < 2:
         return "there is nothing to order"
@@ -127,9 +140,13 @@ def _nothing_to_learn(sample: TrainingSet, matrix: OperatorMatrix) -> str:
 
 def _could_gain(learner: Learner) -> bool:
     """Whether a mesh could gain enough if every kind of rows had its own route, and routes cost nothing."""
-    router, rows = learner.router, learner.condensed.rows.rows
-    apart = sum(router.best(np.array([row])).cost for row in range(rows))
-    return router.best(router.everything).cost >= (1 + learner.setting.least_gain) * apart
+    router = learner.router
+    return router.best(router.everything).cost >= (1 + learner.setting.least_gain) * _apart(learner)
+
+
+def _apart(learner: Learner) -> float:
+    """Seconds of a row if every condensed row had its own route."""
+    return float(sum(learner.router.best(np.array([row])).cost for row in range(learner.condensed.rows.rows)))
 
 
 def _best_single(learner: Learner) -> tuple[Route, float]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from anabranch.mesh.learn import CURRENT, SearchSetting
 from anabranch.mesh.precedence import precedence
-from anabranch.mesh.proposal import MeshProposal, find_mesh
-from anabranch.mesh.training import training_set
+from anabranch.mesh.proposal import MeshProposal, find_mesh, least_cost, one_route_only
+from anabranch.mesh.training import TrainingSet, training_set
 from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, RelationRoutes, check_mesh, one_route
+from anabranch.stats.mesh.operators import Needs
 from anabranch.stats.mesh.profiles import OperatorProfile
 
 
@@ -54,13 +55,16 @@ def find_query_mesh(
     rng: np.random.Generator,
     setting: SearchSetting | None = None,
     current: Mesh | None = None,
+    is_worth: Callable[[Mapping[str, float]], bool] | None = None,
 ) -> QueryMesh:
-    """The best mesh for all relations of a query, each searched for itself; starts from the current mesh if given."""
-    proposals = {
-        seen.relation: _find_routes(graph, seen, rng, setting or SearchSetting(), current)
-        for seen in profiles
-        if seen.matrix.rows
-    }
+    """The best mesh for all relations of a query, each searched for itself; starts from the current mesh if given.
+
+    `is_worth` is asked whether a mesh would be of use if a row of each relation took so many seconds, less than which
+    no mesh takes. If not, every relation gets its best single route.
+    """
+    samples = [_Sample.of(graph, seen, setting or SearchSetting(), current) for seen in profiles if seen.matrix.rows]
+    is_searched = is_worth is None or is_worth({each.relation: each.least for each in samples})
+    proposals = {each.relation: each.search(rng) if is_searched else each.single() for each in samples}
     default = one_route(graph)
     ways = [proposals[name].ways if name in proposals else default.of(name) for name in graph.names]
     single = [
@@ -70,17 +74,41 @@ def find_query_mesh(
     return QueryMesh(check_mesh(Mesh(tuple(ways)), graph), check_mesh(Mesh(tuple(single)), graph), proposals)
 
 
-def _find_routes(
-    graph: JoinGraph, seen: OperatorProfile, rng: np.random.Generator, setting: SearchSetting, current: Mesh | None
-) -> MeshProposal:
-    running = None if current is None else current.of(seen.relation)
-    # What its classifier tests is an attribute, whether or not it would be taken as one by now: texts become many.
-    tested = () if running is None else attributes(running.classifier)
-    sample = training_set(seen.relation, seen.columns, weights=np.ones(seen.matrix.rows), also=tested)
-    needs = precedence(graph, seen.relation, seen.matrix.operators)
-    # Only users write routes with a deferred predicate. Its operator was not measured, so the route has no price.
-    is_priced = running is not None and all({*r.operators} == {*seen.matrix.operators} for r in running.routes)
-    return find_mesh(sample, seen.matrix, needs, rng, _priced_for(seen, setting), running if is_priced else None)
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """What a search of the routes of one relation needs."""
+
+    seen: OperatorProfile
+    rows: TrainingSet
+    needs: Needs
+    setting: SearchSetting
+    running: RelationRoutes | None
+
+    @classmethod
+    def of(cls, graph: JoinGraph, seen: OperatorProfile, setting: SearchSetting, current: Mesh | None) -> _Sample:
+        running = None if current is None else current.of(seen.relation)
+        # What its classifier tests is an attribute, whether or not it would be taken as one by now: texts become many.
+        tested = () if running is None else attributes(running.classifier)
+        rows = training_set(seen.relation, seen.columns, weights=np.ones(seen.matrix.rows), also=tested)
+        needs = precedence(graph, seen.relation, seen.matrix.operators)
+        # Only users write routes with a deferred predicate. Its operator was not measured, so the route has no price.
+        is_priced = running is not None and all({*r.operators} == {*seen.matrix.operators} for r in running.routes)
+        return cls(seen, rows, needs, _priced_for(seen, setting), running if is_priced else None)
+
+    @property
+    def relation(self) -> str:
+        return self.seen.relation
+
+    @property
+    def least(self) -> float:
+        return least_cost(self.rows, self.seen.matrix, self.needs, self.setting)
+
+    def search(self, rng: np.random.Generator) -> MeshProposal:
+        return find_mesh(self.rows, self.seen.matrix, self.needs, rng, self.setting, self.running)
+
+    def single(self) -> MeshProposal:
+        why = "even a route for each kind of rows would not pay"
+        return one_route_only(self.rows, self.seen.matrix, self.needs, self.setting, why)
 
 
 def _priced_for(seen: OperatorProfile, setting: SearchSetting) -> SearchSetting:

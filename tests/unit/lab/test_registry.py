@@ -40,6 +40,18 @@ def test_a_run_leaves_table_picture_and_verdict(tmp_path: Path) -> None:
     assert (tmp_path / "squares.txt").read_text() == "Squares\npaper: 4 / here: 6 (MISSED: 4)\nnote: seeds are added\n"
 
 
+def test_only_cases_that_there_are_can_be_asked_for() -> None:
+    def some(setting: Setting) -> Squares:
+        return tuple((int(name), int(name) ** 2) for name in setting.only)
+
+    named = Experiment("squares", "Squares", some, _present, lambda: ("1", "2", "3"))
+    assert named.run(Setting(only=("1", "3", "2"))).rows == ((1, 1), (3, 9), (2, 4))
+    with pytest.raises(SpecError, match=r"no case '4'\nhint: one of 1, 2, 3"):
+        named.run(Setting(only=("4",)))
+    with pytest.raises(SpecError, match="leave --only out"):
+        SQUARES.run(Setting(only=("1",)))
+
+
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(SpecError, match="no experiment 'nothing'"):
         find("nothing")

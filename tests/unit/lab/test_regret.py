@@ -13,7 +13,7 @@ from anabranch.lab.regret import COLUMNS, present
 from anabranch.lab.regret_real import flights
 from anabranch.lab.regret_runs import Found, Run, Runner, every_shape, measured, race, sample_of, static_plans
 from anabranch.lab.regret_suite import SYNTHETIC
-from anabranch.lab.regret_workloads import Size, Workload
+from anabranch.lab.regret_workloads import BATCH, Size, Workload
 from anabranch.plan.text import parse
 
 SMALL = Size(batches=14, rows=400)
@@ -27,6 +27,14 @@ def test_there_are_at_least_sixteen_workloads_of_three_to_eight_streams() -> Non
     sizes = [len(each.query.graph.names) for each in SYNTHETIC]
     assert len({each.name for each in SYNTHETIC}) == len(SYNTHETIC) >= 16
     assert (min(sizes), max(sizes)) == (3, 8)
+
+
+@pytest.mark.parametrize("rows", [100, 400])
+def test_a_short_run_has_the_fan_outs_of_a_long_one(rows: int) -> None:
+    batch = next(named("swap").batches(1, Size(1, rows)))
+    keys, others = batch["b"]["r"].to_numpy(), batch["c"]["l"].to_numpy()
+    # A batch is a tenth of a window.
+    assert 10 * (keys[:, None] == others).sum() / rows == pytest.approx(4.0, rel=0.5)
 
 
 @pytest.mark.parametrize("workload", SYNTHETIC, ids=lambda each: each.name)
@@ -89,8 +97,8 @@ def test_static_plans_have_the_orders_of_every_phase() -> None:
     workload = named("several drifts")
     query = workload.query
     batches = list(workload.batches(1, Size(24, 200)))
-    one = static_plans(query, [sample_of(query, batches[:12])])
-    both = static_plans(query, [sample_of(query, batches[:12]), sample_of(query, batches[12:])])
+    one = static_plans(query, [sample_of(query, batches[:12], BATCH)], BATCH)
+    both = static_plans(query, [sample_of(query, some, BATCH) for some in (batches[:12], batches[12:])], BATCH)
     assert {*map(str, one)} < {*map(str, both)}
 
 
