@@ -8,12 +8,24 @@ import pytest
 
 from anabranch.adapt.decision import Decision
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.routing import Flow, decide_mesh
-from anabranch.adapt.rules import Criteria
+from anabranch.adapt.routing import (
+    AT_ONCE,
+    Flow,
+    could_pay,
+    decide_mesh,
+    is_worth_searching,
+    price_of_search,
+)
+from anabranch.adapt.rules import BESIDE, Criteria, Staging
 from anabranch.adapt.settings import Settings
+from anabranch.cql import compile_query
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.physical import mjoin
-from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes
+from anabranch.plan.query import Query
+from anabranch.plan.text import parse
+from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes, Profiled
+from anabranch.stats.step import ProbeStatistics, StepStatistics
+from anabranch.testing.scripted import read_script
 
 MESH = parse_mesh("mesh(a: b>c, c>b by (k <= 1.5 ? 0 : 1); b: a>c; c: a>b)")
 ROUTES = LearntRoutes("two kinds of rows", (0.5, 0.5), (4e-6, 4e-6), 5e-6, 10e-6, 10e-6, certain_gain=1.0)
@@ -62,3 +74,45 @@ def test_what_every_plan_pays_counts_on_both_sides() -> None:
     """Many rows of other relations make the same saving a small one."""
     flow = replace(FLOW, rates={**FLOW.rates, "b": 5_000_000.0})
     assert "ratio of 1.2 is wanted" in decided(flow=flow).reason
+
+
+def counted_flow(matches: int) -> Flow:
+    """A mjoin of three relations in which a row of `a` meets so many rows at its first lookup."""
+    probes = (ProbeStatistics("(a b c)", "a", "b", 10_000, visited=10_000 * matches, matches=10_000 * matches),)
+    return replace(FLOW, step=StepStatistics(rows_in={"a": 10_000, "b": 10, "c": 10}, probes=probes))
+
+
+def the_query() -> Query:
+    script = read_script("\n".join(f"stream {name} (k bigint)" for name in "abc"))
+    windows = ", ".join(f"{name} [RANGE 10 SECONDS]" for name in "abc")
+    return compile_query(f"SELECT a.k AS k FROM {windows} WHERE a.k = b.k AND a.k = c.k", script.catalog)
+
+
+def test_each_fruitless_search_makes_the_next_one_dearer() -> None:
+    prices = [price_of_search(BESIDE, the_query(), fruitless).cpu for fruitless in range(3)]
+    assert prices == pytest.approx([0.3, 0.6, 0.9])
+    assert price_of_search(Staging(), the_query(), 7) == AT_ONCE
+
+
+def test_a_look_must_be_repaid_by_the_most_that_a_mesh_could_save() -> None:
+    query, plan, flow = the_query(), parse("(a b c | a>b>c, b>a>c, c>a>b)"), counted_flow(50)
+
+    def may_look(seconds: float, fruitless: int = 0) -> bool:
+        settings = Settings(gate=Gate(horizon=seconds))
+        return could_pay(plan, flow, query, settings, Criteria(), price_of_search(BESIDE, query, fruitless))
+
+    assert not may_look(0.1)
+    assert may_look(100.0)
+    assert not may_look(100.0, fruitless=100_000)
+    assert not could_pay(plan, counted_flow(0), query, Settings(), Criteria())
+
+
+@pytest.mark.parametrize(("least", "worth"), [(1e-9, True), (1e-3, False)])
+def test_nothing_is_searched_that_could_not_pass_the_gate(least: float, worth: bool) -> None:
+    query, plan = the_query(), parse("(a b c | a>b>c, b>a>c, c>a>b)")
+    routes = LearntRoutes("", (1.0,), (least,), least, least, least)
+    ideal = LearntMesh(MESH, {"a": routes}, profiled=Profiled(2.0, 10.0, 1e-6))
+    rest = (plan, counted_flow(50), query, Settings(), Criteria(), AT_ONCE)
+    assert is_worth_searching(ideal, *rest) is worth
+    # What was not measured cannot be held against it.
+    assert is_worth_searching(replace(ideal, profiled=None), *rest)
