@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +90,16 @@ def test_a_row_with_a_known_key_is_replaced(database: Database) -> None:
     assert database.read() == [(1, "a"), (2, "new")]
 
 
+def test_null_is_a_key_like_any_other(database: Database) -> None:
+    """A group may have the key NULL; its row, too, is there once."""
+    sink = database.sink(keyColumns="k,v")
+    for batch in (0, 0, 1):
+        frame = database.spark.createDataFrame([(None, "a"), (1, None), (1, "b")], COLUMNS)
+        deliver({ALONE: sink}, Batch(batch, "0badcafe"), results(frame))
+    table = database.spark.read.format("jdbc").options(**database.options, dbtable="results").load()
+    assert table.count() == 3
+
+
 def test_a_failure_amid_the_transaction_shows_nothing_of_it(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,15 +172,16 @@ def _binary(name: str) -> str | None:
 def test_postgresql_has_every_result_once_though_the_driver_is_killed(tmp_path: Path) -> None:
     from tests.host.spark import jdbc_story
 
-    with postgresql(tmp_path / "pg") as url:
+    with postgresql() as url:
         jdbc_story.check(url, str(DRIVER), tmp_path)
 
 
 class postgresql:
-    """A server of its own, on a port of its own."""
+    """A server of its own, on a port of its own, in a folder of its own.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    PostgreSQL does not run as root. The folder is not one of pytest's: every run of pytest closes those to other users,
+    also the ones of another run.
+    """
 
     def __enter__(self) -> str:
         import socket
@@ -178,14 +189,9 @@ class postgresql:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self.folder.mkdir()
-        # PostgreSQL does not run as root.
-        self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+        self.folder = Path(tempfile.mkdtemp(prefix="anabranch-postgresql-"))
         if os.geteuid() == 0:
             shutil.chown(self.folder, "postgres")
-            for parent in [self.folder, *self.folder.parents][:4]:
-                if parent != Path("/"):
-                    parent.chmod(parent.stat().st_mode | 0o011)
         self._do("initdb", "-D", f"{self.folder}/data", "-A", "trust", "-U", "anabranch")
         where = f"-c listen_addresses=127.0.0.1 -p {port} -k {self.folder} -c fsync=off"
         self._do("pg_ctl", "-D", f"{self.folder}/data", "-w", "-l", f"{self.folder}/log", "-o", where, "start")
@@ -193,11 +199,12 @@ class postgresql:
 
     def __exit__(self, *_: object) -> None:
         self._do("pg_ctl", "-D", f"{self.folder}/data", "-m", "immediate", "stop")
+        shutil.rmtree(self.folder)
 
     def _do(self, name: str, *arguments: str) -> None:
         program = _binary(name)
         assert program is not None
         command = [program, *arguments]
         if os.geteuid() == 0:
-            command = ["runuser", "-u", self._user, "--", *command]
+            command = ["runuser", "-u", "postgres", "--", *command]
         subprocess.run(command, check=True, capture_output=True, cwd="/", timeout=120)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
@@ -10,22 +11,22 @@ from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTe
 from anabranch.plan.join_graph import JoinGraph, Relation, selection_name
 from anabranch.plan.mesh import Mesh, RelationRoutes, Route, RouteStep, attributes_of, needs
 from anabranch.plan.selections import guarded_by
-from anabranch.schema import is_text
+from anabranch.schema import Field, is_text
 
 
 @st.composite
 def meshes(draw: st.DrawFn, graph: JoinGraph) -> Mesh:
     """Any mesh over the relations of a graph."""
-    return Mesh(tuple(draw(_ways(graph, relation)) for relation in graph.relations))
+    # Functions that draw, not strategies of strategies: thousands of meshes are drawn, and each is drawn once.
+    return Mesh(tuple(_ways(draw, graph, relation) for relation in graph.relations))
 
 
-@st.composite
 def _ways(draw: st.DrawFn, graph: JoinGraph, relation: Relation) -> RelationRoutes:
-    several = tuple(draw(_route(graph, relation.name)) for _ in range(draw(st.integers(1, 3))))
-    return RelationRoutes(relation.name, several, draw(_classifier(graph, relation, len(several))))
+    several = tuple(_route(draw, graph, relation.name) for _ in range(draw(st.integers(1, 3))))
+    columns = [field for field in attributes_of(graph, relation.name) if is_classifiable(field.type)]
+    return RelationRoutes(relation.name, several, _classifier(draw, columns, len(several), _TESTS))
 
 
-@st.composite
 def _route(draw: st.DrawFn, graph: JoinGraph, relation: str) -> Route:
     order: list[str] = list(draw(st.permutations([name for name in graph.names if name != relation])))
     for position, theta in enumerate(graph.thetas):
@@ -45,23 +46,17 @@ def _route(draw: st.DrawFn, graph: JoinGraph, relation: str) -> Route:
     return Route(tuple(steps))
 
 
-def _classifier(graph: JoinGraph, relation: Relation, routes: int) -> st.SearchStrategy[Classifier]:
-    leaves: st.SearchStrategy[Classifier] = st.builds(Assign, st.integers(0, routes - 1))
-    columns = [field for field in attributes_of(graph, relation.name) if is_classifiable(field.type)]
-    if not columns:
-        return leaves
-
-    def tests(below: st.SearchStrategy[Classifier]) -> st.SearchStrategy[Classifier]:
-        return st.sampled_from(columns).flatmap(
-            lambda field: (
-                st.builds(CategoryTest, st.just(field.name), _CATEGORIES, below, below, st.booleans())
-                if is_text(field.type)
-                else st.builds(NumberTest, st.just(field.name), _THRESHOLDS, below, below, st.booleans())
-            )
-        )
-
-    return st.recursive(leaves, tests, max_leaves=4)
+def _classifier(draw: st.DrawFn, columns: Sequence[Field], routes: int, tests: int) -> Classifier:
+    """A tree with at most so many tests above each leaf."""
+    if not columns or not tests or not draw(st.booleans()):
+        return Assign(draw(st.integers(0, routes - 1)))
+    field = columns[draw(st.integers(0, len(columns) - 1))]
+    below = [_classifier(draw, columns, routes, tests - 1) for _ in range(2)]
+    if is_text(field.type):
+        return CategoryTest(field.name, draw(_CATEGORIES), *below, draw(st.booleans()))
+    return NumberTest(field.name, draw(_THRESHOLDS), *below, draw(st.booleans()))
 
 
+_TESTS = 2
 _CATEGORIES = st.lists(st.sampled_from(["a", "ab", "zz"]), max_size=2).map(tuple)
 _THRESHOLDS = st.sampled_from([0.0, 0.5, 1.0, 7.0, 1005.0])
