@@ -82,7 +82,9 @@ class JdbcSink(Sink):
     def _replaced(self, batch: Batch, beside: str, quote: Any) -> str:
         if self.batch_column is not None:
             return f"{quote(self.batch_column)} = {batch.number}"
-        same = " AND ".join(f"beside.{quote(key)} = {self.table}.{quote(key)}" for key in self.keys)
+        # NULL is a key like any other: groups may have it.
+        pairs = [(f"beside.{quote(key)}", f"{self.table}.{quote(key)}") for key in self.keys]
+        same = " AND ".join(f"({new} = {old} OR ({new} IS NULL AND {old} IS NULL))" for new, old in pairs)
         return f"EXISTS (SELECT 1 FROM {beside} beside WHERE {same})"
 
     def _columns(self, connection: Any, table: str) -> list[str]:
