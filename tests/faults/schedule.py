@@ -7,6 +7,7 @@ the query starts again from its checkpoint, on another plan and another number o
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from tests.oracle import sharing, test_derived, test_shared_joins
 
 HOW = st.sampled_from(["auto", "moving-state", "parallel-track", *strategy_names()])
 ORDERS = st.sampled_from([model for model in EXECUTION_MODELS if not model.rows_wait])
+_IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 MOST_OPERATIONS = 40
 """About as many operations on files as a batch of a few slots does."""
 
@@ -157,7 +159,7 @@ def _run(data: st.DataObject, world: World) -> dict[str, Answer]:
     few = data.draw(st.sampled_from([2, 3, commit.COMPACT_FILES_ALWAYS]), "files to compact")
     execution = data.draw(ORDERS, "execution")
     sink: dict[int, pa.Table] = {}
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(commit, "COMPACT_FILES_ALWAYS", few):
+    with tempfile.TemporaryDirectory(dir=_IN_MEMORY) as folder, mock.patch.object(commit, "COMPACT_FILES_ALWAYS", few):
         host = _start(data, world, folder, execution, len(batches))
         while host.batch < len(batches):
             number = host.batch

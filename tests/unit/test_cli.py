@@ -206,6 +206,39 @@ def test_explain_refuses_a_scheduled_plan_that_does_not_fit(
     assert "joins 'z', which the query does not have" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("sink", "expected"),
+    [
+        ("{format: parquet, path: out, partition_by: [q]}", "partition column 'q' is not in the SELECT list"),
+        ("{format: parquet, path: out, partition_by: [p0, p1]}", "every selected column is a partition column"),
+        ("{format: memory}", "the memory sink has no name"),
+        ("{format: console, options: {numRows: many}}", "numRows of the 'console' sink is 'many'"),
+        ("{format: jdbc, options: {dbtable: t}}", "the 'jdbc' sink has no url"),
+        (
+            "{format: jdbc, options: {url: 'jdbc:x:y', dbtable: t, keyColumns: q}}",
+            "key column 'q' is not in the SELECT",
+        ),
+        ("{format: jdbc, options: {url: 'jdbc:x:y', dbtable: t, batchColumn: p0}}", "'p0' is a column of the results"),
+        ("{format: csv, path: out}\nlate: {format: csv, path: out/}", "write to the same place"),
+        ("{format: csv, path: out}\nlate: {format: csv, path: late, partition_by: [p0]}", "partition column 'p0'"),
+    ],
+)
+def test_explain_refuses_a_sink_that_a_run_would_refuse(
+    sink: str, expected: str, spec_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec_file.write_text(SPEC.replace("{format: parquet, path: out}", sink))
+    assert cli.main(["explain", str(spec_file)]) == cli.USER_ERROR
+    assert expected in capsys.readouterr().err
+
+
+def test_explain_says_that_only_spark_knows_a_format(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec_file.write_text(SPEC.replace("format: parquet, path: out", "format: parqet, path: out"))
+    assert cli.main(["explain", str(spec_file)]) == 0
+    assert "whether Spark has format 'parqet' of the sink is seen when it starts; did you mean 'parquet'?" in (
+        capsys.readouterr().err
+    )
+
+
 def test_a_foreign_checkpoint_is_told_before_spark_starts(
     spec_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

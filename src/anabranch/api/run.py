@@ -43,12 +43,13 @@ from anabranch.host.counting import cells_of_sample
 from anabranch.host.diverted import DivertedLayout
 from anabranch.host.keys import scheduled
 from anabranch.host.sample import Sample
+from anabranch.host.sink_settings import require_columns
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.late import LateRows
 from anabranch.host.spark.runner import Listener, RunOptions, start_query
 from anabranch.host.spark.sinks.functions import ForeachBatchSink
-from anabranch.host.spark.sinks.make import make_sink, require_columns
+from anabranch.host.spark.sinks.make import make_sink
 from anabranch.host.spark.sinks.sink import Sink
 from anabranch.host.spark.sinks.table import TableSink
 from anabranch.host.work import Work

@@ -56,6 +56,7 @@ from anabranch.plan.query_set import ALONE, alone, set_of, together
 from anabranch.plan.slots import FEWEST, SlotRange
 from anabranch.spec.file import parse, read_text
 from anabranch.spec.model import QuerySpec, Spec
+from anabranch.spec.sinks import check_sinks
 
 if TYPE_CHECKING:
     from anabranch.api import QueryHandle
@@ -304,6 +305,8 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     if arguments.picture is not None:
         require_writable(arguments.picture)
     explained = _explanations(chosen)
+    for note in check_sinks(chosen, {name: each.query for name, each in explained.items()}):
+        print(note, file=sys.stderr)
     every = explain.with_inputs(explained)
 
     wishes = {name: chosen.queries[name].wishes if name in chosen.queries else AUTO for name in every}
@@ -397,6 +400,9 @@ def _choices_on_spark(chosen: Spec) -> tuple[Mapping[str, Choice], Allocation | 
     """Chooses plans by samples of the streams, as a run would, and the fewest slots where they are sought."""
     console = Console(stderr=True)
     with _prepared(chosen, console) as prepared, console.status(_SAMPLING):
+        # Only Spark knows its formats.
+        prepared.sinks({})
+        prepared.late_rows()
         return prepared.choices(), prepared.allocation
 
 

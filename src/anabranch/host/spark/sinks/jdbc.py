@@ -16,7 +16,7 @@ through Spark's plain writer, which appends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +24,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from anabranch.errors import SinkError, SpecError
+from anabranch.errors import SinkError
+from anabranch.host.sink_settings import JdbcTable
 from anabranch.host.spark.sinks.sink import Batch, Sink
-from anabranch.schema import Schema
-
-BATCH, KEYS = "batchColumn", "keyColumns"
-_OURS = (BATCH.lower(), KEYS.lower())
 
 
 @dataclass(frozen=True)
@@ -37,11 +34,11 @@ class JdbcSink(Sink):
     """Replaces the rows of a batch in a table of a database."""
 
     spark: SparkSession
-    table: str
-    options: Mapping[str, str]
-    """Spark's options of the connection, without the table."""
-    batch_column: str | None = None
-    keys: tuple[str, ...] = ()
+    target: JdbcTable
+
+    @property
+    def table(self) -> str:
+        return self.target.table
 
     @property
     def title(self) -> str:
@@ -56,7 +53,11 @@ class JdbcSink(Sink):
         return f"{self.table}_anabranch_{batch.query_id[:8] or 'batch'}"
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
-        rows = frame if self.batch_column is None else frame.withColumn(self.batch_column, f.lit(batch.number))
+        rows = (
+            frame
+            if self.target.batch_column is None
+            else frame.withColumn(self.target.batch_column, f.lit(batch.number))
+        )
         # Creates the target if there is none.
         self._writer(rows.limit(0), self.table).mode("append").save()
         self._writer(rows, self.beside(batch)).mode("overwrite").option("truncate", "true").save()
@@ -80,10 +81,10 @@ class JdbcSink(Sink):
             connection.commit()
 
     def _replaced(self, batch: Batch, beside: str, quote: Any) -> str:
-        if self.batch_column is not None:
-            return f"{quote(self.batch_column)} = {batch.number}"
+        if self.target.batch_column is not None:
+            return f"{quote(self.target.batch_column)} = {batch.number}"
         # NULL is a key like any other: groups may have it.
-        pairs = [(f"beside.{quote(key)}", f"{self.table}.{quote(key)}") for key in self.keys]
+        pairs = [(f"beside.{quote(key)}", f"{self.table}.{quote(key)}") for key in self.target.keys]
         same = " AND ".join(f"({new} = {old} OR ({new} IS NULL AND {old} IS NULL))" for new, old in pairs)
         return f"EXISTS (SELECT 1 FROM {beside} beside WHERE {same})"
 
@@ -96,14 +97,14 @@ class JdbcSink(Sink):
             statement.close()
 
     def _writer(self, frame: DataFrame, table: str) -> Any:
-        return frame.write.format("jdbc").options(**{**self.options, "dbtable": table})
+        return frame.write.format("jdbc").options(**{**self.target.options, "dbtable": table})
 
     @contextmanager
     def _connection(self) -> Iterator[tuple[Any, Any]]:
         """A connection of the driver, made as Spark makes its own, and how the database quotes a name."""
         jvm: Any = self.spark._jvm
         options = jvm.java.util.HashMap()
-        for key, value in {**self.options, "dbtable": self.table}.items():
+        for key, value in {**self.target.options, "dbtable": self.table}.items():
             options.put(key, value)
         known = jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(jvm.PythonUtils.toScalaMap(options))
         dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(known.url())
@@ -115,35 +116,6 @@ class JdbcSink(Sink):
             if not connection.getAutoCommit():
                 connection.rollback()
             connection.close()
-
-
-def make_jdbc(spark: SparkSession, schema: Schema, options: Mapping[str, str], table: str | None) -> JdbcSink | None:
-    """The sink that the options ask for; None if they ask for Spark's plain writer."""
-    lower = {key.lower(): value for key, value in options.items()}
-    batch_column, keys = lower.get(BATCH.lower()), lower.get(KEYS.lower())
-    if batch_column is None and keys is None:
-        return None
-    if batch_column is not None and keys is not None:
-        raise SpecError(f"the 'jdbc' sink has both {BATCH} and {KEYS}", hint="give one of them")
-    name = lower.get("dbtable") or table
-    for option, value in (("url", lower.get("url")), ("dbtable", name)):
-        if not value:
-            raise SpecError(f"the 'jdbc' sink has no {option}", hint=f"give option('{option}', …)")
-    assert name is not None
-    columns = tuple(key.strip() for key in (keys or "").split(",") if key.strip())
-    if keys is not None and not columns:
-        raise SpecError(f"{KEYS} of the 'jdbc' sink names no column", hint="name the columns of a key of the results")
-    for column in columns:
-        if schema.find(column) is None:
-            raise SpecError(
-                f"key column '{column}' is not in the SELECT list",
-                detail=f"the query selects {', '.join(schema.names)}",
-                hint="select it, or use another key",
-            )
-    if batch_column is not None and schema.find(batch_column) is not None:
-        raise SpecError(f"{BATCH} '{batch_column}' is a column of the results", hint="give it a name of its own")
-    rest = {key: value for key, value in options.items() if key.lower() not in (*_OURS, "dbtable")}
-    return JdbcSink(spark, name, rest, batch_column, columns)
 
 
 def _run(connection: Any, sql: str) -> None:
