@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from threading import Event
@@ -304,18 +304,16 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     chosen = _spec(arguments)
     if arguments.picture is not None:
         require_writable(arguments.picture)
-    explained = _explanations(chosen)
-    for note in check_sinks(chosen, {name: each.query for name, each in explained.items()}):
-        print(note, file=sys.stderr)
+    sampled = _sampled(chosen) if arguments.sample else None
+    explained = _explanations(chosen) if sampled is None else sampled.explained
+    if sampled is None:
+        for note in check_sinks(chosen, {name: each.query for name, each in explained.items()}):
+            print(note, file=sys.stderr)
     every = explain.with_inputs(explained)
 
     wishes = {name: chosen.queries[name].wishes if name in chosen.queries else AUTO for name in every}
     capacities = chosen.balance.capacities if chosen.balance is not None else None
     fill = partial(first_table, capacities=capacities)
-
-    @cache
-    def sampled() -> tuple[Mapping[str, Choice], Allocation | None]:
-        return _choices_on_spark(chosen)
 
     def choose_at(slots: int) -> dict[str, Choice]:
         batch = chosen.seconds_between_batches
@@ -323,8 +321,8 @@ def explain_spec(arguments: argparse.Namespace) -> int:
 
     @cache
     def allocation() -> Allocation | None:
-        if arguments.sample:
-            return sampled()[1]
+        if sampled is not None:
+            return sampled.allocation
         if chosen.slots is None or not chosen.slots.is_sought:
             return None
         refuse_capacities(capacities)
@@ -343,7 +341,7 @@ def explain_spec(arguments: argparse.Namespace) -> int:
         return choose_at(chosen_slots())
 
     def choose(name: str) -> Choice:
-        return sampled()[0][name] if arguments.sample else unsampled()[name]
+        return (unsampled() if sampled is None else sampled.choices)[name]
 
     for name, each in explained.items():
         for switch in chosen.queries[name].switches:
@@ -396,14 +394,24 @@ def _explanations(chosen: Spec) -> dict[str, explain.Explanation]:
     return {name: found[name] for name in chosen.queries}
 
 
-def _choices_on_spark(chosen: Spec) -> tuple[Mapping[str, Choice], Allocation | None]:
-    """Chooses plans by samples of the streams, as a run would, and the fewest slots where they are sought."""
+@dataclass(frozen=True)
+class _Sampled:
+    """The queries as Spark knows their columns, and what was chosen by samples of the streams."""
+
+    explained: Mapping[str, explain.Explanation]
+    choices: Mapping[str, Choice]
+    allocation: Allocation | None
+
+
+def _sampled(chosen: Spec) -> _Sampled:
+    """Does on Spark what a run does before it starts: opens the streams, makes the sinks, samples, chooses."""
     console = Console(stderr=True)
     with _prepared(chosen, console) as prepared, console.status(_SAMPLING):
         # Only Spark knows its formats.
         prepared.sinks({})
         prepared.late_rows()
-        return prepared.choices(), prepared.allocation
+        explained = {name: prepared.given[name].compiled.stages for name in chosen.queries}
+        return _Sampled(explained, prepared.choices(), prepared.allocation)
 
 
 def _spec(arguments: argparse.Namespace) -> Spec:

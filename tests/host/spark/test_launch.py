@@ -191,6 +191,31 @@ def test_several_queries_are_explained_by_one_session_and_one_sample_of_each_str
     assert "sampled" in together.split("== q1 ==")[1]
 
 
+RATE = """
+streams: {s: {format: rate, event_time: timestamp, watermark: 0 seconds}}
+query: SELECT a.value AS x FROM s [RANGE 10 SECONDS] AS a, s [RANGE 10 SECONDS] AS b WHERE a.value = b.value
+sink: {format: noop}
+checkpoint: ckpt
+"""
+
+
+@pytest.mark.spark
+def test_explain_with_a_sample_asks_spark_for_columns_and_formats(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launch, "session", lambda chosen, **settings: spark)
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)
+    file = tmp_path / "rate.yaml"
+    file.write_text(RATE)
+    assert main(["explain", str(file)]) == 2
+    assert "entry 'streams.s.schema' is missing" in capsys.readouterr().err
+    assert main(["explain", str(file), "--sample"]) == 0
+    assert "key k0: a.value = b.value" in capsys.readouterr().out
+    file.write_text(RATE.replace("noop", "nope"))
+    assert main(["explain", str(file), "--sample"]) == 2
+    assert "Spark has no sink format 'nope'" in capsys.readouterr().err
+
+
 @pytest.mark.spark
 def test_a_filter_that_fails_on_sampled_rows_hides_nothing_of_the_other_queries(
     spark: SparkSession, sampled_spec: Path, caplog: pytest.LogCaptureFixture
