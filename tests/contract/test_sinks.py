@@ -227,7 +227,7 @@ _STRUCT = "struct<k: bigint, v: string>"
 
 def test_a_format_of_ones_own_is_one_entry(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     def make(request: SinkRequest) -> Sink:
-        return ToySink({}, [(len(request.schema), request.options["colour"])])
+        return ToySink({}, [(len(request.schema), request.sink.options["colour"])])
 
     monkeypatch.setitem(MAKERS, "toy", make)
     assert make_sink("Toy", {"colour": "red"}, spark=spark, schema=SCHEMA) == ToySink({}, [(2, "red")])

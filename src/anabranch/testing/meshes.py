@@ -51,10 +51,10 @@ def _classifier(draw: st.DrawFn, columns: Sequence[Field], routes: int, tests: i
     if not columns or not tests or not draw(st.booleans()):
         return Assign(draw(st.integers(0, routes - 1)))
     field = columns[draw(st.integers(0, len(columns) - 1))]
-    below = [_classifier(draw, columns, routes, tests - 1) for _ in range(2)]
+    first, second = (_classifier(draw, columns, routes, tests - 1) for _ in range(2))
     if is_text(field.type):
-        return CategoryTest(field.name, draw(_CATEGORIES), *below, draw(st.booleans()))
-    return NumberTest(field.name, draw(_THRESHOLDS), *below, draw(st.booleans()))
+        return CategoryTest(field.name, draw(_CATEGORIES), first, second, draw(st.booleans()))
+    return NumberTest(field.name, draw(_THRESHOLDS), first, second, draw(st.booleans()))
 
 
 _TESTS = 2
