@@ -279,6 +279,11 @@ def sharing(name: str) -> Callable[[Bench], list[Figure]]:
     return lambda bench: getattr(import_module("benchmarks.sharing"), name)(bench)
 
 
+def regret(name: str) -> Callable[[Bench], list[Figure]]:
+    """A scenario of `benchmarks.regret`, loaded when it runs."""
+    return lambda bench: getattr(import_module("benchmarks.regret"), name)(bench)
+
+
 SCENARIOS = (
     Scenario("spark-w3", "W3 against Spark's own joins, 40 micro-batches: rows/s, CPU, memory", spark_w3),
     Scenario("spark-w3-10", "the same rows in 10 micro-batches", spark_w3_few),
@@ -307,6 +312,8 @@ SCENARIOS = (
     Scenario(
         "balance-cluster", "a skewed query on two executors: balance auto over off", balancing("on_two_executors")
     ),
+    Scenario("regret", "adapting against the best plan in hindsight, in process: work, CPU", regret("suite")),
+    Scenario("regret-spark", "the same for six workloads on Spark, in whole triggers", regret("on_spark")),
     Scenario(
         "large-state", "10 M rows in state (with --large 50 M): bytes a row, step time", in_process("large_state")
     ),

@@ -52,8 +52,13 @@ class Experience:
 
 def has_full_windows(graph: JoinGraph, seconds: float) -> bool:
     """True when rows have come for as long as the longest window; before, counts say less than the model."""
+    return seconds >= longest_window(graph)
+
+
+def longest_window(graph: JoinGraph) -> float:
+    """Seconds of the longest window that ends."""
     windows = [relation.window.range for relation in graph.relations]
-    return seconds >= max((span / 1e6 for span in windows if span is not None), default=0.0)
+    return max((span / 1e6 for span in windows if span is not None), default=0.0)
 
 
 def counts(steps: Sequence[StepStatistics], seconds: float) -> dict[object, float]:

@@ -65,6 +65,9 @@ MOST_SEEN = 32
 CALM = 1.2
 """The factor up to which the counts of a single batch may differ from those measured last without a new measurement."""
 
+TELLING_BATCHES, TELLING_ROWS = 3, 1_000
+"""Batches, and rows of each stream in them, by which a query decides for the first time."""
+
 IN_LINE = 6
 """Relations up to which the optimizer takes a few milliseconds and compiles nothing."""
 
@@ -230,7 +233,13 @@ class Loop:
         self._is_cooling = False
         if self._search is None:
             situation = Situation(
-                since.batches, since.seconds, lambda: seen.step.state_bytes, self._change, since.waiting, self._between
+                since.batches,
+                since.seconds,
+                lambda: seen.step.state_bytes,
+                self._change,
+                since.waiting,
+                self._between,
+                self._is_telling,
             )
             trigger = self.settings.policy.suggestion(situation)
             if trigger is None or not self._learned_seconds or not self._is_settled():
@@ -299,6 +308,14 @@ class Loop:
             return False
         pairs = ((value, self._calm[name]) for name, value in now.items())
         return all(max(one, other) <= CALM * min(one, other) for one, other in pairs)
+
+    def _is_telling(self) -> bool:
+        """True when nothing has been decided yet, and the first batches have rows enough to decide by."""
+        if self._baseline is not None or len(self._recent) < TELLING_BATCHES:
+            return False
+        steps = [each.step for each in self._recent]
+        names = [relation.name for relation in self._query.graph.streamed]
+        return all(sum(step.rows_in.get(name, 0) for step in steps) >= TELLING_ROWS for name in names)
 
     def _between(self) -> tuple[float, ...]:
         recent = self._recent[-self._since.batches :]

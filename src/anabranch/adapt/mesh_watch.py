@@ -126,8 +126,10 @@ def _learnt(found: MeshProposal, overhead: float) -> LearntRoutes:
 class MeshWatch:
     """The batches of one slot since its plan last changed; notices when the routes of its mesh drift."""
 
-    def __init__(self, cool_down: Interval) -> None:
+    def __init__(self, cool_down: Interval, filling: float = 0.0) -> None:
+        """For so many seconds of event time windows fill, and routes differ from batch to batch."""
         self._cool_down = cool_down
+        self._filling = filling
         self._plan: Plan | None = None
         self._is_cooling = False
         self._batches, self._seconds = 0, 0.0
@@ -152,7 +154,8 @@ class MeshWatch:
             self._recent.append((step, seconds))
         if self._cool_down.has_passed(self._batches, self._seconds):
             self._is_cooling = False
-        if not isinstance(plan, Mesh):
+        self._filling -= seconds or 0.0
+        if not isinstance(plan, Mesh) or self._filling > 0:
             return None
         self._looked += 1
         if self._looked <= BASELINE:

@@ -2,7 +2,8 @@
 
 - *periodic*: at every interval.
 - *data-driven*: when rates or selectivities have moved away from what the last decision rested on; at the end of an
-  interval, or at once when eager.
+  interval, or at once when eager. The first decision does not wait for the interval if the first batches have rows
+  enough: what the first plan rested on may have been a guess.
 - *memory-driven*: when the state comes near to the memory there is, or the rows that wait at the inputs have become
   more and more. A batch takes the rows that have waited for it; where its source lets it take only some, the others
   show in how far the query falls behind the time of day. A jump in a single batch is not a trend: it may be gone before
@@ -81,6 +82,8 @@ class Situation:
     """Rows that waited at the inputs, batch by batch since the last decision; batches that do not know are left out."""
     between: Callable[[], Sequence[float]] = tuple
     """Intermediate combinations that each of these batches made."""
+    is_telling: Callable[[], bool] = lambda: False
+    """Whether nothing has been decided yet, and a few batches have rows enough to decide by."""
 
 
 class Policy(Protocol):
@@ -112,7 +115,7 @@ class DataDriven:
     name: ClassVar[str] = "data-driven"
 
     def suggestion(self, seen: Situation) -> str | None:
-        if not self.eager and not self.every.has_passed(seen.batches, seen.seconds):
+        if not self.eager and not self.every.has_passed(seen.batches, seen.seconds) and not seen.is_telling():
             return None
         factor = seen.change()
         if factor is None:

@@ -18,7 +18,7 @@ from functools import partial
 
 from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.change import Change, Wish, begin
-from anabranch.adapt.experience import Experience
+from anabranch.adapt.experience import Experience, longest_window
 from anabranch.adapt.facts import AT_START, BatchFacts, Moment
 from anabranch.adapt.loop import Loop, Observation
 from anabranch.adapt.memory import Memory, QueryMemory
@@ -250,7 +250,8 @@ class QuerySteering:
         self.searches = Searches(waits=rules.waits)
         self._loops = _loops(query, rules.adapt, self._criteria, self._slots, self.searches)
         self._switches = self._schedule(rules.switches)
-        self._watches = {slot: MeshWatch(self._settings.gate.cool_down) for slot in self._slots}
+        filling = longest_window(query.graph)
+        self._watches = {slot: MeshWatch(self._settings.gate.cool_down, filling) for slot in self._slots}
         self._mesh_searches: list[_MeshSearch] = []
         # Slots that adapt together look together; others look alone.
         self._looking = [slots for slots, _ in self._loops] or [(slot,) for slot in self._slots]

@@ -16,13 +16,14 @@ that alternates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from time import process_time
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from anabranch.adapt.rules import NO_RULES, ChangeRules
@@ -88,6 +89,8 @@ class Run:
     """The most bytes of state after any batch."""
     changes: int = 0
     results: int = 0
+    answer: int = 0
+    """The fingerprint of the results."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,8 @@ class Found:
     adapt: Run
     blind: Run
     """Adapts as well, but nothing was sampled before the start, as with sources that cannot be sampled."""
+    kept: Run
+    """Keeps the plan that `blind` begins with."""
 
     @property
     def idle(self) -> float | None:
@@ -130,17 +135,27 @@ class Found:
         return self.auto.work / self.adapt.work
 
     @property
+    def blind_gain(self) -> float:
+        """The gain where nothing was sampled: the first plan is a guess."""
+        return self.kept.work / self.blind.work
+
+    @property
     def is_exact(self) -> bool:
-        """True when all runs had the same number of results."""
-        return len({run.results for run in (*self.fixed_plans, self.auto, self.adapt, self.blind)}) == 1
+        """True when all runs had the same results."""
+        runs = (*self.fixed_plans, self.auto, self.adapt, self.blind, self.kept)
+        return len({(run.results, run.answer) for run in runs}) == 1
 
 
 class Runner:
     """A host with a count of its work."""
 
-    def __init__(self, workload: AnyWorkload, query: Query, plan: Plan, rules: ChangeRules = NO_RULES) -> None:
+    def __init__(
+        self, workload: AnyWorkload, query: Query, plan: Plan, rules: ChangeRules = NO_RULES, *, compares: bool = True
+    ) -> None:
+        """Without `compares`, results have no fingerprint."""
+        self._compares = compares
         self.host = LocalHost(query, plan, rules=rules, tables=workload.tables)
-        self.work, self.cpu, self.state, self.results = 0.0, 0.0, 0, 0
+        self.work, self.cpu, self.state, self.results, self.answer = 0.0, 0.0, 0, 0, 0
         self._seen = 0
         self._graph = query.graph
         self._model = resource_model(
@@ -149,8 +164,11 @@ class Runner:
 
     def step(self, batch: Mapping[str, pa.Table]) -> None:
         started = process_time()
-        self.results += self.host.step(batch).num_rows
+        found = self.host.step(batch)
         self.cpu += process_time() - started
+        self.results += found.num_rows
+        if self._compares:
+            self.answer = (self.answer + fingerprint(found)) % (1 << 64)
         history = self.host.history
         plan = self.host.plan
         assert not isinstance(plan, Plans)
@@ -163,15 +181,14 @@ class Runner:
     @property
     def run(self) -> Run:
         changes = sum(each.get("phase") == "began" for each in self.host.history)
-        return Run(str(self.host.plan), self.work, self.cpu, self.state, changes, self.results)
+        return Run(str(self.host.plan), self.work, self.cpu, self.state, changes, self.results, self.answer)
 
 
 def measured(workload: AnyWorkload, seed: int, size: Size) -> Found:
     """The runs of one workload."""
     query = workload.query
     batches = partial(workload.batches, seed, size)
-    several = [list(islice(batches(), at, at + SAMPLED)) for at in _places(size)]
-    samples = [sample_of(query, each, workload.batch) for each in several]
+    samples = sampled_places(query, batches, size, workload.batch)
     candidates = static_plans(query, samples, workload.batch, size.every_shape)[: size.most_plans]
     best = race(workload, query, candidates, list(batches()))
     learn = partial(learn_from_rows, query, samples[0].rows)
@@ -179,11 +196,12 @@ def measured(workload: AnyWorkload, seed: int, size: Size) -> Found:
     nothing = decide(query, batch=workload.batch)
     plans = {str(number): plan for number, plan in enumerate(best)}
     runners = {name: Runner(workload, query, plan) for name, plan in plans.items()}
-    fixed = replace(change_rules(query, AUTO, choice), staging=None)
+    stays = partial(change_rules, query, AUTO)
     free = partial(change_rules, query, AUTO, adapt=Settings())
-    runners["auto"] = Runner(workload, query, first_plan(choice), fixed)
+    runners["auto"] = Runner(workload, query, first_plan(choice), replace(stays(choice), staging=None))
     runners["adapt"] = Runner(workload, query, first_plan(choice), replace(free(choice), waits=True))
     runners["blind"] = Runner(workload, query, first_plan(nothing), replace(free(nothing), waits=True))
+    runners["kept"] = Runner(workload, query, first_plan(nothing), replace(stays(nothing), staging=None))
     for number, batch in enumerate(batches()):
         for name in list(runners)[:: -1 if number % 2 else 1]:
             runners[name].step(batch)
@@ -197,6 +215,7 @@ def measured(workload: AnyWorkload, seed: int, size: Size) -> Found:
         auto=runners["auto"].run,
         adapt=runners["adapt"].run,
         blind=runners["blind"].run,
+        kept=runners["kept"].run,
     )
 
 
@@ -206,7 +225,7 @@ def race(
     """The plans of least work, the best first; the others were given up once they had done more."""
     ended: list[tuple[float, int]] = []
     for number, plan in enumerate(plans):
-        runner = Runner(workload, query, plan)
+        runner = Runner(workload, query, plan, compares=False)
         bound = ended[TIMED - 1][0] if len(ended) >= TIMED else float("inf")
         for batch in batches:
             runner.step(batch)
@@ -276,9 +295,17 @@ def _partitions(mask: int) -> Iterator[tuple[int, ...]]:
 # --- samples ----------------------------------------------------------------------------------------------------------
 
 
-def _places(size: Size) -> tuple[int, ...]:
-    """The first batches of the samples: at the start, in the middle, near the end."""
-    return 0, max(0, size.batches // 2 - SAMPLED // 2), max(0, size.batches - SAMPLED)
+def sampled_places(query: Query, batches: Callable[[], Batches], size: Size, seconds: float) -> list[Sample]:
+    """Samples of the start, the middle and the end of a run, whose batches have so many seconds each."""
+    places = 0, max(0, size.batches // 2 - SAMPLED // 2), max(0, size.batches - SAMPLED)
+    return [sample_of(query, list(islice(batches(), at, at + SAMPLED)), seconds) for at in places]
+
+
+def fingerprint(rows: pa.Table) -> int:
+    """A number that any order of the same rows has in common, and hardly any other rows have."""
+    from pandas.util import hash_pandas_object  # only where rows are compared
+
+    return int(hash_pandas_object(rows.to_pandas(), index=False).to_numpy().sum(dtype=np.uint64))
 
 
 def sample_of(query: Query, batches: Sequence[Mapping[str, pa.Table]], seconds: float) -> Sample:

@@ -39,7 +39,7 @@ def _chain(name: str, kind: Kind, why: str, names: str, fan_outs: FanOuts) -> Wo
 def _drifting(share: float) -> tuple[float, ...]:
     """One edge grows and another shrinks, slowly, over the middle third of the run."""
     passed = min(1.0, max(0.0, 3 * share - 1))
-    return 0.2 * 20**passed, 4.0 / 20**passed
+    return 0.1 * 80**passed, 8.0 / 80**passed
 
 
 def _periodic(share: float) -> tuple[float, ...]:
@@ -107,13 +107,13 @@ def _noted(rng: np.random.Generator, name: str, count: int, at: Moment) -> Colum
 
 
 def _banded(rng: np.random.Generator, name: str, count: int, at: Moment) -> Columns:
-    columns = chained("abc", steps((1.0, 0.3), (1.0, 4.0)))(rng, name, count, at)
+    columns = chained("abc", steps((8.0, 0.2), (0.2, 8.0)))(rng, name, count, at)
     return {**columns, "v": rng.integers(0, at.held * 10, count)}
 
 
 def _cycle(rng: np.random.Generator, name: str, count: int, at: Moment) -> Columns:
     place = "abcd".index(name)
-    fan_outs = [steps((3.0, 1.0, 0.5, 2.0), (0.5, 2.0, 3.0, 1.0))(at.share)[edge % 4] for edge in (place - 1, place)]
+    fan_outs = [steps((0.2, 8.0, 1.0, 8.0), (8.0, 0.2, 8.0, 1.0))(at.share)[edge % 4] for edge in (place - 1, place)]
     return {
         "l": rng.integers(0, at.domain(fan_outs[0]), count),
         "r": rng.integers(0, at.domain(fan_outs[1]), count),
@@ -150,14 +150,14 @@ SYNTHETIC: tuple[Workload, ...] = (
         "changing",
         "four streams, four phases",
         "abcd",
-        steps((0.2, 3.0, 1.0), (3.0, 0.2, 1.0), (1.0, 3.0, 0.2), (0.3, 0.3, 4.0)),
+        steps((0.1, 8.0, 1.5), (8.0, 0.1, 1.5), (8.0, 1.5, 0.1), (8.0, 0.1, 2.0)),
     ),
     _chain("swap", "changing", "two edges change places at a third", "abc", steps((0.2, 4.0), (4.0, 0.2), (4.0, 0.2))),
     _chain("periodic", "changing", "six phases of two kinds", "abc", _periodic),
-    _chain("bursts", "changing", "too short to follow: standing still is right", "abc", _bursty),
+    _chain("bursts", "restless", "too short to follow: standing still is right", "abc", _bursty),
     Workload(
         "bursting rate",
-        "changing",
+        "restless",
         "one stream bursts to seven times its rate",
         chain("abcd"),
         INTEGERS,
@@ -250,6 +250,6 @@ SYNTHETIC: tuple[Workload, ...] = (
         "changing",
         "eight streams, selective at one end and then at the other",
         "abcdefgh",
-        steps((0.2, 1.5, 1.5, 1.0, 1.0, 1.5, 3.0), (3.0, 1.5, 1.0, 1.0, 1.5, 1.5, 0.2)),
+        steps((0.2, 1.5, 1.5, 1.0, 1.0, 1.5, 4.0), (4.0, 1.5, 1.0, 1.0, 1.5, 1.5, 0.2)),
     ),
 )

@@ -34,7 +34,8 @@ ALONE = 1 << 40
 """The domain of a key that meets nothing."""
 START = 1_700_000_000_000_000
 
-Kind: TypeAlias = Literal["steady", "changing", "skewed", "real"]
+Kind: TypeAlias = Literal["steady", "changing", "restless", "skewed", "real"]
+"""Restless streams change too often to be followed: standing still is right there, and no gain is asked."""
 Columns: TypeAlias = Mapping[str, Any]
 
 
@@ -144,6 +145,8 @@ def one_key(names: str) -> str:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 INTEGERS = {"l": pa.int64(), "r": pa.int64(), "v": pa.int64()}
+RARE = 0.01
+"""The share of the rows of a class that find partners in the stream that is rare there."""
 FanOuts: TypeAlias = Callable[[float], tuple[float, ...]]
 
 
@@ -190,7 +193,7 @@ def skewed(names: str, classes: int, since: float = 0.0, turn_at: float = 2.0) -
         keys = rng.integers(0, max(1, at.domain(3.0) // classes), count) * classes + group
         rare = (names.index(name) + (1 if at.share >= turn_at else 0)) % classes
         if at.share >= since:
-            lost = (group == rare) & (rng.random(count) >= 0.05)
+            lost = (group == rare) & (rng.random(count) >= RARE)
             keys[lost] = -1 - rng.integers(0, ALONE, int(lost.sum())) * len(names) - names.index(name)
         else:
             lost = rng.random(count) >= 0.45

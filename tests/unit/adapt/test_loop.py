@@ -300,3 +300,10 @@ def test_a_calm_batch_measures_nothing() -> None:
         assert adapting.known is known
     decided = [adapting.observe(seen(batch, FOR_RIGHT)) for batch in range(9, 20)]
     assert any(decision is not None for decision in decided)
+
+
+@pytest.mark.parametrize(("rate", "first"), [(1_000.0, 2), (100.0, 9)])
+def test_the_first_decision_comes_as_soon_as_there_are_rows_enough(rate: float, first: int) -> None:
+    decisions = run(loop(DataDriven()), LEFT, [truth(0.0001, 0.01, rate)] * 12)[1]
+    assert decisions[0].batch == first
+    assert decisions[0].trigger == "the first statistics are in"

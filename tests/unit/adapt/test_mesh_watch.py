@@ -54,3 +54,11 @@ def test_another_mesh_starts_another_watch() -> None:
     for _ in range(5):
         watch.note(FIRST, seen(10_000, 5_000), 1.0)
     assert watch.note(SECOND, seen(10_000, 9_000), 1.0) is None
+
+
+def test_windows_that_fill_are_no_drift() -> None:
+    watch = MeshWatch(Interval(), filling=6.0)
+    told = [watch.note(FIRST, seen(10_000, 1_000 * number), 1.0) for number in range(1, 7)]
+    assert told == [None] * 6
+    assert [watch.note(FIRST, seen(10_000, 7_000), 1.0) for _ in range(3)] == [None] * 3
+    assert watch.note(FIRST, seen(10_000, 2_000), 1.0) is not None

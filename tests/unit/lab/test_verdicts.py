@@ -38,6 +38,7 @@ from anabranch.lab import (
     rate_joins,
     rate_selections,
     regret_runs,
+    regret_spark,
 )
 from anabranch.lab.place_common import Total
 from anabranch.lab.registry import Experiment, experiments, spark_variants
@@ -88,7 +89,7 @@ def _regret() -> Doctored:
 
         best, other = run(1.0), run(2.0)
         found = run(adapt, results, changes)
-        return regret_runs.Found(name, kind, 3, 4, (best, other), run(auto), found, run(adapt))
+        return regret_runs.Found(name, kind, 3, 4, (best, other), run(auto), found, run(adapt), run(auto))
 
     good = (
         one("still", "steady", 1.0, 1.005, changes=0),
@@ -101,6 +102,21 @@ def _regret() -> Doctored:
         one("flights", "real", 1.0, 1.06),
     )
     return Doctored(good, (bad, good[:2]))
+
+
+@case("regret-spark")
+def _regret_spark() -> Doctored:
+    def one(name: str, kind: Any, auto: float, adapt: float, answer: int = 1) -> regret_spark.SparkFound:
+        def run(seconds: float, rows: int = 1) -> tuple[regret_spark.SparkRun, ...]:
+            return (regret_spark.SparkRun(seconds, 1.2 * seconds, "(a b c)", 0, (rows, 5)),)
+
+        return regret_spark.SparkFound(
+            name, kind, {"best static": run(1.0), "auto": run(auto), "adapt": run(adapt, answer)}
+        )
+
+    good = (one("still", "steady", 1.0, 1.0), one("swap", "changing", 2.0, 1.05))
+    bad = (one("still", "steady", 1.0, 1.2), one("swap", "changing", 1.3, 1.05, answer=2))
+    return Doctored(good, (bad,))
 
 
 @case("balance-operator-level")
