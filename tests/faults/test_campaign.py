@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.host.store import Manifest, Store
+from anabranch.host.manifest import Manifest
+from anabranch.host.store import Store
 from tests.faults import campaign
 from tests.faults.campaign import HAND, Campaign, Outcome, play, run
 

@@ -16,7 +16,8 @@ import pyarrow.fs as pafs
 
 from anabranch.errors import AnabranchError, CheckpointError
 from anabranch.host.lease import Holder
-from anabranch.host.store import READABLE, Manifest, Store
+from anabranch.host.manifest import Manifest
+from anabranch.host.store import READABLE, Store
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from anabranch.checkpoint.examine import opened
-from anabranch.host.store import Manifest
+from anabranch.host.manifest import Manifest
 from anabranch.plan.query_set import QuerySet
 
 

@@ -34,8 +34,9 @@ from anabranch.errors import BundleError
 from anabranch.expr import Column, Expr, columns, conjunction, conjuncts
 from anabranch.host.clock import Clocks
 from anabranch.host.holdings import first_slots, kept_rows
+from anabranch.host.manifest import Manifest, RowFile
 from anabranch.host.stand_ins import stand_ins
-from anabranch.host.store import Manifest, RowFile, Store, new_attempt, rows_name
+from anabranch.host.store import Store, new_attempt, rows_name
 from anabranch.host.tables import read_columns
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.plan.join_graph import JoinGraph, Relation

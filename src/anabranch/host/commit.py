@@ -12,8 +12,9 @@ from types import MappingProxyType
 from anabranch.adapt.facts import Moment
 from anabranch.engine.expiry import expiry
 from anabranch.host.clock import Clocks
+from anabranch.host.manifest import Manifest, RowFile
 from anabranch.host.slot import SlotTask
-from anabranch.host.store import Manifest, RowFile, new_attempt
+from anabranch.host.store import new_attempt
 from anabranch.host.work import Setup
 from anabranch.plan.execution import ExecutionModel
 from anabranch.plan.join_graph import Relation

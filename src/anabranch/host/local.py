@@ -44,12 +44,13 @@ from anabranch.host.commit import (
 from anabranch.host.diverted import Bounds, DivertedLayout, ceilings
 from anabranch.host.functions import functions_named
 from anabranch.host.keys import code_of
+from anabranch.host.manifest import Manifest
 from anabranch.host.memory import keep, recall
 from anabranch.host.rebuilding import Holding, Rows, durable_holdings, follow, rebuild
 from anabranch.host.results import ResultLayout, Results, parts_table, results_of
 from anabranch.host.rows import flat, relation_batch, result_batch, times
 from anabranch.host.slot import Opening, SlotTask, advance, bring_to, drain, idle_report, make_engine
-from anabranch.host.store import Manifest, Store
+from anabranch.host.store import Store
 from anabranch.host.tables import Shelf, read_columns
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.host.work import Work

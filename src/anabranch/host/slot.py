@@ -36,8 +36,9 @@ from anabranch.errors import BundleError, HostError, MigrationError
 from anabranch.host.counting import count_keys
 from anabranch.host.diverted import Bounds
 from anabranch.host.functions import functions_named
+from anabranch.host.manifest import RowFile
 from anabranch.host.profiles import take_profiles
-from anabranch.host.store import RowFile, Store, rows_name
+from anabranch.host.store import Store, rows_name
 from anabranch.host.wire import wire_layout
 from anabranch.migrate.strategies.registry import strategy_named
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel

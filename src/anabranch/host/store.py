@@ -10,11 +10,10 @@
     <checkpoint>/anabranch/history.jsonl            decisions and migrations, one line each, for people
     <checkpoint>/anabranch/memory.json              statistics, and the plans that served them; a restart can do without
 
-Law: a batch is committed when its manifest has its final name, and not before. A manifest lists everything needed to
-rebuild every slot; nothing in it depends on a plan. Files are written under another name and renamed, so a reader sees
-whole files or none. Every attempt at a batch has its own file names: a worker that outlives its query cannot touch the
-rows of the attempt that replaced it. Files that neither of the last two manifests needs are removed with every batch,
-and files that were never renamed at every start.
+Law: a batch is committed when its manifest (`host/manifest`) has its final name, and not before. A reader sees whole
+files or none (`host/folder`). Every attempt at a batch has its own file names: a worker that outlives its query cannot
+touch the rows of the attempt that replaced it. Files that neither of the last two manifests needs are removed with
+every batch, and files that were never renamed at every start.
 
 Limit: rename must be atomic on the file system (true of local disks and HDFS). Object stores have no rename; an object
 there is complete or not there. They cannot append either, so the history is kept only on file systems.
@@ -22,26 +21,22 @@ there is complete or not there. They cannot append either, so the history is kep
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 import uuid
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, PlanError, StorageFull
-from anabranch.host.clock import Clocks
+from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, PlanError
+from anabranch.host.folder import Folder
 from anabranch.host.identity import columns_read, what_differs
-from anabranch.host.locations import UNKNOWN, locate
-from anabranch.host.shapes import ANY_NAME, misfit
+from anabranch.host.manifest import Manifest, manifest_to_json, read_manifest
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, execution_model
-from anabranch.plan.partitioning import NO_CODE, Partitioning, row_code
-from anabranch.plan.query_set import ALONE, QuerySet
+from anabranch.plan.query_set import QuerySet
 from anabranch.stats.report import SlotReport
 
 FORMAT_VERSION = 3
@@ -55,8 +50,6 @@ TABLES = "tables"
 LETTERS = "letters"
 """The folder of changes that are asked of the driver, and of its answers."""
 _LEASE = "lease.json"
-OBJECT_STORES = ("s3", "gcs", "abfs")
-"""Arrow's names of file systems that have no rename, and show an object only when it is complete."""
 UNFINISHED = re.compile(r"(metadata\.json|lease\.json|\d{9}\S*)\.[0-9a-f]+\.partial")
 """Files of ours that were never renamed; no other file in the folder is touched."""
 
@@ -67,51 +60,11 @@ class Writable(Protocol):
     def to_json(self) -> dict[str, Any]: ...
 
 
-@dataclass(frozen=True)
-class RowFile:
-    """Base rows of one slot: those of one batch, or all live ones up to it when compacted."""
-
-    name: str
-    batch: int
-    slot: int
-    rows: int
-    newest: Mapping[str, int]
-    """The largest event time of each relation in the file."""
-    partitioning: int
-    """Position in the manifest's list of partitionings: the one the rows were spread by."""
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The state of a query after a batch."""
-
-    batch: int
-    attempt: str
-    """The attempt at the batch that succeeded; hot state of any other attempt is not the state after this batch."""
-    clocks: Clocks
-    files: tuple[RowFile, ...]
-    partitionings: tuple[Partitioning, ...]
-    """The last one is in force."""
-    plans: Mapping[str, str] = field(default_factory=dict)
-    """The plan that most slots had, by query, as text; no answer depends on it."""
-    tables: Mapping[str, str] = field(default_factory=dict)
-    """The version of each table that the batch met, by the name of its file."""
-    since: Mapping[str, int] = field(default_factory=dict)
-    """For queries that joined a running set: the event time from which on they answer."""
-    fingerprint: str | None = None
-    """That of the queries; None in manifests of releases in which a set could not change."""
-    lacking: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By relation and column: the event time before which rows may have a stand-in for a value (`host/changing`)."""
-
-
-class Store:
-    """A checkpoint folder on any file system that Arrow can reach."""
+class Store(Folder):
+    """The durable state of a run."""
 
     def __init__(self, location: str) -> None:
-        self.files, root = _file_system(location)
-        self.location = root if isinstance(self.files, pafs.LocalFileSystem) else location
-        self.root = f"{root.rstrip('/')}/anabranch"
-        self._has_objects = self.files.type_name in OBJECT_STORES
+        super().__init__(location)
         self._queries: QuerySet | None = None
         """The queries that the checkpoint was opened for."""
 
@@ -123,7 +76,7 @@ class Store:
         try:
             return self._claim(queries, execution)
         except OSError as error:
-            raise self._storage_error(error, self.root) from error
+            raise self.storage_error(error, self.root) from error
 
     def _claim(self, queries: QuerySet, execution: ExecutionModel) -> str:
         path = f"{self.root}/metadata.json"
@@ -143,18 +96,18 @@ class Store:
             }
             for folder in ("rows", "manifests"):
                 self.files.create_dir(f"{self.root}/{folder}", recursive=True)
-            self._write_json(path, metadata)
+            self.write_json(path, metadata)
             self._drop_unfinished()
             return identity
         self._refuse_version(found)
         if self._written_by() == queries.fingerprint != found["fingerprint"]:
             # The set changed, and the driver ended before it could write that here.
             self.belong_to(queries)
-            found = self._read_json(path) or found
+            found = self.read_json(path) or found
         self._refuse_foreign(found, queries, execution)
         if found["version"] != FORMAT_VERSION:
             # An older release would read tables in another way; from now on it refuses the checkpoint.
-            self._write_json(path, {**found, "version": FORMAT_VERSION})
+            self.write_json(path, {**found, "version": FORMAT_VERSION})
         self._drop_unfinished()
         return str(found["identity"])
 
@@ -210,7 +163,7 @@ class Store:
 
     def note_metadata(self, **entries: object) -> None:
         """Adds entries to the metadata, or replaces them, in one write."""
-        self._write_json(f"{self.root}/metadata.json", {**(self.metadata() or {}), **entries})
+        self.write_json(f"{self.root}/metadata.json", {**(self.metadata() or {}), **entries})
 
     def belong_to(self, queries: QuerySet) -> None:
         """Makes the checkpoint that of another set of queries; its last manifest is of that set already."""
@@ -224,11 +177,11 @@ class Store:
     def _written_by(self) -> str | None:
         """The fingerprint in the last manifest."""
         batches = self.batches()
-        last = self._read_json(f"{self.root}/manifests/{batches[-1]:09d}.json") if batches else None
+        last = self.read_json(f"{self.root}/manifests/{batches[-1]:09d}.json") if batches else None
         return None if last is None else last.get("fingerprint")
 
     def _refuse_leftovers(self) -> None:
-        if self._names("manifests") or self._names("rows"):
+        if self.names("manifests") or self.names("rows"):
             raise CorruptCheckpoint(
                 f"checkpoint '{self.location}' has state but no metadata file",
                 hint="restore 'anabranch/metadata.json', or start with an empty checkpoint folder",
@@ -240,9 +193,18 @@ class Store:
                 hint="give this query a checkpoint folder of its own",
             )
 
+    def _drop_unfinished(self) -> None:
+        """Removes the files that a driver or a worker was writing when it died."""
+        for folder in ("", "rows", "late", "manifests", TABLES):
+            for info in self.files_in(folder):
+                if UNFINISHED.fullmatch(info.base_name):
+                    # A worker that outlived its driver may finish just now.
+                    with suppress(FileNotFoundError):
+                        self.files.delete_file(info.path)
+
     def metadata(self) -> dict[str, Any] | None:
         """The metadata of the checkpoint as JSON; None where there is no checkpoint of ours."""
-        return self._read_json(f"{self.root}/metadata.json")
+        return self.read_json(f"{self.root}/metadata.json")
 
     # --- manifests ----------------------------------------------------------------------------------------------------
 
@@ -262,22 +224,16 @@ class Store:
 
     def batches(self) -> list[int]:
         """The batches that have a manifest, oldest first."""
-        names = [name for name in self._names("manifests") if name.endswith(".json")]
+        names = [name for name in self.names("manifests") if name.endswith(".json")]
         return sorted(int(name.removesuffix(".json")) for name in names)
 
     def manifest(self, batch: int) -> Manifest | None:
         path = f"{self.root}/manifests/{batch:09d}.json"
-        value = self._read_json(path)
+        value = self.read_json(path)
         if value is None:
             return None
         try:
-            if (wrong := misfit(value, _MANIFEST)) is not None:
-                raise ValueError(wrong)
-            manifest = _manifest_from_json(value)
-            _require_sense(manifest, batch)
-            if self._queries is not None:
-                _require_match(manifest, self._queries)
-            return manifest
+            return read_manifest(value, batch, self._queries)
         except (AttributeError, KeyError, TypeError, ValueError, PlanError) as error:
             raise CorruptCheckpoint(
                 f"manifest of batch {batch} in checkpoint '{self.location}' cannot be read",
@@ -287,31 +243,31 @@ class Store:
 
     def commit(self, manifest: Manifest) -> None:
         """Commits a batch: from here on it is done, whatever happens next."""
-        self._write_json(f"{self.root}/manifests/{manifest.batch:09d}.json", _manifest_to_json(manifest))
+        self.write_json(f"{self.root}/manifests/{manifest.batch:09d}.json", manifest_to_json(manifest))
 
     def collect(self, keep: tuple[Manifest, ...]) -> None:
         """Removes the rows and manifests that none of the given manifests needs."""
         try:
             self._collect(keep)
         except OSError as error:
-            raise self._storage_error(error, self.root) from error
+            raise self.storage_error(error, self.root) from error
 
     def _collect(self, keep: tuple[Manifest, ...]) -> None:
         rows = {file.name for manifest in keep for file in manifest.files}
         newest = max(manifest.batch for manifest in keep)
-        for name in self._names("rows"):
+        for name in self.names("rows"):
             if name not in rows and int(name[:9]) <= newest:
                 self.files.delete_file(f"{self.root}/rows/{name}")
         # Their sink has the diverted rows of a committed batch.
-        for name in self._names("late"):
+        for name in self.names("late"):
             if int(name[:9]) <= newest:
                 self.files.delete_file(f"{self.root}/late/{name}")
         manifests = {f"{manifest.batch:09d}.json" for manifest in keep}
-        for name in self._names("manifests"):
+        for name in self.names("manifests"):
             if name not in manifests and int(name[:9]) <= newest:
                 self.files.delete_file(f"{self.root}/manifests/{name}")
         tables = {name for manifest in keep for name in manifest.tables.values()}
-        for name in self._names(TABLES) if tables else ():
+        for name in self.names(TABLES) if tables else ():
             if name not in tables and int(name[:9]) <= newest:
                 self.files.delete_file(f"{self.root}/{TABLES}/{name}")
 
@@ -327,14 +283,14 @@ class Store:
         try:
             self.files.create_dir(f"{self.root}/late", recursive=True)
         except OSError as error:
-            raise self._storage_error(error, f"{self.root}/late") from error
+            raise self.storage_error(error, f"{self.root}/late") from error
         self._write_table(f"{self.root}/late/{name}", table)
 
     def read_diverted(self, name: str) -> pa.Table:
         return self._read_rows(name, "late")
 
     def _write_table(self, path: str, table: pa.Table) -> None:
-        with self._whole(path) as stream, pa.ipc.new_file(stream, table.schema) as writer:
+        with self.whole(path) as stream, pa.ipc.new_file(stream, table.schema) as writer:
             writer.write_table(table)
 
     def read_rows(self, name: str) -> pa.Table:
@@ -378,23 +334,20 @@ class Store:
 
     def table_versions(self) -> list[str]:
         """The names of all versions of tables, oldest first."""
-        return sorted(self._names(TABLES))
+        return sorted(self.names(TABLES))
 
     def write_table(self, name: str, table: pa.Table) -> None:
         """Keeps a version of a table."""
         path = f"{self.root}/{TABLES}/{name}"
-        partial = f"{path}.{uuid.uuid4().hex}.partial"
         try:
             self.files.create_dir(f"{self.root}/{TABLES}", recursive=True)
-            with self.files.open_output_stream(partial) as stream, pa.ipc.new_file(stream, table.schema) as writer:
-                writer.write_table(table)
-            self.files.move(partial, path)
         except OSError as error:
-            raise self._storage_error(error, path) from error
+            raise self.storage_error(error, path) from error
+        self._write_table(path, table)
 
     def keep_tables(self, tables: Collection[str]) -> None:
         """Removes the versions of all other tables."""
-        for name in self._names(TABLES):
+        for name in self.names(TABLES):
             if name[10:].removesuffix(".arrow") not in tables:
                 self.files.delete_file(f"{self.root}/{TABLES}/{name}")
 
@@ -424,25 +377,25 @@ class Store:
 
     def memory(self) -> dict[str, Any] | None:
         """The JSON of what the queries have learnt about their plans; None while there is nothing."""
-        return self._read_json(f"{self.root}/memory.json")
+        return self.read_json(f"{self.root}/memory.json")
 
     def keep_memory(self, memory: Writable) -> None:
         """Replaces the memory as a whole."""
-        self._write_json(f"{self.root}/memory.json", memory.to_json())
+        self.write_json(f"{self.root}/memory.json", memory.to_json())
 
     # --- lease --------------------------------------------------------------------------------------------------------
 
     def lease(self) -> dict[str, Any] | None:
         """The JSON of the lease on the checkpoint; None while nobody has it."""
         try:
-            return self._read_json(f"{self.root}/{_LEASE}")
+            return self.read_json(f"{self.root}/{_LEASE}")
         except CheckpointError:
             # Cut short by a crash: the one who wrote it is gone.
             return None
 
     def keep_lease(self, value: Mapping[str, Any]) -> None:
         """Writes the lease, in place of the one before."""
-        self._write_json(f"{self.root}/{_LEASE}", value)
+        self.write_json(f"{self.root}/{_LEASE}", value)
 
     def drop_lease(self) -> None:
         """Removes the lease."""
@@ -452,106 +405,21 @@ class Store:
 
     def letters(self) -> list[str]:
         """The names of all letters, in their order."""
-        return sorted(info.base_name for info in self._files_in(LETTERS) if info.base_name.endswith(".json"))
+        return sorted(info.base_name for info in self.files_in(LETTERS) if info.base_name.endswith(".json"))
 
     def read_letter(self, name: str) -> dict[str, Any] | None:
         """The JSON of a letter; None where there is none."""
-        return self._read_json(f"{self.root}/{LETTERS}/{name}")
+        return self.read_json(f"{self.root}/{LETTERS}/{name}")
 
     def write_letter(self, name: str, value: Mapping[str, Any]) -> None:
         """Writes a letter as a whole."""
         self.files.create_dir(f"{self.root}/{LETTERS}", recursive=True)
-        self._write_json(f"{self.root}/{LETTERS}/{name}", value)
+        self.write_json(f"{self.root}/{LETTERS}/{name}", value)
 
     def drop_letter(self, name: str) -> None:
         """Removes a letter, if it is there."""
         with suppress(FileNotFoundError):
             self.files.delete_file(f"{self.root}/{LETTERS}/{name}")
-
-    # --- files --------------------------------------------------------------------------------------------------------
-
-    def _names(self, folder: str) -> list[str]:
-        """Our files in a folder: those that begin with a batch number."""
-        return [info.base_name for info in self._files_in(folder) if info.base_name[:9].isdigit()]
-
-    def _files_in(self, folder: str) -> list[pafs.FileInfo]:
-        selector = pafs.FileSelector(f"{self.root}/{folder}", allow_not_found=True)
-        with self._reading(selector.base_dir):
-            return [info for info in self.files.get_file_info(selector) if info.is_file]
-
-    def _drop_unfinished(self) -> None:
-        """Removes the files that a driver or a worker was writing when it died."""
-        for folder in ("", "rows", "late", "manifests", TABLES):
-            for info in self._files_in(folder):
-                if UNFINISHED.fullmatch(info.base_name):
-                    # A worker that outlived its driver may finish just now.
-                    with suppress(FileNotFoundError):
-                        self.files.delete_file(info.path)
-
-    def _read_json(self, path: str) -> dict[str, Any] | None:
-        with self._reading(path):
-            if self.files.get_file_info(path).type == pafs.FileType.NotFound:
-                return None
-            with self.files.open_input_stream(path) as stream:
-                content = stream.read()
-        try:
-            value = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise CorruptCheckpoint(
-                f"'{path}' is not valid JSON",
-                detail=str(error),
-                hint="restore it from a copy, or start with an empty checkpoint folder",
-            ) from error
-        if not isinstance(value, dict):
-            raise CorruptCheckpoint(f"'{path}' does not hold an object", hint="restore it from a copy")
-        return value
-
-    @contextmanager
-    def _reading(self, path: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot read '{path}'",
-                detail=str(error),
-                hint="check that the storage can be reached, and the permissions",
-            ) from error
-
-    def _write_json(self, path: str, value: Mapping[str, Any]) -> None:
-        with self._whole(path) as stream:
-            stream.write(json.dumps(value).encode())
-
-    @contextmanager
-    def _whole(self, path: str) -> Iterator[Any]:
-        """Opens a file for writing that appears as a whole when it is closed, or not at all.
-
-        The file is written under another name and renamed. An object store has no rename, and shows what was written
-        when it is closed, also after a failure; so there everything is written at once.
-        """
-        try:
-            if self._has_objects:
-                buffer = pa.BufferOutputStream()
-                yield buffer
-                with self.files.open_output_stream(path) as stream:
-                    stream.write(buffer.getvalue())
-                return
-            partial = f"{path}.{uuid.uuid4().hex}.partial"
-            with self.files.open_output_stream(partial) as stream:
-                yield stream
-            self.files.move(partial, path)
-        except OSError as error:
-            raise self._storage_error(error, path) from error
-
-    def _storage_error(self, error: OSError, path: str) -> Exception:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return StorageFull(
-                f"no space left to write '{path}'",
-                detail="the batch was not committed; it will be replayed",
-                hint="free space on that file system and start the query again",
-            )
-        return CheckpointError(
-            f"cannot write '{path}'", detail=str(error), hint="check that it is a folder, and its permissions"
-        )
 
 
 def rows_name(batch: int, slot: int, attempt: str, stage: int = 0) -> str:
@@ -565,102 +433,3 @@ def new_attempt() -> str:
 
 def _late_text(filters: list[str]) -> str:
     return f"the deferred filters {', '.join(repr(name) for name in filters)}" if filters else "no deferred filters"
-
-
-def _file_system(location: str) -> tuple[pafs.FileSystem, str]:
-    try:
-        files, path, _ = locate(location)
-    except UNKNOWN as error:
-        raise CheckpointError(
-            f"checkpoint location '{location}' cannot be used",
-            detail=str(error),
-            hint="give an absolute path or a URI such as file:///… or hdfs://…",
-        ) from error
-    return files, path
-
-
-_MANIFEST = {
-    "batch": int,
-    "attempt": str,
-    "clocks": {ANY_NAME: {"floor?": int, "newest?": (int, None), "heard?": int, "is_idle?": bool}},
-    "files": [{"name": str, "batch": int, "slot": int, "rows": int, "newest": {ANY_NAME: int}, "partitioning": int}],
-    "partitionings": [
-        {
-            "dimensions": [{"code": str, "relations": [str], "share": int}],
-            "slots": int,
-            "table": [int],
-            "leaving?": [int],
-            "mark?": (int, None),
-            "heavy?": [{"code": str, "value": int, "shares": {ANY_NAME: int}, "frequency": (float, int)}],
-        }
-    ],
-    "report": {"plan?": str, "plans?": {ANY_NAME: str}},
-    "tables?": {ANY_NAME: str},
-    "since?": {ANY_NAME: int},
-    "fingerprint?": (str, None),
-}
-"""The shape of a manifest."""
-
-
-def _require_sense(manifest: Manifest, batch: int) -> None:
-    """Refuses a manifest that contradicts its name or itself."""
-    if manifest.batch != batch:
-        raise ValueError(f"it is that of batch {manifest.batch}")
-    if not manifest.partitionings:
-        raise ValueError("it has no table of partition groups")
-    for file in manifest.files:
-        if not 0 <= file.partitioning < len(manifest.partitionings):
-            raise ValueError(f"file '{file.name}' names table {file.partitioning} of {len(manifest.partitionings)}")
-        if not 0 <= file.slot < manifest.partitionings[file.partitioning].slots or file.batch > batch or file.rows < 0:
-            raise ValueError(f"file '{file.name}' has slot {file.slot}, batch {file.batch} and {file.rows} rows")
-        if "/" in file.name or not file.name[:9].isdigit():
-            raise ValueError(f"'{file.name}' is not the name of a row file")
-
-
-def _require_match(manifest: Manifest, queries: QuerySet) -> None:
-    """Refuses a manifest whose streams and relations are not those of the queries."""
-    if lacking := sorted(set(queries.streams) - manifest.clocks.streams.keys()):
-        raise ValueError(f"it has no clock of stream '{lacking[0]}'")
-    codes = {NO_CODE, *(key.name for key in queries.graph.keys), *map(row_code, queries.graph.names)}
-    for dimension in manifest.partitionings[-1].dimensions:
-        if not dimension.relations <= set(queries.graph.names) or dimension.code not in codes:
-            raise ValueError(f"its grid has an axis '{dimension.code}' that the query does not have")
-
-
-def _manifest_to_json(manifest: Manifest) -> dict[str, Any]:
-    return {
-        "batch": manifest.batch,
-        "attempt": manifest.attempt,
-        "clocks": manifest.clocks.to_json(),
-        "files": [asdict(file) for file in manifest.files],
-        "partitionings": [partitioning.to_json() for partitioning in manifest.partitionings],
-        "report": _plans_to_json(manifest.plans),
-        **({"tables": dict(manifest.tables)} if manifest.tables else {}),
-        "since": dict(manifest.since),
-        "fingerprint": manifest.fingerprint,
-        **({"lacking": {name: dict(each) for name, each in manifest.lacking.items()}} if manifest.lacking else {}),
-    }
-
-
-def _manifest_from_json(value: Mapping[str, Any]) -> Manifest:
-    return Manifest(
-        batch=value["batch"],
-        attempt=value["attempt"],
-        clocks=Clocks.from_json(value["clocks"]),
-        files=tuple(RowFile(**file) for file in value["files"]),
-        partitionings=tuple(Partitioning.from_json(each) for each in value["partitionings"]),
-        plans=_plans_from_json(value["report"]),
-        tables=dict(value.get("tables", {})),
-        since=dict(value.get("since", {})),
-        fingerprint=value.get("fingerprint"),
-        lacking={name: dict(each) for name, each in value.get("lacking", {}).items()},
-    )
-
-
-def _plans_to_json(plans: Mapping[str, str]) -> dict[str, Any]:
-    """A query that runs alone has one plan and shows no name."""
-    return {"plan": plans[ALONE]} if [*plans] == [ALONE] else {"plans": dict(plans)} if plans else {}
-
-
-def _plans_from_json(report: Mapping[str, Any]) -> dict[str, str]:
-    return {ALONE: report["plan"]} if "plan" in report else dict(report.get("plans", {}))

@@ -15,14 +15,18 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from anabranch.cost.steps import price_of_step
+from anabranch.cost.units import ENGINE
 from anabranch.host.spark import worker
 from anabranch.host.spark.session import open_session
+from anabranch.host.store import Store
 from anabranch.stats.report import SlotReport
 
 PATIENCE = 180.0
@@ -146,6 +150,21 @@ def wait_amid_steps(closed: Path) -> None:
         until(lambda: not closed.exists())
 
     _amid_step(before)
+
+
+def slow_down(slow: int, times: float) -> None:
+    """Lets the machine of a slot take longer for the same operations, and all others as long as their price says."""
+
+    class Slow(Store):
+        def write_rows(self, name: str, table: pa.Table, report: SlotReport) -> None:
+            # As on machines on which there is something to gain.
+            usual = 1000 * price_of_step(report.statistics, ENGINE)
+            seconds = usual * (times if name.split("-")[1] == f"{slow:04d}" else 1.0)
+            statistics = replace(report.statistics, seconds={"probe": seconds})
+            report = replace(report, statistics=statistics, seconds={**report.seconds, "admit": 0.0})
+            super().write_rows(name, table, report)
+
+    setattr(worker, "Store", Slow)  # noqa: B010
 
 
 def _amid_step(act: Callable[[int, int], None]) -> None:

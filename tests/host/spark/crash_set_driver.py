@@ -32,8 +32,9 @@ PAIRS = Story(
     "SELECT a.p AS p0, b.p AS p1 FROM s0 [RANGE 6 SECONDS] AS a, s1 [RANGE 4 SECONDS] AS b WHERE a.x = b.x", rows=96
 )
 COUNTS = "SELECT a.x AS x, COUNT(*) AS n FROM s0 [RANGE 5 SECONDS SLIDE 1 SECOND] AS a GROUP BY a.x"
+# Another name of `s1` than in the pairs is another scan, so that Spark's log is taken over.
 OVER = (
-    "SELECT c.x AS x, c.n AS n, b.p AS p FROM counts [RANGE 3 SECONDS] AS c, s1 [RANGE 2 SECONDS] AS b WHERE c.x = b.x"
+    "SELECT c.x AS x, c.n AS n, d.p AS p FROM counts [RANGE 3 SECONDS] AS c, s1 [RANGE 2 SECONDS] AS d WHERE c.x = d.x"
 )
 ALL = ("pairs", "over")
 

@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from anabranch.api import QueryHandle
+from anabranch.testing.loads import given_loads, per_row
 from anabranch.testing.oracle import describe_difference
-from tests.host.spark.cluster import die_amid_steps, session, told_by, until
-from tests.host.spark.stories import Story, cut, feed, register, run, written
+from tests.host.spark.cluster import die_amid_steps, session, slow_down, told_by, until
+from tests.host.spark.stories import Story, cut, feed, register, run, table, written
 
 STORY = Story(
     "SELECT a.p AS p0, b.p AS p1, c.p AS p2 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 6 SECONDS] AS b, "
@@ -24,6 +26,7 @@ STORY = Story(
     rows=100,
 )
 ONE_KEY = replace(STORY, cql=STORY.cql.replace("b.y = c.y", "b.x = c.x"))
+PLAIN = Story("SELECT a.p AS p0, b.p AS p1 FROM s0 [RANGE 3 SECONDS] AS a, s1 [RANGE 3 SECONDS] AS b WHERE a.x = b.x")
 
 BATCHES = 6
 
@@ -50,6 +53,31 @@ def test_executors_that_die_amid_moves_change_no_answer(tmp_path: Path) -> None:
     assert told["deaths"] == ["10", "2", "5"]
     assert told["moves"] == ["user", "user", "user"]
     assert not describe_difference(ONE_KEY.expected(ONE_KEY.tables()), written(tmp_path))
+
+
+def test_the_load_follows_the_speed_of_the_executors(tmp_path: Path) -> None:
+    told = told_by(__file__, "uneven", str(tmp_path))
+    # The slot on the slow executor keeps about a third of what the other has.
+    fast, slow = told["groups"]
+    assert 2 * slow <= fast
+    assert told["decided"] >= 1
+    assert not describe_difference(PLAIN.expected(plain()), written(tmp_path))
+
+
+def test_a_heavy_key_is_split_over_two_executors(tmp_path: Path) -> None:
+    told = told_by(__file__, "splitting", str(tmp_path))
+    assert told["heavy"] == [["a.x = b.x = 7", [0, 1]]]
+    assert len(set(told["executors"])) == 2
+    # Half of the rows have one key, and one of the streams goes to both slots for it.
+    assert told["skew"] < 1.3 < told["skew at first"]
+    assert not describe_difference(PLAIN.expected(plain(heavy=7)), written(tmp_path))
+
+
+def plain(heavy: int | None = None) -> dict[str, pa.Table]:
+    """Two streams in order; no key is frequent, or half of the rows have that one."""
+    keys = [heavy if heavy is not None and row % 2 else row % 97 for row in range(1200)]
+    rows = [(row / 40, key, row) for row, key in enumerate(keys)]
+    return {name: table(rows) for name in ("s0", "s1")}
 
 
 def staying(folder: Path) -> dict[str, Any]:
@@ -90,6 +118,50 @@ def dying(folder: Path) -> dict[str, Any]:
     return {"deaths": sorted(mark.name for mark in (folder / "deaths").iterdir()), "moves": moves}
 
 
+def uneven(folder: Path) -> dict[str, Any]:
+    """One of two executors takes three times as long for the same work."""
+    slow_down(1, 3.0)
+    settings = {"mode": "auto", "capacities": "measured", "ratio": 1.2, "seconds": 0.0, "remember": 3}
+    with _session(folder) as spark:
+        handle = _fed(spark, PLAIN, settings, plain(), folder)
+        slots = _latest(handle)["slotStatistics"]
+        decided = [record for record in handle.history if record["kind"] == "balance" and record["action"] == "move"]
+        handle.stop()
+    return {"groups": [slot["groups"] for slot in slots], "decided": len(decided)}
+
+
+def splitting(folder: Path) -> dict[str, Any]:
+    """The loads of slots are given by their rows; the query splits the key by itself."""
+    settings = {"mode": "auto", "show_keys": True, "ratio": 1.2, "seconds": 0.0, "remember": 3}
+    with _session(folder) as spark, given_loads(per_row(0.001)):
+        handle = _fed(spark, PLAIN, settings, plain(heavy=7), folder)
+        entries = [each["adaptive"] for each in handle.recentProgress if each["adaptive"]]
+        handle.stop()
+    last = entries[-1]
+    rows = [[slot["rowsIn"] for slot in entry["slotStatistics"]] for entry in (entries[0], last)]
+    skews = [max(each) / (sum(each) / len(each)) for each in rows]
+    return {
+        "heavy": [[key["name"], key["slots"]] for key in last["heavy"]],
+        "executors": [slot["executor"] for slot in last["slotStatistics"]],
+        "skew at first": skews[0],
+        "skew": skews[1],
+    }
+
+
+def _fed(
+    spark: SparkSession, story: Story, balance: dict[str, Any], tables: dict[str, pa.Table], folder: Path
+) -> QueryHandle:
+    """A query on two executors that has had all rows in twelve batches."""
+    from anabranch.host.spark.placement import live_executors
+
+    until(lambda: len(live_executors(spark)) == 2)
+    handle = _start(register(spark, story, folder).sql(story.cql).writeStream.slots(2).balance(balance), folder)
+    for batch in cut(tables, 12):
+        feed(folder, batch)
+        handle.processAllAvailable()
+    return handle
+
+
 def _session(folder: Path) -> AbstractContextManager[SparkSession]:
     return session("local-cluster[2,1,1024]", folder, {"spark.executor.memory": "1g"})
 
@@ -109,5 +181,5 @@ def _latest(handle: QueryHandle) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    programs = {"staying": staying, "dying": dying}
+    programs = {"staying": staying, "dying": dying, "uneven": uneven, "splitting": splitting}
     print(json.dumps(programs[sys.argv[1]](Path(sys.argv[2]))))  # noqa: T201

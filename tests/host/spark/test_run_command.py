@@ -60,7 +60,7 @@ def test_queries_of_a_run_change_by_commands_and_by_a_signal(tmp_path: Path) -> 
         (tmp_path / name).mkdir()
     spec, more = tmp_path / "spec.yaml", tmp_path / "more.yaml"
     queries = {
-        name: f"  {name}: {{query: {ONE}, sink: {{format: parquet, path: {tmp_path}/{name}}}}}" for name in "xyz"
+        name: f"  {name}: {{query: '{ONE}', sink: {{format: parquet, path: {tmp_path}/{name}}}}}" for name in "xyz"
     }
     head = SPEC.format(folder=tmp_path).partition("query:")[0] + TAIL.format(folder=tmp_path)
     spec.write_text("\n".join([head, "queries:", queries["x"], ""]))
@@ -100,4 +100,4 @@ def test_queries_of_a_run_change_by_commands_and_by_a_signal(tmp_path: Path) -> 
         assert {name for name, files in found.items() if files} == {"y", "z"}
     finally:
         running.kill()
-        running.communicate()
+        running.wait()

@@ -11,7 +11,8 @@ from anabranch.cql import compile_query
 from anabranch.host import commit
 from anabranch.host.commit import COMPACT_FILES, is_alive, newest_by_stream, slots_to_compact
 from anabranch.host.local import LocalHost
-from anabranch.host.store import RowFile, Store
+from anabranch.host.manifest import RowFile
+from anabranch.host.store import Store
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query

@@ -16,9 +16,10 @@ from anabranch.errors import HostError
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import next_manifest, relation_floors
 from anabranch.host.hot import claim, forget, hot_folder, hot_root, keep_engine, open_engine
+from anabranch.host.manifest import Manifest
 from anabranch.host.rows import relation_batch
 from anabranch.host.slot import SlotTask, advance, drain
-from anabranch.host.store import Manifest, Store
+from anabranch.host.store import Store
 from anabranch.host.wire import wire_layout
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.query_set import ALONE, alone

@@ -19,7 +19,8 @@ from anabranch.ddl import parse_schema
 from anabranch.errors import CheckpointError, CorruptCheckpoint, ForeignCheckpoint, StorageFull
 from anabranch.host.clock import Clocks, StreamClock
 from anabranch.host.local import LocalHost
-from anabranch.host.store import Manifest, RowFile, Store, rows_name
+from anabranch.host.manifest import Manifest, RowFile
+from anabranch.host.store import Store, rows_name
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
@@ -164,7 +165,8 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.host.clock import Clocks
-from anabranch.host.store import Manifest, Store, rows_name
+from anabranch.host.manifest import Manifest
+from anabranch.host.store import Store, rows_name
 from anabranch.plan.query_set import alone
 from anabranch.stats.report import SlotReport
 from anabranch.testing.faults import MortalFiles, die_at
@@ -341,7 +343,7 @@ def test_a_location_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Store, "_read_json", refuse)
+    monkeypatch.setattr(Store, "read_json", refuse)
     with pytest.raises(CheckpointError, match="cannot") as caught:
         host(tmp_path)
     assert "Permission denied" in caught.value.detail
