@@ -13,7 +13,9 @@ compare with the situation of the last decision.
   by which the counts differed from it. A plan that never ran gets the factor of the one that runs, so an error that all
   plans share decides nothing.
 - A change must pay back while the streams stay as they are. How long that is, is learnt from how long they stayed so
-  before (`stability`). Where they do not stay long enough to be followed, the plan is chosen that was best on average.
+  before (`stability`). Once phases are known, a plan is charged for the next change too: until that is noticed, it
+  meets the statistics of the phase before. Where the streams do not stay long enough to be followed, the plan is chosen
+  that was best on average.
 - A batch does not wait for the optimizer where that takes long (`searches`): the proposal is judged when a later batch
   ends, by the statistics of then. The decision still counts as one about the statistics that the search began with, so
   a drift during the search is noticed.
@@ -165,6 +167,8 @@ class Loop:
         self._seen: dict[str, PhysicalPlan] = {}
         self._calm: dict[object, float] | None = None
         self._distance = 1.0
+        self._look_again: float | None = None
+        """Seconds of a phase after which a plan is looked at again that was put off."""
 
     def spread(self, partitioning: Partitioning | None) -> None:
         """Takes another way of spreading rows over slots; what was counted under the last one no longer counts."""
@@ -241,7 +245,7 @@ class Loop:
                 self._between,
                 self._is_telling,
             )
-            trigger = self.settings.policy.suggestion(situation)
+            trigger = self.settings.policy.suggestion(situation) or self._outlasted()
             if trigger is None or not self._learned_seconds or not self._is_settled():
                 return None
             self._search = self._begin_search(seen.batch, trigger)
@@ -368,12 +372,9 @@ class Loop:
         candidates = self._candidates(proposed, outcome.rivals, current)
         judged = [self._judged(decision, plan, current, price(plan), model) for plan in candidates]
         passed = [each for each in judged if each.action == "migrate"]
-        if passed:
-            best = min(passed, key=self._total)
-        elif (steadier := self._steadier(decision, current, candidates, model)) is not None:
+        best = self._lasting(decision, passed) if passed else judged[0]
+        if best.action == "keep" and (steadier := self._steadier(decision, current, candidates, model)) is not None:
             best = steadier
-        else:
-            best = judged[0]
         if best.action == "migrate" and self.settings.freeze:
             best = replace(best, action="keep", reason=f"frozen; otherwise: {best.reason}")
         return best
@@ -412,15 +413,51 @@ class Loop:
         verdict = judge(bounded, decision.cost, cost, price, self.criteria.objective, self.criteria.budget)
         return replace(decision, action="migrate" if verdict.passed else "keep", price=price, reason=verdict.reason)
 
-    def _total(self, decision: Decision) -> float:
-        """What a change costs until the streams change: the plan's own cost, and getting there."""
+    def _lasting(self, decision: Decision, passed: list[Decision]) -> Decision:
+        """The best of the changes that passed the gate, or to stay where the next change would make it a loss."""
+        best = min(passed, key=self._total)
+        first = min(passed, key=lambda each: self._total(each, is_followed=False))
+        self._look_again = None
+        if self._stability.before is None or not self.criteria.budget.allows(decision.cost):
+            return best
+        is_loss = self._total(decision) <= self._total(best)
+        if is_loss or best is not first:
+            self._look_again = 2 * max(self._stability.usual, self._stability.lasted)
+        if not is_loss:
+            return best
+        soon = f"{self._stability.horizon(self.settings.gate.horizon):.3g} s"
+        reason = f"would cost more when the streams change again, perhaps in {soon}; otherwise: {best.reason}"
+        return replace(best, action="keep", reason=reason)
+
+    def _total(self, decision: Decision, *, is_followed: bool = True) -> float:
+        """What a plan costs until the streams change, with getting there, and until that is noticed.
+
+        A phase may be followed by the one before it. Until it is noticed, the plan meets statistics that it was not
+        chosen for: a plan that is best now and bad then may cost more than one that is never best. Without a price, the
+        decision is to stay.
+        """
         resource = scarce(decision.cost, self.criteria.objective, self.criteria.budget)
-        price, cost = decision.price, decision.proposed_cost
-        assert price is not None
-        horizon = self._stability.horizon(self.settings.gate.horizon)
-        if resource == "cpu":
-            return cost.cpu * horizon + price.cpu
-        return cost.memory * horizon + price.memory * price.seconds
+        price, before = decision.price, self._stability.before
+        plan, cost = (decision.plan, decision.cost) if price is None else (decision.proposed, decision.proposed_cost)
+        total = getattr(cost, resource) * self._stability.horizon(self.settings.gate.horizon)
+        if price is not None:
+            total += price.cpu if resource == "cpu" else price.memory * price.seconds
+        if before is not None and is_followed and not isinstance(plan, Mesh):
+            noticed = self.settings.remember * before.batch
+            ordered = with_default_orders(plan, self._query.graph)
+            total += getattr(self._model_of(before).price(ordered), resource) * noticed
+        return float(total)
+
+    def _model_of(self, known: Knowledge) -> ResourceModel:
+        view = Layered((known.view, self.criteria.given))
+        return resource_model(self._query.graph, view, known.batch, self._query.merging, self.criteria.partitioning)
+
+    def _outlasted(self) -> str | None:
+        """The reason to look again at what was put off: the streams have stayed as they are for long."""
+        if self._look_again is None or self._stability.lasted < self._look_again:
+            return None
+        self._look_again = None
+        return f"the streams have stayed as they are for {self._stability.lasted:.3g} s"
 
     def _steadier(
         self, decision: Decision, current: PhysicalPlan, candidates: list[PhysicalPlan], model: ResourceModel
@@ -439,12 +476,7 @@ class Loop:
         ):
             return None
         pool = {**self._seen, **{str(plan): plan for plan in (*candidates, current)}}
-
-        def model_of(known: Knowledge) -> ResourceModel:
-            view = Layered((known.view, self.criteria.given))
-            return resource_model(self._query.graph, view, known.batch, self._query.merging, self.criteria.partitioning)
-
-        means = self._stability.mean_costs(pool, model_of)
+        means = self._stability.mean_costs(pool, self._model_of)
         resource = scarce(means[str(current)], self.criteria.objective, self.criteria.budget)
         best = min(means, key=lambda name: getattr(means[name], resource))
         judged = self._judged(

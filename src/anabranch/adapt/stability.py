@@ -64,8 +64,23 @@ class Stability:
         """Seconds for which the streams are expected to stay as they are, at most so many."""
         if len(self.phases) <= ENOUGH:
             return most
-        usual, passed = median(phase.seconds for phase in self.phases[:-1]), self.phases[-1].seconds
+        usual, passed = self.usual, self.lasted
         return min(most, (usual - passed) / 2 if passed < usual else passed)
+
+    @property
+    def before(self) -> Knowledge | None:
+        """The statistics of the phase before this one, which may come back; None while phases are too few to tell."""
+        return self.phases[-2].known if len(self.phases) > ENOUGH else None
+
+    @property
+    def usual(self) -> float:
+        """Seconds of a usual phase; 0 while none has ended."""
+        return median(phase.seconds for phase in self.phases[:-1]) if len(self.phases) > 1 else 0.0
+
+    @property
+    def lasted(self) -> float:
+        """Seconds that this phase has lasted so far."""
+        return self.phases[-1].seconds if self.phases else 0.0
 
     def mean_costs(
         self, plans: Mapping[str, PhysicalPlan], model_of: Callable[[Knowledge], ResourceModel]

@@ -307,3 +307,32 @@ def test_the_first_decision_comes_as_soon_as_there_are_rows_enough(rate: float, 
     decisions = run(loop(DataDriven()), LEFT, [truth(0.0001, 0.01, rate)] * 12)[1]
     assert decisions[0].batch == first
     assert decisions[0].trigger == "the first statistics are in"
+
+
+def swinging(period: int, batches: int) -> list[FixedStatistics]:
+    return [FOR_LEFT if batch // period % 2 else FOR_RIGHT for batch in range(batches)]
+
+
+def test_a_plan_is_charged_for_the_next_change_too() -> None:
+    """Migrations cost nothing here; what following a swing costs is the wrong plan until the next swing is noticed."""
+    gate = Gate(cool_down=Interval(batches=1))
+    adapting = loop(DataDriven(Interval(batches=1)), cpu=0.0, gate=gate, remember=8)
+    plan, decisions = run(adapting, LEFT, swinging(12, 240))
+    changes = [decision for decision in decisions if decision.action == "migrate"]
+    assert len(changes) <= 4
+    assert str(plan).startswith("(a b c")
+    assert any("when the streams change again" in decision.reason for decision in decisions)
+
+
+def test_long_phases_are_followed_and_what_was_put_off_is_taken_when_the_streams_stay() -> None:
+    gate = Gate(cool_down=Interval(batches=1))
+
+    def changes(statistics: list[FixedStatistics]) -> list[Decision]:
+        adapting = loop(DataDriven(Interval(batches=1)), cpu=0.0, gate=gate, remember=8)
+        return [each for each in run(adapting, LEFT, statistics)[1] if each.action == "migrate"]
+
+    assert len(changes(swinging(100, 600))) >= 5
+    calm = changes([*swinging(12, 120), *[FOR_RIGHT] * 200])
+    assert calm[-1].proposed == RIGHT
+    assert calm[-1].batch > 120
+    assert "have stayed as they are" in calm[-1].trigger
