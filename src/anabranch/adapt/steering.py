@@ -413,16 +413,17 @@ class QuerySteering:
                 plan = plans[slots[0]].plan
                 # Where slots run different plans, their counts tell of none of them.
                 if not isinstance(plan, Mesh) and all(plans[slot].plan == plan for slot in slots):
+                    is_shared = shares(plan)
                     seen = Observation(
                         facts.batch,
-                        unshared(plan),
+                        unshared(plan) if is_shared else plan,
                         partial(merged_statistics, [reports[slot] for slot in slots]),
                         facts.seconds,
                         facts.waiting,
                         facts.behind,
                         is_migrating=is_moving or bool(changing & {*slots}),
                     )
-                    if shares(plan):
+                    if is_shared:
                         loop.watch(seen)
                     else:
                         records += self._decisions(loop, seen, slots)

@@ -22,7 +22,7 @@ from anabranch.lab.regret_runs import AnyWorkload, Found, measured
 from anabranch.lab.regret_suite import SYNTHETIC
 from anabranch.lab.regret_workloads import Size
 
-FULL, QUICK = Size(), Size(batches=80, every_shape=4, most_plans=8)
+FULL, QUICK = Size(), Size(batches=80, rows=8_000, every_shape=4, most_plans=6)
 MEAN, WORST = 1.05, 1.15
 """The bars of regret over the suite."""
 GAIN = 2.0
