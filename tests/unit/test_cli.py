@@ -219,6 +219,10 @@ def test_explain_refuses_a_scheduled_plan_that_does_not_fit(
             "key column 'q' is not in the SELECT",
         ),
         ("{format: jdbc, options: {url: 'jdbc:x:y', dbtable: t, batchColumn: p0}}", "'p0' is a column of the results"),
+        (
+            "{format: jdbc, options: {url: '${NOT_SET_ANYWHERE}', dbtable: t}}",
+            "variable 'NOT_SET_ANYWHERE', which is not",
+        ),
         ("{format: csv, path: out}\nlate: {format: csv, path: out/}", "write to the same place"),
         ("{format: csv, path: out}\nlate: {format: csv, path: late, partition_by: [p0]}", "partition column 'p0'"),
     ],

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.secrets import HIDDEN, hidden, is_secret, without_secrets
+from anabranch.errors import SpecError
+from anabranch.secrets import HIDDEN, from_environment, hidden, is_secret, without_secrets
 
 SECRET = "Tr0ub4dor+3"
 
@@ -57,3 +58,16 @@ def test_options_are_hidden_by_name() -> None:
     assert hidden(options) == {"user": "me", "password": HIDDEN, "url": f"jdbc:x://me:{HIDDEN}@h", "dbtable": "t"}
     assert is_secret("spark.hadoop.fs.s3a.secret.key")
     assert not is_secret("keyColumns")
+
+
+def test_a_spec_takes_secrets_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASSWORD", SECRET)
+    monkeypatch.delenv("NOT_THERE", raising=False)
+    given = (("password", "${DB_PASSWORD}"), ("url", "jdbc:x://me:${DB_PASSWORD}@h"), ("plain", "$5 ${ } ${a-b}"))
+    assert from_environment(given) == {
+        "password": SECRET,
+        "url": f"jdbc:x://me:{SECRET}@h",
+        "plain": "$5 ${ } ${a-b}",
+    }
+    with pytest.raises(SpecError, match="option 'password' needs the environment variable 'NOT_THERE'"):
+        from_environment((("password", "${NOT_THERE}"),))

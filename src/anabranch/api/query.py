@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql.types import StructType
+
 from anabranch.api.compiled import CompiledQuery
 from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.choosing import first_plan
+from anabranch.explain import choice_svg
+from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.plan.mesh import Plan
-from anabranch.schema import Schema
 from anabranch.stats.measured import from_progress
 
 if TYPE_CHECKING:
@@ -29,9 +32,13 @@ class ContinuousQuery:
         return self.compiled.query.text
 
     @property
-    def schema(self) -> Schema:
-        """The columns of the results."""
-        return self.compiled.query.schema
+    def schema(self) -> StructType:
+        """The columns of the results, as a DataFrame of Spark has them."""
+        return to_spark(self.compiled.query.schema)
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{field.name}: {field.dataType.simpleString()}" for field in self.schema.fields)
+        return f"ContinuousQuery[{columns}]"
 
     def plan(self, choice: str = "auto") -> Plan:
         """Returns the plan that the query would run.
@@ -66,6 +73,16 @@ class ContinuousQuery:
             The plan choice, for the last two; limits, statistics and hints are the writer's, which explains as well.
         """
         return self.writeStream.plan(plan).explanation(stage)
+
+    def picture(self, plan: str = "auto") -> str:
+        """Returns the plan with every plan that was considered, by CPU and memory, as the text of an SVG file.
+
+        Examples
+        --------
+        >>> Path("plan.svg").write_text(query.picture())  # doctest: +SKIP
+        >>> IPython.display.SVG(query.picture())  # doctest: +SKIP
+        """
+        return choice_svg(self.compiled.query, self.writeStream.plan(plan).choice())
 
     def measured(self, handle: QueryHandle) -> dict[str, dict[str, float]]:
         """Returns the statistics that a run has measured, in the form of the writer's `stats` and of a spec.

@@ -82,7 +82,12 @@ def _files(folder: Path) -> DeploymentFiles:
     links = [{"ends": ["west", "middle"], "latency": 5}, {"ends": ["middle", "east"], "latency": 5}]
     network = {"sites": list(SITES), "links": links, "streams": streams}
     queries = [
-        {"name": name, "sink": sink, "cql": _text(list(names), 0), "into": {"format": "parquet", "path": f"out/{name}"}}
+        {
+            "name": name,
+            "sink": sink,
+            "query": _text(list(names), 0),
+            "into": {"format": "parquet", "path": f"out/{name}"},
+        }
         for name, sink, names in (("board", "west", ("s0", "s1")), ("other", "east", ("s2", "s3")))
     ]
     (folder / "network.yaml").write_text(yaml.safe_dump(network))

@@ -4,7 +4,7 @@ network.yaml                                    queries.yaml
 sites: [...]   links: [...]                     queries:
 (or generate: {size: 132, seed: 1, ...})          - name: gate-17
 streams:                                            sink: n4
-  flights: {site: n1, rate: 5,                      cql: SELECT ... FROM flights [RANGE 5 MINUTES] AS fl, ...
+  flights: {site: n1, rate: 5,                      query: SELECT ... FROM flights [RANGE 5 MINUTES] AS fl, ...
             columns: num bigint, ..., ts timestamp, event_time: ts, distinct: {num: 1500}}
 """
 
@@ -58,13 +58,13 @@ def load_network(path: Path) -> Network:
 
 def load_queries(path: Path, network: Network) -> tuple[SinkQuery, ...]:
     """Read a query file; the queries keep their order."""
-    example = "queries: [{name: gate-17, sink: n4, cql: SELECT …}]"
+    example = "queries: [{name: gate-17, sink: n4, query: SELECT …}]"
     found = []
     for each in read_yaml(path).require({"queries": example})["queries"].items(example):
-        entries = each.require({"name": "name: gate-17", "sink": "sink: n4, a site", "cql": "cql: SELECT …"})
+        entries = each.require({"name": "name: gate-17", "sink": "sink: n4, a site", "query": "query: SELECT …"})
         name = entries["name"].label()
         try:
-            query = compile_query(entries["cql"].text(), network.catalog)
+            query = compile_query(entries["query"].text(), network.catalog)
         except AnabranchError as error:
             raise SpecError(f"query '{name}' of '{path}' cannot be bound", detail=str(error)) from error
         if query.sides:

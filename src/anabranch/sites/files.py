@@ -5,7 +5,7 @@ streams:                                                queries:
   flights:                                                - name: gate-17
     site: centre                                            sink: gate-a1          # the site that gets the results
     rate: 5                                                 into: {format: parquet, path: out/gate-17}
-    columns: num bigint, gate string, ts timestamp          cql: SELECT …
+    columns: num bigint, gate string, ts timestamp          query: SELECT …
     event_time: ts
     watermark: 2 seconds
     idle_timeout: 30 seconds
@@ -74,7 +74,7 @@ def load_query_file(path: Path, network: Network) -> tuple[QueryFile, ...]:
             raise named["into"].wrong(
                 f"has the format '{into.format}'", "name a format that outlives the site, such as parquet"
             )
-        found.append(QueryFile(query, named["cql"].text(), into))
+        found.append(QueryFile(query, named["query"].text(), into))
     return tuple(found)
 
 

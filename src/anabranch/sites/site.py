@@ -31,6 +31,7 @@ from anabranch.host.spark.source import Cells, tagged_union
 from anabranch.host.work import Work
 from anabranch.plan.query_set import ALONE, Plans, alone
 from anabranch.plan.slots import ONE_SLOT
+from anabranch.secrets import from_environment
 from anabranch.sites.controller import timeout_of
 from anabranch.sites.operators import DELIVERY, GATE, OperatorSpec, control_link
 from anabranch.sites.root import InletsOf, Orders, ReadersOf, Root, now
@@ -256,7 +257,7 @@ class Site:
             into = orders.sinks[spec.serves]
             sink = make_sink(
                 into.format,
-                dict(into.options),
+                from_environment(into.options),
                 spark=spark,
                 schema=spec.query.schema,
                 name=spec.serves,

@@ -24,13 +24,16 @@ from anabranch.host.spark.session import DataFrame, SparkSession, open_session
 from anabranch.host.spark.versions import version_of
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE
-from anabranch.spec.model import FunctionSpec, QuerySpec, Spec, StreamSpec, TableSpec
+from anabranch.secrets import from_environment
+from anabranch.spec.model import FunctionSpec, QuerySpec, SinkSpec, Spec, StreamSpec, TableSpec
 from anabranch.window import duration_text
 
 
 def session(spec: Spec, **settings: str) -> SparkSession:
     """Opens the Spark session of the spec; settings of the spec win over those given here."""
-    return open_session(spec.spark.master or f"local[{os.cpu_count() or 2}]", {**settings, **dict(spec.spark.settings)})
+    return open_session(
+        spec.spark.master or f"local[{os.cpu_count() or 2}]", {**settings, **from_environment(spec.spark.settings)}
+    )
 
 
 def start(spec: Spec, spark: SparkSession) -> QueryHandle:
@@ -52,10 +55,16 @@ def prepare(spec: Spec, spark: SparkSession) -> Run:
         execution=spec.execution,
         balance=spec.balance,
         moves=spec.moves,
-        late=None if spec.late is None else LateSettings(spec.late.format, spec.late.path, dict(spec.late.options)),
+        late=None
+        if spec.late is None
+        else LateSettings(spec.late.format, spec.late.path, from_environment(spec.late.options)),
         together=spec.together,
     )
     return Run(session, members, settings)
+
+
+def _late(sink: SinkSpec | None) -> LateSettings | None:
+    return None if sink is None else LateSettings(sink.format, sink.path, from_environment(sink.options))
 
 
 def compile_members(spec: Spec, session: Session) -> dict[str, Member]:
@@ -114,7 +123,11 @@ def _settings(spec: QuerySpec) -> QuerySettings:
     if (sink := spec.sink) is None:
         return settings
     return replace(
-        settings, format=sink.format, path=sink.path, options=dict(sink.options), partition_by=sink.partition_by
+        settings,
+        format=sink.format,
+        path=sink.path,
+        options=from_environment(sink.options),
+        partition_by=sink.partition_by,
     )
 
 
@@ -122,7 +135,7 @@ def sample(stream: StreamSpec, spark: SparkSession) -> StreamSample | None:
     """Reads the first files of a folder as a batch; None for sources that have no files."""
     if stream.format not in FILE_FORMATS or stream.path is None or stream.schema_text is None:
         return None
-    reader = spark.read.options(**dict(stream.options)).schema(stream.schema_text)
+    reader = spark.read.options(**from_environment(stream.options)).schema(stream.schema_text)
     found = sample_of_files(reader, stream.format, stream.path, spark)
     if found is None:
         return None
@@ -142,7 +155,7 @@ def shaped(stream: StreamSpec, frame: DataFrame) -> DataFrame:
 
 def read_table(table: TableSpec, spark: SparkSession) -> DataFrame:
     """Reads the batch frame of a table's entry."""
-    reader = spark.read.options(**dict(table.options))
+    reader = spark.read.options(**from_environment(table.options))
     with named_source(table.name, kind="table"):
         if table.table is not None:
             return reader.table(table.table)
@@ -157,7 +170,7 @@ def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
     """Opens the streaming frame of a stream's entry."""
     if stream.format == REDIS:
         spark.dataSource.register(RedisStreams)
-    reader = spark.readStream.options(**dict(stream.options))
+    reader = spark.readStream.options(**from_environment(stream.options))
     with named_source(stream.name):
         if stream.table is not None:
             return reader.table(stream.table)
@@ -171,4 +184,4 @@ def read(stream: StreamSpec, spark: SparkSession) -> DataFrame:
             if not refuses_schema(error):
                 raise
         # The source knows its own columns; the schema of the spec serves to explain the query without Spark.
-        return spark.readStream.options(**dict(stream.options)).format(stream.format).load(stream.path)
+        return spark.readStream.options(**from_environment(stream.options)).format(stream.format).load(stream.path)

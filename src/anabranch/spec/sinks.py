@@ -10,6 +10,7 @@ from anabranch.host.diverted import DivertedLayout
 from anabranch.host.sink_settings import KNOWN_FORMATS, SinkSettings, check_sink
 from anabranch.plan.query import Query
 from anabranch.schema import Schema
+from anabranch.secrets import from_environment
 from anabranch.spec.model import SinkSpec, Spec
 
 
@@ -19,7 +20,9 @@ def check_sinks(spec: Spec, queries: Mapping[str, Query]) -> list[str]:
     places: dict[str, str] = {}
     for name, sink, schema in _wanted(spec, queries):
         what = f"the sink of '{name}'" if name else "the sink"
-        given = SinkSettings.of(sink.format, dict(sink.options), sink.path, sink.partition_by, name or spec.name)
+        given = SinkSettings.of(
+            sink.format, from_environment(sink.options), sink.path, sink.partition_by, name or spec.name
+        )
         check_sink(given, schema)
         if given.path is not None and (other := places.setdefault(given.path.rstrip("/"), what)) != what:
             raise SpecError(f"{other} and {what} write to the same place '{given.path}'", hint="give each its own")

@@ -50,7 +50,7 @@ class Deployed:
     def write(self, file: str, queries: Mapping[str, tuple[str, str]]) -> None:
         """A file of queries: by name, the sink and the text."""
         entries = [
-            {"name": name, "sink": sink, "cql": cql, "into": {"format": "parquet", "path": f"out/{name}"}}
+            {"name": name, "sink": sink, "query": cql, "into": {"format": "parquet", "path": f"out/{name}"}}
             for name, (sink, cql) in queries.items()
         ]
         (self.folder / file).write_text(yaml.safe_dump({"queries": entries}))

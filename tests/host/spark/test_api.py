@@ -77,7 +77,9 @@ def join(session: Session) -> ContinuousQuery:
 
 def test_a_query_is_compiled_when_it_is_submitted(session: Session, join: ContinuousQuery) -> None:
     assert join.text == JOIN
-    assert join.schema.names == ("p0", "p1")
+    assert join.schema.simpleString() == "struct<p0:bigint,p1:bigint>"
+    assert repr(join) == "ContinuousQuery[p0: bigint, p1: bigint]"
+    assert join.picture("(a b)").startswith("<svg")
     with pytest.raises(errors.BindError):
         session.sql("SELECT a.nothing FROM s0 [RANGE 1 SECOND] AS a")
     with pytest.raises(errors.UnboundedJoin):

@@ -123,3 +123,50 @@ def test_an_error_of_a_change_is_shown_in_words(at: webdriver.Chrome, handle: Sc
     at.find_element("id", "new-plan").send_keys("(a z)")
     at.find_element("css selector", "[data-action=migrate]").click()
     until(at, lambda: "'z' is not a relation of the query" in text(at, "answer"))
+
+
+@pytest.mark.parametrize(
+    ("action", "fields", "asked"),
+    [
+        ("scale", {"slot-count": "3"}, ("scale", 3)),
+        ("move", {"move-groups": "0-2, 12", "move-to": "1"}, ("move", [0, 1, 2, 12], 1)),
+        # As it was written: neither is a number of JavaScript.
+        ("split", {"key-value": "9007199254740993", "key-name": "a.k"}, ("split", "9007199254740993", "a.k")),
+        ("unite", {"key-value": "007"}, ("unite", "007", None)),
+        ("freeze", {}, ("freeze", True)),
+        ("thaw", {}, ("freeze", False)),
+        ("rebalance", {}, ("rebalance",)),
+        ("abort", {}, ("abort", None)),
+    ],
+)
+def test_every_button_asks_for_what_it_says(
+    at: webdriver.Chrome, handle: ScriptedHandle, action: str, fields: dict[str, str], asked: tuple[object, ...]
+) -> None:
+    press(at, action, {"token": "secret", **fields})
+    until(at, lambda: "next batch" in text(at, "answer"))
+    assert handle.asked == [asked]
+
+
+@pytest.mark.parametrize(
+    ("action", "fields", "words"),
+    [
+        ("migrate", {}, "write a plan"),
+        ("scale", {"slot-count": "many"}, "write a number of slots"),
+        ("move", {"move-groups": "0-", "move-to": "1"}, "write partition groups"),
+        ("move", {"move-groups": "0-7"}, "write the slot"),
+        ("split", {"key-name": "a.k"}, "write a value"),
+    ],
+)
+def test_a_button_says_what_is_missing(
+    at: webdriver.Chrome, handle: ScriptedHandle, action: str, fields: dict[str, str], words: str
+) -> None:
+    press(at, action, {"token": "secret", **fields})
+    until(at, lambda: words in text(at, "answer"))
+    assert handle.asked == []
+
+
+def press(at: webdriver.Chrome, action: str, fields: dict[str, str]) -> None:
+    at.find_element("id", "tab-plan").click()
+    for field, value in fields.items():
+        at.find_element("id", field).send_keys(value)
+    at.find_element("css selector", f"[data-action={action}]").click()

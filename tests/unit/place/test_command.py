@@ -93,12 +93,12 @@ def test_traffic_times_cost_is_the_network_usage() -> None:
         ("sites: [a]\nlinks: []\nstreams: {}\n", "queries: [{name: q, sink: a}]", "entry 'queries.0.cql' is missing"),
         (
             "sites: [a]\nlinks: []\nstreams: {}\n",
-            "queries: [{name: q, sink: a, cql: 'SELECT t.x FROM t [RANGE 1 MINUTE]'}]",
+            "queries: [{name: q, sink: a, query: 'SELECT t.x FROM t [RANGE 1 MINUTE]'}]",
             r"query 'q' of .* cannot be bound\nstream 't' does not exist",
         ),
         (
             "sites: [a]\nlinks: []\nstreams: {s: {site: a, rate: 1, columns: ts timestamp}}\n",
-            "queries: [{name: q, sink: a, cql: 'SELECT s.ts FROM s [NOW] LEFT ANTI JOIN s [NOW] AS t ON s.ts = t.ts'}]",
+            "queries: [{name: q, sink: a, query: SELECT s.ts FROM s [NOW] LEFT ANTI JOIN s [NOW] AS t ON s.ts = t.ts}]",
             "query 'q' of .* cannot be placed: it has outer joins",
         ),
         ("[", "queries: []", "is not YAML"),

@@ -47,7 +47,7 @@ PAIR = "SELECT a.x, b.y FROM a [RANGE 10 SECONDS], b [RANGE 5 SECONDS] WHERE a.k
 def written(folder: Path, *queries: tuple[str, str, str], network: str = NETWORK) -> tuple[Path, Path]:
     (folder / "network.yaml").write_text(network)
     entries = [
-        {"name": name, "sink": sink, "cql": cql, "into": {"format": "parquet", "path": f"out/{name}"}}
+        {"name": name, "sink": sink, "query": cql, "into": {"format": "parquet", "path": f"out/{name}"}}
         for name, sink, cql in queries
     ]
     (folder / "queries.yaml").write_text(json.dumps({"queries": entries}))

@@ -175,38 +175,43 @@
     if (answer.ok && chosen === run) $("picture").innerHTML = await answer.text();
   }
 
-  // "0-7, 12" as a list of numbers.
+  // "0-7, 12" as a list of numbers; null if it is none.
   function numbers(text) {
     const found = [];
     for (const part of text.split(",").map((each) => each.trim()).filter(Boolean)) {
-      const [first, last] = part.split("-").map(Number);
-      for (let each = first; each <= (last === undefined ? first : last); each += 1) found.push(each);
+      const range = /^(\d{1,5})(?:\s*-\s*(\d{1,5}))?$/.exec(part);
+      if (!range) return null;
+      for (let each = Number(range[1]); each <= Number(range[2] ?? range[1]); each += 1) found.push(each);
     }
-    return found;
+    return found.length ? found : null;
   }
+  const whole = (id) => /^\d{1,5}$/.test($(id).value.trim()) ? Number($(id).value) : null;
+
+  // What an action sends, or the words that say what is missing. A key's value goes as text: its type is the key's.
+  const requests = {
+    migrate: () => $("new-plan").value.trim() ? {plan: $("new-plan").value.trim()} : "write a plan, such as ((a b) c)",
+    scale: () => whole("slot-count") ? {slots: whole("slot-count")} : "write a number of slots",
+    move: () => {
+      const groups = numbers($("move-groups").value), to = whole("move-to");
+      return groups === null ? "write partition groups, such as 0-7, 12" : to === null ? "write the slot that they move to" : {groups, to};
+    },
+    split: () => $("key-value").value.trim() ? {value: $("key-value").value.trim(), key: $("key-name").value.trim()} : "write a value of a key",
+  };
+  requests.unite = requests.split;
 
   async function act(action) {
-    const wanted = {query: $("query").value};
-    if (action === "migrate") wanted.plan = $("new-plan").value.trim();
     const say = (words, kind) => { $("answer").textContent = words; $("answer").className = kind; };
-    if (action === "scale") wanted.slots = Number($("slot-count").value);
-    if (action === "move") {
-      wanted.groups = numbers($("move-groups").value);
-      wanted.to = Number($("move-to").value);
+    const wanted = (requests[action] || (() => ({})))();
+    if (typeof wanted === "string") return say(wanted, "bad");
+    say("asking …", "");
+    try {
+      const answer = await fetch(`api/runs/${encodeURIComponent(run.id)}/${action}`, {method: "POST",
+        headers: {Authorization: "Bearer " + $("token").value, "Content-Type": "application/json"}, body: JSON.stringify({query: $("query").value, ...wanted})});
+      const value = await answer.json();
+      say(answer.ok ? "asked for; the next batch takes it up" : value.error, answer.ok ? "good" : "bad");
+    } catch {
+      say("the console does not answer", "bad");
     }
-    if (action === "split" || action === "unite") {
-      const value = $("key-value").value.trim();
-      wanted.value = /^-?\d+$/.test(value) ? Number(value) : value;
-      wanted.key = $("key-name").value.trim();
-    }
-    if (action === "scale" && !wanted.slots) return say("write a number of slots", "bad");
-    if (action === "move" && !wanted.groups.length) return say("write partition groups, such as 0-7, 12", "bad");
-    if ((action === "split" || action === "unite") && wanted.value === "") return say("write a value of a key", "bad");
-    if (action === "migrate" && !wanted.plan) return say("write a plan, such as ((a b) c)", "bad");
-    const answer = await fetch(`api/runs/${encodeURIComponent(run.id)}/${action}`, {method: "POST",
-      headers: {Authorization: "Bearer " + $("token").value, "Content-Type": "application/json"}, body: JSON.stringify(wanted)});
-    const value = await answer.json();
-    say(answer.ok ? "asked for; the next batch takes it up" : value.error, answer.ok ? "good" : "bad");
   }
 
   // --- why ----------------------------------------------------------------------------------------------------------

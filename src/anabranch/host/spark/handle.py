@@ -180,7 +180,10 @@ class QueryHandle:
 
     @property
     def plan(self) -> Plan | Plans:
-        """The plan in force; the one that most slots have, where they differ. Of named queries, that of each."""
+        """The plan in force; of named queries, that of each.
+
+        Where slots differ, the plan that most of them have; `lastProgress["adaptive"]["plans"]` has that of each slot.
+        """
         return self._runner.plan
 
     def migrate(
