@@ -90,7 +90,7 @@ def test_traffic_times_cost_is_the_network_usage() -> None:
         ("generate: {seed: 1}\nstreams: {}\n", "queries: []", "entry 'generate.size' is missing"),
         ("sites: [a]\nlinks: []\nstreams: {s: {site: b, rate: 1, columns: ts timestamp}}\n", "queries: []", "site 'b'"),
         ("sites: [a]\nlinks: []\nstreams: {}\n", "nothing: 1", "entry 'queries' is missing"),
-        ("sites: [a]\nlinks: []\nstreams: {}\n", "queries: [{name: q, sink: a}]", "entry 'queries.0.cql' is missing"),
+        ("sites: [a]\nlinks: []\nstreams: {}\n", "queries: [{name: q, sink: a}]", "entry 'queries.0.query' is missing"),
         (
             "sites: [a]\nlinks: []\nstreams: {}\n",
             "queries: [{name: q, sink: a, query: 'SELECT t.x FROM t [RANGE 1 MINUTE]'}]",
@@ -98,7 +98,7 @@ def test_traffic_times_cost_is_the_network_usage() -> None:
         ),
         (
             "sites: [a]\nlinks: []\nstreams: {s: {site: a, rate: 1, columns: ts timestamp}}\n",
-            "queries: [{name: q, sink: a, query: SELECT s.ts FROM s [NOW] LEFT ANTI JOIN s [NOW] AS t ON s.ts = t.ts}]",
+            "queries: [{name: q, sink: a, query: 'SELECT s.ts FROM s [NOW] LEFT ANTI JOIN s [NOW] t ON s.ts = t.ts'}]",
             "query 'q' of .* cannot be placed: it has outer joins",
         ),
         ("[", "queries: []", "is not YAML"),
