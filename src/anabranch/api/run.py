@@ -334,7 +334,15 @@ class Run:
         layout = DivertedLayout({name: stream.declaration.schema for name, stream in self._streams.items()})
         name = self._settings.name and f"{self._settings.name}_late"
         spark = self._session.spark
-        sink = make_sink(asked.format, asked.options, spark=spark, schema=layout.schema, name=name, path=asked.path)
+        sink = make_sink(
+            asked.format,
+            asked.options,
+            spark=spark,
+            schema=layout.schema,
+            name=name,
+            path=asked.path,
+            partition_by=asked.partition_by,
+        )
         return LateRows(sink, layout)
 
     def _checkpoint(self, sinks: Mapping[str, Sink]) -> str:

@@ -45,6 +45,7 @@ class LateSettings:
     format: str = "parquet"
     path: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    partition_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

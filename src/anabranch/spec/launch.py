@@ -55,16 +55,16 @@ def prepare(spec: Spec, spark: SparkSession) -> Run:
         execution=spec.execution,
         balance=spec.balance,
         moves=spec.moves,
-        late=None
-        if spec.late is None
-        else LateSettings(spec.late.format, spec.late.path, from_environment(spec.late.options)),
+        late=_late(spec.late),
         together=spec.together,
     )
     return Run(session, members, settings)
 
 
 def _late(sink: SinkSpec | None) -> LateSettings | None:
-    return None if sink is None else LateSettings(sink.format, sink.path, from_environment(sink.options))
+    if sink is None:
+        return None
+    return LateSettings(sink.format, sink.path, from_environment(sink.options), sink.partition_by)
 
 
 def compile_members(spec: Spec, session: Session) -> dict[str, Member]:
