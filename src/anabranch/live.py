@@ -27,8 +27,7 @@ MOST_ROUTES = 12
 class Followed(Protocol):
     """The members of a query handle that the live line uses."""
 
-    @property
-    def recentProgress(self) -> Sequence[Mapping[str, Any]]: ...
+    def progressAfter(self, batch: int) -> Sequence[Mapping[str, Any]]: ...
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None: ...
 
@@ -58,24 +57,32 @@ def follow(
     until: Callable[[], bool] = lambda: False,
     interval: float = 0.5,
     now: Callable[[], float] = perf_counter,
+    note: Callable[[View], None] = lambda view: None,
 ) -> View:
-    """Show the progress until the query ends or `until` returns true; return the last view."""
+    """Show the progress until the query ends or `until` returns true; return the last view.
+
+    Every view goes to `note`, so that the totals of a run that is interrupted are known.
+    """
     view = View()
     if not console.is_terminal:
         printed, batch = now(), -1
         while not handle.awaitTermination(interval) and not until():
             if now() - printed < SECONDS_BETWEEN_LINES:
                 continue
-            printed, view = now(), advance(view, handle.recentProgress)
+            printed, view = now(), advance(view, handle.progressAfter(view.batch))
+            note(view)
             if view.batch > batch:
                 batch = view.batch
                 console.print(line(view).plain.rstrip(), highlight=False, soft_wrap=True)
-        return advance(view, handle.recentProgress)
+        view = advance(view, handle.progressAfter(view.batch))
+        note(view)
+        return view
     with Live(shown(view), console=console, auto_refresh=False) as live:
         ended = False
         while not ended:
             ended = bool(handle.awaitTermination(interval)) or until()
-            view = advance(view, handle.recentProgress)
+            view = advance(view, handle.progressAfter(view.batch))
+            note(view)
             live.update(shown(view), refresh=True)
     return view
 

@@ -49,9 +49,8 @@ class Script:
         self.looks = looks
         self.seen: list[Mapping[str, Any]] = []
 
-    @property
-    def recentProgress(self) -> Sequence[Mapping[str, Any]]:
-        return self.seen
+    def progressAfter(self, batch: int) -> Sequence[Mapping[str, Any]]:
+        return [each for each in self.seen if each["batchId"] > batch]
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         self.seen.append(progress(len(self.seen)))
@@ -63,6 +62,14 @@ def test_totals_count_every_batch_once_however_often_it_is_seen() -> None:
     again = advance(first, [progress(0), progress(1), progress(2)])
     assert (again.rows_in, again.rows_out, again.late_rows) == (30, 6, 3)
     assert (again.batch, again.state_rows) == (2, 102)
+
+
+def test_totals_are_told_at_every_look_so_that_an_interrupted_run_has_them() -> None:
+    views: list[View] = []
+    last = follow(Script(3), Console(quiet=True), now=iter(range(0, 1000, 20)).__next__, note=views.append)
+    assert [view.batch for view in views] == sorted(view.batch for view in views)
+    assert views[-1] == last
+    assert last.rows_in == 30
 
 
 def test_an_idle_trigger_changes_nothing() -> None:

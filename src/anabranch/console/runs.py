@@ -58,11 +58,7 @@ class Handle(Control, Protocol):
     @property
     def history(self) -> list[dict[str, Any]]: ...
 
-    @property
-    def lastProgress(self) -> Mapping[str, Any] | None: ...
-
-    @property
-    def recentProgress(self) -> Sequence[Mapping[str, Any]]: ...
+    def progressAfter(self, batch: int) -> Sequence[Mapping[str, Any]]: ...
 
     def exception(self) -> BaseException | None: ...
 
@@ -127,13 +123,7 @@ class LiveRun:
         return "ended" if error is None else f"failed: {error}"
 
     def progress_after(self, batch: int) -> Sequence[Mapping[str, Any]]:
-        latest = self._handle.lastProgress
-        if latest is None or latest["batchId"] <= batch:
-            return ()
-        if latest["batchId"] == batch + 1:
-            return (latest,)
-        # Batches came faster than the console looked; Spark remembers the latest hundred.
-        return [each for each in self._handle.recentProgress if each["batchId"] > batch]
+        return self._handle.progressAfter(batch)
 
     def records(self) -> list[dict[str, Any]]:
         return self._handle.history

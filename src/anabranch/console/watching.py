@@ -1,7 +1,7 @@
 """What the console knows of its runs: a thread polls them, everyone else reads.
 
-All viewers share one account, so ten of them cost the query what one does. The thread asks Spark for the latest trigger
-twice a second; it reads more only if batches came faster.
+All viewers share one account, so ten of them cost the query what one does. The thread looks twice a second, and asks
+Spark only for batches that it has not seen.
 
 Limit: the latest thousand batches and two thousand records of each run; the history file has all records.
 """

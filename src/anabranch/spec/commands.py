@@ -215,12 +215,16 @@ def run(arguments: argparse.Namespace) -> int:
                 console.print(line, highlight=False, soft_wrap=True)
             return False
 
+        def note(view: View) -> None:
+            nonlocal seen
+            seen = view
+
         try:
-            seen = _follow(handle, console, serve)
+            _follow(handle, console, serve, note)
         finally:
             if page is not None:
                 page.close()
-            seen = advance(seen, handle.recentProgress)
+            seen = advance(seen, handle.progressAfter(seen.batch))
             sinks = [each.sink for each in changes.spec.queries.values() if each.sink is not None]
             places = [str(sink.path or sink.format) for sink in sinks]
             for words in (summary(seen, places), late_notice(seen, kept=chosen.late is not None)):
@@ -267,17 +271,16 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _follow(handle: QueryHandle, console: Console, serve: Callable[[], bool]) -> View:
+def _follow(handle: QueryHandle, console: Console, serve: Callable[[], bool], note: Callable[[View], None]) -> None:
     # Here, because it needs pyspark, which explain and --help must not.
     from anabranch.host.spark.failure import named_end
 
     try:
         with named_end():
-            return follow(handle, console, until=serve)
+            follow(handle, console, until=serve, note=note)
     except KeyboardInterrupt:
         console.print("stopping; the checkpoint stays good for a restart")
         handle.stop()
-        return View()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from unittest import mock
 from typing import Any
 
 import pytest
@@ -76,6 +77,10 @@ class FakeRunner:
 
     def release(self) -> None:
         pass
+
+    @property
+    def latest_batch(self) -> int:
+        return max(self._ran, default=-1)
 
     def progress(self, batch_id: int) -> BatchProgress | None:
         if batch_id not in self._ran:
@@ -185,6 +190,26 @@ def test_a_handle_mirrors_a_streaming_query(start: Start, capsys: pytest.Capture
     assert (ran, handle.isActive) == (True, False)
     assert handle.lastProgress == handle.recentProgress[-1]  # nothing adds to them any more
     assert handle.awaitTermination() is None
+
+
+def test_only_new_triggers_are_read(start: Start, spark: SparkSession, tmp_path: Path) -> None:
+    runner = FakeRunner()
+    handle = start(runner)
+    handle.processAllAvailable()
+    for _ in range(2):
+        spark.range(3).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+        handle.processAllAvailable()
+    handle.stop()
+    known = [each for each in handle.recentProgress if each["adaptive"] is not None]
+    assert [each["batchId"] for each in known] == [0, 1, 2]
+    for seen in (-1, 0, 1):
+        after = [each for each in handle.progressAfter(seen) if each["adaptive"] is not None]
+        assert after == known[seen + 1 :]
+    # A handle that goes on with another run of Spark has the triggers before, too.
+    handle.follow(handle._query, runner)
+    assert [each["batchId"] for each in handle.progressAfter(-1) if each["adaptive"]] == [0, 1, 2, 0, 1, 2]
+    with mock.patch.object(handle, "_query", None):
+        assert handle.progressAfter(2) == [], "Spark was asked, though there is nothing new"
 
 
 def test_an_error_of_ours_comes_out_as_itself(start: Start, spark: SparkSession) -> None:

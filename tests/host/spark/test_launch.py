@@ -14,6 +14,7 @@ import pytest
 import yaml
 from pyspark.errors import StreamingQueryException
 
+from anabranch.api.settings import LateSettings
 from anabranch.cli import main
 from anabranch.ddl import parse_schema
 from anabranch.errors import CatalogError, HostError, NoFeasiblePlan
@@ -235,3 +236,8 @@ def test_what_spark_ends_a_query_by_is_told_in_one_line() -> None:
     with pytest.raises(HostError, match="the query was ended by Spark") as caught, named_end():
         raise StreamingQueryException(said)
     assert caught.value.detail == "no broker"
+
+
+def test_late_rows_are_partitioned_as_the_spec_says() -> None:
+    sink = SinkSpec("csv", "late", options=(("sep", ";"),), partition_by=("stream",))
+    assert launch._late(sink) == LateSettings("csv", "late", {"sep": ";"}, ("stream",))

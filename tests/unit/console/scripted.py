@@ -109,13 +109,8 @@ class ScriptedHandle:
         self.batches.append(progress(len(self.batches), plan, records))
         self.history += [dict(record) for record in records]
 
-    @property
-    def lastProgress(self) -> Mapping[str, Any] | None:
-        return self.batches[-1] if self.batches else None
-
-    @property
-    def recentProgress(self) -> Sequence[Mapping[str, Any]]:
-        return self.batches
+    def progressAfter(self, batch: int) -> Sequence[Mapping[str, Any]]:
+        return [each for each in self.batches if each["batchId"] > batch]
 
     def exception(self) -> BaseException | None:
         return self.error

@@ -3,7 +3,8 @@
 Every member behaves as in PySpark. Progress is Spark's own JSON, with our entry for the batch under the key `adaptive`.
 An error of ours is raised as itself, not as the text that Spark wraps it in.
 
-Limit: progress and report reach back as far as Spark does, `spark.sql.streaming.numRecentProgressUpdates` triggers.
+Limit: progress and report reach back as far as Spark does, `spark.sql.streaming.numRecentProgressUpdates` triggers, and
+at most a thousand batches. Whoever follows a run asks for `progressAfter` a batch: it reads only what is new.
 """
 
 from __future__ import annotations
@@ -92,6 +93,10 @@ class Runner(Protocol):
 
     def progress(self, batch_id: int) -> BatchProgress | None:
         """The progress entry of a batch that ran, or None when it is not known any more."""
+
+    @property
+    def latest_batch(self) -> int:
+        """The latest batch with a progress entry; -1 before the first."""
 
     def release(self) -> None:
         """Gives back the memory of the hot state once the query has ended; it can be rebuilt."""
@@ -431,12 +436,27 @@ class QueryHandle:
     def lastProgress(self) -> Progress | None:
         """The latest trigger, or None before the first."""
         latest = self._query.lastProgress or (self._earlier[-1] if self._earlier else None)
-        return None if latest is None else self._progress(latest)
+        return None if latest is None else self._progress(latest.json)
 
     @property
     def recentProgress(self) -> list[Progress]:
         """The latest triggers, oldest first."""
-        return [self._progress(each) for each in (*self._earlier, *self._query.recentProgress)]
+        return [self._progress(each.json) for each in (*self._earlier, *self._query.recentProgress)]
+
+    def progressAfter(self, batch: int) -> list[Progress]:
+        """The latest triggers after a batch, oldest first; without new ones Spark is not even asked."""
+        if self._runner.latest_batch <= batch:
+            return []
+        found: list[Progress] = []
+        # The newest first, until one is known: a run has thousands of triggers, and few of them are new.
+        of_java = self._query._jsq.recentProgress()
+        for place in range(len(of_java) - 1, -1, -1):
+            each = of_java[place]
+            if each.batchId() <= batch:
+                return found[::-1]
+            found.append(self._progress(each.json()))
+        earlier = [self._progress(each.json) for each in self._earlier if each.batchId > batch]
+        return [*earlier, *found[::-1]]
 
     def exception(self) -> AnabranchError | StreamingQueryException | None:
         """The error that ended the query; None while it runs and after it was stopped."""
@@ -534,9 +554,9 @@ class QueryHandle:
                 hint="start it again, with that plan if you like; its checkpoint takes any",
             )
 
-    def _progress(self, spark: StreamingQueryProgress) -> Progress:
+    def _progress(self, spark: str) -> Progress:
         # Spark's JSON leaves out what is empty; PySpark's own dictionary has it.
-        progress = Progress({"eventTime": {}, "observedMetrics": {}, **json.loads(spark.json)})
+        progress = Progress({"eventTime": {}, "observedMetrics": {}, **json.loads(spark)})
         # An idle trigger bears the number of the batch to come; the statistics of that batch are not its own.
         ours = self._runner.progress(progress["batchId"]) if _has_batch(progress) else None
         progress["adaptive"] = None if ours is None else ours.to_json()

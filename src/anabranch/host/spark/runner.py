@@ -216,6 +216,11 @@ class SparkRunner:
         """The progress entry of a batch that ran."""
         return self._progress.get(batch_id)
 
+    @property
+    def latest_batch(self) -> int:
+        """The latest batch with a progress entry; -1 before the first."""
+        return next(reversed(self._progress), -1)
+
     def release(self, *, is_followed: bool = False) -> None:
         """Frees the memory of the hot state, once, and only if no later run of the checkpoint uses it.
 

@@ -60,7 +60,7 @@ def recommended_configuration() -> dict[str, str]:
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.streaming.numRecentProgressUpdates": "10000",
+        "spark.sql.streaming.numRecentProgressUpdates": "1000",
         "spark.shuffle.reduceLocality.enabled": "false",
         "spark.python.daemon.module": "anabranch.host.spark.daemon",
         "spark.driver.extraJavaOptions": " ".join(driver_options()),
