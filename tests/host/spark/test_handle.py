@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from unittest import mock
 from typing import Any
+from unittest import mock
 
 import pytest
 from pyspark.errors import StreamingQueryException
