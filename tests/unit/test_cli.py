@@ -235,6 +235,15 @@ def test_explain_refuses_a_sink_that_a_run_would_refuse(
     assert expected in capsys.readouterr().err
 
 
+def test_the_spec_in_the_help_can_be_explained_as_it_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["run", "--help"])
+    shown = capsys.readouterr().out.partition("A spec file:")[2]
+    (tmp_path / "spec.yaml").write_text(dedent(shown))
+    assert cli.main(["explain", str(tmp_path / "spec.yaml")]) == 0
+    assert "selectivity of a.k = b.k" in capsys.readouterr().out
+
+
 def test_explain_says_that_only_spark_knows_a_format(spec_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec_file.write_text(SPEC.replace("format: parquet, path: out", "format: parqet, path: out"))
     assert cli.main(["explain", str(spec_file)]) == 0

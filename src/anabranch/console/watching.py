@@ -1,7 +1,7 @@
 """What the console knows of its runs: a thread polls them, everyone else reads.
 
-All viewers share one account, so ten of them cost the query what one does. The thread looks twice a second, and asks
-Spark only for batches that it has not seen.
+All viewers share one account, so ten of them cost the query what one does. The thread looks once a second, asks Spark
+only for batches that it has not seen, and wakes the viewers if there was one.
 
 Limit: the latest thousand batches and two thousand records of each run; the history file has all records.
 """
@@ -14,12 +14,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 from anabranch.console.points import BatchPoint
 from anabranch.console.runs import Run
 
-POLL_SECONDS = 0.5
+POLL_SECONDS = 1.0
 MOST_POINTS = 1000
 MOST_RECORDS = 2000
 _log = logging.getLogger(__name__)
@@ -46,6 +46,14 @@ class Totals:
     moves: int = 0
 
 
+class News(NamedTuple):
+    """What a viewer is sent, and how far it reaches: all three are of one moment, so that no batch is passed over."""
+
+    version: int
+    batch: int
+    text: str
+
+
 class WatchedRun:
     """One run with the batches and records that were seen of it."""
 
@@ -60,6 +68,7 @@ class WatchedRun:
         self.version = 0
         self._lock = Lock()
         self._texts: dict[int, str] = {}
+        self._waiting: list[Callable[[], object]] = []
         for record in run.records():
             self.records.append(record)
         self.look()
@@ -81,12 +90,25 @@ class WatchedRun:
                 self.points.append(point)
                 self.latest = progress
                 # A run that the console saw from its start has these records in its history already.
-                known = {json.dumps(record, sort_keys=True) for record in list(self.records)[-50:]}
-                for record in progress["adaptive"]["records"]:
-                    if json.dumps(record, sort_keys=True) not in known:
-                        self.records.append(record)
+                if records := progress["adaptive"]["records"]:
+                    known = {json.dumps(record, sort_keys=True) for record in list(self.records)[-50:]}
+                    self.records += [each for each in records if json.dumps(each, sort_keys=True) not in known]
             self.version += 1
             self._texts.clear()
+            waiting = list(self._waiting)
+        for wake in waiting:
+            wake()
+
+    def on_news(self, wake: Callable[[], object]) -> Callable[[], None]:
+        """Calls a function whenever there is news, until the returned one is called."""
+        with self._lock:
+            self._waiting.append(wake)
+
+        def end() -> None:
+            with self._lock:
+                self._waiting.remove(wake)
+
+        return end
 
     def _count(self, progress: Mapping[str, Any], point: BatchPoint) -> None:
         totals, ours = self.totals, progress["adaptive"]
@@ -110,7 +132,7 @@ class WatchedRun:
             totals.migrations += record["kind"] == "migration" and record["phase"] == "began"
             totals.moves += record["kind"] == "move"
 
-    def news(self, batch: int) -> str:
+    def news(self, batch: int) -> News:
         """Status, records and the points after a batch, as JSON; made once for all viewers that have seen as much."""
         with self._lock:
             if batch not in self._texts:
@@ -122,7 +144,7 @@ class WatchedRun:
                     "records": list(self.records) if batch < 0 else [r for r in self.records if r["batch"] >= batch],
                 }
                 self._texts[batch] = json.dumps(value)
-            return self._texts[batch]
+            return News(self.version, self.batch, self._texts[batch])
 
 
 class Watch:

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -30,8 +31,6 @@ from anabranch.console.runs import Control, StoredRun
 from anabranch.console.watching import Watch, WatchedRun
 from anabranch.errors import AnabranchError
 
-EVENT_SECONDS = 0.25
-"""How often the events of a viewer look for news; the watch itself looks less often."""
 HEARTBEAT_SECONDS = 10.0
 _LARGEST_BODY = 1 << 16
 
@@ -122,7 +121,7 @@ class _Pages:
     async def events(self, request: Request) -> Response:
         run = self._run(request)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(_events(run, request), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(_events(run), media_type="text/event-stream", headers=headers)
 
     async def picture(self, request: Request) -> Response:
         run = self._run(request)
@@ -221,17 +220,28 @@ def _run_json(run: WatchedRun) -> dict[str, Any]:
     }
 
 
-async def _events(run: WatchedRun, request: Request) -> AsyncIterator[str]:
-    """Everything that is known, then what is new; a comment now and then shows that the console lives."""
-    batch, version, quiet = -1, -1, 0.0
-    while not await request.is_disconnected():
-        if run.version != version:
-            version = run.version
-            text = run.news(batch)
-            batch, quiet = run.batch, 0.0
-            yield f"data: {text}\n\n"
-        elif quiet >= HEARTBEAT_SECONDS:
-            quiet = 0.0
-            yield ": alive\n\n"
-        await asyncio.sleep(EVENT_SECONDS)
-        quiet += EVENT_SECONDS
+async def _events(run: WatchedRun) -> AsyncIterator[str]:
+    """Everything that is known, then what is new; a comment now and then shows that the console lives.
+
+    A viewer who is gone is noticed by the server, which then closes the generator.
+    """
+    loop, news = asyncio.get_running_loop(), asyncio.Event()
+    end = run.on_news(lambda: _wake(loop, news))
+    batch, version = -1, -1
+    try:
+        while True:
+            news.clear()
+            if run.version != version:
+                version, batch, text = run.news(batch)
+                yield f"data: {text}\n\n"
+            else:
+                yield ": alive\n\n"
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), HEARTBEAT_SECONDS)
+    finally:
+        end()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> None:
+    with suppress(RuntimeError):  # the console was closed
+        loop.call_soon_threadsafe(news.set)

@@ -89,8 +89,8 @@ def test_news_begin_behind_the_batch_that_a_viewer_has(handle: ScriptedHandle) -
     seen = WatchedRun(LiveRun(handle))
     handle.add()
     seen.look()
-    assert [point["batch"] for point in json.loads(seen.news(-1))["points"]] == [0, 1]
-    assert [point["batch"] for point in json.loads(seen.news(0))["points"]] == [1]
+    assert [point["batch"] for point in json.loads(seen.news(-1).text)["points"]] == [0, 1]
+    assert [point["batch"] for point in json.loads(seen.news(0).text)["points"]] == [1]
 
 
 def test_the_end_of_a_run_is_told(handle: ScriptedHandle) -> None:
