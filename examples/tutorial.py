@@ -12,7 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-SECONDS, PER_SECOND, WINDOW = 60, 400, 10
+SECONDS, WINDOW = 60, 10
+PER_SECOND = {"orders": 400, "payments": 2000, "visits": 2000}
+FEW, MANY = 100, 2_000_000
+"""How many values a key has: of few, each row meets dozens of others; of many, hardly one."""
 START = 1_767_225_600_000_000  # 2026-01-01, in microseconds
 COLUMNS = {
     "orders": "ts timestamp, order_id bigint, customer bigint",
@@ -29,22 +32,19 @@ QUERY = f"""
 
 
 def write_streams(folder: Path, seconds: int = SECONDS) -> None:
-    """One file of each stream for every second. First payments are rare and visits many, later it is the other way."""
+    """One file of each stream for every second. First orders are rarely paid and customers visit often; half-way it is
+    the other way round.
+    """
     draw = np.random.default_rng(1)
     for second in range(seconds):
         early = second < seconds // 2
-        few, many = PER_SECOND // 20, PER_SECOND
-        for name, rows in {
-            "orders": PER_SECOND // 4,
-            "payments": few if early else many,
-            "visits": many if early else few,
-        }.items():
+        values = {"order_id": MANY if early else FEW, "customer": FEW if early else MANY}
+        for name, rows in PER_SECOND.items():
             times = np.sort(draw.integers(0, 1_000_000, rows)) + START + second * 1_000_000
             columns: dict[str, object] = {"ts": pa.array(times, pa.timestamp("us", "UTC"))}
-            if name != "visits":
-                columns["order_id"] = draw.integers(0, 500, rows)
-            if name != "payments":
-                columns["customer"] = draw.integers(0, 500, rows)
+            for key, several in values.items():
+                if key in COLUMNS[name]:
+                    columns[key] = draw.integers(0, several, rows)
             if name == "payments":
                 columns["amount"] = draw.integers(1, 100, rows).astype(float)
             if name == "visits":

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import HealthCheck, event, given, reject, settings
 from hypothesis import strategies as st
 
+from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
+from anabranch.ddl import parse_schema
 from anabranch.engine.fabric import sorting
 from anabranch.errors import BundleError, MigrationError
 from anabranch.host.local import LocalHost
 from anabranch.host.results import ResultLayout
-from anabranch.plan.mesh import Plan
+from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Member, Plans, QuerySet, together
 from anabranch.testing.meshes import meshes
@@ -121,3 +123,52 @@ def _host(data: st.DataObject, several: QuerySet, checkpoint: str | None) -> Loc
 
 def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
     return meshes(query.graph) | plans(query.graph.names, query.graph.thetas, merging=query.grouping is not None)
+
+
+_GROUPED = (
+    "SELECT a.x AS x, COUNT(*) AS n, MIN(d.s) AS s, MAX(a.p) AS p FROM s0 [RANGE {a} SECONDS SLIDE 2 SECONDS] AS a, "
+    "s0 [RANGE 4 SECONDS] AS d, s1 [RANGE {b} SECONDS] AS b WHERE a.x = b.x AND a.x = d.x {filter} GROUP BY a.x"
+)
+_OTHER = "SELECT a.p AS p0, b.p AS p1 FROM s0 [RANGE 7 SECONDS] AS a, s1 [RANGE 7 SECONDS] AS b WHERE a.x = b.x"
+
+
+@pytest.mark.parametrize("plan", ["(a [(b d)])", "(a [([b] [d])])", "([(a b)] d)", "([(d b)] [a])"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"a": 7, "b": 7, "filter": "AND b.s LIKE 'a%'"},
+        {"a": 7, "b": 4, "filter": ""},
+        {"a": 3, "b": 2, "filter": "AND b.s LIKE 'a%' AND d.s <> 'b'"},
+    ],
+    ids=["a filter of its own", "a shorter window", "both"],
+)
+def test_rows_are_merged_only_with_rows_that_the_query_asks_for(asked: dict[str, object], plan: str) -> None:
+    """In a set a base state has rows that only other queries ask for; merged, one row answers for all of them."""
+    words = ["a", None, "ab", "b", "a", "b", None, "ab", "b", "a"]
+    tables = {
+        name: pa.table(
+            {
+                "ts": pa.array([int(1e6 * t) for t in times], pa.timestamp("us", "UTC")),
+                "x": pa.array([1, 2, 2, 1, 2, 2, 1, 2, 2, 1], pa.int64()),
+                "s": pa.array(words[::step], pa.string()),
+                "p": pa.array(range(10), pa.int64()),
+            }
+        )
+        for name, times, step in (
+            ("s0", [1, 1, 1.5, 2.5, 3, 4.5, 5, 6, 6, 30], 1),
+            ("s1", [1, 2.5, 2.5, 2.5, 2.7, 3.1, 6, 6.5, 7.5, 30], -1),
+        )
+    }
+    catalog = Catalog()
+    for name in tables:
+        catalog.register(StreamDeclaration(name, parse_schema("ts timestamp, x bigint, s string, p bigint"), "ts"))
+    query = compile_query(_GROUPED.format(**asked), catalog)
+    several = together({"grouped": query, "other": compile_query(_OTHER, catalog)})
+    assert next(each for each in several.members if each.name == "grouped").terms, "the query asks for no less"
+    expected = batch_answer(query, tables)
+    assert expected
+    for first in (1, 4, 9):  # the rows of s1 come first, so that rows of s0 find them in their state
+        host = LocalHost(several, Plans({"grouped": parse_plan(plan), "other": parse_plan("(a b)")}), slots=1)
+        batches = [{"s1": tables["s1"].slice(0, first)}, {"s0": tables["s0"]}, {"s1": tables["s1"].slice(first)}]
+        found = [ResultLayout(several).split(host.step(batch))["grouped"] for batch in batches]
+        assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(found)))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import StructType
-
 from anabranch.api.compiled import CompiledQuery
 from anabranch.api.writer import ContinuousQueryWriter
 from anabranch.choosing import first_plan
@@ -16,6 +14,8 @@ from anabranch.plan.mesh import Plan
 from anabranch.stats.measured import from_progress
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
     from anabranch.api.session import Session
 
 

@@ -460,7 +460,7 @@ class Engine:
             each.turns[relation] = int(news.rows[relation][0])
         for block in join.take(relation, news, wanted=any(wanting.values())):
             for query, each in users.items():
-                several = each.take_shared(join.shared, relation, news, block, wanted=wanting[query])
+                several = each.take_shared(join.shared, block, wanted=wanting[query])
                 yield from ((query, found) for found in several)
             join.enter(block)
 

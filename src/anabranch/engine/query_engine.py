@@ -5,8 +5,8 @@ pass through every query engine that reads the relation (`take`), and links them
 of the base states its track looks into; the engine keeps the union.
 
 Terms: where a query demands more of a shared relation than all queries do (a shorter window, a filter of its own), the
-query engine applies the demand to new rows before they probe, and to the combinations that the plan has finished. In
-between, the plan may see rows that the query alone would not have kept.
+query engine applies the demand to new rows before they probe, to what enters an input operator, and to the combinations
+that the plan has finished. In between, the plan may see rows that the query alone would not have kept.
 
 Law: the results are those that the query would have alone. A refused or failed change of plan leaves the old plan at
 work.
@@ -20,7 +20,6 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from anabranch.engine.batch import Combinations
@@ -32,6 +31,7 @@ from anabranch.engine.operators.join import keep, read_column
 from anabranch.engine.operators.open_groups import OpenCombinations
 from anabranch.engine.operators.pregroup import carried_by
 from anabranch.engine.operators.sides import Known, Sides
+from anabranch.engine.operators.terms import demanded, passing, within
 from anabranch.engine.ownership import Ownership
 from anabranch.engine.state.arena import Arena
 from anabranch.engine.state.base import BaseState
@@ -81,7 +81,9 @@ class QueryEngine:
         self.query = member.query
         self.bases = {name: bases[name] for name in member.query.whole.names}
         core = {name: bases[name] for name in member.query.graph.names}
-        self.ground = Ground(member.query, core, arena, owns=owns, shared=shared or {}, name=member.name)
+        self.ground = Ground(
+            member.query, core, arena, owns=owns, terms=member.terms, shared=shared or {}, name=member.name
+        )
         self.meter = self.ground.meter
         self.turns: dict[str, int] = {}
         """The number of the first row that each relation took in last; empty before the first step."""
@@ -207,9 +209,7 @@ class QueryEngine:
         self.turns[relation] = int(news.rows[relation][0])
         yield from self._finished(self.track.take(relation, news, wanted=wanted), (relation,))
 
-    def take_shared(
-        self, shared: Shared, relation: str, news: Combinations, block: Block, *, wanted: bool
-    ) -> Iterator[Known]:
+    def take_shared(self, shared: Shared, block: Block, *, wanted: bool) -> Iterator[Known]:
         """Goes on with combinations that a shared join has found for new rows of a relation, not linked yet."""
         rest = self.ground.shared[shared].common.rests[self.ground.name]
         ends = isinstance(self.plan, Shared)
@@ -235,19 +235,14 @@ class QueryEngine:
         found = found if mask is None else keep(found, mask)
         if has_windows:
             for terms in rest.terms:
-                # Times of rows that are not linked yet cannot be read from their state.
-                name = terms.relation
-                times = news.newest[found.rows[name] - news.rows[name][0]] if name == relation else None
-                found = self._within(terms, found, times)
+                found = within(terms, found, self.bases)
         if len(found):
             several = self.track.take_shared(shared, found, wanted=wanted)
             yield from self._finished(several, shared.relations, owned=ends)
 
     def demanded(self, found: Combinations) -> Combinations:
         """Of combinations of linked rows, those that the query's terms leave."""
-        for terms in self._terms.values():
-            found = self._passing(terms, self._within(terms, found))
-        return found
+        return demanded(self._terms.values(), found, self.bases)
 
     def _finished(
         self, several: Iterator[Combinations], passed: Sequence[str], *, owned: bool = False
@@ -258,8 +253,7 @@ class QueryEngine:
         for found in several:
             if owns is not None:
                 found = keep(found, owns.holds(found, self.bases))
-            for terms in others:
-                found = self._passing(terms, self._within(terms, found))
+            found = demanded(others, found, self.bases)
             if self.sides is not None:
                 yield from self.sides.enter(found)
             elif self.open is not None:
@@ -414,26 +408,9 @@ class QueryEngine:
     def _reader(self, found: Combinations) -> Callable[[Column], pa.Array]:
         return found.read or partial(read_column, self.bases, found=found)
 
-    def _within(self, terms: Terms, found: Combinations, times: Int64Array | None = None) -> Combinations:
-        """The combinations that are valid by the query's own window of a relation whose rows stay for longer."""
-        if not terms.is_shorter or not len(found):
-            return found
-        if times is None:
-            times, _ = self.bases[terms.relation].ring.times(found.rows[terms.relation])
-        deadline = np.minimum(found.deadline, terms.window.deadline(times))
-        return keep(replace(found, deadline=deadline), found.newest <= deadline)
-
     def _tested(self, terms: Terms, found: Combinations) -> Combinations:
-        """Like `_passing`, on new rows; counted, because it tells how much of a shared join would be of use."""
-        kept = self._passing(terms, found)
+        """New rows that pass the query's own filter; counted, as it tells how much of a shared join is of use."""
+        kept = passing(terms, found, self.bases)
         if terms.filter is not None:
             self.meter.tested(terms.relation, len(found), len(kept))
         return kept
-
-    def _passing(self, terms: Terms, found: Combinations) -> Combinations:
-        """The combinations that pass the query's own filter of a relation."""
-        if terms.filter is None or not len(found):
-            return found
-        return keep(
-            found, evaluate_mask(terms.filter, lambda column: read_column(self.bases, column, found), len(found))
-        )

@@ -27,7 +27,7 @@ GOOD = dedent(
         plan: mjoin
         adapt:
       audits:
-        query: SELECT a.v FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 10 SECONDS] AS b WHERE a.k = b.k
+        query: SELECT a.v, a.k AS p0 FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 10 SECONDS] AS b WHERE a.k = b.k
         sink: {format: csv, path: audits, partition_by: p0}
     checkpoint: ckpt
     trigger: 2 seconds

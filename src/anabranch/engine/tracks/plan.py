@@ -20,6 +20,7 @@ from anabranch.engine.compile import JoinProgram, compile_plan, entry
 from anabranch.engine.meter import Meter, Size
 from anabranch.engine.operators.inputs import InputWork, carried_columns, make_work
 from anabranch.engine.operators.join import State, WindowJoin, checked, code_reader
+from anabranch.engine.operators.terms import Demanding
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.state.ring import Index
 from anabranch.engine.tracks.protocol import Departure, Ground, not_changing
@@ -116,12 +117,16 @@ class PlanTrack:
             else:
                 state.require(indexes, self.codes)
             self.intermediates[inner.shape] = state
-        self.operators = {
-            inner.shape: make_work(inner, query, self.bases, ground.owns) for inner in input_operators(plan)
-        }
+        self.operators = {inner.shape: self._operator(inner) for inner in input_operators(plan)}
         joins = {join.node.shape: self.join(join, ground.meter) for join in self.program.joins}
         self._ways = {name: self.way_to_root(name, joins) for name in leaves(plan)}
         self._shared_ways = {part: self.way_to_root(part.relations[0], joins) for part in self.shared}
+
+    def _operator(self, node: InputOperator) -> InputWork:
+        ground = self.ground
+        work = make_work(node, ground.query, self.bases, ground.owns)
+        inside = tuple(terms for terms in ground.terms if terms.relation in node.relations)
+        return Demanding(work, inside, self.bases) if inside else work
 
     @classmethod
     def reopened(

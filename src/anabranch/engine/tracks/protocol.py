@@ -17,6 +17,7 @@ from anabranch.errors import MigrationError
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.physical import Shared
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import Terms
 from anabranch.stats.step import StepStatistics
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Ground:
     arena: Arena
     meter: Meter = field(default_factory=Meter)
     owns: Ownership | None = None
+    terms: tuple[Terms, ...] = ()
+    """What the query demands of shared relations beyond what all queries do."""
     shared: Mapping[Shared, SharedJoin] = field(default_factory=dict)
     """The shared joins of the whole set."""
     name: str = ""
