@@ -133,6 +133,7 @@
       charts[id].setData(data);
       return;
     }
+    const clock = (time) => new Date(time * 1000).toLocaleTimeString("en-GB");
     const axis = {stroke: colour("soft"), grid: {stroke: colour("line"), width: 1}, ticks: {stroke: colour("line")}};
     const marks = {hooks: {drawAxes: [(chart) => {
       const context = chart.ctx;
@@ -147,10 +148,10 @@
       context.restore();
     }]}};
     charts[id] = new uPlot({width, height: 170, plugins: [marks], cursor: {drag: {x: true, y: false}},
-      series: [{}, ...series.map(([label, tint, , fill, side]) => ({label, scale: side || "y", stroke: colour(tint), width: 1.5, fill: fill ? colour(tint) + "40" : undefined,
+      series: [{label: "time", value: (_, time) => time === null ? "–" : clock(time)}, ...series.map(([label, tint, , fill, side]) => ({label, scale: side || "y", stroke: colour(tint), width: 1.5, fill: fill ? colour(tint) + "40" : undefined,
         points: {show: false}, value: (_, value) => value === null ? "–" : words(value)}))],
-      axes: [axis, {...axis, size: 78, values: (_, ticks) => ticks.map((tick) => words(tick)), stroke: colour(series.length > 1 && series[1][4] ? series[0][1] : "soft")},
-        ...series.filter((each) => each[4]).map((each) => ({...axis, scale: each[4], side: 1, size: 78, grid: {show: false}, stroke: colour(each[1]), values: (_, ticks) => ticks.map((tick) => words(tick))}))],
+      axes: [{...axis, space: 90, values: (_, ticks) => ticks.map(clock)}, {...axis, size: 88, values: (_, ticks) => ticks.map((tick) => words(tick)), stroke: colour(series.length > 1 && series[1][4] ? series[0][1] : "soft")},
+        ...series.filter((each) => each[4]).map((each) => ({...axis, scale: each[4], side: 1, size: 88, grid: {show: false}, stroke: colour(each[1]), values: (_, ticks) => ticks.map((tick) => words(tick))}))],
       scales: {y: fromZero, right: fromZero}}, data, $(id));
   }
 
@@ -221,7 +222,8 @@
       case "decision": return record.action === "migrate" ? `change to ${record.proposed}: ${record.reason}` : `keep ${record.plan}: ${record.reason}`;
       case "migration": return record.phase === "began" ? `${record.from} → ${record.to} by ${record.strategy}, ${count(record.recomputedRows)} rows computed in ${seconds(record.seconds)}`
         : `${record.phase}: the plan is ${record.plan}` + (record.reason ? ` (${record.reason})` : "");
-      case "move": return `${record.moves.reduce((n, move) => n + move.groups.length, 0)} partition groups moved by ${record.by}, ${count(record.rows)} rows taken over`;
+      case "move": if (!record.moves.length && (record.split || record.united)) return `a key was ${record.split ? "split over slots" : "united"} by ${record.by}`;
+        return `${record.moves.reduce((n, move) => n + move.groups.length, 0)} partition groups moved by ${record.by}, ${count(record.rows)} rows taken over`;
       case "balance": return (record.action === "move" ? "move groups" : "leave the groups") + `: ${record.reason}`;
       default: return record.reason || JSON.stringify(record);
     }
