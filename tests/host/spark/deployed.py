@@ -28,6 +28,9 @@ from anabranch.sites.view import plain_status
 from anabranch.sites.wanted import Wanted
 from examples.sites import show
 
+LAG = 20
+"""Seconds of event time that gates may be behind the rows that are written."""
+
 
 class Deployed:
     """Sites of one session, and the controller of their deployment."""
@@ -127,14 +130,20 @@ class Deployed:
     def await_(
         self, what: str, is_true: Callable[[], object], *, feeding: Iterable[str] = (), seconds: float = 300
     ) -> None:
-        """Waits, and feeds some streams meanwhile."""
+        """Waits, and feeds some streams meanwhile, as fast as the sites take the rows."""
         end = time.monotonic() + seconds
         while not is_true():
             assert time.monotonic() < end, f"not within {seconds:g} seconds: {what}\n{self.story()}"
-            if feeding:
+            if feeding and self._has_taken(feeding):
                 self.feed(1, feeding)
             for _ in range(3):
                 self.step()
+
+    def _has_taken(self, streams: Iterable[str]) -> bool:
+        """True when the gates of some streams are not far behind the rows that were written."""
+        gates = {name.partition(".")[0]: one for name, one in self.status().get("operators", {}).items()}
+        marks = [gates.get(f"gate-{stream}", {}).get("watermark") for stream in streams]
+        return all(mark is None or mark >= 1_000_000 * (show.START + self.second - LAG) for mark in marks)
 
     def await_settled(self) -> None:
         """Feeds the streams until the change at hand is through."""
