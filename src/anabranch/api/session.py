@@ -22,8 +22,8 @@ from anabranch.explain import Explanation
 from anabranch.functions import own_function
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.arrow_schema import from_spark
-from anabranch.host.spark.handle import ContinuousQueries
 from anabranch.host.spark.sample import StreamSample
+from anabranch.host.spark.started import ContinuousQueries
 from anabranch.host.spark.tables import TableSource
 from anabranch.host.spark.warming import warm_workers
 from anabranch.window import duration_text

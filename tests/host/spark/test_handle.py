@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from anabranch import errors
 from anabranch.host.progress import BatchProgress, SlotProgress
-from anabranch.host.spark.handle import ContinuousQueries, QueryHandle
+from anabranch.host.spark.handle import QueryHandle
+from anabranch.host.spark.started import ContinuousQueries
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.partitioning import Dimension, Partitioning
 from anabranch.plan.physical import PhysicalPlan, mjoin

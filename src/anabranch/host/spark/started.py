@@ -1,0 +1,51 @@
+"""The queries that a session started, in the manner of PySpark's StreamingQueryManager."""
+
+from __future__ import annotations
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from anabranch.host.spark.handle import QueryHandle
+
+
+class ContinuousQueries:
+    """All of them, until those that have ended are forgotten."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._handles: list[QueryHandle] = []
+
+    @property
+    def active(self) -> list[QueryHandle]:
+        """The queries that run, in the order they were started."""
+        return [handle for handle in self._handles if handle.isActive]
+
+    @property
+    def started(self) -> list[QueryHandle]:
+        """The queries that were started, also those that have ended, until `resetTerminated`."""
+        return list(self._handles)
+
+    def add(self, handle: QueryHandle) -> None:
+        self._handles.append(handle)
+
+    def get(self, id: str) -> QueryHandle | None:
+        """The running query of that identity, or None."""
+        return next((handle for handle in self.active if handle.id == id), None)
+
+    def awaitAnyTermination(self, timeout: float | None = None) -> bool | None:
+        """Waits until a query ends and raises its error; with a timeout in seconds, returns whether one ended."""
+        try:
+            if timeout is None:
+                self._spark.streams.awaitAnyTermination()
+                return None
+            return self._spark.streams.awaitAnyTermination(timeout)  # type: ignore[arg-type]
+        except StreamingQueryException as outer:
+            for handle in self._handles:
+                if handle.runId in str(outer):
+                    handle.raise_original(outer)
+            raise
+
+    def resetTerminated(self) -> None:
+        """Forgets the queries that have ended, so that `awaitAnyTermination` waits for the next one."""
+        self._spark.streams.resetTerminated()
+        self._handles = self.active
