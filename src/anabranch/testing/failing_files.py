@@ -20,7 +20,7 @@ from unittest import mock
 import pyarrow as pa
 from pyarrow import fs
 
-from anabranch.host import local, store
+from anabranch.host import folder, local
 
 
 class Death(BaseException):
@@ -153,7 +153,7 @@ class Serial:
 def on_failing_files(files: FailingFiles) -> Iterator[FailingFiles]:
     """Checkpoints that are opened inside are on the given file system, and slots step one after another."""
     with (
-        mock.patch.object(store, "_file_system", lambda location: (files, location)),
+        mock.patch.object(folder, "_file_system", lambda location: (files, location)),
         mock.patch.object(local, "ThreadPoolExecutor", Serial),
     ):
         yield files
