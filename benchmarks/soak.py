@@ -47,6 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=float, default=120, help="how long (120)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args(arguments)
+    # The query is in a session of its own, and must not outlive this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with (
         tempfile.TemporaryDirectory(prefix="anabranch-soak-") as folder,

@@ -129,12 +129,20 @@ def _files(folder: Path) -> dict[str, int]:
         "our_files": _count(folder / "checkpoint" / "anabranch"),
         "spark_files": _count(folder / "checkpoint" / "spark"),
         "hot_files": _count(hot),
-        "hot_bytes": sum(path.stat().st_size for path in _walk(hot)),
+        "hot_bytes": sum(map(_size, _walk(hot))),
     }
 
 
 def _count(folder: Path) -> int:
     return len(_walk(folder))
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; none of one that has gone since it was listed."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _walk(folder: Path) -> list[Path]:
