@@ -10,7 +10,16 @@ import pytest
 
 from anabranch.adapt.decision import Decision, Rival
 from anabranch.adapt.knowledge import Knowledge
-from anabranch.adapt.records import DecisionMade, MigrationBegan, MigrationEnded, QueryRecord, Refusal, Warned
+from anabranch.adapt.records import (
+    BalanceDecided,
+    DecisionMade,
+    MigrationBegan,
+    MigrationEnded,
+    QueryRecord,
+    Refusal,
+    Warned,
+)
+from anabranch.balance.rule import Move, Rebalancing
 from anabranch.cost.resources import Resources
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.plan.mesh import parse_mesh
@@ -118,3 +127,8 @@ def test_a_record_has_the_keys_that_users_read(record: QueryRecord, form: dict[s
 
 def test_a_warning_is_about_the_whole_run() -> None:
     assert Warned(2, "the disk is full").to_json() == {"kind": "warning", "batch": 2, "reason": "the disk is full"}
+
+
+def test_moves_to_fewer_slots_do_not_claim_to_save_time() -> None:
+    fewer = BalanceDecided(7, "asked for", Rebalancing((Move((1,), 1, 0),), (0.2, 0.1), (0.3, 0.0), 0.0))
+    assert fewer.to_json()["reason"] == "the slowest slot has 0.1 s of CPU time more in a batch (asked for)"
