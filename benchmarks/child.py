@@ -43,6 +43,7 @@ MODULES: dict[System, str] = {
     "native-rocksdb": "spark_native",
     "native-our-jvm": "spark_native",
     "count": "plain_count",
+    "pass": "plain_pass",
 }
 """Which module starts a system; only that one is loaded, so that nobody's libraries weigh on another's memory."""
 

@@ -24,7 +24,7 @@ from benchmarks.measure import Cost, measure
 from benchmarks.workloads import DATA, Workload, written
 
 ROOT = Path(__file__).parent.parent
-System = Literal["ours", "native", "native-rocksdb", "native-our-jvm", "count", "flink"]
+System = Literal["ours", "native", "native-rocksdb", "native-our-jvm", "count", "pass", "flink"]
 TIMEOUT = 900.0
 SHARED_MEMORY = "/dev/shm"
 
@@ -127,7 +127,7 @@ def run(system: System, workload: Workload, *, slots: int = 2) -> Run:
     with Scratch() as scratch:
         job = scratch.job(system, workload, written(workload), slots)
         finished = execute(job, scratch.disk)
-        if system != "count":
+        if system not in ("count", "pass"):
             check(job)
         return finished
 

@@ -169,25 +169,28 @@ def _slowest(bench: Bench, system: System, number: int, rows: int) -> float:
 
 
 def fixed_cost(bench: Bench) -> list[Figure]:
-    """Our part of a micro-batch of 1,000 rows: its time less that of a `foreachBatch` over the same sources that only
-    counts."""
+    """A micro-batch of 1,000 rows: beyond a `foreachBatch` over the same sources that only counts, and over a query
+    that passes the same rows through Python workers into no sink."""
     workload = steady(1_000, bench.sizes.fixed_batches)
+    systems: tuple[System, ...] = ("ours", "count", "pass")
     middles = [
-        tuple(
-            median(bench.spark(system, workload, i).outcome.batch_seconds[FIXED_WARM_UP:])
-            for system in ("ours", "count")
-        )
+        {system: median(bench.spark(system, workload, i).outcome.batch_seconds[FIXED_WARM_UP:]) for system in systems}
         for i in range(bench.repeats)
     ]
+    whole = "a micro-batch of 1,000 rows"
     return [
+        ratio(
+            f"{whole}: time over a pass-through", [one["ours"] / one["pass"] for one in middles], Bound("at most", 1.2)
+        ),
         Figure(
-            "a micro-batch of 1,000 rows, beyond Spark's part",
+            f"{whole}, beyond Spark's part",
             "s",
-            tuple(ours - count for ours, count in middles),
+            tuple(one["ours"] - one["count"] for one in middles),
             Bound("at most", 0.25),
         ),
-        Figure("a micro-batch of 1,000 rows: ours, whole", "s", tuple(ours for ours, _ in middles)),
-        Figure("a micro-batch of 1,000 rows: counting only", "s", tuple(count for _, count in middles)),
+        Figure(f"{whole}: ours, whole", "s", tuple(one["ours"] for one in middles)),
+        Figure(f"{whole}: counting only", "s", tuple(one["count"] for one in middles)),
+        Figure(f"{whole}: shuffle and pass-through", "s", tuple(one["pass"] for one in middles)),
     ]
 
 

@@ -54,6 +54,7 @@ from anabranch.host.spark.exchange import PACKETS, Course, Outlet
 from anabranch.host.spark.expressions import require_ansi
 from anabranch.host.spark.failure import evaluating, for_spark, named_start, query_id
 from anabranch.host.spark.late import LateRows, LateRowsWarning, only_diverted
+from anabranch.host.spark.local_files import ease_hadoop
 from anabranch.host.spark.offsets import in_scan_order, sparks_folder
 from anabranch.host.spark.places import Places
 from anabranch.host.spark.prefilter import Prefilter
@@ -298,8 +299,9 @@ class SparkRunner:
                 newest = frame.groupBy(RELATION).agg(f.max(moving).alias("newest")).collect()
             clocks = self._clocks_after(self._newest(newest), now, self._ticks(newest))
         observation = Observation()
+        is_observed = self._is_observed and clocks is None
         if self._is_observed:
-            if clocks is None:
+            if is_observed:
                 frame = frame.observe(observation, *self._maxima(moving))
             if self._is_filtered:
                 frame = frame.where(PASSES).drop(PASSES)
@@ -314,7 +316,7 @@ class SparkRunner:
             frame = only_diverted(frame, self.cells.layout, late.layout, task.bounds)
         planned = time.perf_counter()
         batch = Batch(batch_id, query_id(frame), task.attempt, task.answered_before)
-        deliver(self.sinks, batch, partial(self._results, frame, task))
+        deliver(self.sinks, batch, partial(self._results, frame, task), is_observed=is_observed)
         written = time.perf_counter()
         self.options.announce("written", batch_id)
         reports = self._reports(task)
@@ -323,7 +325,7 @@ class SparkRunner:
             late.deliver(session, batch, task, reports, self.store.location, may_replace=is_first)
             self.options.announce("diverted", batch_id)
         if clocks is None:
-            seen = self._observed(observation.get) if self._is_observed else newest_by_stream(self.queries, reports)
+            seen = self._observed(observation.get) if is_observed else newest_by_stream(self.queries, reports)
             clocks = self._clocks_after(seen, now, ticks_by_stream(self.queries, reports))
         manifest = next_manifest(task, reports, clocks)
         self._lease.require()
@@ -508,6 +510,7 @@ def start_query(
     """
     refuse_speculation(spark)
     require_ansi(spark, work.queries.graph)
+    ease_hadoop(spark)
     _refuse_name_in_use(spark, options.name)
     runner = SparkRunner(work, sinks, checkpoint, options)
     earlier = _latest.get(runner.identity)

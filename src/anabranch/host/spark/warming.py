@@ -1,4 +1,4 @@
-"""Starts Python workers before the first micro-batch needs them."""
+"""Prepares the driver's JVM and starts Python workers before the first micro-batch needs them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from threading import Thread
 
 from pyspark.sql import SparkSession
 
+from anabranch.host.spark.local_files import ease_hadoop
 from anabranch.host.spark.worker import warm
 
 SHORT_TRACEBACK = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
@@ -21,6 +22,7 @@ def warm_workers(spark: SparkSession) -> Thread:
     """
 
     def run() -> None:
+        ease_hadoop(spark)
         with suppress(Exception):  # the first batch reports a failure
             rows = spark.sparkContext.parallelize([0], 1).map(warm)
             with _environment_of_sql(spark):

@@ -22,13 +22,17 @@ from anabranch.plan.query_set import ALONE
 
 
 def deliver(
-    sinks: Mapping[str, Sink], batch: Batch, compute: Callable[[Mapping[str, WorkerWriter]], DataFrame]
+    sinks: Mapping[str, Sink],
+    batch: Batch,
+    compute: Callable[[Mapping[str, WorkerWriter]], DataFrame],
+    *,
+    is_observed: bool = False,
 ) -> None:
     """Writes and publishes one batch.
 
     `sinks` are by name of the query. `compute` returns the frame of results, given the writers of the queries whose
     results the workers write. The frame of a query that runs alone has the columns of its results; that of named
-    queries has a struct column for each query.
+    queries has a struct column for each query. `is_observed` says that somebody waits for an observation of the frame.
     """
     writers: dict[str, WorkerWriter] = {}
     for name, sink in sinks.items():
@@ -41,7 +45,7 @@ def deliver(
     titles = ", ".join(sink.title for sink in sinks.values())
     if not readers:
         with named_failure(titles, batch.number), evaluating(batch.number):
-            frame.collect()
+            _run(frame, is_observed)
     elif len(readers) == 1 and all(sink.is_single_pass for sink in readers.values()):
         ((name, sink),) = readers.items()
         with named_failure(sink.title, batch.number), evaluating(batch.number):
@@ -54,6 +58,18 @@ def deliver(
     for sink in sinks.values():
         with named_failure(sink.title, batch.number):
             sink.publish(batch)
+
+
+def _run(frame: DataFrame, is_observed: bool) -> None:
+    """Computes a frame for what its workers do.
+
+    As part of the execution of the micro-batch: one of its own is described in words, announced and collected through
+    a socket. But Spark tells observations only at the end of an execution.
+    """
+    if is_observed:
+        frame.collect()
+    else:
+        frame._jdf.queryExecution().toRdd().count()
 
 
 def _of_query(frame: DataFrame, name: str) -> DataFrame:
