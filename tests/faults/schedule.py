@@ -31,8 +31,9 @@ from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, QuerySet, as_set, together
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.failing_files import Death, FailingFiles, Fault, Kind, on_failing_files
+from anabranch.testing.loads import given_loads
 from anabranch.testing.meshes import meshes
-from anabranch.testing.moves import SLOTS, draw_move
+from anabranch.testing.moves import SLOTS, draw_move, drawn_loads
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.outer_queries import drawn_tables, outer_queries, with_tables, with_watermark
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
@@ -158,8 +159,14 @@ def _run(data: st.DataObject, world: World) -> dict[str, Answer]:
     batches = data.draw(batch_cuts(world.rows, least=3), "batches")
     few = data.draw(st.sampled_from([2, 3, commit.COMPACT_FILES_ALWAYS]), "files to compact")
     execution = data.draw(ORDERS, "execution")
+    loads = drawn_loads(data.draw(st.integers(0, 2**32 - 1), "loads"))
     sink: dict[int, pa.Table] = {}
-    with tempfile.TemporaryDirectory(dir=_IN_MEMORY) as folder, mock.patch.object(commit, "COMPACT_FILES_ALWAYS", few):
+    with (
+        tempfile.TemporaryDirectory(dir=_IN_MEMORY) as folder,
+        mock.patch.object(commit, "COMPACT_FILES_ALWAYS", few),
+        # Measured ones differ from run to run, and with them moves, files, and which operation fails.
+        given_loads(loads),
+    ):
         host = _start(data, world, folder, execution, len(batches))
         while host.batch < len(batches):
             number = host.batch
