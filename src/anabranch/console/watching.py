@@ -1,6 +1,6 @@
 """What the console knows of its runs: a thread polls them, everyone else reads.
 
-All viewers share one account, so ten of them cost the query what one does. The thread looks once a second, asks Spark
+All viewers share one account, so ten of them cost the query what one does. The thread looks every two seconds, asks Spark
 only for batches that it has not seen, and wakes the viewers if there was one.
 
 Limit: the latest thousand batches and two thousand records of each run; the history file has all records.
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from anabranch.console.points import BatchPoint
 from anabranch.console.runs import Run
 
-POLL_SECONDS = 1.0
+POLL_SECONDS = 2.0
 MOST_POINTS = 1000
 MOST_RECORDS = 2000
 _log = logging.getLogger(__name__)
