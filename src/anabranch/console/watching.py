@@ -1,7 +1,7 @@
 """What the console knows of its runs: a thread polls them, everyone else reads.
 
-All viewers share one account, so ten of them cost the query what one does. The thread looks every two seconds, asks Spark
-only for batches that it has not seen, and wakes the viewers if there was one.
+All viewers share one account, so ten of them cost the query what one does. The thread looks every two seconds, asks
+Spark only for batches that it has not seen, and wakes the viewers if there was one.
 
 Limit: the latest thousand batches and two thousand records of each run; the history file has all records.
 """
