@@ -204,6 +204,7 @@ class _Drawn:
                     f" OR ({new.name}.ts IS NULL AND {_due(core)}) OR ({core[0].name}.ts IS NULL AND {_due([new])}))"
                 )
             visible = [*core, new]
+        subqueries: list[str] = []
         for _ in range(self.draw(st.integers(0 if first or self.tables else 1, 2 if first else 3))):
             kind = self.draw(st.sampled_from(["LEFT", "LEFT", "SEMI", "ANTI", "EXISTS", "IN"]))
             if kind == "LEFT":
@@ -222,9 +223,12 @@ class _Drawn:
                 due = "TRUE" if new.is_table else _due(visible)
                 self.sql_where.append(inside if kind == "SEMI" else f"(NOT {inside} AND {due})")
             else:
-                self._subquery(kind, visible)
-            if len(self.made) > 6:
+                subqueries.append(kind)
+            if len(self.made) + len(subqueries) > 6:
                 break
+        for kind in subqueries:
+            # They come after all joins of FROM, in whatever order they were drawn.
+            self._subquery(kind, visible)
         for _ in range(self.draw(st.integers(0, 2))):
             # Conditions stand after the subqueries, which they do not change.
             chosen = self.draw(st.sampled_from(visible))
