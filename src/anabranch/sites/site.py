@@ -80,7 +80,7 @@ class Running:
         """Rows that came too late since the operator was started here."""
         self._first: int | None = None
         self.heard: float | None = None
-        """The time of day of the last batch, or of the start."""
+        """The time of day at which it last had rows to work on, or was not ready for any."""
         self.started = 0.0
 
     @property
@@ -113,6 +113,11 @@ class Running:
     def _is_busy(self) -> bool:
         return self.handle is not None and self.handle.isActive and bool(self.handle.status["isTriggerActive"])
 
+    def _is_silent(self) -> bool:
+        """True if its last look at the sources found nothing: a long batch, or a slow start, is no silence."""
+        status = self.handle.status if self.handle is not None and self.handle.isActive else None
+        return status is not None and not status["isDataAvailable"] and status["message"] != "Initializing sources"
+
     def count(self) -> None:
         """Adds the rows of the batches since the last call; gates give the rates of their streams."""
         if self.runner is None:
@@ -127,7 +132,7 @@ class Running:
                 self.rows += sum(progress.rows_in.values())
         if clocks is not None and self._first is None:
             self._first = clocks.newest
-        if self.batch > self._counted or self.heard is None:
+        if self.batch > self._counted or self.heard is None or not self._is_silent():
             self.heard = now()
         self._counted = self.batch
 

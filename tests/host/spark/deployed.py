@@ -128,7 +128,7 @@ class Deployed:
         return show.results(self.folder, query)
 
     def await_(
-        self, what: str, is_true: Callable[[], object], *, feeding: Iterable[str] = (), seconds: float = 300
+        self, what: str, is_true: Callable[[], object], *, feeding: Iterable[str] = (), seconds: float = 600
     ) -> None:
         """Waits, and feeds some streams meanwhile, as fast as the sites take the rows."""
         end = time.monotonic() + seconds

@@ -134,7 +134,7 @@ def test_a_lost_site_is_replaced_and_a_silent_stream_is_not_waited_for(spark: Sp
         "links": [{"ends": ["west", "middle"], "latency": 1}, {"ends": ["middle", "east"], "latency": 5}],
         "streams": {
             "flights": stream("west", 5, "num bigint, gate string", "num", "flights"),
-            "baggage": stream("east", 10, "flight bigint, area string", "flight", "baggage", idle_timeout="2 seconds"),
+            "baggage": stream("east", 10, "flight bigint, area string", "flight", "baggage", idle_timeout="10 seconds"),
         },
     }
     deployed = Deployed(tmp_path, spark, network, {"counts": ("east", COUNTS)})

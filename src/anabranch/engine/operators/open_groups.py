@@ -96,5 +96,7 @@ class OpenCombinations:
         self._blocks = []
         if self._file is not None:
             kept = self.arena.open_batch(self._file)
-            rows = {name: kept.column(name).to_numpy() for name in self.bases}
-            self._blocks = [Combinations(rows, kept.column(_NEWEST).to_numpy(), kept.column(_DEADLINE).to_numpy())]
+            # Copies: the memory of a file may only be read, and compiled code takes no such array.
+            found = {name: np.array(kept.column(name)) for name in (*self.bases, _NEWEST, _DEADLINE)}
+            newest, deadline = found.pop(_NEWEST), found.pop(_DEADLINE)
+            self._blocks = [Combinations(found, newest, deadline)]
