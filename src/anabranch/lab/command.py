@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from anabranch.commands import add_command, writing
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 LONGEST_TABLE = 40
 """Rows shown in the terminal; the CSV has all of them."""
+WIDEST_TABLE = 1_000
+"""Characters of a line, where no terminal says how many."""
 
 
 def add_arguments(commands: Commands) -> None:
@@ -67,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     verdicts: list[Verdict] = []
     for experiment in chosen:
         outcome = perform(experiment, setting, arguments.output)
-        console.print(_table(experiment.title, outcome))
+        _show(console, _table(experiment.title, outcome))
         for verdict in outcome.verdicts:
             console.print(str(verdict), style="yellow" if verdict.missed else None, highlight=False, markup=False)
         for note in outcome.notes:
@@ -77,6 +80,15 @@ def run(arguments: argparse.Namespace) -> int:
     missed = sum(bool(verdict.missed) for verdict in verdicts)
     console.print(f"{len(verdicts)} verdicts, {f'{missed} of them MISSED' if missed else 'none missed'}")
     return int(arguments.strict and missed > 0)
+
+
+def _show(console: Console, table: Table) -> None:
+    """Prints a table; into a file or pipe as wide as it is, so that nothing is cut off."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    whole = Measurement.get(console, console.options.update(max_width=WIDEST_TABLE), table).maximum
+    Console(file=console.file, width=max(whole, console.width)).print(table)
 
 
 def _table(title: str, outcome: Outcome) -> Table:

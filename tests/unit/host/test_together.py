@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from anabranch.adapt.gate import Gate
+from anabranch.adapt.policy import Interval, Periodic
 from anabranch.adapt.rules import ChangeRules, Staging
 from anabranch.adapt.settings import Settings
 from anabranch.cql import compile_query
@@ -155,7 +157,9 @@ def test_queries_together_learn_their_own_meshes(slots: int) -> None:
     """One of them learns a mesh, both are then given other routes by hand, and nobody's answer notices."""
     queries = {"four": FOUR, "three": THREE}
     first = Plans({"four": parse_plan("(a b c d)"), "three": parse_plan("(d c a)")})
-    rules = ChangeRules(ANY_SAVING, staging=Staging(first=2), waits=True)
+    # Meshes alone change the plans.
+    settings = replace(ANY_SAVING, policy=Periodic(Interval(batches=100)))
+    rules = ChangeRules(settings, staging=Staging(first=2), waits=True)
     host = LocalHost(together(queries), first, slots=slots, rules=rules)
     rng = np.random.default_rng(1)
     batches = [skewed_batch(number, rng, slots * ROWS) for number in range(6)]

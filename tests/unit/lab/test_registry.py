@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -107,3 +108,16 @@ def test_a_miss_is_marked_and_only_strict_makes_it_a_failure(
     printed = " ".join(capsys.readouterr().out.split())
     assert ("1 verdicts, 1 of them MISSED" in printed) == (seed == 1)
     assert ("(MISSED: 4)" in printed) == (seed == 1)
+
+
+def test_a_wide_table_is_whole_in_a_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = tuple(f"column number {number}" for number in range(20))
+    wide = replace(
+        SQUARES,
+        present=lambda _: Outcome(columns, (columns,), lambda _: None, (Verdict("more", "more", {"rows": True}),)),
+    )
+    monkeypatch.setattr(command, "find", lambda *_, **__: wide)
+    assert cli.main(["lab", "squares", "--output", str(tmp_path / "out")]) == 0
+    assert sum(all(name in line for name in columns) for line in capsys.readouterr().out.splitlines()) == 2
