@@ -31,6 +31,7 @@ from anabranch.optimize import Budget, Choice, Hints, Infeasible, MeshOffer, Obj
 from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.hints import KINDS
 from anabranch.optimize.joint import Contender, JointChoice, choose_together
+from anabranch.optimize.optimizers import NAMED
 from anabranch.optimize.proposals import kind, over_budget
 from anabranch.plan.check import PLAN_WORDS
 from anabranch.plan.describe import short_text
@@ -69,6 +70,13 @@ class Wishes:
     force: str | None = None
     keep: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
+    optimizer: str | None = None
+    """The optimizer that alone is asked; None for all of them."""
+
+    @property
+    def has_hints(self) -> bool:
+        """Whether a plan must have some shape, orders or origin; then it is not free to share joins or to be a mesh."""
+        return self.force is not None or self.optimizer is not None or bool(self.keep or self.forbid)
 
     def with_stats(self, entries: Mapping[str, object]) -> Wishes:
         """Statistics by hand, in the form of a spec's `stats:` block."""
@@ -81,8 +89,14 @@ class Wishes:
     def with_objective(self, text: str) -> Wishes:
         return replace(self, objective=Objective.parse(text))
 
-    def with_hints(self, force: str | None = None, keep: Iterable[str] = (), forbid: Iterable[str] = ()) -> Wishes:
-        return replace(self, force=force, keep=tuple(keep), forbid=tuple(forbid))
+    def with_hints(
+        self,
+        force: str | None = None,
+        keep: Iterable[str] = (),
+        forbid: Iterable[str] = (),
+        optimizer: str | None = None,
+    ) -> Wishes:
+        return replace(self, force=force, keep=tuple(keep), forbid=tuple(forbid), optimizer=optimizer)
 
     def need_statistics(self, query: Query) -> bool:
         """True when they can make a difference: plans are to be told apart, or limits are to be kept."""
@@ -286,7 +300,7 @@ def _contender(partaker: Partaker, choice: Choice, wishes: Wishes, may_share: bo
     is_mesh = wishes.plan == "mesh" or (offer is not None and offer.is_taken)
     if choice.written is not None and not isinstance(choice.written, Mesh):
         return Contender(partaker, (choice.written,), may_share=False)
-    free = wishes.plan == "auto" and wishes.force is None and not wishes.keep and not wishes.forbid
+    free = wishes.plan == "auto" and not wishes.has_hints
     others = [each.plan for each in found.considered if each.standing == "lost"] if free and not is_mesh else []
     plans = tuple(dict.fromkeys([found.plan, *others]))[:MOST_PLANS]
     return Contender(partaker, plans, may_share=free and not is_mesh and may_share)
@@ -357,7 +371,7 @@ def learns(wishes: Wishes, choice: Choice, adapt: Settings | None = None) -> boo
     """Whether the query looks for a better mesh while it runs: by its wish, if it began with one, or if it adapts."""
     if wishes.plan != "auto":
         return wishes.plan == "mesh"
-    is_free = wishes.force is None and not wishes.keep and not wishes.forbid
+    is_free = not wishes.has_hints
     return isinstance(first_plan(choice), Mesh) or (adapt is not None and is_free)
 
 
@@ -385,7 +399,7 @@ def _mesh_offer(query: Query, wishes: Wishes, choice: Choice, learn: Learn | Non
     if isinstance(choice.answer, Infeasible):
         return None
     wanted = wishes.plan == "mesh"
-    is_free = wishes.plan == "auto" and wishes.force is None and not wishes.keep and not wishes.forbid
+    is_free = wishes.plan == "auto" and not wishes.has_hints
     if wanted and len(graph.names) < 3:
         return MeshOffer("two relations have only one order")
     if wanted and learn is None:
@@ -431,8 +445,20 @@ def _hints(query: Query, wishes: Wishes) -> Hints:
         # Its routes are orders of the mjoin, which is also what a mesh that is still to be found begins with.
         force = "mjoin"
     wanted = None if force == "auto" else force
+    if wishes.optimizer not in (None, *NAMED):
+        raise SpecError(
+            f"'hints.optimizer' names '{wishes.optimizer}', which is not an optimizer",
+            hint=f"write one of {', '.join(NAMED)}, or leave it out to ask all",
+        )
     try:
-        return Hints.parse(query.graph, query.merging, force=wanted, keep=wishes.keep, forbid=wishes.forbid)
+        return Hints.parse(
+            query.graph,
+            query.merging,
+            force=wanted,
+            keep=wishes.keep,
+            forbid=wishes.forbid,
+            optimizer=wishes.optimizer,
+        )
     except PlanError as error:
         if entry == "plan" or error.message.startswith("'hints."):
             raise

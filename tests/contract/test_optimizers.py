@@ -14,7 +14,7 @@ import pytest
 
 from anabranch.cost.units import ENGINE
 from anabranch.optimize import Budget, Candidate, Hints, Infeasible, Objective, Proposal, choose
-from anabranch.optimize.optimizers import OPTIMIZERS, Optimizer
+from anabranch.optimize.optimizers import NAMED, Optimizer
 from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import kind, pareto
 from anabranch.optimize.settle import settle
@@ -37,7 +37,7 @@ def left_deep(problem: Problem) -> Proposal | Infeasible:
     return settle(problem, [problem.candidate(plan, "left-deep")])
 
 
-EVERY = {**OPTIMIZERS, "left-deep": left_deep}
+EVERY = {**NAMED, "left-deep": left_deep}
 every = pytest.mark.parametrize("optimizer", EVERY.values(), ids=EVERY)
 
 

@@ -85,7 +85,12 @@ class ContinuousQueryWriter(RunBuilder):
         return self._set(wishes=self._settings.wishes.with_objective(text))
 
     def hints(
-        self, *, force: str | None = None, keep: Iterable[str] = (), forbid: Iterable[str] = ()
+        self,
+        *,
+        force: str | None = None,
+        keep: Iterable[str] = (),
+        forbid: Iterable[str] = (),
+        optimizer: str | None = None,
     ) -> ContinuousQueryWriter:
         """Sets shapes and orders that the plan must or must not have.
 
@@ -97,8 +102,10 @@ class ContinuousQueryWriter(RunBuilder):
             Joins that must be kept as states, such as `o p`.
         forbid
             Families, joins such as `(o p)`, or probe orders such as `(o p s | o>p>s)`.
+        optimizer
+            The only optimizer to ask, such as `local-rate`.
         """
-        return self._set(wishes=self._settings.wishes.with_hints(force, keep, forbid))
+        return self._set(wishes=self._settings.wishes.with_hints(force, keep, forbid, optimizer))
 
     def stats(self, entries: Mapping[str, object]) -> ContinuousQueryWriter:
         """Sets known statistics: `rates`, `filters`, `selectivities`, `bytes`, `groups` and `costs`, as in a spec."""

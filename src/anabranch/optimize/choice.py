@@ -16,7 +16,7 @@ from anabranch.errors import SpecError
 from anabranch.optimize.deferring import deferring_variants
 from anabranch.optimize.hints import Hints, Objective
 from anabranch.optimize.merging import merging_variants
-from anabranch.optimize.optimizers import OPTIMIZERS, Optimizer
+from anabranch.optimize.optimizers import NAMED, OPTIMIZERS, Optimizer
 from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Budget, Candidate, Infeasible, MeshOffer, Proposal, distinct
 from anabranch.optimize.settle import settle
@@ -94,7 +94,8 @@ def _answer(problem: Problem, optimizers: Mapping[str, Optimizer]) -> Proposal |
         problem = replace(problem, hints=replace(hints, plan=forced.plan))
         others = [each for name in COMPARED for each in OPTIMIZERS[name](problem).considered]
         return settle(problem, [forced, *others], is_complete=True)
-    answers = [optimizer(problem) for optimizer in optimizers.values()]
+    asked = optimizers if hints.optimizer is None else {hints.optimizer: NAMED[hints.optimizer]}
+    answers = [optimizer(problem) for optimizer in asked.values()]
     found = distinct(each for answer in answers for each in answer.considered)
     is_complete = any(isinstance(answer, Infeasible) and answer.is_proven for answer in answers)
     if problem.grouping is not None and hints.may_merge:

@@ -78,6 +78,8 @@ class Hints:
     """Joins that must not be formed, or with an order written out, orders that must not be taken."""
     may_merge: bool = True
     """Whether rows may be merged before they join."""
+    optimizer: str | None = None
+    """The optimizer that alone is asked, by its name in `optimizers.NAMED`."""
 
     @classmethod
     def parse(
@@ -88,6 +90,7 @@ class Hints:
         force: str | None = None,
         keep: Iterable[str] = (),
         forbid: Iterable[str] = (),
+        optimizer: str | None = None,
     ) -> Hints:
         """Hints from texts: force a family or a whole plan, keep joins such as 'a b', forbid families or joins.
 
@@ -111,7 +114,7 @@ class Hints:
             raise SpecError("'hints' forbid every family of plans", hint="allow one of mjoin, tree, jtree")
         if len(graph.names) <= 2 and force != "jtree":
             kinds = list(KINDS)  # the only plan there is belongs to every family
-        return cls(plan, tuple(kinds), kept, tuple(forbidden), MERGING not in texts)
+        return cls(plan, tuple(kinds), kept, tuple(forbidden), MERGING not in texts, optimizer)
 
     def forbidden_sets(self, model: ResourceModel) -> frozenset[int]:
         """The sets of relations that may not be joined in any way."""

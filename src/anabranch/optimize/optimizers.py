@@ -3,7 +3,8 @@
 An optimizer is a function from a problem (join graph, statistics, budget, objective, hints) to a proposal or to
 the bound that no plan keeps. It is pure: it reads no clock, no file and no global state. It prices plans with
 `problem.candidate` and answers with `settle`, which holds it to hints and budget. `choose` asks every optimizer of this
-registry and settles their candidates together; the name of an optimizer is the origin of its candidates.
+registry and settles their candidates together; the name of an optimizer is the origin of its candidates. A user may
+name one of `NAMED` (`hints.optimizer`), which is then asked alone.
 
 To add an optimizer, write a module with such a function, name it here, and give it tests of its own;
 `tests/contract/test_optimizers.py` holds every optimizer of the registry to the contract.
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from anabranch.optimize import heuristics, jtree_optimizer
+from anabranch.optimize import heuristics, jtree_optimizer, local_rates
 from anabranch.optimize.problem import Problem
 from anabranch.optimize.proposals import Infeasible, Proposal
 
@@ -27,3 +28,10 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     "state-removal": heuristics.state_removal,
     "jtree-finder": jtree_optimizer.jtree_finder,
 }
+
+NAMED: Mapping[str, Optimizer] = {
+    **OPTIMIZERS,
+    "local-rate": local_rates.local_rate,
+    "local-time": local_rates.local_time,
+}
+"""The optimizers that a user may name; the local ones are not asked otherwise, because the search sees all trees."""

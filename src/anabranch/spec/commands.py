@@ -94,7 +94,7 @@ def add_arguments(commands: Commands) -> None:
         plan: auto                    # or mjoin | tree | mesh | "((a b) c)"
         limits: {cpu: 0.8, memory: 500 MB}      # of each slot; this entry and all below are optional
         objective: qualified          # or cpu | memory | rate@30 seconds | first@1000
-        hints: {force: tree, keep: [a b]}       # also forbid: [(a c)]
+        hints: {force: tree, keep: [a b]}       # also forbid: [(a c)], optimizer: local-rate
         stats: {rates: {s0: 1000}, selectivities: {a b: 0.001}, filters: {a: 0.2}, bytes: {s0: 120}}
         spark: {master: "local[4]", conf: {spark.driver.memory: 4g}}
         """,

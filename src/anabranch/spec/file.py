@@ -457,7 +457,7 @@ def _trigger(entry: Entry) -> Trigger:
 def _wishes(entries: Mapping[str, Entry]) -> Wishes:
     """Reads the entries about plans."""
     limits = optional(entries, "limits", lambda entry: entry.mapping("cpu memory"), {})
-    hints = optional(entries, "hints", lambda entry: entry.mapping("force keep forbid"), {})
+    hints = optional(entries, "hints", lambda entry: entry.mapping("force keep forbid optimizer"), {})
     return Wishes(
         plan=optional(entries, "plan", _plan, AUTO.plan),
         given=optional(entries, "stats", given_statistics, AUTO.given),
@@ -467,6 +467,7 @@ def _wishes(entries: Mapping[str, Entry]) -> Wishes:
         force=optional(hints, "force", Entry.text, None),
         keep=optional(hints, "keep", Entry.texts, ()),
         forbid=optional(hints, "forbid", Entry.texts, ()),
+        optimizer=optional(hints, "optimizer", Entry.text, None),
     )
 
 

@@ -1,0 +1,88 @@
+"""Local rate maximization and local time minimization: trees built bottom up, each join judged by itself.
+
+Both are heuristics of Viglas and Naughton 2002 (Section 4.2) that a user may name instead of the full search. A set of
+relations that keeps up puts out its births of the moment at the middle of the time asked for; a join that needs more
+than the cores that there are puts out as much less. For each set the split that puts out most is kept, so the search
+takes 3^n steps instead of looking at every tree.
+
+Local rate fixes the time (`rate@t`), local time the number of results (`first@n`): the time is then the one at which
+plans that keep up have so many. If every part is asked for its share of those results, the last part to be done is the
+join on top, so the tree whose slowest part is done first is the one that puts out most in that time.
+
+Limit: a join is charged alone, as if it had all the cores; windows are what the paper leaves out and the model has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anabranch.cost.progress import at, progress
+from anabranch.cost.resources import ResourceModel
+from anabranch.optimize.jtree_finder import LARGEST
+from anabranch.optimize.problem import Problem
+from anabranch.optimize.proposals import Infeasible, Proposal
+from anabranch.optimize.settle import settle
+from anabranch.optimize.shapes import Shape, in_order
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A tree over some relations: the share of its combinations that it puts out in time, and the work of its joins."""
+
+    shape: Shape
+    share: float
+    work: float
+
+
+def local_rate(problem: Problem) -> Proposal | Infeasible:
+    """The tree whose joins, each by itself, put out most by the time of `rate@`; else while the windows fill."""
+    longest = max(problem.model.estimates.windows)
+    return _built(problem, problem.objective.amount if problem.objective.kind == "rate" else longest, "local-rate")
+
+
+def local_time(problem: Problem) -> Proposal | Infeasible:
+    """The tree whose slowest join is the first to be done with its share of the results of `first@`."""
+    longest = max(problem.model.estimates.windows)
+    if problem.objective.kind != "first":
+        return _built(problem, longest, "local-time")
+    mjoin = problem.orderer.plan(problem.orderer.mjoin())
+    unhurried = progress(mjoin, problem.model, cores=float("inf"))
+    return _built(problem, unhurried.time_to(problem.objective.amount), "local-time")
+
+
+def _built(problem: Problem, seconds: float, origin: str) -> Proposal | Infeasible:
+    if len(problem.graph.names) > LARGEST:
+        shape = problem.tree
+    else:
+        shape = _best_tree(at(problem.model, seconds / 2), min(problem.budget.total_cpu, float(problem.budget.slots)))
+    return settle(problem, [problem.amended(problem.orderer.considered(shape, origin))])
+
+
+def _best_tree(model: ResourceModel, cores: float) -> Shape:
+    """The tree in which every set of relations is joined from the two parts that put out most of it."""
+    everything = model.estimates.everything
+    best = {1 << position: _Part({}, 1.0, 0.0) for position in range(everything.bit_length())}
+    for mask in range(1, everything + 1):
+        if mask in best:
+            continue
+        # Each split once: the left part has the lowest relation.
+        lowest = mask & -mask
+        rest = mask ^ lowest
+        inside, found = rest, []
+        while inside:
+            inside = (inside - 1) & rest
+            left, right = lowest | inside, mask ^ lowest ^ inside
+            found.append(_joined(left, right, best[left], best[right], model, cores))
+        best[mask] = max(found, key=lambda part: (float(f"{part.share:.9g}"), -part.work))
+    return best[everything].shape
+
+
+def _joined(mine: int, other: int, left: _Part, right: _Part, model: ResourceModel, cores: float) -> _Part:
+    """The join of two parts. Work is that of the rows that the parts put out, per second."""
+    probing = model.turnover(mine) * left.share * model.step(mine, other)
+    probing += model.turnover(other) * right.share * model.step(other, mine)
+    keeping = 0.0 if mine | other == model.estimates.everything else model.upkeep(mine | other)
+    work = probing + keeping
+    share = left.share * right.share / max(1.0, work / cores)
+    shape = {**left.shape, **right.shape, mine | other: in_order((mine, other))}
+    return _Part(shape, share, left.work + right.work + work)
