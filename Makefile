@@ -73,7 +73,7 @@ FLINK := .venv-flink
 bench-flink: setup ## W3 against Flink's interval joins, which get an environment of their own (1 GB)
 	@test -x $(FLINK)/bin/python || $(PYTHON) -m venv $(FLINK)
 	@$(FLINK)/bin/python -c 'import pyflink' 2>/dev/null || { echo "== installing Flink into $(FLINK) (some minutes)"; $(FLINK)/bin/python -m pip install -qq apache-flink==2.3.0; }
-	@ANABRANCH_FLINK_PYTHON=$(CURDIR)/$(FLINK)/bin/python $(BIN)/python -m benchmarks flink-w3 flink-w3-10 $(BENCH)
+	@ANABRANCH_FLINK_PYTHON=$(CURDIR)/$(FLINK)/bin/python $(BIN)/python -m benchmarks flink-w3 flink-w3-10 flink-latency-half $(BENCH)
 
 faults: setup ## drawn schedules of faults against the batch answer (SCHEDULES=10000, SEED=0); goes on where it was stopped
 	@$(BIN)/python -m tests.faults --schedules $(or $(SCHEDULES),10000) --seed $(or $(SEED),0)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [names…] [--quick] [--large] [--runs 3] [--json out.json] [--list]`
+"""`python -m benchmarks [names…] [--quick] [--large] [--runs 3] [--minutes 2] [--json out.json] [--list]`
 
 Without names, every scenario that needs nothing more than a clone. A scenario that fails is reported and the others
 still run; the exit code is then 1. A full run is kept under benchmarks/results and renews the table of
@@ -29,6 +29,8 @@ def main(arguments: list[str]) -> int:
     sizes = QUICK if options.quick else FULL
     if options.large:
         sizes = replace(sizes, large_state=5 * sizes.large_state)
+    if options.minutes:
+        sizes = replace(sizes, live_seconds=60 * options.minutes)
     bench = Bench(sizes, 1 if options.quick else options.runs, options.quick)
     measured: dict[str, list[Figure]] = {}
     failed: dict[str, str] = {}
@@ -57,6 +59,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small sizes, one run: does everything work?")
     parser.add_argument("--runs", type=int, default=3, help="runs of each side (default: 3)")
     parser.add_argument("--large", action="store_true", help="large-state with five times the rows (20 GB of memory)")
+    parser.add_argument("--minutes", type=float, help="of each live feed that is measured (default: 2)")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--list", action="store_true", help="list the scenarios and stop")
     options = parser.parse_args(arguments)

@@ -30,13 +30,16 @@ class Sizes:
     user_rows: int
     user_batches: int
     user_few_batches: int
+    live_seconds: float
+    """How long a live feed is measured, after its warm-up: windows fill and code is compiled."""
+    live_warm_up: float
 
 
 FULL = Sizes(
     rows=4_000_000,
     batches=40,
     few_batches=10,
-    sustained_start={"native": 90_000, "ours": 600_000},
+    sustained_start={"native": 24_000, "ours": 1_000_000},
     sustained_trials=5,
     fixed_batches=24,
     state_rows=1_000_000,
@@ -46,6 +49,8 @@ FULL = Sizes(
     user_rows=1_000_000,
     user_batches=20,
     user_few_batches=5,
+    live_seconds=120.0,
+    live_warm_up=30.0,
 )
 QUICK = Sizes(
     rows=60_000,
@@ -61,6 +66,8 @@ QUICK = Sizes(
     user_rows=40_000,
     user_batches=4,
     user_few_batches=2,
+    live_seconds=5.0,
+    live_warm_up=5.0,
 )
 
 

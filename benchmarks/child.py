@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from pyspark.sql import SparkSession
 
 from anabranch.host.spark.archive import mapping_options
-from benchmarks.job import Job, System
+from benchmarks.job import Job, Live, System
 
 CORES = 2
 DRIVER_MEMORY = "4g"
@@ -54,7 +54,14 @@ class Handle(Protocol):
     @property
     def recentProgress(self) -> Any: ...
 
+    @property
+    def isActive(self) -> bool: ...
+
     def awaitTermination(self) -> Any: ...
+
+    def processAllAvailable(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 def main(asked: Path, answered: Path) -> None:
@@ -72,7 +79,7 @@ def main(asked: Path, answered: Path) -> None:
     spark.sparkContext.setLogLevel("ERROR")
     started = time.time()
     query: Handle = module.start(spark, job)
-    query.awaitTermination()
+    _follow(query, job.live)
     ended = time.time()
     progress = [dict(one) for one in query.recentProgress]
     outcome = {
@@ -83,6 +90,18 @@ def main(asked: Path, answered: Path) -> None:
     }
     answered.write_text(json.dumps(outcome, default=str))
     spark.stop()
+
+
+def _follow(query: Handle, live: Live | None) -> None:
+    """Waits until the query has read everything; a live one runs until its feeder is done, and is then stopped."""
+    if live is not None:
+        live.started.touch()
+        while query.isActive and not live.fed.exists():
+            time.sleep(0.1)
+        if query.isActive:
+            query.processAllAvailable()
+            query.stop()
+    query.awaitTermination()
 
 
 if __name__ == "__main__":

@@ -30,6 +30,14 @@ SHARED_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True)
+class Live:
+    """How a live run and its feeder hear of each other: a file says that the query runs, another that all is fed."""
+
+    started: Path
+    fed: Path
+
+
+@dataclass(frozen=True)
 class Job:
     """A workload, the system to run it through, and where it reads and writes."""
 
@@ -40,6 +48,13 @@ class Job:
     checkpoint: Path
     hot: Path
     slots: int = 2
+    live: Live | None = None
+    """Set when files come while the query runs; without it they are all there, and the query ends by itself."""
+
+    @property
+    def trigger(self) -> dict[str, Any]:
+        """As a stream writer takes it: through what is there, or as fast as triggers go."""
+        return {"availableNow": True} if self.live is None else {"processingTime": "0 seconds"}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ def settings(_job: Job) -> dict[str, str]:
 
 
 def start(spark: SparkSession, job: Job) -> QueryHandle:
-    """Starts the workload's query over its files, to end when they are read."""
+    """Starts the workload's query over its files."""
     session = Session(spark)
     for stream, frame in zip(job.workload.streams, streams(spark, job), strict=True):
         session.register(stream.name, frame, event_time="ts", watermark="0 seconds")
@@ -29,6 +29,6 @@ def start(spark: SparkSession, job: Job) -> QueryHandle:
         .option("path", str(job.output))
         .option("checkpointLocation", str(job.checkpoint))
         .slots(job.slots)
-        .trigger(availableNow=True)
+        .trigger(**job.trigger)
         .start()
     )

@@ -39,13 +39,13 @@ def settings(job: Job) -> dict[str, str]:
 
 
 def start(spark: SparkSession, job: Job) -> StreamingQuery:
-    """Starts the workload's query over its files, to end when they are read."""
+    """Starts the workload's query over its files."""
     return (
         query(spark, job)
         .writeStream.format(job.workload.form)
         .option("path", str(job.output))
         .option("checkpointLocation", str(job.checkpoint))
-        .trigger(availableNow=True)
+        .trigger(**job.trigger)
         .start()
     )
 
@@ -60,12 +60,14 @@ def query(spark: SparkSession, job: Job) -> DataFrame:
 
 
 def streams(spark: SparkSession, job: Job) -> list[DataFrame]:
-    """The file sources of a workload, one file of each per micro-batch."""
+    """The file sources of a workload: one file of each per micro-batch, or in a live run all that came."""
     return [_stream(spark, job, stream) for stream in job.workload.streams]
 
 
 def _stream(spark: SparkSession, job: Job, stream: Stream) -> DataFrame:
-    reader, path = spark.readStream.option("maxFilesPerTrigger", 1), str(job.source / stream.name)
+    reader, path = spark.readStream, str(job.source / stream.name)
+    if job.live is None:
+        reader = reader.option("maxFilesPerTrigger", 1)
     if job.workload.form == "parquet":
         return reader.schema(stream.spark_schema).parquet(path)
     numbers = reader.schema(stream.spark_schema.replace("ts timestamp", "ts bigint")).csv(path)

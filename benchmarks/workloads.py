@@ -254,13 +254,20 @@ def table_join(rows: int, batches: int, table_rows: int = 100_000) -> TableJoin:
     return TableJoin("table", (stream,), (), 10 * SECOND, 400 * SECOND, batches, 2 * table_rows, table_rows=table_rows)
 
 
-def steady(rows_per_batch: int, batches: int, *, batch: int = 2 * SECOND, window: int = 10 * SECOND) -> Workload:
+def steady(
+    rows_per_batch: int,
+    batches: int,
+    *,
+    batch: int = 2 * SECOND,
+    window: int = 10 * SECOND,
+    form: Form = "parquet",
+) -> Workload:
     """W3 at a constant rate: each micro-batch covers `batch` of event time and one row gives one result."""
     each = max(1, rows_per_batch // 3) * batches
     span = batch * batches
     streams = tuple(Stream(f"s{i}", each, (Uniform("k"),)) for i in range(3))
     domain = domain_for_rate((each,) * 3, window, span, 1.0)
-    return Workload("steady", streams, star(3), window, span, batches, domain)
+    return Workload("steady", streams, star(3), window, span, batches, domain, form=form)
 
 
 def held(rows: int, batches: int) -> Workload:
@@ -275,12 +282,18 @@ def held(rows: int, batches: int) -> Workload:
 def tables(workload: Workload) -> Iterator[dict[str, pa.Table]]:
     """The micro-batches of a workload, each a table per stream; the same rows that `written` puts into files."""
     whole = {stream.name: _stream(workload, index) for index, stream in enumerate(workload.streams)}
-    cuts = {name: _cuts(workload, table) for name, table in whole.items()}
+    cuts = {stream.name: [*first_rows(workload, i), stream.rows] for i, stream in enumerate(workload.streams)}
     for number in range(workload.batches):
         yield {
             name: table.slice(cuts[name][number], cuts[name][number + 1] - cuts[name][number])
             for name, table in whole.items()
         }
+
+
+def first_rows(workload: Workload, index: int) -> Integers:
+    """The number of a stream's first row in each micro-batch; equal times never lie on both sides of a cut."""
+    edges = np.arange(workload.batches, dtype=np.int64) * workload.span // workload.batches
+    return np.searchsorted(_times(workload, index), edges)
 
 
 def written(workload: Workload) -> Path:
@@ -331,9 +344,3 @@ def _times(workload: Workload, index: int) -> Integers:
     random = np.random.default_rng((workload.seed, index))
     times = np.sort(random.integers(0, workload.span, workload.streams[index].rows))
     return times // workload.grain * workload.grain
-
-
-def _cuts(workload: Workload, table: pa.Table) -> list[int]:
-    """Row numbers at which micro-batches begin; equal times never lie on both sides of a cut."""
-    edges = EPOCH + np.arange(workload.batches + 1, dtype=np.int64) * workload.span // workload.batches
-    return [int(cut) for cut in np.searchsorted(table["ts"].cast(pa.int64()).to_numpy(), edges)]
