@@ -168,7 +168,7 @@ class QueryEngine:
         if self.open is not None:
             self.open.passed = answered_before
         if self.sides is not None:
-            self.sides.answered(answered_before)
+            self.sides.begin_restore(answered_before)
 
     def begin_after(self, floors: Mapping[str, int]) -> None:
         """Begins with states that are filled as of these floors."""
@@ -181,6 +181,8 @@ class QueryEngine:
 
     def end_restore(self) -> None:
         """Forgets the counts of a restore: its rows belong to earlier steps."""
+        if self.sides is not None:
+            self.sides.end_restore()
         self.turns = {}
         self.meter.reset()
 

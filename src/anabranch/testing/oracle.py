@@ -328,13 +328,10 @@ def _at_side(
 
 
 def _agrees(graph: JoinGraph, combination: Combination) -> bool:
-    """True if all members of each key class that have a row are equal."""
+    """True if all members of each key class are equal. Of an absent row, a member may be NULL or have a value."""
     for key in graph.keys:
-        values = [
-            _key(interpret(expression, _lookup(combination)))
-            for relation, expression in key.members
-            if combination[relation] is not None
-        ]
+        members = ((combination[name], interpret(expression, _lookup(combination))) for name, expression in key.members)
+        values = [_key(value) for row, value in members if row is not None or value is not None]
         if None in values or len(set(values)) > 1:
             return False
     return True

@@ -87,10 +87,24 @@ class Sides:
         for work, kept in zip(self._works, layout, strict=True):
             work.reopen(kept)
 
-    def answered(self, watermark: int) -> None:
-        """Notes, before rows are restored, that everything the watermark has passed went on in earlier steps."""
+    def begin_restore(self, watermark: int) -> None:
+        """Notes, before rows are restored, that everything the watermark has passed went on in earlier steps.
+
+        A row of a full join that still waits may have met what has gone on. So at a full join, which no side comes
+        before, all combinations arrive and meet once more.
+        """
         for work in self._works:
             work.answered(watermark)
+            work.replays = work.waits_alone
+
+    def end_restore(self) -> None:
+        """Takes out what arrived once more: it went on before."""
+        for work in self._works:
+            if work.replays:
+                assert work.passed is not None
+                for _ in work.settle(work.passed):
+                    pass
+                work.replays = False
 
     def enter(self, found: Combinations) -> Iterator[Known]:
         """Takes finished combinations of the core; yields what is known of the results."""
@@ -143,6 +157,8 @@ class SideWork:
         self.grouping = grouping
         self.passed: int | None = None
         """The watermark up to which combinations have gone on; of a grouped query, the last boundary."""
+        self.replays = False
+        """While rows are restored: whether what has gone on arrives once more."""
         node = JoinNode((mjoin(side.before), *(Leaf(name) for name in side.names)))
         program = compile_join(node, side.graph)
         looked_into: list[dict[Index, None]] = [{} for _ in node.inputs]
@@ -169,6 +185,11 @@ class SideWork:
         self.passed = layout["passed"]
         for state, kept in zip(self.states, layout["states"], strict=True):
             state.reopen(kept)
+
+    @property
+    def waits_alone(self) -> bool:
+        """Whether rows of the side wait for what they meet. In a grouped query nothing counts after its deadline."""
+        return self.side.kind is SideKind.FULL and self.grouping is None
 
     def answered(self, watermark: int) -> None:
         passed = watermark if self.grouping is None else self.grouping.last_answered(watermark)
@@ -228,7 +249,7 @@ class SideWork:
 
     def _is_open(self, found: Combinations) -> BoolArray:
         """True for combinations that have not gone on unmatched in an earlier step."""
-        if self.passed is None:
+        if self.passed is None or self.replays:
             return np.ones(len(found), dtype=np.bool_)
         passed = self.passed if self.grouping is None else self.grouping.instant(self.passed + 1)
         still: BoolArray = found.deadline >= passed
@@ -248,7 +269,8 @@ class SideWork:
             return
         self._mark(self.waiting, numbers, block)
         if kind is SideKind.FULL:
-            self._mark(self.alone, self.alone.numbers_of(self.side.names[0], rows[self.side.names[0]]), block)
+            alone, waits = self.alone.find(self.side.names[0], rows[self.side.names[0]])
+            self._mark(self.alone, alone, keep(block, waits))
         if kind.extends:
             yield Combinations(rows, block.newest, block.deadline), known
 

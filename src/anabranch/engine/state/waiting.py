@@ -96,9 +96,17 @@ class Waiting(IntermediateState):
         if some.any():
             self._covers.append((numbers[some], first[some], last[some]))
 
-    def numbers_of(self, relation: str, rows: Int64Array) -> Int64Array:
-        """The numbers of combinations by their rows of a relation, which arrived in order; all must be waiting."""
-        return self.ring.first + np.searchsorted(self.rows(relation, self.ring.numbers), rows)
+    def find(self, relation: str, rows: Int64Array) -> tuple[Int64Array, BoolArray]:
+        """The numbers of the combinations that have these rows of a relation, and which of the rows wait at all.
+
+        Rows have arrived in order. One that has gone on may be met again after a restart.
+        """
+        if not self.ring.live:
+            return _NOTHING, np.zeros(len(rows), dtype=np.bool_)
+        held = self.rows(relation, self.ring.numbers)
+        places = np.searchsorted(held, rows)
+        waits = held[np.minimum(places, len(held) - 1)] == rows
+        return self.ring.first + places[waits], waits
 
     # --- the watermark ------------------------------------------------------------------------------------------------
 
