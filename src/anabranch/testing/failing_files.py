@@ -119,6 +119,9 @@ class _Failing:
 
     def write(self, data: Any) -> int:
         content = bytes(data)
+        if not content.strip(b"\0"):
+            # Arrow pads what it writes; how often depends on the digits of measured seconds. That is no operation.
+            return self._file.write(content)
         self._files._do(
             f"write {self._path}",
             lambda: self._file.write(content),
