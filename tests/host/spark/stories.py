@@ -13,7 +13,7 @@ nothing is fed while they run (test_api.py, test_launch.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -174,3 +174,19 @@ def written(folder: Path) -> Answer:
     """The rows in the Parquet sink."""
     files = sorted((folder / "out").glob("part-*.parquet"))
     return rows_as_multiset(pa.concat_tables([parquet.read_table(file) for file in files])) if files else Answer()
+
+
+def fails_once(seen: dict[int, Answer], at: int = 2) -> Callable[[DataFrame, int], None]:
+    """A function for `foreachBatch` that keeps the answer of each batch, and fails at the first attempt at one.
+
+    By then the files of other queries of the batch may be there.
+    """
+    failed: list[int] = []
+
+    def keep(frame: DataFrame, batch: int) -> None:
+        if batch == at and not failed:
+            failed.append(batch)
+            raise RuntimeError("no place left")
+        seen[batch] = rows_as_multiset(frame.toArrow())
+
+    return keep

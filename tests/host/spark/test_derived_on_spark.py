@@ -6,13 +6,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from anabranch.api import QueryHandle, Session
 from anabranch.errors import BundleError, CatalogError, SpecError, UnboundedJoin
 from anabranch.plan.query import Query
-from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
-from tests.host.spark.stories import Story, cut, feed, register, written
+from anabranch.testing.oracle import Answer, batch_answer, describe_difference
+from tests.host.spark.stories import Story, cut, fails_once, feed, register, written
 
 pytestmark = pytest.mark.spark
 
@@ -41,17 +41,11 @@ def test_queries_over_queries_survive_failure_restart_and_moves(spark: SparkSess
     session.register("pairs", session.sql(PAIRS.cql))
     session.register("counts", session.sql(COUNTS))
     seen: dict[int, Answer] = {}
-    failed: list[int] = []
-
-    def keep(frame: DataFrame, batch: int) -> None:
-        if batch == 2 and not failed:
-            failed.append(batch)
-            raise RuntimeError("no place left")
-        seen[batch] = rows_as_multiset(frame.toArrow())
+    kept = fails_once(seen)
 
     def start(slots: int) -> QueryHandle:
         together = session.together(
-            counts=session.sql(COUNTS).writeStream.foreachBatch(keep),
+            counts=session.sql(COUNTS).writeStream.foreachBatch(kept),
             over=session.sql(OVER).writeStream.option("path", str(tmp_path / "out")),
         )
         return together.option("checkpointLocation", str(tmp_path / "checkpoint")).slots(slots).start()

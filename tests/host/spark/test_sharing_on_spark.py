@@ -6,12 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from anabranch.api import QueryHandle
 from anabranch.errors import SinkError
-from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
-from tests.host.spark.stories import Story, cut, feed, register, written
+from anabranch.testing.oracle import Answer, describe_difference
+from tests.host.spark.stories import Story, cut, fails_once, feed, register, written
 
 pytestmark = pytest.mark.spark
 
@@ -31,18 +31,12 @@ def test_shared_joins_survive_failure_restart_and_changes(spark: SparkSession, t
     tables = LONG.tables()
     session = register(spark, LONG, tmp_path)
     seen: dict[int, Answer] = {}
-    failed: list[int] = []
-
-    def keep(frame: DataFrame, batch: int) -> None:
-        if batch == 2 and not failed:
-            failed.append(batch)
-            raise RuntimeError("no place left")
-        seen[batch] = rows_as_multiset(frame.toArrow())
+    kept = fails_once(seen)
 
     def start(slots: int) -> QueryHandle:
         together = session.together(
             long=session.sql(LONG.cql).writeStream.option("path", str(tmp_path / "out")),
-            short=session.sql(SHORT.cql).writeStream.foreachBatch(keep),
+            short=session.sql(SHORT.cql).writeStream.foreachBatch(kept),
         )
         assert "used by long, short: saves" in together.share("auto").explanation()
         return together.share("auto").option("checkpointLocation", str(tmp_path / "checkpoint")).slots(slots).start()

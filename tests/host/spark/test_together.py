@@ -19,7 +19,7 @@ from anabranch.errors import BundleError, ForeignCheckpoint, SinkError, SpecErro
 from anabranch.spec.file import parse
 from anabranch.spec.launch import prepare
 from anabranch.testing.oracle import Answer, describe_difference, rows_as_multiset
-from tests.host.spark.stories import SPARK_COLUMNS, Story, cut, feed, register, written
+from tests.host.spark.stories import SPARK_COLUMNS, Story, cut, fails_once, feed, register, written
 
 pytestmark = pytest.mark.spark
 
@@ -51,14 +51,8 @@ def test_queries_together_survive_failure_restart_and_migration(spark: SparkSess
     tables = THREE.tables()
     session = register(spark, THREE, tmp_path)
     seen: dict[int, Answer] = {}
+    kept = fails_once(seen)
     sums: dict[int, Answer] = {}
-    failed: list[int] = []
-
-    def keep(frame: DataFrame, batch: int) -> None:
-        if batch == 2 and not failed:
-            failed.append(batch)  # by then the files of the other queries may be there
-            raise RuntimeError("no place left")
-        seen[batch] = rows_as_multiset(frame.toArrow())
 
     def keep_sums(frame: DataFrame, batch: int) -> None:
         sums[batch] = rows_as_multiset(frame.toArrow())
@@ -66,7 +60,7 @@ def test_queries_together_survive_failure_restart_and_migration(spark: SparkSess
     def start(plan: str, slots: int) -> QueryHandle:
         together = session.together(
             three=session.sql(THREE.cql).writeStream.option("path", str(tmp_path / "out")).plan(plan),
-            two=session.sql(TWO.cql).writeStream.foreachBatch(keep),
+            two=session.sql(TWO.cql).writeStream.foreachBatch(kept),
             one=session.sql(ONE.cql).writeStream.format("csv").option("path", str(tmp_path / "one")),
             counts=session.sql(COUNTS.cql).writeStream.option("path", str(tmp_path / "counts")),
             sums=session.sql(SUMS.cql).writeStream.foreachBatch(keep_sums),
