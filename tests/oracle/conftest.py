@@ -6,10 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from anabranch.engine.tracks import spread
 from anabranch.testing.loads import given_loads, per_row
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _rows_cost_the_same() -> Iterator[None]:
     with given_loads(per_row(0.001)):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _states_fill_slowly() -> Iterator[None]:
+    """A few rows with every step, so that the few rows of a test are not caught up with at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spread, "allowance", lambda brought: 3)
+        patch.setattr(spread, "SLICE", 2)
         yield

@@ -130,7 +130,7 @@ def _disturb(data: st.DataObject, host: LocalHost) -> None:
     """A change of a plan, of a table, of both, or of nothing."""
     if data.draw(st.integers(0, 2), "migrate") == 0:
         member = data.draw(st.sampled_from(host.queries.members), "changing")
-        strategy = data.draw(st.sampled_from(["moving-state", "parallel-track"]), "strategy")
+        strategy = data.draw(st.sampled_from(["moving-state", "parallel-track", "spread"]), "strategy")
         with suppress(MigrationError):  # one is under way already
             host.migrate(data.draw(_any_plan(member.query), "plan"), strategy, query=member.name or None)
     if not data.draw(st.integers(0, 2), "moves"):

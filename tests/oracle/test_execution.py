@@ -31,7 +31,7 @@ from anabranch.testing.hosts import engines_of
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
 
-STRATEGIES = ("moving-state", "parallel-track")
+STRATEGIES = ("moving-state", "parallel-track", "spread")
 
 
 @given(data=st.data(), relations=st.integers(1, 4), execution=st.sampled_from(EXECUTION_MODELS))

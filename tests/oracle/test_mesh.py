@@ -101,7 +101,7 @@ def every_change_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     data=st.data(),
     relations=st.integers(3, 4),
     slots=st.integers(1, 2),
-    strategy=st.sampled_from(["auto", "moving-state", "parallel-track"]),
+    strategy=st.sampled_from(["auto", "moving-state", "parallel-track", "spread"]),
 )
 def test_a_query_that_changes_its_mind_at_every_chance_gives_the_batch_answer(
     counted_costs: None,

@@ -100,6 +100,8 @@ def _change(data: st.DataObject, engine: Engine, drawn: DrawnQuery) -> None:
         "parallel-track",
         "parallel-track",
         "parallel-track",
+        "spread",
+        "spread",
     ]
     strategy = data.draw(st.sampled_from(strategies), "strategy")
     try:

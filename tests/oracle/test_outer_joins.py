@@ -30,7 +30,7 @@ from anabranch.testing.oracle import Answer, batch_answer, describe_difference, 
 from anabranch.testing.outer_queries import outer_queries, with_watermark
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, plans
 
-HOW = st.sampled_from(["auto", "moving-state", "parallel-track"])
+HOW = st.sampled_from(["auto", "moving-state", "parallel-track", "spread"])
 
 
 @settings(max_examples=4 * settings().max_examples)

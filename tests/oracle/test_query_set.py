@@ -91,7 +91,7 @@ def _ask(data: st.DataObject, host: LocalHost, member: Member) -> None:
         with suppress(MigrationError):  # none is under way
             host.steering.of_query(member.name).abort()
     plan = data.draw(_any_plan(member.query), "plan")
-    strategy = data.draw(st.sampled_from(["moving-state", "parallel-track"]), "strategy")
+    strategy = data.draw(st.sampled_from(["moving-state", "parallel-track", "spread"]), "strategy")
     slots = data.draw(st.sampled_from([None, [0]]), "slots")
     with suppress(MigrationError):  # one is under way already
         host.migrate(plan, strategy, slots, query=member.name, box_by_box=data.draw(st.booleans(), "box by box"))

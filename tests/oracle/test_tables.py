@@ -24,7 +24,7 @@ from anabranch.testing.oracle import Answer, batch_answer, describe_difference, 
 from anabranch.testing.outer_queries import drawn_tables, outer_queries, with_tables, with_watermark
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, plans, tables
 
-HOW = st.sampled_from(["auto", "moving-state", "parallel-track"])
+HOW = st.sampled_from(["auto", "moving-state", "parallel-track", "spread"])
 
 
 @settings(max_examples=3 * settings().max_examples)

@@ -19,6 +19,7 @@ from anabranch.engine.tracks.make import make_track
 from anabranch.engine.tracks.parallel import ParallelTrack
 from anabranch.engine.tracks.plan import PlanTrack
 from anabranch.engine.tracks.protocol import Ground, Track
+from anabranch.engine.tracks.spread import SpreadTrack
 from anabranch.errors import MigrationError
 from anabranch.plan.check import validate
 from anabranch.plan.content import Content
@@ -81,6 +82,12 @@ class Change:
     def side_by_side(self) -> Track:
         """A track of both plans; they share the states that mean the same to both."""
         return ParallelTrack(self.old, self.new_track(self.old.states), mesh=self._mesh)
+
+    def spread(self) -> Track:
+        """A track of the old plan that fills the states of the new one step by step."""
+        made = contents(self.plan, self._ground.query.graph.thetas)
+        states = {made[to]: self.old.intermediates[name] for name, to in self.matching.moved}
+        return SpreadTrack(self.old, self.new_track(states), self._mesh)
 
 
 def change_plan(

@@ -9,11 +9,13 @@ from anabranch.engine.tracks.mesh import MeshTrack
 from anabranch.engine.tracks.parallel import ParallelTrack
 from anabranch.engine.tracks.plan import PlanTrack
 from anabranch.engine.tracks.protocol import Ground, Track
+from anabranch.engine.tracks.spread import SpreadTrack
 from anabranch.plan.mesh import Mesh, Plan, parse_plan
 
 _REOPENED: dict[str, Callable[[Ground, Mapping[str, Any]], Track]] = {
     PlanTrack.KIND: PlanTrack.reopened,
     ParallelTrack.KIND: ParallelTrack.reopened,
+    SpreadTrack.KIND: SpreadTrack.reopened,
     MeshTrack.KIND: MeshTrack.reopened,
 }
 
@@ -25,7 +27,7 @@ def make_track(ground: Ground, plan: Plan) -> Track:
 
 def plan_of(layout: Mapping[str, Any]) -> Plan:
     """The plan of the track from which the layout was taken; during a migration, the new one."""
-    return plan_of(layout["new"]) if layout["kind"] == ParallelTrack.KIND else parse_plan(layout["plan"])
+    return plan_of(layout["new"]) if "new" in layout else parse_plan(layout["plan"])
 
 
 def reopened(ground: Ground, layout: Mapping[str, Any]) -> Track:

@@ -15,7 +15,7 @@ expire. (Zhu 2006, Section 12.2, keeps the newest time alone and needs two windo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,23 +23,16 @@ import numpy as np
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.kernels import BoolArray
-from anabranch.engine.meter import Meter, Size
 from anabranch.engine.operators.join import WindowJoin, keep
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
-from anabranch.engine.state.ring import Index
-from anabranch.engine.tracks.mesh import MeshTrack
-from anabranch.engine.tracks.plan import PlanTrack, Way, least_outside, rise
-from anabranch.engine.tracks.protocol import Departure, Ground, Track
-from anabranch.errors import InvariantBroken
+from anabranch.engine.tracks.plan import PlanTrack, Way, rise
+from anabranch.engine.tracks.protocol import Ground, Track
+from anabranch.engine.tracks.two_plans import TwoPlans
 from anabranch.plan.content import Content
 from anabranch.plan.difference import Box, boxes
-from anabranch.plan.mesh import Mesh, Plan, parse_mesh
-from anabranch.plan.physical import JoinNode, Shared, kept, shape
-from anabranch.stats.step import StepStatistics, labelled, merge
-
-RETIRING = "old "
-"""Put before the names of the old plan's joins and states in statistics."""
+from anabranch.plan.mesh import Mesh, parse_mesh
+from anabranch.plan.physical import JoinNode, kept, shape
 
 
 @dataclass(frozen=True)
@@ -51,21 +44,15 @@ class Stage:
     box: Box | None = None
 
 
-class ParallelTrack:
-    """The old and the new plan of a migration; `marks` are the first new row numbers of relations and box inputs.
-
-    `mesh` is the plan that an abort returns to where a mesh is being left, for which the old track stands in.
-    """
+class ParallelTrack(TwoPlans):
+    """Both plans of a migration at work; `marks` are the first new row numbers of relations and box inputs."""
 
     KIND = "parallel"
 
     def __init__(
         self, old: PlanTrack, new: PlanTrack, marks: Mapping[str, int] | None = None, mesh: Mesh | None = None
     ) -> None:
-        self.old = old
-        self.new = new
-        self.plan = new.plan
-        self._mesh = mesh
+        super().__init__(old, new, mesh)
         self.boxes = boxes(old.plan, new.plan, new.thetas)
         self._inputs = self._inputs_of_boxes()
         self.marks = dict(
@@ -75,8 +62,6 @@ class ParallelTrack:
         )
         for operator in old.operators.values():
             operator.tell_apart({name: self.marks[name] for name in old.bases})
-        self.retiring = {name: state for name, state in old.intermediates.items() if not _is_among(state, new)}
-        self._old_meter = Meter()
         in_boxes = {node.shape for box in self.boxes for node in box.new}
         joins = {
             join.node.shape: new.join(
@@ -84,7 +69,7 @@ class ParallelTrack:
             )
             for join in new.program.joins
         }
-        old_joins = {join.node.shape: old.join(join, self._old_meter) for join in old.program.joins}
+        old_joins = self._old_joins()
         self._stages = {name: self._stages_of(name, joins, old_joins) for name in new.bases}
 
     @classmethod
@@ -94,19 +79,6 @@ class ParallelTrack:
         new, old = (PlanTrack.reopened(ground, layout[which], known) for which in ("new", "old"))
         mesh = None if layout["mesh"] is None else parse_mesh(layout["mesh"])
         return cls(old, new, layout["marks"], mesh)
-
-    @property
-    def leaving(self) -> Plan | None:
-        """The plan from before the migration."""
-        return self._mesh or self.old.plan
-
-    @property
-    def intermediates(self) -> Mapping[str, IntermediateState]:
-        return self.new.intermediates
-
-    @property
-    def held(self) -> Sequence[IntermediateState]:
-        return (*self.new.held, *self.retiring.values())
 
     @property
     def is_over(self) -> bool:
@@ -121,21 +93,7 @@ class ParallelTrack:
         """The track of the old plan, which need not tell old rows from new any more."""
         for operator in self.old.operators.values():
             operator.tell_apart({})
-        return self.old if self._mesh is None else MeshTrack(self.old.ground, self._mesh)
-
-    def indexes(self, relation: str) -> tuple[Index, ...]:
-        """The indexes of a base state that one of the plans looks into."""
-        return (*self.old.indexes(relation), *self.new.indexes(relation))
-
-    def shared_indexes(self, shared: Shared) -> tuple[Index, ...]:
-        """Looks into no shared join."""
-        return ()
-
-    def retain_indexes(self) -> None:
-        """Keeps every index: both plans are at work."""
-
-    def departure(self) -> Departure:
-        raise InvariantBroken("a migration starts while another is under way", detail=f"towards '{self.plan}'")
+        return super().aborted()
 
     def layout(self) -> dict[str, Any]:
         mesh = None if self._mesh is None else str(self._mesh)
@@ -145,19 +103,6 @@ class ParallelTrack:
     def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         """Passes new rows of a relation through both plans; yields the combinations that they finish, if wanted."""
         yield from self._pass(self._stages[relation], found, wanted=wanted)
-
-    def take_shared(self, shared: Shared, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
-        raise InvariantBroken("plans run side by side that share a join", detail=f"combinations of '{shared}' came")
-
-    def drop(self, floors: Mapping[str, int]) -> None:
-        self.new.expire(floors)
-        for name, state in self.retiring.items():
-            self._old_meter.dropped(name, state.drop(least_outside(floors, state.relations)))
-
-    def finish(self, beside: Mapping[str, Size]) -> StepStatistics:
-        """Statistics of both plans since the last call; joins and states that retire have names of their own."""
-        sizes = {name: (state.ring.live, state.bytes) for name, state in self.retiring.items()}
-        return merge([self.new.finish(beside), labelled(self._old_meter.finish(sizes), RETIRING)])
 
     def _inputs_of_boxes(self) -> dict[str, BaseState | IntermediateState]:
         """The states between which the plans differ, by relation or by shape in the new plan."""
@@ -211,10 +156,6 @@ class ParallelTrack:
                 every &= found.rows[relation] < self.marks[relation]
             some |= every
         return some
-
-
-def _is_among(state: IntermediateState, track: PlanTrack) -> bool:
-    return any(state is other for other in track.intermediates.values())
 
 
 def _cut(way: Way, shared: set[Content]) -> Iterator[Way]:

@@ -182,7 +182,8 @@ class QueryHandle:
         plan
             A plan, or its text over the aliases of the query, such as `((a b) c)`.
         strategy
-            `moving-state` (one longer batch, in which states that are lacking are computed), `parallel-track` (both
+            `moving-state` (one longer batch, in which states that are lacking are computed), `spread` (they are filled
+            over several batches, while the old plan goes on), `parallel-track` (both
             plans run side by side for a window), or `auto` for what costs least.
         slots
             The slots to change, when not all.

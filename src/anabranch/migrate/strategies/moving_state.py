@@ -27,7 +27,7 @@ class MovingState:
         if difference.matching.is_trivial:
             return None
         computing = difference.indexing + difference.computing
-        return Price(self.name, computing, difference.memory, computing)
+        return Price(self.name, computing, difference.memory, computing, pause=computing)
 
     def begin(self, change: Change[Track]) -> Track:
         return change.moved()

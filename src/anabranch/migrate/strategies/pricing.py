@@ -68,6 +68,11 @@ class Difference:
         # While the old joins make the results too, merging saves nothing on them.
         return joining + model.emitting if model.shares else joining
 
+    @cached_property
+    def running(self) -> float:
+        """Cores that the old plan takes."""
+        return self._before.price(with_default_orders(self.old, self.graph)).cpu
+
     @property
     def longest_window(self) -> float:
         """Seconds of event time."""

@@ -9,13 +9,16 @@ from anabranch.errors import MigrationError
 from anabranch.migrate.strategies.moving_state import MovingState
 from anabranch.migrate.strategies.none import NoStrategy
 from anabranch.migrate.strategies.parallel_track import InParallel
+from anabranch.migrate.strategies.spread import Spread
 from anabranch.migrate.strategies.strategy import Strategy
 from anabranch.plan.check import validate
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Grouping
 
-_STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in (NoStrategy(), MovingState(), InParallel())}
+_STRATEGIES: dict[str, Strategy] = {
+    strategy.name: strategy for strategy in (NoStrategy(), MovingState(), InParallel(), Spread())
+}
 
 
 def register(strategy: Strategy) -> None:

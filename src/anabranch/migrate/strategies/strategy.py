@@ -32,6 +32,10 @@ class Price:
     """Bytes held beside the states while it lasts."""
     seconds: float
     """Event time from its beginning to its end."""
+    steps: int = 1
+    """Boxes that change one after another; 1 where all change at once."""
+    pause: float = 0.0
+    """Seconds of one core for which steps have to wait."""
 
 
 class Change(Protocol[TrackOfEngine]):
@@ -47,6 +51,9 @@ class Change(Protocol[TrackOfEngine]):
 
     def moved(self, matching: StateMatching | None = None) -> TrackOfEngine:
         """A complete track of the new plan: states that match are handed over, the others are computed."""
+
+    def spread(self) -> TrackOfEngine:
+        """A track of the old plan that fills the states of the new one step by step."""
 
     def side_by_side(self) -> TrackOfEngine:
         """A track of both plans; they share the states that mean the same to both."""

@@ -38,6 +38,9 @@ def test_moving_state_costs_what_it_computes_and_parallel_tracks_a_window() -> N
     assert cheap["parallel-track"].seconds == 10.0
     assert dear["moving-state"].memory == pytest.approx(100 * cheap["moving-state"].memory)
     assert prices(GRAPH, LEFT, RIGHT, few)[0].strategy == "moving-state"
+    # Spread over steps it costs a little more, and no step waits.
+    assert cheap["spread"].cpu > cheap["moving-state"].cpu == cheap["moving-state"].pause
+    assert (cheap["spread"].pause, cheap["spread"].memory) == (0.0, cheap["moving-state"].memory)
 
 
 def test_what_can_never_end_is_no_way() -> None:
@@ -47,7 +50,7 @@ def test_what_can_never_end_is_no_way() -> None:
         (key("k0", ("a", "a1"), ("b", "b1")), *bounded.keys[1:]),
     )
     model = resource_model(endless, statistics())
-    assert [way.strategy for way in prices(endless, LEFT, RIGHT, model)] == ["moving-state"]
+    assert [way.strategy for way in prices(endless, LEFT, RIGHT, model)] == ["moving-state", "spread"]
 
 
 def test_merged_states_are_filled_from_the_rows_that_are_there() -> None:
@@ -76,8 +79,8 @@ def test_filtering_a_state_costs_less_than_computing_it_and_leaves_nothing_to_wa
     graph = compile_query(query.query, query.catalog).graph
     model = resource_model(graph, statistics())
     late = parse("((a b) c #0)")
-    (filtering,) = prices(graph, late, LEFT, model)
-    assert filtering.strategy == "moving-state"
+    filtering, slowly = prices(graph, late, LEFT, model)
+    assert (filtering.strategy, slowly.strategy) == ("moving-state", "spread")
     assert 0 < filtering.cpu < min(way.cpu for way in prices(graph, RIGHT, LEFT, model))
     (moving,) = prices(graph, LEFT, late, model)
     assert moving.strategy == "none"

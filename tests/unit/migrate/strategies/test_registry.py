@@ -56,5 +56,5 @@ def test_a_plan_of_another_query_is_refused_whatever_the_strategy() -> None:
 
 
 def test_where_no_state_is_lacking_any_strategy_for_joins_serves() -> None:
-    for strategy in ("none", "moving-state", "parallel-track"):
+    for strategy in ("none", "moving-state", "parallel-track", "spread"):
         check_migration(parse("((a b) c)"), parse("(c b a)"), graph("[UNBOUNDED]"), strategy)

@@ -1,0 +1,219 @@
+"""The track of a plan in force while the states of the next one are filled, some of them with every step.
+
+The old plan goes on and makes all results. The states that only the new plan has are filled one after another, inputs
+first. What stands in the base states when a state *begins* is old, what comes later is new:
+
+- New rows keep the state up from then on: what they become at an input of its join looks up the other inputs, all of
+  which are complete, whatever stands there. So every combination with a new row is found, by the last of its new rows.
+- Old rows are caught up with, a slice of one input with every step: they look up the other inputs, and of what they
+  find only combinations of old rows alone are kept. So every other combination is found, by its part in that input.
+
+When the last slice of the last state is done, all states hold what moving state would have computed at that moment, and
+the new plan takes over with the next step. Until then an abort loses nothing. A part of an input that several relations
+make is old if all its rows are: the input was complete when the state began.
+
+How much a step catches up with is counted, not timed: a share of the rows and combinations that the step before
+brought, but at least `LEAST`. So a step takes at most about twice as long as without, and the same rows take the same
+course everywhere.
+
+Limit: an index that only the new plan looks into is built over base states at the beginning, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from anabranch.engine.batch import Combinations
+from anabranch.engine.kernels import Int64Array
+from anabranch.engine.meter import Meter
+from anabranch.engine.operators.join import WindowJoin, keep, passing
+from anabranch.engine.state.base import BaseState
+from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.engine.tracks.plan import PlanTrack, least_outside, rise
+from anabranch.engine.tracks.protocol import Ground, Track
+from anabranch.engine.tracks.two_plans import TwoPlans
+from anabranch.plan.difference import match_states
+from anabranch.plan.mesh import Mesh, parse_mesh
+from anabranch.plan.physical import JoinNode, Leaf, kept, shape
+
+SHARE = 1 / 8
+"""Of the rows and combinations of a step, how many old ones the next catches up with: entering a state costs more than
+a result does, and the new states are kept up besides."""
+LEAST = 4_096
+"""Rows and combinations that a step catches up with, at least."""
+SLICE = 1_024
+"""Rows of an input that look up the others together."""
+
+
+def allowance(brought: int) -> int:
+    """Rows and combinations that a step catches up with, by how many it brought."""
+    return max(LEAST, round(SHARE * brought))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state that is being filled, and how far."""
+
+    at: int
+    """Its place among the states to be filled; behind the last one when all are."""
+    position: int
+    """The input of its join whose old rows are gone through; -1 where the old plan's state is filtered instead."""
+    following: int
+    """The number of the next of these rows."""
+    until: int
+    """The number of the first new one."""
+    marks: Mapping[str, int]
+    """For each relation, the number of the first new row."""
+
+
+class SpreadTrack(TwoPlans):
+    """The old plan at work, and the new one in the making."""
+
+    KIND = "spread"
+
+    def __init__(
+        self, old: PlanTrack, new: PlanTrack, mesh: Mesh | None = None, progress: Progress | None = None
+    ) -> None:
+        super().__init__(old, new, mesh)
+        matching = match_states(old.plan, new.plan, new.thetas)
+        self._filtered = {state.new: state for state in matching.filtered}
+        lacking = {*matching.recomputed, *self._filtered}
+        self._order = [node for node in kept(new.plan) if isinstance(node, JoinNode) and node.shape in lacking]
+        programs = {program.node.shape: program for program in new.program.joins}
+        self._joins = {node.shape: new.join(programs[node.shape], new.ground.meter) for node in self._order}
+        joins = self._old_joins()
+        self._ways = {name: old.way_to_root(name, joins) for name in new.bases}
+        self._brought = 0
+        self._progress = progress or self._begun(0)
+
+    @classmethod
+    def reopened(cls, ground: Ground, layout: Mapping[str, Any]) -> SpreadTrack:
+        """The track from which the layout was taken."""
+        known: dict[str, IntermediateState] = {}
+        new, old = (PlanTrack.reopened(ground, layout[which], known) for which in ("new", "old"))
+        mesh = None if layout["mesh"] is None else parse_mesh(layout["mesh"])
+        return cls(old, new, mesh, Progress(**layout["progress"]))
+
+    def layout(self) -> dict[str, Any]:
+        return {
+            "kind": self.KIND,
+            "new": self.new.layout(),
+            "old": self.old.layout(),
+            "mesh": None if self._mesh is None else str(self._mesh),
+            "progress": asdict(self._progress),
+        }
+
+    @property
+    def is_over(self) -> bool:
+        """Every state is complete."""
+        return self._progress.at == len(self._order)
+
+    def settled(self) -> Track:
+        """The track of the new plan once its states are complete."""
+        return self.new if self.is_over else self
+
+    def take(self, relation: str, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
+        """Passes new rows of a relation through the old plan, and keeps up the states of the new one."""
+        before = {name: state.ring.next for name, state in self.new.intermediates.items()}
+        self._brought += len(found)
+        for block in rise(self._ways[relation], found, wanted=wanted):
+            self._brought += len(block)
+            yield block
+        for node in self._order[: self._progress.at + 1]:
+            if relation in node.relations:
+                self._keep_up(node, relation, found, before)
+
+    def drop(self, floors: Mapping[str, int]) -> None:
+        """Drops what no row still to come can complete, and catches up with some old rows."""
+        super().drop(floors)
+        left, self._brought = allowance(self._brought), 0
+        while left > 0 and not self.is_over:
+            left -= self._catch_up(floors)
+
+    # --- keeping up ---------------------------------------------------------------------------------------------------
+
+    def _keep_up(self, node: JoinNode, relation: str, found: Combinations, before: Mapping[str, int]) -> None:
+        """What a turn's new rows became at an input of a join enters, joined, the state that the join makes."""
+        position = next(i for i, child in enumerate(node.inputs) if relation in child.relations)
+        child = node.inputs[position]
+        arriving = found
+        if not isinstance(child, Leaf):
+            state = self.new.intermediates[shape(child)]
+            arriving = _numbered(state, np.arange(before[shape(child)], state.ring.next, dtype=np.int64))
+        made = self.new.intermediates[node.shape]
+        for block in self._joins[node.shape].probe(position, arriving):
+            made.insert(block, self.new.codes)
+            self._brought += len(block)
+
+    # --- catching up --------------------------------------------------------------------------------------------------
+
+    def _begun(self, at: int) -> Progress:
+        """The state at that place, of which nothing has been caught up with."""
+        marks = {name: base.ring.next for name, base in self.new.bases.items()}
+        if at == len(self._order):
+            return Progress(at, 0, 0, 0, marks)
+        node = self._order[at]
+        if node.shape in self._filtered:
+            state: BaseState | IntermediateState = self.old.intermediates[self._filtered[node.shape].old]
+            return Progress(at, -1, state.ring.first, state.ring.next, marks)
+        inputs = self._joins[node.shape].inputs
+        position = min(range(len(inputs)), key=lambda i: inputs[i].ring.live)
+        ring = inputs[position].ring
+        return Progress(at, position, ring.first, ring.next, marks)
+
+    def _catch_up(self, floors: Mapping[str, int]) -> int:
+        """Fills the state at hand from one more slice of old rows; returns the rows and combinations that it took."""
+        now = self._progress
+        node = self._order[now.at]
+        low = least_outside(floors, node.relations)
+        if now.position < 0:
+            source: BaseState | IntermediateState = self.old.intermediates[self._filtered[node.shape].old]
+        else:
+            source = self._joins[node.shape].inputs[now.position]
+        first = max(now.following, source.ring.first)
+        end = min(first + SLICE, now.until)
+        taken = 0
+        if first < end:
+            driving = _numbered(source, np.arange(first, end, dtype=np.int64))
+            driving = keep(driving, driving.deadline >= low)
+            taken = end - first
+            for block in self._caught(node, now, driving, low):
+                self.new.intermediates[node.shape].insert(block, self.new.codes)
+                taken += len(block)
+        self._progress = replace(now, following=end) if end < now.until else self._begun(now.at + 1)
+        return max(1, taken)
+
+    def _caught(self, node: JoinNode, now: Progress, driving: Combinations, low: int) -> Iterator[Combinations]:
+        if now.position < 0:
+            for position in self._filtered[node.shape].predicates:
+                if len(driving):
+                    driving = passing(self.old.thetas[position].predicate, driving, self.old.bases)
+            blocks: Iterator[Combinations] = iter([driving] if len(driving) else [])
+        else:
+            # As in `moving_state.joined`: nothing that expired before `low` is looked up.
+            raised = replace(driving, newest=np.maximum(driving.newest, low))
+            blocks = self._uncounted(node.shape).probe(now.position, raised)
+        for block in blocks:
+            is_old = np.ones(len(block), dtype=np.bool_)
+            for relation, rows in block.rows.items():
+                is_old &= rows < now.marks[relation]
+            yield keep(block, is_old)
+
+    def _uncounted(self, name: str) -> WindowJoin:
+        """The join, without counting: old rows that are caught up with tell nothing of the streams."""
+        join = self._joins[name]
+        return WindowJoin(join.program, join.inputs, join.bases, join.codes, Meter())
+
+
+def _numbered(state: BaseState | IntermediateState, numbers: Int64Array) -> Combinations:
+    """The combinations, or rows, of those numbers, all of them live and linked."""
+    if isinstance(state, BaseState):
+        times = state.ring.times(numbers) if len(numbers) else (numbers, numbers)
+        return Combinations({state.relation: numbers}, *times)
+    if not len(numbers):
+        return Combinations(dict.fromkeys(state.relations, numbers), numbers, numbers)
+    return Combinations(state.bound(numbers), *state.ring.times(numbers), state.carried(numbers))

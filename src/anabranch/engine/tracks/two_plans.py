@@ -1,0 +1,93 @@
+"""What the tracks of a migration have in common: an old and a new plan over the same base states.
+
+The states that mean the same to both plans are shared; those that only the old plan has *retire*. In statistics, joins
+and states that retire have names of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from anabranch.engine.batch import Combinations
+from anabranch.engine.meter import Meter, Size
+from anabranch.engine.operators.join import WindowJoin
+from anabranch.engine.state.intermediate import IntermediateState
+from anabranch.engine.state.ring import Index
+from anabranch.engine.tracks.mesh import MeshTrack
+from anabranch.engine.tracks.plan import PlanTrack, least_outside
+from anabranch.engine.tracks.protocol import Departure, Track
+from anabranch.errors import InvariantBroken
+from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.physical import Shared
+from anabranch.stats.step import StepStatistics, labelled, merge
+
+RETIRING = "old "
+"""Put before the names of the old plan's joins and states in statistics."""
+
+
+class TwoPlans:
+    """The old and the new plan of a migration.
+
+    `mesh` is the plan that an abort returns to where a mesh is being left, for which the old track stands in.
+    """
+
+    def __init__(self, old: PlanTrack, new: PlanTrack, mesh: Mesh | None) -> None:
+        self.old = old
+        self.new = new
+        self.plan = new.plan
+        self._mesh = mesh
+        self.retiring = {name: state for name, state in old.intermediates.items() if not is_among(state, new)}
+        self._old_meter = Meter()
+
+    @property
+    def leaving(self) -> Plan | None:
+        """The plan from before the migration."""
+        return self._mesh or self.old.plan
+
+    @property
+    def intermediates(self) -> Mapping[str, IntermediateState]:
+        return self.new.intermediates
+
+    @property
+    def held(self) -> Sequence[IntermediateState]:
+        return (*self.new.held, *self.retiring.values())
+
+    def aborted(self) -> Track:
+        """The track of the old plan."""
+        return self.old if self._mesh is None else MeshTrack(self.old.ground, self._mesh)
+
+    def indexes(self, relation: str) -> tuple[Index, ...]:
+        """The indexes of a base state that one of the plans looks into."""
+        return (*self.old.indexes(relation), *self.new.indexes(relation))
+
+    def shared_indexes(self, shared: Shared) -> tuple[Index, ...]:
+        """Looks into no shared join."""
+        return ()
+
+    def retain_indexes(self) -> None:
+        """Keeps every index: both plans are at work."""
+
+    def departure(self) -> Departure:
+        raise InvariantBroken("a migration starts while another is under way", detail=f"towards '{self.plan}'")
+
+    def take_shared(self, shared: Shared, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
+        raise InvariantBroken("plans run side by side that share a join", detail=f"combinations of '{shared}' came")
+
+    def drop(self, floors: Mapping[str, int]) -> None:
+        """Drops combinations that no row still to come can complete."""
+        self.new.expire(floors)
+        for name, state in self.retiring.items():
+            self._old_meter.dropped(name, state.drop(least_outside(floors, state.relations)))
+
+    def finish(self, beside: Mapping[str, Size]) -> StepStatistics:
+        """Statistics of both plans since the last call; joins and states that retire have names of their own."""
+        sizes = {name: (state.ring.live, state.bytes) for name, state in self.retiring.items()}
+        return merge([self.new.finish(beside), labelled(self._old_meter.finish(sizes), RETIRING)])
+
+    def _old_joins(self) -> dict[str, WindowJoin]:
+        """The joins of the old plan, which count under names of their own."""
+        return {join.node.shape: self.old.join(join, self._old_meter) for join in self.old.program.joins}
+
+
+def is_among(state: IntermediateState, track: PlanTrack) -> bool:
+    return any(state is other for other in track.intermediates.values())
