@@ -20,8 +20,9 @@ from anabranch.adapt.rules import BESIDE, ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.settings import Settings
 from anabranch.balance.allocation import Allocation, fewest_slots, over_limits
 from anabranch.balance.first import FirstTable
-from anabranch.calibrate.file import calibrated
+from anabranch.calibrate.file import calibrated, calibrated_host
 from anabranch.cost.estimates import traffic
+from anabranch.cost.host import SPARK, Host, HostNeed, host_need, need_together
 from anabranch.cost.resources import Resources
 from anabranch.cost.shares import Partaker, from_own_model, in_agreement, of_common_join
 from anabranch.cost.units import UnitCosts
@@ -29,6 +30,7 @@ from anabranch.entries import Entry
 from anabranch.errors import NoFeasiblePlan, PlanError, SpecError
 from anabranch.optimize import Budget, Choice, Hints, Infeasible, MeshOffer, Objective, Proposal, choose
 from anabranch.optimize.beside import price_of_sides
+from anabranch.optimize.choice import within
 from anabranch.optimize.hints import KINDS
 from anabranch.optimize.joint import Contender, JointChoice, choose_together
 from anabranch.optimize.optimizers import NAMED
@@ -143,10 +145,12 @@ def decide(
     seen: StatisticsView = NOTHING_KNOWN,
     learn: Learn | None = None,
     gate: Gate = DEFAULT_GATE,
+    host: Host | None = None,
 ) -> Choice:
     """The plan for a query, or the bound that no plan keeps; `batch` is the time between batches in seconds.
 
     `learn` finds a mesh, where rows are at hand to learn it from; `plan: auto` takes it when it passes the gate.
+    `host` is what runs the query: limits count what it needs as well. In process there is none.
     """
     wishes.given.check_names(query.whole)
     view = Layered((wishes.given, seen, calibrated()))
@@ -156,10 +160,30 @@ def decide(
         wishes = replace(wishes, plan=str(unshared(written)))
     hints = _hints(query, wishes)
     beside = price_of_sides(query, view, batch)
+    around = None if host is None else partial(host_need, query, view, host=host, slots=slots)
     choice = choose(
-        query.graph, view, budget, wishes.objective, hints, batch=batch, grouping=query.merging, beside=beside
+        query.graph,
+        view,
+        budget,
+        wishes.objective,
+        hints,
+        batch=batch,
+        grouping=query.merging,
+        beside=beside,
+        around=around,
     )
     return replace(choice, mesh=_mesh_offer(query, wishes, choice, learn, gate), written=written)
+
+
+def on_spark(trigger: float = 0.0, queries: int = 1) -> Host:
+    """Spark as a host, with costs as calibrated, else built in; `trigger` is in seconds, 0 where there is none."""
+    costs = calibrated_host()
+    return Host(
+        SPARK if costs is None else costs,
+        "assumed" if costs is None else "calibrated",
+        "trigger" if trigger else "assumed",
+        share=1 / queries,
+    )
 
 
 def _written_with_sharing(wishes: Wishes) -> PhysicalPlan | None:
@@ -222,14 +246,18 @@ def decide_together(
     partakers = in_agreement(own)
     contenders = [_contender(each, choices[each.name], wishes[each.name], each.name in sharing) for each in partakers]
     by_name = {each.name: each for each in partakers}
-    joint = choose_together(
-        contenders,
-        partial(of_common_join, partakers=by_name),
-        Budget(together.cpu, together.memory, slots),
-    )
+    budget = joint_budget(choices, together, slots)
+    joint = choose_together(contenders, partial(of_common_join, partakers=by_name), budget)
     if not joint.fits:
         raise _over_joint_limits(joint)
     return joint
+
+
+def joint_budget(choices: Mapping[str, Choice], together: SetWishes, slots: int) -> Budget:
+    """What the plans of a set may use together in each slot: the joint limits less what the host needs for all."""
+    budget = Budget(together.cpu, together.memory, slots)
+    needs = [each.host for each in choices.values() if each.host is not None]
+    return within(budget, need_together(needs)) if needs else budget
 
 
 def allocate(
@@ -262,9 +290,13 @@ def allocate(
             return error.detail or error.message
         amounts = shared_traffic(choices.values())
         table = fill(partitioning_of(queries, slots, amounts), amounts)
-        needs = [(proposal(choice).cost, wishes[name].cpu, wishes[name].memory) for name, choice in choices.items()]
-        needs += [] if joint is None else [(joint.cost, together.cpu, together.memory)]
-        return next(filter(None, (over_limits(cost, table, cpu, memory) for cost, cpu, memory in needs)), None)
+        needs = [(proposal(choice).cost, choice.budget) for choice in choices.values()]
+        needs += [] if joint is None else [(joint.cost, joint.budget)]
+        objections = (
+            over_limits(cost, table, limits.cpu, limits.memory, taken=limits.taken, room=limits.room)
+            for cost, limits in needs
+        )
+        return next(filter(None, objections), None)
 
     return fewest_slots(allowed, objection)
 
@@ -308,9 +340,7 @@ def _contender(partaker: Partaker, choice: Choice, wishes: Wishes, may_share: bo
 
 def _over_joint_limits(joint: JointChoice) -> NoFeasiblePlan:
     budget, cost = joint.budget, joint.cost
-    needs = [f"cpu: {_rounded_up(cost.cpu / budget.slots):g}"] if cost.cpu > budget.total_cpu else []
-    if cost.memory > budget.total_memory:
-        needs.append(f"memory: {size_text(_rounded_up(cost.memory / budget.slots))}")
+    needs = _needed(cost, budget)
     plans = "; ".join(f"{name}: {plan}" for name, plan in sorted(joint.plans.items()))
     return NoFeasiblePlan(
         "no plans found for the queries together fit within their joint 'limits'",
@@ -334,6 +364,8 @@ def change_rules(
         budget=choice.budget,
         objective=wishes.objective,
         hints=_hints(query, free),
+        host=None if choice.host is None else choice.host.host,
+        expected=_expected(choice),
     )
     is_learning = learns(wishes, choice, adapt)
     return ChangeRules(
@@ -343,6 +375,12 @@ def change_rules(
         _staging(wishes, choice, adapt),
         resumes=is_learning or (adapt is not None and wishes.plan in PLAN_WORDS),
     )
+
+
+def _expected(choice: Choice) -> Resources:
+    """What the first plan is expected to need."""
+    offer = choice.mesh
+    return choice.answer.cost if offer is None or not offer.is_taken or offer.cost is None else offer.cost
 
 
 def _staging(wishes: Wishes, choice: Choice, adapt: Settings | None) -> Staging | None:
@@ -357,7 +395,7 @@ def proposal(choice: Choice) -> Proposal:
         case Proposal() as found:
             return found
         case Infeasible() as failed:
-            raise _no_feasible_plan(failed, choice.budget)
+            raise _no_feasible_plan(failed, choice.budget, choice.host)
 
 
 def first_plan(choice: Choice) -> Plan:
@@ -465,13 +503,10 @@ def _hints(query: Query, wishes: Wishes) -> Hints:
         raise PlanError(f"'{entry}': {error.message}", detail=error.detail, hint=error.hint) from error
 
 
-def _no_feasible_plan(failed: Infeasible, budget: Budget) -> NoFeasiblePlan:
+def _no_feasible_plan(failed: Infeasible, budget: Budget, host: HostNeed | None = None) -> NoFeasiblePlan:
     cost, slots = failed.cost, budget.slots
     each = f" in each of {slots} slots" if slots > 1 else ""
-    cpu, memory = _rounded_up(cost.cpu / slots), _rounded_up(cost.memory / slots)
-    # All that the named plan exceeds: with one limit of two raised, the next error would be about the other.
-    needs = [f"cpu: {cpu:g}"] if cost.cpu > budget.total_cpu else []
-    needs += [f"memory: {size_text(memory)}"] if cost.memory > budget.total_memory else []
+    needs = _needed(cost, budget)
     allowed = (
         f"'limits.cpu' allows {budget.cpu:g} cores{each}",
         f"'limits.memory' allows {size_text(budget.memory)}{each}",
@@ -485,11 +520,37 @@ def _no_feasible_plan(failed: Infeasible, budget: Budget) -> NoFeasiblePlan:
             named, best = "'limits.cpu' and 'limits.memory' together", "the nearest plan"
             limit = f"{allowed[0]} and {allowed[1]}"
     subject = "no plan" if failed.is_proven else f"none of the {len(failed.considered)} plans considered"
+    slot = budget.of_slot(cost)
+    remedies = ["use more slots", "shorten the windows"]
+    if host is not None and cost.cpu > budget.total_cpu:
+        remedies.insert(0, "set a longer trigger")
     return NoFeasiblePlan(
         f"{subject} fits within {named}",
-        detail=f"{limit}; {best} is {failed.best}, which needs {cost.cpu / slots:.3g} cores and "
-        f"{size_text(cost.memory / slots)}{each}",
-        hint=f"write 'limits: {{{', '.join(needs)}}}' or more, use more slots, or shorten the windows",
+        detail=f"{limit}; {best} is {failed.best}, which needs {slot.cpu:.3g} cores and "
+        f"{size_text(slot.memory)}{each}{_parts(cost, budget, host)}",
+        hint=f"write 'limits: {{{', '.join(needs)}}}' or more, {', '.join(remedies[:-1])}, or {remedies[-1]}",
+    )
+
+
+def _needed(cost: Resources, budget: Budget) -> list[str]:
+    """The limits to write for a plan.
+
+    All that the plan exceeds: with one limit of two raised, the next error would be about the other.
+    """
+    slot = budget.of_slot(cost)
+    needs = [f"cpu: {_rounded_up(slot.cpu):g}"] if cost.cpu > budget.total_cpu else []
+    return needs + ([f"memory: {size_text(_rounded_up(slot.memory))}"] if cost.memory > budget.total_memory else [])
+
+
+def _parts(cost: Resources, budget: Budget, host: HostNeed | None) -> str:
+    """The parts of what a slot needs: the plan's and the host's."""
+    if host is None:
+        return ""
+    state = size_text(cost.memory * budget.room / budget.slots)
+    return (
+        f": {cost.cpu / budget.slots:.3g} cores for the plan and {budget.taken.cpu:.3g} for Spark "
+        f"({host.triggers:.3g} for a trigger every {host.batch:g} s, {host.rows + host.results:.3g} for rows and "
+        f"results), {state} for the state and {size_text(budget.taken.memory)} for a worker and its rows"
     )
 
 

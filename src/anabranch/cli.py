@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import indent
 
@@ -84,21 +85,31 @@ def prepare_machine(arguments: argparse.Namespace) -> int:
 
 
 def calibrate(arguments: argparse.Namespace) -> int:
-    """Measures the cost of the engine's operations on this machine and stores it for later choices."""
+    """Measures the engine's operations and Spark's own work on this machine, and stores both for later choices."""
     # Here, because the engine and its kernels are loaded for it.
     from anabranch.calibrate.measure import calibrate as measure
 
-    print("measuring for about ten seconds; the machine should be idle otherwise", file=sys.stderr)
-    units = measure(arguments.seed)
-    file = calibration_file()
-    try:
-        save_units(units, file)
-    except OSError as error:
-        raise HostError(f"the calibration cannot be kept in '{file}'", detail=str(error)) from error
+    with_spark = not arguments.no_spark and find_spec("pyspark") is not None
+    long = "a minute or two" if with_spark else "ten seconds"
+    print(f"measuring for about {long}; the machine should be idle otherwise", file=sys.stderr)
+    units, host = measure(arguments.seed), None
     for name, value in asdict(units).items():
         if isinstance(value, float) and not name.endswith("bytes"):
             usual = getattr(ENGINE, name)
             print(f"{name:16}{1e9 * value:10.1f} ns   ({1e9 * usual:.1f} on an ordinary machine)")
+    if with_spark:
+        # Here, because it needs pyspark.
+        from anabranch.spark_costs import described, measure_spark
+
+        host = measure_spark(units, arguments.seed)
+        print("\n".join(["Spark:", *described(host)]))
+    elif not arguments.no_spark:
+        print("pyspark is not installed: only the engine was measured", file=sys.stderr)
+    file = calibration_file()
+    try:
+        save_units(units, file, host)
+    except OSError as error:
+        raise HostError(f"the calibration cannot be kept in '{file}'", detail=str(error)) from error
     print(f"stored in {file}", file=sys.stderr)
     return 0
 
@@ -187,11 +198,13 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     command = add_command(
         commands,
         "calibrate",
-        "measure the cost of the engine's operations on this machine, for choosing plans",
+        "measure the engine's operations and Spark's own work on this machine, for choosing plans and keeping limits",
         """
         anabranch calibrate
+        anabranch calibrate --no-spark      the engine alone; what was measured of Spark before stays
         """,
     )
+    command.add_argument("--no-spark", action="store_true", help="measure the engine alone, in about ten seconds")
     command.add_argument("--seed", type=int, default=1, metavar="N", help="the seed of the generated data (default: 1)")
     command.set_defaults(run=calibrate)
 

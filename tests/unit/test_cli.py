@@ -84,14 +84,14 @@ def test_explain_finds_the_fewest_slots_that_keep_the_limits(
     spec_file.write_text(SPEC + "stats: {rates: {s0: 20000, s1: 20000, s2: 20000}}\nslots: fewest\n")
     assert cli.main(["explain", str(spec_file), "--cpu", "4"]) == 0
     assert "1 slots are the fewest that keep the limits" in capsys.readouterr().out
-    assert cli.main(["explain", str(spec_file), "--memory", "2 MB"]) == 0
+    assert cli.main(["explain", str(spec_file), "--memory", "150 MB"]) == 0
     shown = capsys.readouterr().out
     (line,) = (line for line in shown.splitlines() if "are the fewest" in line)
     slots = int(line.split()[0])
     assert slots > 1
     assert f"with {slots - 1}, " in line
     assert f"slots {slots}, " in shown
-    assert cli.main(["explain", str(spec_file), "--slots", str(slots - 1), "--memory", "2 MB"]) == cli.USER_ERROR
+    assert cli.main(["explain", str(spec_file), "--slots", str(slots - 1), "--memory", "150 MB"]) == cli.USER_ERROR
     assert cli.main(["explain", str(spec_file)]) == cli.USER_ERROR
     assert "there are no limits" in capsys.readouterr().err
 

@@ -55,6 +55,11 @@ class Decision:
     def strategy(self) -> str | None:
         return None if self.price is None else self.price.strategy
 
+    @property
+    def takes_steps(self) -> bool:
+        """Whether the boxes in which the plans differ change one after another."""
+        return self.price is not None and self.price.steps > 1
+
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": "decision",
@@ -68,11 +73,17 @@ class Decision:
             "proposedCost": _numbers(self.proposed_cost),
             "origin": self.origin,
             "strategy": self.strategy,
-            "migrationCost": None if self.price is None else {k: _plain(v) for k, v in asdict(self.price).items()},
+            "migrationCost": None if self.price is None else _price(self.price),
             "reason": self.reason,
             "statistics": self.statistics.to_json(),
             "considered": [rival.to_json() for rival in self.rivals],
         }
+
+
+def _price(price: Price) -> dict[str, Any]:
+    """The price of a migration; boxes are told where they change one after another."""
+    numbers = {name: _plain(value) for name, value in asdict(price).items() if name not in ("steps", "pause")}
+    return numbers if price.steps == 1 else {**numbers, "steps": price.steps}
 
 
 def _numbers(cost: Resources) -> dict[str, Any]:

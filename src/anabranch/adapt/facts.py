@@ -21,6 +21,31 @@ class BatchFacts:
     """Seconds of wall clock from the batch before to this one; None when it is not known."""
     cores: int | None = None
     """Tasks that can run at once; None when it is not known."""
+    backlog: float | None = None
+    """Rows that waited in the sources when the batch before had ended, as they say; None where none says."""
+
+    def rows_waiting(self, first: float | None) -> float | None:
+        """Rows that waited at the inputs when the batch began; None where that is not known.
+
+        `first` is how far behind the time of day the query was in the first batch that counts.
+        """
+        return rows_waiting(self.waiting, self.backlog, self.behind, first, self.seconds)
+
+
+def rows_waiting(
+    taken: int | None, backlog: float | None, behind: float | None, first: float | None, seconds: float | None
+) -> float | None:
+    """Rows that a batch took, and those that wait in the sources.
+
+    Where the sources do not say, these are what came in the time by which the query has fallen further behind.
+    """
+    if taken is None:
+        return backlog
+    if backlog is not None:
+        return taken + backlog
+    if behind is None or first is None or not seconds:
+        return float(taken)
+    return taken + max(0.0, behind - first) * taken / seconds
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ A proposed plan passes when it needs less of the scarce resource than the plan i
 and what it saves within the horizon is at least what the migration costs. Scarce is what the objective names; where
 both count (`qualified`), the one of which the plan in force takes the larger share. A plan that breaks its limits is
 left for one that keeps them without ratio and amount, but never without pay-back: then scarce is what it has too little
-of, even if the objective names the other. All rates are per second of event time, so a replay at ten times the speed
-decides as the live stream did.
+of, even if the objective names the other. While a migration lasts, the states of both plans are held: a plan that keeps
+its limit on memory is not left by a way that breaks it. All rates are per second of event time, so a replay at ten
+times the speed decides as the live stream did.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from anabranch.cost.resources import Resources
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.hints import Objective
 from anabranch.optimize.proposals import Budget
+from anabranch.sizes import size_text
 
 Resource: TypeAlias = Literal["cpu", "memory"]
 
@@ -50,8 +52,8 @@ def scarce(current: Resources, objective: Objective, budget: Budget) -> Resource
     if over_cpu != over_memory:
         return "cpu" if over_cpu else "memory"
     if over_cpu or objective.kind == "qualified":
-        cores = budget.total_cpu if budget.cpu < float("inf") else float(budget.slots)
-        return "memory" if current.memory / budget.total_memory > current.cpu / cores else "cpu"
+        of_cpu, of_memory = budget.shares(current)
+        return "memory" if of_memory > of_cpu else "cpu"
     return "memory" if objective.kind == "memory" else "cpu"
 
 
@@ -61,6 +63,9 @@ def judge(
     """Judges whether the proposed plan may replace the current one at that price, with the reason."""
     if budget.allows(current) and not budget.allows(proposed):
         return Verdict(False, "the proposed plan is over its limits")
+    if not has_memory_for(price, current, budget):
+        left = size_text(max(0.0, budget.total_memory - current.memory))
+        return Verdict(False, f"{price.strategy} holds {size_text(price.memory)} beside the state, and {left} are left")
     resource = scarce(current, objective, budget)
     has, needs = _of(current, resource), _of(proposed, resource)
     saved = has - needs
@@ -83,6 +88,13 @@ def judge(
     paid = f"{price.strategy} is paid back after {cost / saved:.3g} s"
     change = "there is no state to move" if price.strategy == "none" else paid
     return Verdict(True, f"{why}saves {saved:.3g} {unit}; {change}")
+
+
+def has_memory_for(price: Price, current: Resources, budget: Budget) -> bool:
+    """Whether the limit on memory has room for what a migration holds beside the state, or is broken already."""
+    if current.memory > budget.total_memory:
+        return True  # nothing is left to keep, and every way out of it holds more for a while
+    return current.memory + price.memory <= budget.total_memory
 
 
 def _of(cost: Resources, resource: Resource) -> float:

@@ -29,6 +29,7 @@ from functools import cached_property, partial
 
 from anabranch.adapt.decision import Decision, Origin, Rival
 from anabranch.adapt.experience import Experience, counts, has_full_windows
+from anabranch.adapt.facts import rows_waiting
 from anabranch.adapt.gate import judge, scarce
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.library import Library
@@ -38,6 +39,7 @@ from anabranch.adapt.rules import Criteria
 from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.stability import Stability
+from anabranch.adapt.ways import way
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
 from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.choice import choose
@@ -90,6 +92,8 @@ class Observation:
     """Seconds from its newest event time to the time of day when it was done."""
     is_migrating: bool = False
     """Whether the plan was being changed during any of it."""
+    backlog: float | None = None
+    """Rows that wait in the sources, as they say; None where none says."""
 
     @cached_property
     def step(self) -> StepStatistics:
@@ -108,20 +112,13 @@ class _Since:
 
     def after(self, seen: Observation) -> _Since:
         behind = seen.behind if self.behind is None else self.behind
-        waiting = () if seen.waiting is None else (seen.waiting + _left_waiting(seen, behind),)
+        rows = rows_waiting(seen.waiting, seen.backlog, seen.behind, behind, seen.seconds)
         return _Since(
             self.batches + 1,
             self.seconds + (seen.seconds or 0.0),
-            (*self.waiting, *waiting)[-REMEMBERED_WAITING:],
+            (self.waiting if rows is None else (*self.waiting, rows))[-REMEMBERED_WAITING:],
             behind,
         )
-
-
-def _left_waiting(seen: Observation, behind: float | None) -> float:
-    """Rows that a batch did not take: what came in the time by which the query has fallen further behind."""
-    if seen.waiting is None or seen.behind is None or behind is None or not seen.seconds:
-        return 0.0
-    return max(0.0, seen.behind - behind) * seen.waiting / seen.seconds
 
 
 @dataclass(frozen=True)
@@ -244,6 +241,7 @@ class Loop:
                 since.waiting,
                 self._between,
                 self._is_telling,
+                self.criteria.budget.total_memory,
             )
             trigger = self.settings.policy.suggestion(situation) or self._outlasted()
             if trigger is None or not self._learned_seconds or not self._is_settled():
@@ -352,6 +350,7 @@ class Loop:
         criteria = self.criteria
         spread = criteria.partitioning
         model = resource_model(self._query.graph, self.view, known.batch, self._query.merging, spread)
+        self.criteria = criteria.met(self._query, self.view, model)
         current = with_default_orders(seen.plan, self._query.graph)
         price = self._pricing(current, model)
         decision = Decision(
@@ -402,8 +401,8 @@ class Loop:
         if str(plan) == str(current):
             return decision
         wished, gate = self.settings.strategy, self.settings.gate
-        ways = self.criteria.pricing(self._query.graph, current, plan, model)
-        price = next((way for way in ways if wished in ("auto", way.strategy) or way.strategy == "none"), None)
+        criteria, graph = self.criteria, self._query.graph
+        price = way(graph, current, plan, model, criteria.pricing, wished, decision.cost, criteria.budget)
         decision = replace(decision, proposed=plan, proposed_cost=cost)
         if price is None:
             return replace(decision, reason=f"{wished} cannot serve this change")
@@ -511,6 +510,7 @@ def _best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: fl
         grouping=query.merging,
         partitioning=criteria.partitioning,
         beside=price_of_sides(query, view, batch),
+        around=criteria.around(query, view),
     ).answer
     plan = answer.plan if isinstance(answer, Proposal) else answer.best
     lost = [each for each in answer.considered if each.plan != plan]

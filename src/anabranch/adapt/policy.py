@@ -17,6 +17,7 @@ Policies compare with the situation at the last decision, so a slow drift is not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -84,6 +85,8 @@ class Situation:
     """Intermediate combinations that each of these batches made."""
     is_telling: Callable[[], bool] = lambda: False
     """Whether nothing has been decided yet, and a few batches have rows enough to decide by."""
+    allowed: float = math.inf
+    """Bytes of state that the limits leave."""
 
 
 class Policy(Protocol):
@@ -126,7 +129,7 @@ class DataDriven:
 @dataclass(frozen=True)
 class MemoryDriven:
     memory: float | None = None
-    """Bytes of state that there may be; without it only the inputs are watched."""
+    """Bytes of state that there may be; without it, what the limit on memory leaves."""
     share: float = 0.9
     """How near the state may come to it."""
     trend: Trend = STEADY
@@ -151,7 +154,8 @@ class RefinedMemoryDriven:
 
 
 def _short_of_memory(seen: Situation, memory: float | None, share: float) -> str | None:
-    if memory is None or (taken := seen.memory()) < share * memory:
+    memory = seen.allowed if memory is None else memory
+    if memory == math.inf or (taken := seen.memory()) < share * memory:
         return None
     return f"the state takes {taken:,} of {memory:,.0f} bytes"
 

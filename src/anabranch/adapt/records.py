@@ -15,6 +15,7 @@ from anabranch.balance.grid import GridChange
 from anabranch.balance.rule import Move, Rebalancing
 from anabranch.cost.resources import Resources
 from anabranch.plan.mesh import Plan
+from anabranch.sizes import size_text
 from anabranch.stats.mesh.learnt import LearntMesh
 
 Author: TypeAlias = Literal["user", "schedule", "loop", "mesh"]
@@ -158,6 +159,93 @@ class Warned:
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "batch": self.batch, "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The cores that a slot is expected to need for a query, what Spark takes of them, and what the limit allows."""
+
+    cores: float
+    spark: float
+    allowed: float
+    query: str | None = None
+
+    def __str__(self) -> str:
+        name = "" if self.query is None else f" for '{self.query}'"
+        return (
+            f"a slot was to need {self.cores:.3g} of {self.allowed:g} cores{name}, {self.spark:.3g} of them for Spark"
+        )
+
+
+@dataclass(frozen=True)
+class FellBehind:
+    """Rows wait longer and longer although the plans were chosen within their limits."""
+
+    kind: ClassVar[str] = "behind"
+    batch: int
+    before: float
+    """Rows that waited at the beginning of the trend."""
+    rows: float
+    batches: int
+    period: float | None
+    """Seconds of wall clock from the batch before."""
+    seconds: float | None
+    """Event time that passed with the batch."""
+    slots: float | None
+    """Cores that the steps of a slot took, per second of event time."""
+    needs: tuple[Needs, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        text = f"rows that wait rose from {self.before:.3g} to {self.rows:.3g} over {self.batches} batches"
+        if self.period is not None and self.seconds:
+            text += f"; a batch of {self.seconds:.3g} s of the streams takes {self.period:.3g} s"
+        if self.slots is not None:
+            text += f", the steps of a slot {self.slots:.3g} cores"
+        return "; ".join([text, *map(str, self.needs)])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "batch": self.batch,
+            "before": self.before,
+            "rows": self.rows,
+            "batches": self.batches,
+            "period": self.period,
+            "seconds": self.seconds,
+            "slotCores": self.slots,
+            "needs": [
+                {"cores": each.cores, "spark": each.spark, "allowed": each.allowed, **_named(each.query)}
+                for each in self.needs
+            ],
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True)
+class LimitBroken:
+    """A slot has more memory than its limit allows: its state with room to grow, a worker, and its rows of a batch."""
+
+    kind: ClassVar[str] = "limit"
+    batch: int
+    state: float
+    """Bytes of live state."""
+    memory: float
+    """Bytes in all."""
+    allowed: float
+    query: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "batch": self.batch,
+            "stateBytes": self.state,
+            "bytes": self.memory,
+            "allowed": self.allowed,
+            "reason": f"the fullest slot has {size_text(self.memory)} of {size_text(self.allowed)}, with "
+            f"{size_text(self.state)} of state",
+            **_named(self.query),
+        }
 
 
 @dataclass(frozen=True)
@@ -308,7 +396,7 @@ class QueriesChanged:
         return {"kind": self.kind, "batch": self.batch, "joined": dict(self.joined), "left": list(self.left)}
 
 
-Record: TypeAlias = QueryRecord | TableRecord | SharingDecided | Warned | QueriesChanged
+Record: TypeAlias = QueryRecord | TableRecord | SharingDecided | Warned | QueriesChanged | FellBehind | LimitBroken
 
 
 def _keys(split: tuple[str, ...], united: tuple[str, ...]) -> dict[str, list[str]]:

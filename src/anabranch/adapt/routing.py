@@ -23,6 +23,7 @@ from anabranch.adapt.gate import Verdict, judge
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.rules import Criteria, Staging
 from anabranch.adapt.settings import Settings
+from anabranch.adapt.ways import way
 from anabranch.cost.counted import counted_cpu
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
 from anabranch.cost.units import UnitCosts, unit_costs
@@ -202,16 +203,24 @@ def decide_tree(
     known = Knowledge(flow.rates, _selectivities(learnt.profiled.fan_outs, flow), batch=flow.batch)
     view = Layered((known.view, criteria.given))
     answer = choose(
-        graph, view, criteria.budget, criteria.objective, criteria.hints, batch=flow.batch, grouping=query.merging
+        graph,
+        view,
+        criteria.budget,
+        criteria.objective,
+        criteria.hints,
+        batch=flow.batch,
+        grouping=query.merging,
+        around=criteria.around(query, view),
     ).answer
     if not isinstance(answer, Proposal) or any(pre_groups(answer.plan)):
         return decision
     model = resource_model(graph, view, flow.batch, query.merging)
     cost = experience.price(answer.plan, model, answer.plan)
-    ways = criteria.pricing(graph, with_default_orders(mjoin(graph.names), graph), answer.plan, model)
-    if not ways:
+    mjoined = with_default_orders(mjoin(graph.names), graph)
+    price = way(graph, mjoined, answer.plan, model, criteria.pricing, "auto", decision.cost, criteria.budget)
+    if price is None:
         return decision
-    verdict = judge(settings.gate, decision.cost, cost, ways[0], criteria.objective, criteria.budget)
+    verdict = judge(settings.gate, decision.cost, cost, price, criteria.objective, criteria.budget)
     beats = decision.action == "keep" or cost.cpu < decision.proposed_cost.cpu
     if not verdict.passed or not beats:
         return decision
@@ -222,7 +231,7 @@ def decide_tree(
         proposed=answer.plan,
         proposed_cost=cost,
         origin="optimizer",
-        price=ways[0],
+        price=price,
         reason=frozen or verdict.reason,
         statistics=known,
     )

@@ -7,19 +7,23 @@ before the query starts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeAlias
 
 from anabranch.adapt.settings import Settings
-from anabranch.cost.resources import ResourceModel
+from anabranch.cost.host import Host, HostNeed, host_need
+from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.migrate.strategies.pricing import prices
 from anabranch.migrate.strategies.strategy import Price
+from anabranch.optimize.choice import within
 from anabranch.optimize.hints import Hints, Objective
 from anabranch.optimize.proposals import Budget
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.query import Query
 from anabranch.stats.view import NOTHING_KNOWN, StatisticsView
 
 Pricing: TypeAlias = Callable[[JoinGraph, PhysicalPlan, PhysicalPlan, ResourceModel], tuple[Price, ...]]
@@ -38,6 +42,22 @@ class Criteria:
     partitioning: Partitioning | None = None
     """How rows are spread over the slots that are observed together; None where every row has one slot."""
     pricing: Pricing = prices
+    host: Host | None = None
+    """What runs the query, whose needs count for the limits; None in process."""
+    expected: Resources | None = None
+    """What the first plan needs, by the estimates that it was chosen by."""
+
+    def around(self, query: Query, seen: StatisticsView) -> Callable[[ResourceModel], HostNeed] | None:
+        """Tells what the host needs by these statistics; None in process."""
+        if self.host is None:
+            return None
+        host = replace(self.host, length="measured")
+        return partial(host_need, query, seen, host=host, slots=self.budget.slots)
+
+    def met(self, query: Query, seen: StatisticsView, model: ResourceModel) -> Criteria:
+        """The criteria with a budget that has off what the host needs by these statistics."""
+        around = self.around(query, seen)
+        return self if around is None else replace(self, budget=within(self.budget, around(model)))
 
 
 @dataclass(frozen=True)

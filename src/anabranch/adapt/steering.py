@@ -20,6 +20,7 @@ from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.change import Change, Wish, begin
 from anabranch.adapt.experience import Experience, longest_window
 from anabranch.adapt.facts import AT_START, BatchFacts, Moment
+from anabranch.adapt.keeping_up import KeepingUp
 from anabranch.adapt.loop import Loop, Observation
 from anabranch.adapt.memory import Memory, QueryMemory
 from anabranch.adapt.mesh_watch import MeshWatch, learn_mesh, pooled
@@ -91,6 +92,7 @@ class Steering:
         names = by_value(queries.graph) if balance.show_keys else by_hash
         grids = partial(partitioning_of, queries, spread.slots, held=held)
         self.table = TableSteering(table, moves, balance, grids, names)
+        self._keeping_up = KeepingUp(rules, sharing.budget)
 
     @property
     def plans(self) -> SlotPlans:
@@ -195,8 +197,14 @@ class Steering:
             decided = steering.after(facts, own, is_moving=is_moving)
             records += [replace(record, query=name or None) for record in decided]
         records += self._decide_sharing(facts, reports)
+        records += self._keeping_up.after(facts, reports)
         # Plans first: a cheaper plan may be all that a slow slot needs.
         return [*self.table.after(facts, reports, is_busy=self.is_changing), *records]
+
+    @property
+    def needs_backlog(self) -> bool:
+        """Whether anything here asks how many rows wait in the sources."""
+        return self._keeping_up.is_active or any(steering.has_loops for steering in self.queries.values())
 
     def _decide_sharing(self, facts: BatchFacts, reports: SlotReports) -> list[Record]:
         """Decides on shared joins where that is due; queries that are to change do so with the next batch."""
@@ -305,6 +313,11 @@ class QuerySteering:
     def plans(self) -> tuple[SlotPlan, ...]:
         """The plans of the latest batch, by slot."""
         return tuple(self._plans[slot] for slot in self._slots)
+
+    @property
+    def has_loops(self) -> bool:
+        """True if the query adapts."""
+        return bool(self._loops)
 
     @property
     def is_changing(self) -> bool:
@@ -422,6 +435,7 @@ class QuerySteering:
                         facts.waiting,
                         facts.behind,
                         is_migrating=is_moving or bool(changing & {*slots}),
+                        backlog=facts.backlog,
                     )
                     if is_shared:
                         loop.watch(seen)
@@ -477,7 +491,8 @@ class QuerySteering:
         if decision.action == "migrate" and decision.strategy is not None:
             chosen = dict.fromkeys(slots, SlotPlan(decision.proposed, decision.strategy))
             others = self._wish.plans if self._wish is not None else {}
-            self._wish = Wish({**others, **chosen}, "loop")
+            by_boxes = decision.takes_steps or (self._wish is not None and self._wish.box_by_box)
+            self._wish = Wish({**others, **chosen}, "loop", box_by_box=by_boxes)
         return [DecisionMade(decision, slots)]
 
     def _look(self, facts: BatchFacts, reports: Mapping[int, QueryReport], staging: Staging) -> None:
@@ -699,5 +714,6 @@ def _loops(
         return []
     if adapt.scope == "query":
         return [(slots, Loop(query, adapt, criteria, searches))]
-    alone = replace(criteria, partitioning=None, budget=replace(criteria.budget, slots=1))
+    host = None if criteria.host is None else criteria.host.of_one_slot(len(slots))
+    alone = replace(criteria, partitioning=None, budget=replace(criteria.budget, slots=1), host=host)
     return [((slot,), Loop(query, adapt, alone, searches)) for slot in slots]

@@ -31,7 +31,9 @@ from anabranch.choosing import (
     decide,
     decide_together,
     headline,
+    joint_budget,
     joint_plans,
+    on_spark,
     refuse_capacities,
     shared_traffic,
 )
@@ -53,7 +55,7 @@ from anabranch.host.spark.sinks.make import make_sink
 from anabranch.host.spark.sinks.sink import Sink
 from anabranch.host.spark.sinks.table import TableSink
 from anabranch.host.work import Work
-from anabranch.optimize import Budget, Choice
+from anabranch.optimize import Choice
 from anabranch.optimize.joint import JointChoice
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
@@ -243,7 +245,7 @@ class Run:
             scheduled(self._queries, settings.moves),
             settings.balancing,
             shared_traffic(choices.values()),
-            sharing=SharingRules(wishes.share != "off", Budget(wishes.cpu, wishes.memory, self._slots.most)),
+            sharing=SharingRules(wishes.share != "off", joint_budget(choices, wishes, self._slots.most)),
             sample=self._sampled_rows(),
         )
 
@@ -298,6 +300,7 @@ class Run:
             seen=sample.statistics,
             learn=compiled.learn_mesh if learns and _has_rows(compiled.query, sample) else None,
             gate=(settings.adapt or Settings()).gate,
+            host=on_spark(self._settings.trigger.seconds, len(self._members)),
         )
 
     def _sink(self, name: str, member: Member) -> Sink:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anabranch.balance.first import FirstTable
-from anabranch.cost.resources import Resources
+from anabranch.cost.resources import NOTHING, Resources
 from anabranch.errors import NoFeasiblePlan
 from anabranch.plan.slots import SlotRange
 from anabranch.sizes import size_text
@@ -51,15 +51,20 @@ def fewest_slots(allowed: SlotRange, objection: Callable[[int], str | None]) -> 
     )
 
 
-def over_limits(whole: Resources, table: FirstTable, cpu: float, memory: float) -> str | None:
+def over_limits(
+    whole: Resources, table: FirstTable, cpu: float, memory: float, *, taken: Resources = NOTHING, room: float = 1.0
+) -> str | None:
     """What the fullest slot exceeds if a plan with that cost in all is spread by the table; None if nothing.
 
-    `cpu` and `memory` are the limits of a slot, in cores and bytes. State is taken to lie where the work is.
+    `cpu` and `memory` are the limits of a slot, in cores and bytes. State is taken to lie where the work is. `taken` is
+    what the host needs of each slot, and `room` the bytes of memory for a byte of state.
     """
     time = max(share / speed for share, speed in zip(table.shares, table.capacities, strict=True))
-    share = max(table.shares)
-    if cpu < math.inf and whole.cpu * time > cpu:
-        return f"the slowest slot needs {whole.cpu * time:.3g} of {cpu:.3g} cores"
-    if memory < math.inf and whole.memory * share > memory:
-        return f"the fullest slot needs {size_text(whole.memory * share)} of {size_text(memory)}"
+    cores, size = whole.cpu * time + taken.cpu, whole.memory * max(table.shares) * room + taken.memory
+    if cpu < math.inf and cores > cpu:
+        spark = f", {taken.cpu:.3g} of them for Spark" if taken.cpu else ""
+        return f"the slowest slot needs {cores:.3g} of {cpu:.3g} cores{spark}"
+    if memory < math.inf and size > memory:
+        spark = f", {size_text(taken.memory)} of them for Spark" if taken.memory else ""
+        return f"the fullest slot needs {size_text(size)} of {size_text(memory)}{spark}"
     return None

@@ -1,16 +1,24 @@
-"""The calibration file: measured unit costs in the user's cache folder, one file for each machine."""
+"""The calibration file: measured unit costs in the user's cache folder, one file for each machine.
+
+The costs of Spark stand under `spark` beside those of the engine. A file of an earlier release has none.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, TypeVar
 
+from anabranch.cost.host import HostCosts
 from anabranch.cost.units import ENGINE, UnitCosts
 from anabranch.errors import StatisticsError
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
+
+Costs = TypeVar("Costs")
 
 
 def calibration_file() -> Path:
@@ -25,21 +33,40 @@ def calibrated() -> FixedStatistics:
     return NOTHING_KNOWN if units is None else FixedStatistics(costs=units.by_name(), provenance="calibrated")
 
 
-def save_units(units: UnitCosts, path: Path) -> None:
-    """Writes measured costs for later runs on this machine."""
+def calibrated_host() -> HostCosts | None:
+    """The measured costs of Spark on this machine; None if there are none."""
+    return load_host(calibration_file())
+
+
+def save_units(units: UnitCosts, path: Path, host: HostCosts | None = None) -> None:
+    """Writes measured costs for later runs on this machine; without costs of Spark, those of before stay."""
+    host = load_host(path) if host is None else host
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(units), indent=2) + "\n", encoding="utf-8")
+    kept = asdict(units) | ({} if host is None else {"spark": asdict(host)})
+    path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
 def load_units(path: Path) -> UnitCosts | None:
     """Reads costs that were measured earlier; None if there are none."""
-    if not path.exists():
-        return None
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+
+    def units(kept: dict[str, Any]) -> UnitCosts:
         # Calibrations of other releases may lack a cost or have one more. Grouping is not measured.
         known = {name: value for name, value in kept.items() if name in ENGINE.by_name()}
         return UnitCosts.from_names({**known, "group": ENGINE.group})
+
+    return _read(path, units)
+
+
+def load_host(path: Path) -> HostCosts | None:
+    """Reads costs of Spark that were measured earlier; None if there are none."""
+    return _read(path, lambda kept: HostCosts.from_names(kept["spark"]) if "spark" in kept else None)
+
+
+def _read(path: Path, understand: Callable[[dict[str, Any]], Costs]) -> Costs | None:
+    if not path.exists():
+        return None
+    try:
+        return understand(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, AttributeError, StatisticsError) as error:
         raise StatisticsError(
             f"the calibration in '{path.name}' cannot be read",

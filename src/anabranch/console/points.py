@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from anabranch.stats.backlog import backlog
+
 
 @dataclass(frozen=True)
 class SlotPoint:
@@ -104,7 +106,7 @@ class BatchPoint:
             state_rows=ours["stateRows"],
             state_bytes=ours["stateBytes"],
             watermark=None if micros is None else micros / 1e6,
-            backlog=_backlog(progress.get("sources", ())),
+            backlog=backlog(progress.get("sources", ())),
             skew=ours["skew"],
             plan=ours["plan"],
             migrating=tuple(ours["migrating"]),
@@ -142,42 +144,3 @@ def _own_seconds(ours: Mapping[str, Any]) -> float:
     driver = sum(spent for part, spent in ours["durationMs"].items() if part != "step") / 1000
     longest = max((sum(slot["seconds"].values()) for slot in ours["slotStatistics"]), default=0.0)
     return float(driver + longest)
-
-
-def _backlog(sources: Any) -> float | None:
-    """What waits in the sources: between their latest offset and the end of the batch, or by their own metrics."""
-    found = [waits for source in sources if (waits := _waiting(source)) is not None]
-    return sum(found) if found else None
-
-
-def _waiting(source: Mapping[str, Any]) -> float | None:
-    behind = _between(source.get("endOffset"), source.get("latestOffset"))
-    if behind is not None:
-        return behind
-    found = [
-        float(value)
-        for key, value in (source.get("metrics") or {}).items()
-        if ("outstanding" in key.lower() or "behind" in key.lower())
-        and "bytes" not in key.lower()
-        and _is_number(value)
-    ]
-    return sum(found) if found else None
-
-
-def _between(end: Any, latest: Any) -> float | None:
-    """The sum of the differences of whole numbers at the same places of two offsets, such as those of partitions."""
-    if isinstance(end, Mapping) and isinstance(latest, Mapping):
-        found = [_between(end.get(key, 0), value) for key, value in latest.items()]
-        known = [each for each in found if each is not None]
-        return sum(known) if known else None
-    if isinstance(end, int) and isinstance(latest, int):
-        return float(max(0, latest - end))
-    return None
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True

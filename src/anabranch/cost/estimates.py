@@ -93,6 +93,8 @@ class Estimates:
     """Seconds between the boundaries of a grouped query; 0 for any other."""
     groups: tuple[tuple[int, float], ...] = ()
     """For some sets of relations, how many different rows merging the set leaves at a boundary."""
+    arriving: tuple[float, ...] = ()
+    """Rows per second before the filters; the rates are those that pass."""
 
     def __post_init__(self) -> None:
         if len(self.names) > MOST_RELATIONS:
@@ -144,6 +146,7 @@ def from_statistics(
 
     known_rates = [known.value for r in graph.relations if (known := seen.rate(r.name, r.stream)) is not None]
     fallback = sum(known_rates) / len(known_rates) if known_rates else ASSUMED_RATE
+    arriving: list[float] = []
     rates: list[float] = []
     windows: list[float] = []
     row_bytes: list[float] = []
@@ -153,6 +156,7 @@ def from_statistics(
             rate = use(f"rows of {relation.name}", None, ASSUMED_TABLE) / horizon
         else:
             rate = use(f"rate of {relation.name}", seen.rate(relation.name, relation.stream), fallback)
+        arriving.append(rate)
         if relation.filter is not None:
             passing = seen.filter_selectivity(relation.name)
             rate *= use(f"selectivity of {relation.filter}", passing, _passing(relation.filter))
@@ -184,6 +188,7 @@ def from_statistics(
         used=tuple(used),
         slide=slide,
         groups=tuple(groups),
+        arriving=tuple(arriving),
     )
 
 

@@ -6,10 +6,11 @@ plan within the budget whenever there is one. Every candidate stays in the answe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from anabranch.cost.estimates import Estimates
+from anabranch.cost.host import HostNeed
 from anabranch.cost.resources import NOTHING, ResourceModel, Resources
 from anabranch.cost.units import unit_costs
 from anabranch.errors import SpecError
@@ -44,6 +45,8 @@ class Choice:
     """The mesh considered, if any."""
     written: PhysicalPlan | None = None
     """The plan as the user wrote it, where it shares a join with other queries."""
+    host: HostNeed | None = None
+    """What the host needs in each slot around any plan; the budget has it off already. None in process."""
 
     @property
     def estimates(self) -> Estimates:
@@ -61,6 +64,7 @@ def choose(
     grouping: Grouping | None = None,
     partitioning: Partitioning | None = None,
     beside: Resources = NOTHING,
+    around: Callable[[ResourceModel], HostNeed] | None = None,
     optimizers: Mapping[str, Optimizer] = OPTIMIZERS,
 ) -> Choice:
     """The best plan by the objective among those that keep the budget and obey the hints.
@@ -68,6 +72,7 @@ def choose(
     `batch` is the time between batches in seconds. With the `grouping` of a grouped query, plans that merge rows before
     they join are considered too. `partitioning` says how rows are spread over the slots of the budget; without it, the
     grid that suits the rates is assumed. `beside` is what the query needs whatever its plan (`price_of_sides`).
+    `around` tells what the host needs; the budget is what host and plan may use together.
     """
     problem = Problem(
         graph,
@@ -81,7 +86,16 @@ def choose(
         beside=beside,
     )
     _, units_from = unit_costs(statistics)
-    return Choice(_answer(problem, optimizers), problem.model, problem.budget, problem.objective, units_from)
+    host = None if around is None else around(problem.model)
+    if host is not None:
+        problem = replace(problem, budget=within(problem.budget, host))
+    answer = _answer(problem, optimizers)
+    return Choice(answer, problem.model, problem.budget, problem.objective, units_from, host=host)
+
+
+def within(budget: Budget, host: HostNeed) -> Budget:
+    """What a budget leaves to plans on a host."""
+    return replace(budget, taken=host.resources, room=host.room)
 
 
 def _answer(problem: Problem, optimizers: Mapping[str, Optimizer]) -> Proposal | Infeasible:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anabranch.cost.host import HostNeed
 from anabranch.cost.resources import Resources
 from anabranch.optimize.choice import Choice
 from anabranch.optimize.proposals import Budget, Infeasible, Proposal, kind
@@ -12,6 +13,8 @@ from anabranch.sizes import size_text
 
 MOST_ROWS = 20
 HEADINGS = ("plan", "kind", "by", "cpu", "memory", "rate", "verdict")
+IN_A_SLOT = ("slot cpu", "slot memory")
+"""The headings of what a slot needs in all, the host's part included; between rate and verdict."""
 
 
 def considered_rows(choice: Choice) -> list[tuple[str, ...]]:
@@ -52,11 +55,56 @@ def explanation(choice: Choice) -> str:
             subject = "no plan" if is_proven else "no plan considered"
             lines += [f"{subject} fits the limit on {bound}", f"nearest {best}"]
     lines.append(f"needs {cost.cpu:.4g} cores, {size_text(cost.memory)}, for {cost.rate:.4g} results per second")
+    if choice.host is not None:
+        lines += _slot_lines(cost, choice.budget, choice.host)
     rows = considered_rows(choice)
-    lines += ["", "considered", *_table([HEADINGS, *rows[:MOST_ROWS]])]
+    headings: tuple[str, ...] = HEADINGS
+    if choice.host is not None:
+        headings = (*HEADINGS[:-1], *IN_A_SLOT, HEADINGS[-1])
+        rows = [_with_slot(row, cost, choice.budget) for row, cost in zip(rows, _costs(choice), strict=True)]
+    lines += ["", "considered", *_table([headings, *rows[:MOST_ROWS]])]
     if len(rows) > MOST_ROWS:
         lines.append(f"  and {len(rows) - MOST_ROWS} more")
     return "\n".join(lines)
+
+
+def _costs(choice: Choice) -> list[Resources]:
+    """The cost of each plan considered, in the order of their rows."""
+    costs = [candidate.cost for candidate in choice.answer.considered]
+    offer = choice.mesh
+    if offer is not None and offer.mesh is not None and offer.cost is not None:
+        costs.insert(0 if offer.is_taken else 1, offer.cost)
+    return costs
+
+
+def _with_slot(row: tuple[str, ...], cost: Resources, budget: Budget) -> tuple[str, ...]:
+    slot = budget.of_slot(cost)
+    return (*row[:-1], f"{slot.cpu:.4g}", size_text(slot.memory), row[-1])
+
+
+def _slot_lines(cost: Resources, budget: Budget, need: HostNeed) -> list[str]:
+    """What a slot needs in all, by its parts."""
+    slot, slots = budget.of_slot(cost), budget.slots
+    length = {"trigger": "as the trigger says", "measured": "as measured", "assumed": "assumed; a trigger sets it"}
+    spark = [
+        f"{need.triggers:.3g} for a trigger every {need.batch:g} s ({length[need.host.length]})",
+        f"{need.rows:.3g} for rows",
+        f"{need.results:.3g} for results",
+    ]
+    cpu = f"{cost.cpu / slots:.4g} for the plan, {budget.taken.cpu:.4g} for Spark"
+    state = size_text(cost.memory * budget.room / slots)
+    memory = f"{state} for the state with room to grow, {size_text(need.worker)} for a worker"
+    return [
+        f"in {'each slot' if slots > 1 else 'the slot'} {slot.cpu:.4g} cores: {cpu} ({', '.join(spark)})",
+        f"  and {size_text(slot.memory)}: {memory}, {size_text(need.batch_rows)} for its rows of a batch",
+        f"  costs of Spark {_host_text(need)}; the driver takes {size_text(need.host.costs.driver_bytes)} beside that",
+    ]
+
+
+def _host_text(need: HostNeed) -> str:
+    if need.host.provenance == "calibrated":
+        return "calibrated on this machine"
+    return "built in; 'anabranch calibrate' measures this machine"
 
 
 def _row(plan: str, family: str, origin: str, cost: Resources, reason: str) -> tuple[str, ...]:

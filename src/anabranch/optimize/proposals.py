@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from anabranch.cost.resources import Resources
+from anabranch.cost.resources import NOTHING, Resources
 from anabranch.errors import SpecError
 from anabranch.plan.mesh import Mesh
 from anabranch.plan.physical import PhysicalPlan, nodes
@@ -25,11 +25,19 @@ Bound: TypeAlias = Literal["cpu", "memory", "cpu and memory together", "hints"]
 
 @dataclass(frozen=True)
 class Budget:
-    """The cores and bytes that each slot may use. Work divides evenly among the slots."""
+    """The cores and bytes that each slot may use. Work divides evenly among the slots.
+
+    A limit is for all that runs in a slot. What the host takes of it, whatever the plan, is `taken`; a plan may use the
+    rest.
+    """
 
     cpu: float = math.inf
     memory: float = math.inf
     slots: int = 1
+    taken: Resources = field(default=NOTHING, repr=False)
+    """What the host takes of each slot."""
+    room: float = field(default=1.0, repr=False)
+    """Bytes of memory that a byte of state may take."""
 
     def __post_init__(self) -> None:
         for name, value, example in (("cpu", self.cpu, "0.8"), ("memory", self.memory, "500000000")):
@@ -40,11 +48,13 @@ class Budget:
 
     @property
     def total_cpu(self) -> float:
-        return self.cpu * self.slots
+        """Cores that a plan may use in all slots together; 0 or less where the host leaves none."""
+        return (self.cpu - self.taken.cpu) * self.slots
 
     @property
     def total_memory(self) -> float:
-        return self.memory * self.slots
+        """Bytes of state that a plan may have in all slots together; 0 or less where the host leaves none."""
+        return (self.memory - self.taken.memory) * self.slots / self.room
 
     @property
     def is_limited(self) -> bool:
@@ -54,10 +64,19 @@ class Budget:
         """True when the whole plan fits the slots together."""
         return cost.cpu <= self.total_cpu and cost.memory <= self.total_memory
 
+    def of_slot(self, cost: Resources) -> Resources:
+        """What a slot needs in all for a plan of that cost: its part of the plan, and the host's."""
+        cpu = cost.cpu / self.slots + self.taken.cpu
+        return Resources(cpu, cost.memory * self.room / self.slots + self.taken.memory, cost.rate / self.slots)
+
+    def shares(self, cost: Resources) -> tuple[float, float]:
+        """The shares of the limits on CPU and memory that a plan and its host take; no limit is one core a slot."""
+        slot = self.of_slot(cost)
+        return slot.cpu / (self.cpu if self.cpu < math.inf else 1.0), slot.memory / self.memory
+
     def use(self, cost: Resources) -> float:
-        """The larger of the two shares of the budget that a plan takes; without a limit a slot is one core."""
-        cores = self.total_cpu if self.cpu < math.inf else float(self.slots)
-        return max(cost.cpu / cores, cost.memory / self.total_memory)
+        """The larger of the two shares."""
+        return max(self.shares(cost))
 
 
 UNLIMITED = Budget()
@@ -124,10 +143,20 @@ def kind(plan: PhysicalPlan) -> Literal["mjoin", "tree", "jtree"]:
 def over_budget(cost: Resources, budget: Budget) -> str:
     """The limits that a plan exceeds, in words; empty when the plan fits."""
     parts = []
+    slot, taken = budget.of_slot(cost), budget.taken
+    if taken == NOTHING:
+        if cost.cpu > budget.total_cpu:
+            parts.append(f"cpu {cost.cpu:.3g} is over {budget.total_cpu:.3g} cores")
+        if cost.memory > budget.total_memory:
+            parts.append(f"memory {size_text(cost.memory)} is over {size_text(budget.total_memory)}")
+        return ", ".join(parts)
     if cost.cpu > budget.total_cpu:
-        parts.append(f"cpu {cost.cpu:.3g} is over {budget.total_cpu:.3g} cores")
+        own = slot.cpu - taken.cpu
+        parts.append(f"a slot needs {slot.cpu:.3g} of {budget.cpu:.3g} cores, {own:.3g} of them for the plan")
     if cost.memory > budget.total_memory:
-        parts.append(f"memory {size_text(cost.memory)} is over {size_text(budget.total_memory)}")
+        own = slot.memory - taken.memory
+        needs = f"{size_text(slot.memory)} of {size_text(budget.memory)}"
+        parts.append(f"a slot needs {needs}, {size_text(own)} of them for the state")
     return ", ".join(parts)
 
 

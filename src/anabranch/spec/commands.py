@@ -33,6 +33,7 @@ from anabranch.choosing import (
     decide,
     decide_together,
     joint_plans,
+    on_spark,
     proposal,
     refuse_capacities,
 )
@@ -319,8 +320,10 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     fill = partial(first_table, capacities=capacities)
 
     def choose_at(slots: int) -> dict[str, Choice]:
-        batch = chosen.seconds_between_batches
-        return {name: decide(each.query, wishes[name], slots=slots, batch=batch) for name, each in every.items()}
+        batch, host = chosen.seconds_between_batches, on_spark(chosen.trigger.seconds, len(every))
+        return {
+            name: decide(each.query, wishes[name], slots=slots, batch=batch, host=host) for name, each in every.items()
+        }
 
     @cache
     def allocation() -> Allocation | None:

@@ -10,13 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from anabranch.console.points import _backlog
+from anabranch.api import Session
 from anabranch.ddl import parse_schema
 from anabranch.errors import CatalogError, HostError
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.redis_source import RedisReader, RedisStreams
 from anabranch.spec.file import parse
 from anabranch.spec.launch import start
+from anabranch.stats.backlog import backlog
 
 SPEC = """
 streams:
@@ -63,9 +64,9 @@ def test_a_broker_is_read_exactly_once_and_its_backlog_is_shown(
     handle.processAllAvailable()
     first = next(each for each in handle.recentProgress if each["adaptive"])
     assert first["numInputRows"] == 8
-    assert _backlog(first["sources"]) == 12, first["sources"]
+    assert backlog(first["sources"]) == 12, first["sources"]
     last = [each for each in handle.recentProgress if each["adaptive"]][-1]
-    assert _backlog(last["sources"]) == 0
+    assert backlog(last["sources"]) == 0
     handle.stop()
     for stream in ("orders", "payments"):
         add(server, stream, range(10, 15))
@@ -74,6 +75,34 @@ def test_a_broker_is_read_exactly_once_and_its_backlog_is_shown(
     again.stop()
     found = sorted((row["a"], row["b"]) for row in spark.read.parquet(f"{tmp_path}/out").collect())
     assert found == pairs(range(15))
+
+
+def test_a_backlog_that_grows_is_recorded_with_the_figures(spark: SparkSession, server: Any, tmp_path: Path) -> None:
+    """Every batch takes eight entries while twenty more come: the query has limits, keeps them, and falls behind."""
+    spark.dataSource.register(RedisStreams)
+    session = Session(spark)
+    for stream in ("orders", "payments"):
+        add(server, stream, range(8))
+        options = {"url": f"unix://{server.socket_file}", "stream": stream, "maxEntriesPerTrigger": "4"}
+        rows = spark.readStream.format("redis-stream").options(**options).schema("ts timestamp, k bigint, v string")
+        session.register(stream, rows.load(), event_time="ts", watermark="1 hour")
+
+    def feed(rows: object, batch: int) -> None:
+        if batch < 6:
+            for stream in ("orders", "payments"):
+                add(server, stream, range(8 + 10 * batch, 18 + 10 * batch))
+
+    windows = "orders [RANGE 1 MINUTE] AS o, payments [RANGE 1 MINUTE] AS p"
+    query = session.sql(f"SELECT o.v AS v FROM {windows} WHERE o.k = p.k")
+    writer = query.writeStream.foreachBatch(feed).limits(cpu=10.0, memory="4 GB").slots(1)
+    handle = writer.option("checkpointLocation", str(tmp_path / "behind")).start()
+    handle.processAllAvailable()
+    handle.stop()
+    (found,) = [record for record in handle.history if record["kind"] == "behind"]
+    assert found["rows"] > found["before"]
+    assert found["needs"][0]["allowed"] == 10.0
+    assert 0 < found["needs"][0]["spark"] < found["needs"][0]["cores"] < 10.0
+    assert "rows that wait rose from" in found["reason"]
 
 
 def _columns(schema: str) -> StructType:

@@ -9,6 +9,7 @@ replace what an unfinished attempt left.
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import time
 import warnings
@@ -80,6 +81,7 @@ from anabranch.logs import say
 from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import ALONE, Plans
+from anabranch.stats.backlog import backlog
 from anabranch.stats.report import SlotReports, merged_statistics, whole
 
 REMEMBERED_BATCHES = 1000
@@ -159,6 +161,7 @@ class SparkRunner:
         self._late_warning = LateRowsWarning(options.assumed_disorder if options.late is None else frozenset())
         self._places = Places(self.steering.table)
         self._began: float | None = None
+        self._running: StreamingQuery | None = None
         self._is_configured = False
         self._is_released = False
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
@@ -344,6 +347,7 @@ class SparkRunner:
             clocks.seconds_behind(_now()),
             period=None if self._began is None else started - self._began,
             cores=self._places.cores(frame.sparkSession),
+            backlog=self._backlog(),
         )
         self._began = started
         records = [*refused, *self.steering.after(facts, reports)]
@@ -352,6 +356,18 @@ class SparkRunner:
         spent = {"plan": planned - started, "step": written - planned, "commit": collected - written}
         spent["adapt"] = time.perf_counter() - collected
         self._remember(batch_id, task, reports, clocks, spent, records)
+
+    def follow(self, running: StreamingQuery) -> None:
+        """Takes Spark's side of the run, which tells what waits in the sources."""
+        self._running = running
+
+    def _backlog(self) -> float | None:
+        """Rows that waited in the sources after the batch before, where anybody asks and the sources say."""
+        if self._running is None or not self.steering.needs_backlog:
+            return None
+        # PySpark's own value has offsets as texts.
+        latest = self._running._jsq.lastProgress()
+        return None if latest is None else backlog(json.loads(latest.json())["sources"])
 
     def _catch_up(self) -> int:
         """The batch of the last manifest, read again: Spark ends an earlier run only as this one begins."""
@@ -532,6 +548,7 @@ def start_query(
             writer = writer.queryName(options.name)
         with named_start(runner.store.location):
             started = writer.start()
+        runner.follow(started)
     except BaseException:
         if earlier is not None:
             _latest[runner.identity] = earlier

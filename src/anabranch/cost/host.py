@@ -1,0 +1,201 @@
+"""What the host needs around a plan: Spark's own work for triggers, sources, rows and results, and its workers' memory.
+
+The host's part is the same for all plans of a query. So it decides nothing between them; it counts for limits, which
+hold for the whole query. A `Budget` takes it off what a slot may use, and optimizers see only what is left.
+
+    cpu     (trigger + sources x source + slots x slot) / batch     however few the rows
+            + rows read x read + copies sent x (row + bytes x byte) + results x result
+    memory  of a slot: worker + its rows of one batch x batch_bytes; and for each byte of state `room` bytes of memory
+
+The driver's own memory is measured and shown, but is not part of a slot. A run in process has no host's part.
+
+Limit: results of a grouped query are few and are not counted. A sink other than files may cost more than `result`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Literal, TypeAlias
+
+from anabranch.cost.estimates import WIRE_BYTES, from_statistics
+from anabranch.cost.resources import ResourceModel, Resources
+from anabranch.errors import StatisticsError
+from anabranch.plan.join_graph import Relation
+from anabranch.plan.query import Query
+from anabranch.stats.view import Provenance, StatisticsView
+
+Length: TypeAlias = Literal["trigger", "measured", "assumed"]
+"""Where the time between batches is known from."""
+
+
+@dataclass(frozen=True)
+class HostCosts:
+    """The unit costs of a host: seconds of one core, over all of its processes, and bytes."""
+
+    trigger: float
+    """A trigger, whatever it reads."""
+    source: float
+    """A trigger, for each source."""
+    slot: float
+    """A trigger, for each slot."""
+    read: float
+    """A row is read, and passes or fails its filter."""
+    row: float
+    """A row that passes is sent to a slot, and kept in the checkpoint."""
+    byte: float
+    """A byte of such a row."""
+    result: float
+    """A result is written to its sink."""
+    worker_bytes: float
+    """A worker before it has rows: resident memory without the state."""
+    batch_bytes: float
+    """Resident bytes of a worker for each byte of its rows of a batch."""
+    driver_bytes: float = 0.0
+    """The driver: Java and Python together; shown, not counted."""
+    room: float = 2.0
+    """Bytes of memory for each byte of live state, at most: arrays grow by doubling. Follows from the layout."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not 0 <= value < math.inf:
+                raise StatisticsError(f"the host's cost '{name}' is {value:g}", hint="run 'anabranch calibrate' again")
+
+    @classmethod
+    def from_names(cls, costs: Mapping[str, float]) -> HostCosts:
+        """The costs that some numbers stand for; what another release measured beside them is left out."""
+        names = {item.name for item in fields(cls)}
+        return cls(**{name: float(value) for name, value in costs.items() if name in names})
+
+
+SPARK = HostCosts(
+    trigger=0.13,
+    source=0.025,
+    slot=0.018,
+    read=3.7e-7,
+    row=8.5e-8,
+    byte=7.2e-9,
+    result=2e-8,
+    worker_bytes=1.4e8,
+    batch_bytes=3.0,
+    driver_bytes=1.1e9,
+)
+"""A local session of Spark 4.3 on two cores, as `spark_costs` measured it with the engine's built-in unit costs.
+
+A result costs no more than the error of that measurement: most of its cost is in the engine's units.
+"""
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host of a query: its costs, and how it runs the query."""
+
+    costs: HostCosts
+    provenance: Provenance = "assumed"
+    length: Length = "assumed"
+    """Where the time between batches is known from."""
+    share: float = 1.0
+    """The part of a trigger that is counted for the query: queries that run together share it."""
+
+    def of_one_slot(self, slots: int) -> Host:
+        """The host as one of so many slots sees it, which looks at its own rows alone."""
+        costs = replace(self.costs, trigger=self.costs.trigger / slots, source=self.costs.source / slots)
+        return replace(self, costs=costs)
+
+
+@dataclass(frozen=True)
+class RelationNeed:
+    """The rows of one relation, by the second."""
+
+    relation: Relation
+    read: float
+    passing: float
+    row_bytes: float
+    copies: float
+
+
+@dataclass(frozen=True)
+class HostNeed:
+    """What the host needs for a query in each slot, in parts."""
+
+    triggers: float
+    """Cores, as all below."""
+    rows: float
+    results: float
+    worker: float
+    """Bytes, as all below."""
+    batch_rows: float
+    room: float
+    """Bytes of memory for each byte of state."""
+    host: Host
+    batch: float
+    """Seconds between batches."""
+    slots: int
+    relations: tuple[RelationNeed, ...]
+    rate: float
+    """Results per second that are written, in all slots."""
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(self.triggers + self.rows + self.results, self.worker + self.batch_rows, 0.0)
+
+
+def host_need(query: Query, seen: StatisticsView, model: ResourceModel, host: Host, slots: int) -> HostNeed:
+    """What the host needs in each slot while it runs a query; `model` has the grid, the results and the batch."""
+    estimates = from_statistics(query.whole, seen, slide=query.seconds_between_boundaries)
+    needs = [
+        RelationNeed(
+            relation,
+            estimates.arriving[position],
+            estimates.rates[position],
+            estimates.row_bytes[position] + WIRE_BYTES,
+            _copies(model, name),
+        )
+        for position, (name, relation) in enumerate(zip(estimates.names, query.whole.relations, strict=True))
+        if not relation.is_table
+    ]
+    results = 0.0 if query.grouping is not None else model.base.rate
+    return need_of(needs, results, host, slots, model.batch)
+
+
+def need_of(needs: Iterable[RelationNeed], rate: float, host: Host, slots: int, batch: float) -> HostNeed:
+    """What the host needs in each slot for the rows of some relations, and for `rate` results per second."""
+    costs, several = host.costs, tuple(needs)
+    read: dict[str, float] = {}
+    for each in several:
+        if not each.relation.is_result:
+            # A stream that is named twice is read once.
+            read[each.relation.stream] = max(each.read, read.get(each.relation.stream, 0.0))
+    sent = sum(each.passing * each.copies for each in several)
+    moved = sum(each.passing * each.copies * each.row_bytes for each in several)
+    each_trigger = (costs.trigger + costs.slot * slots) * host.share + costs.source * len(read)
+    return HostNeed(
+        each_trigger / batch / slots if batch else 0.0,
+        (sum(read.values()) * costs.read + sent * costs.row + moved * costs.byte) / slots,
+        rate * costs.result / slots,
+        costs.worker_bytes,
+        moved * batch * costs.batch_bytes / slots,
+        costs.room,
+        host,
+        batch,
+        slots,
+        several,
+        rate,
+    )
+
+
+def need_together(several: Sequence[HostNeed]) -> HostNeed:
+    """What the host needs for queries that run together: rows that any of them wants travel once."""
+    relations: dict[str, RelationNeed] = {}
+    for each in (relation for need in several for relation in need.relations):
+        other = relations.get(each.relation.name)
+        relations[each.relation.name] = each if other is None or each.passing > other.passing else other
+    first = several[0]
+    whole = replace(first.host, share=1.0)
+    return need_of(relations.values(), sum(each.rate for each in several), whole, first.slots, first.batch)
+
+
+def _copies(model: ResourceModel, name: str) -> float:
+    is_spread = model.partitioning is not None and name in model.estimates.positions
+    return model.copies(model.estimates.mask((name,))) if is_spread else 1.0
