@@ -21,12 +21,15 @@ from anabranch.lab import (
     balance_strategies,
     cost_model,
     group_by_below,
+    limits,
+    limits_spark,
     mesh_over_time,
     mesh_search,
     mesh_streams,
     mesh_throughput,
     migration_length,
     migration_low_high,
+    migration_pause,
     migration_runtime,
     place_changes,
     place_comparison,
@@ -102,6 +105,33 @@ def _regret() -> Doctored:
         one("flights", "real", 1.0, 1.06),
     )
     return Doctored(good, (bad, good[:2]))
+
+
+@case("limits")
+def _limits() -> Doctored:
+    def one(is_chosen: bool, waiting: float, memory: float) -> limits.Ran:
+        return limits.Ran("3 streams", "(a b c)", is_chosen, 0.1, 0.08, 0.09, waiting, 1e6, memory)
+
+    return Doctored([one(True, 0.0, 8e5), one(False, 5.0, 8e5)], ([one(True, 5.0, 2e6), one(False, 0.0, 2e6)],))
+
+
+@case("migration-pause")
+def _migration_pause() -> Doctored:
+    def found(longest: float, is_same: bool = True) -> migration_pause.Found:
+        def way(seconds: float) -> migration_pause.Paused:
+            return migration_pause.Paused((0.1, seconds, 9.0), 2, 1_000_000, is_same)
+
+        return migration_pause.Found(0.1, {"moving-state": way(0.5), "spread": way(longest)})
+
+    return Doctored(found(0.15), (found(0.3, is_same=False),))
+
+
+@case("limits-spark")
+def _limits_spark() -> Doctored:
+    def one(taken: float, memory: float, plan: float = 0.05) -> limits_spark.Whole:
+        return limits_spark.Whole("2 streams", 2, plan, 0.4, (taken,) * 8, 1e8, memory)
+
+    return Doctored([one(0.4, 9e7)], ([one(0.8, 2e8)], [one(0.2, 9e7, plan=0.15)]))
 
 
 @case("regret-spark")
