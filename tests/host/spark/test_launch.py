@@ -187,8 +187,9 @@ def test_several_queries_are_explained_by_one_session_and_one_sample_of_each_str
     assert main(["explain", str(with_queries(sampled_spec, "a.v < 20", "a.v < 50")), "--sample"]) == 0
     together = capsys.readouterr().out
     assert happened == Counter(["session", "a", "b", "c"])
-    # What is known of a query, and the plan that follows, is what it would be alone; the grid is that of all queries.
-    assert f"== q0 ==\n{alone.partition(chr(10) + 'slots ')[0]}" in together
+    # What is known of a query, and the plan that follows, is what it would be alone; the grid is that of all queries,
+    # and they share what Spark takes for a trigger.
+    assert f"== q0 ==\n{alone.partition(chr(10) + 'in each slot ')[0]}" in together
     assert "sampled" in together.split("== q1 ==")[1]
 
 
