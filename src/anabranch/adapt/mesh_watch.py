@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -29,7 +30,7 @@ from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.mesh.routes import RouteStatistics, merge_routes
 from anabranch.stats.step import StepStatistics, merge
 
-SEARCH = SearchSetting(size=10, method="improve", stop=Stop(iterations=250, plateau=60), early_out=True)
+SEARCH = SearchSetting(size=10, method="improve", stop=Stop(iterations=250, plateau=60), early_out=True, asks=True)
 BASELINE = 3
 """Batches after a change of plan that give the baseline of the routes."""
 MOST_PATIENCE = 96
@@ -44,11 +45,12 @@ def learn_mesh(
     seed: int,
     current: Plan | None = None,
     is_worth: Callable[[LearntMesh], bool] | None = None,
+    *,
+    may_ask: bool = True,
 ) -> LearntMesh:
     """Searches the best mesh, beginning with the current plan if that is a mesh.
 
-    Nothing is searched, and all relations get their best single routes, if a mesh that takes the least that any could
-    take is not worth it.
+    No classifier is searched if a mesh that takes the least that any could take is not worth it.
     """
     started, profiles = perf_counter(), list(seen)
     mesh = current if isinstance(current, Mesh) else None
@@ -58,7 +60,8 @@ def learn_mesh(
         ideal = {name: LearntRoutes("", (1.0,), (cost,), cost, cost, cost) for name, cost in least.items()}
         return is_worth is None or is_worth(LearntMesh(one_route(graph), ideal, profiled=profiled))
 
-    found = find_query_mesh(graph, profiles, np.random.default_rng(seed), SEARCH, mesh, asked)
+    setting = replace(SEARCH, asks=SEARCH.asks and may_ask)
+    found = find_query_mesh(graph, profiles, np.random.default_rng(seed), setting, mesh, asked)
     overheads = {each.relation: _overhead(each) for each in profiles}
     relations = {name: _learnt(each, overheads[name]) for name, each in found.proposals.items()}
     return LearntMesh(found.mesh, relations, perf_counter() - started, profiled)
@@ -119,7 +122,7 @@ def _learnt(found: MeshProposal, overhead: float) -> LearntRoutes:
         found.single_cost,
         running[0] if running else found.single_cost,
         max(0.0, held_out.gain - held_out.error) if found.is_mesh and held_out is not None else 0.0,
-        overhead * len(found.ways.routes),
+        overhead * sum(len(route.operators) for route in found.ways.routes) / max(1, len(found.single.operators)),
     )
 
 

@@ -65,7 +65,7 @@ class CompiledQuery:
         def learn(held: Mapping[str, float]) -> LearntMesh:
             key = tuple(held[name] for name in self.query.graph.names)
             if key not in known:
-                known[key] = learn_from_rows(self.query, self.sample.rows, held)
+                known[key] = learn_from_rows(self.query, self.sample.rows, held, kin=self.sample.kin)
             return known[key]
 
         return learn

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from anabranch.cost.resources import ResourceModel, explicit_orders
 from anabranch.plan.join_graph import JoinGraph, is_selection
-from anabranch.plan.mesh import Mesh
+from anabranch.plan.mesh import Mesh, asked, is_probe, is_question
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, probe_order, shape
 from anabranch.plan.selections import checked_by_probe, deferred_thetas
 from anabranch.stats.step import StepStatistics
@@ -76,10 +76,12 @@ def _links(plan: PhysicalPlan | Mesh, model: ResourceModel, graph: JoinGraph) ->
         for route in way.routes:
             bound = model.estimates.mask((way.relation,))
             for name in route.operators:
-                if not is_selection(name):
-                    block = model.estimates.mask((name,))
-                    wanted[name].add(model.index(bound, block))
-                    bound |= block
+                if is_selection(name):
+                    continue
+                target = asked(name) if is_question(name) else name
+                block = model.estimates.mask((target,))
+                wanted[target].add(model.index(bound, block))
+                bound |= block if is_probe(name) else 0
     return {name: max(1, len(indexes)) for name, indexes in wanted.items()}
 
 

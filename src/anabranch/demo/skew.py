@@ -41,7 +41,7 @@ from anabranch.live import follow
 from anabranch.optimize import Choice
 from anabranch.optimize.proposals import Candidate, kind
 from anabranch.picture import RouteNote
-from anabranch.plan.mesh import Mesh, Plan, RelationRoutes
+from anabranch.plan.mesh import Mesh, Plan, RelationRoutes, asked, is_question
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.schema import TIMESTAMP
 from anabranch.spec.file import load
@@ -316,13 +316,16 @@ def _routes(mesh: Mesh | None, run: Run) -> list[Table | str]:
     """Where rows of each office look first, and one relation's routes with what became of their rows."""
     if mesh is None:
         return ["[red]no mesh was found, so all runs had one plan[/red]"]
+    if all(len(way.routes) == 1 for way in mesh.ways):
+        words = "Rows first ask other streams for their session; those that lack it somewhere join nothing."
+        return [words, "", *_one_relation(mesh, run)]
     first = _table()
     for heading in ("rows of", *OFFICES):
         first.add_column(heading)
     first.add_row("where are few", *LACKING, style="dim")
     for way in mesh.ways:
         stream = ALIASES[way.relation]
-        looked = [ALIASES[way.routes[route].operators[0]] for route in _routes_by_office(way)]
+        looked = [_stream(way.routes[route].operators[0]) for route in _routes_by_office(way)]
         cells = [
             "[dim]-[/dim]" if few == stream else f"[green]{found}[/green]" if found == few else found
             for found, few in zip(looked, LACKING, strict=True)
@@ -355,11 +358,16 @@ def _one_relation(mesh: Mesh, run: Run) -> list[Table | str]:
     for each in sorted(routes, key=lambda each: each.route):
         steps = way.routes[each.route].steps
         stops = [
-            f"{' or '.join(ALIASES[name] for name in step)} [dim]{_count(100 * left)}[/dim]"
+            f"{' or '.join(map(_stream, step))} [dim]{_count(100 * left)}[/dim]"
             for step, left in zip(steps, each.left_behind(steps), strict=True)
         ]
         table.add_row(f"{each.rows / rows:.0%}", " > ".join(stops))
     return [f"Routes of {ALIASES[way.relation]}, with the rows left of 100 after each lookup:", table]
+
+
+def _stream(operator: str) -> str:
+    """The stream that an operator looks into; with a question mark where it only asks."""
+    return f"{ALIASES[asked(operator)]}?" if is_question(operator) else ALIASES[operator]
 
 
 def _count(rows: float) -> str:

@@ -226,6 +226,86 @@ def probe(
 
 
 @numba.njit(
+    "int64(int64[:, ::1], uint32[::1], uint32[::1], int64[::1], int64, int64, int64, int64, int64[::1], int64[::1],"
+    " int64[::1], boolean[::1])",
+    cache=True,
+    nogil=True,
+)
+def ask(
+    entries: Int64Array,
+    previous: LinkArray,
+    heads: LinkArray,
+    deadlines: Int64Array,
+    span: int,
+    shift: int,
+    first: int,
+    stop: int,
+    codes: Int64Array,
+    newest: Int64Array,
+    deadline: Int64Array,
+    is_met: BoolArray,
+) -> int:
+    """Notes which codes some of the rows [first, stop) has that fits in time; returns how many rows were visited.
+
+    A lookup ends at the first row that fits. One that was noted before is not made again. Old rows that are overdue for
+    all lookups under way are not visited.
+    """
+    mask = np.uint64(entries.shape[0] - 1)
+    varies = deadlines.shape[0] > 0
+    asking = np.empty(WAITING, dtype=np.int64)
+    rows = np.empty(WAITING, dtype=np.int64)
+    links = np.empty(WAITING, dtype=np.uint32)
+    met = np.empty(WAITING, dtype=np.int64)
+    times = np.empty(WAITING, dtype=np.int64)
+    ends = np.empty(WAITING, dtype=np.int64)
+    alive = first
+    reached = newest[0]
+    visited = 0
+    for start in range(0, codes.shape[0], WAITING):
+        ahead = min(start + WAITING, codes.shape[0])
+        least = newest[start]
+        for i in range(start, ahead):
+            least = min(least, newest[i])
+        if least < reached:
+            alive = first
+        reached = least
+        alive = first_alive(entries, deadlines, span, alive, min(alive + _OVERDUE, stop), least)
+        for i in range(start, ahead):
+            links[i - start] = heads[_slot_of(codes[i], shift)]
+        left = np.uint64(0)
+        for i in range(start, ahead):
+            row = _below(links[i - start], stop)
+            asking[left] = i
+            rows[left] = row
+            left += np.uint64((row >= alive) & (not is_met[i]))
+        while left > 0:
+            pending = np.int64(left)
+            for j in range(pending):
+                place = np.uint64(rows[j]) & mask
+                met[j] = entries[place, 0]
+                times[j] = entries[place, 1]
+                links[j] = previous[place]
+            if varies:
+                for j in range(pending):
+                    ends[j] = deadlines[np.uint64(rows[j]) & mask]
+            else:
+                for j in range(pending):
+                    ends[j] = times[j] + span
+            left = np.uint64(0)
+            for j in range(pending):
+                i = np.uint64(asking[j])
+                row = rows[j]
+                fits = (met[j] == codes[i]) & (max(newest[i], times[j]) <= min(deadline[i], ends[j]))
+                is_met[i] |= fits
+                older = _below(links[j], row)
+                asking[left] = np.int64(i)
+                rows[left] = older
+                left += np.uint64((older >= alive) & (not fits))
+            visited += pending
+    return visited
+
+
+@numba.njit(
     "int64[::1](int64[:, ::1], uint32[::1], uint32[::1], int64, int64, int64, int64[::1])", cache=True, nogil=True
 )
 def latest(

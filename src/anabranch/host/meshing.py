@@ -15,6 +15,7 @@ from anabranch.adapt.mesh_watch import learn_mesh
 from anabranch.engine.batch import RelationBatch, deadlines
 from anabranch.engine.engine import Engine
 from anabranch.host.profiles import take_profiles
+from anabranch.host.sample import Kin
 from anabranch.host.wire import wire_layout
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
@@ -23,22 +24,59 @@ from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
 
+THICK = 1.5
+"""How many times the partners that a sampled row found it may have, for "none" to mean none."""
+
 
 def learn_from_rows(
-    query: Query, rows: Mapping[str, RelationBatch], held: Mapping[str, float], seed: int = 1
+    query: Query,
+    rows: Mapping[str, RelationBatch],
+    held: Mapping[str, float],
+    seed: int = 1,
+    kin: Kin | None = None,
 ) -> LearntMesh:
-    """Searches the best mesh for sampled rows.
+    """Searches the best mesh for sampled rows; see `profiles_of_rows`.
+
+    That a row of a thin sample found no partner says little, so no questions are proposed then.
+    """
+    profiles, is_thick = profiles_of_rows(query, rows, held, kin)
+    return learn_mesh(query.graph, profiles, seed, may_ask=is_thick)
+
+
+def profiles_of_rows(
+    query: Query, rows: Mapping[str, RelationBatch], held: Mapping[str, float], kin: Kin | None = None
+) -> tuple[list[OperatorProfile], bool]:
+    """The operators, run on sampled rows, and whether these have about as many partners as they would have in states.
 
     `held` are the rows that each state will hold. A sample is thinner or shorter than that, so a row finds fewer
-    partners in it than it will in the states: the matches are scaled up in proportion.
+    partners in it than it will in the states: the matches are scaled up in proportion. Rows that were sampled with
+    their partners stand for those of `rows`.
     """
+    rows = rows if kin is None else {**rows, **kin.rows}
     layout = wire_layout(by_itself(query), partitioning_of(by_itself(query), 1))
     engine = Engine.alone(
         replace(query, grouping=None, sides=(), condition=None), mjoin(query.graph.names), codes=layout.codes
     )
     engine.restore(_alive(query, rows), None)
-    factors = {name: held[name] / base.ring.live for name, base in engine.bases.items() if base.ring.live}
-    return learn_mesh(query.graph, [_in_proportion(seen, factors) for seen in take_profiles(engine.only)], seed)
+    live = {name: base.ring.live for name, base in engine.bases.items() if base.ring.live}
+    factors = {name: {other: _factor(name, other, held, live, kin) for other in live} for name in live}
+    seen = [_in_proportion(each, factors.get(each.relation, {})) for each in take_profiles(engine.only)]
+    is_thick = all(
+        factor <= THICK
+        for name, others in factors.items()
+        for other, factor in others.items()
+        if name != other and query.graph.keys_between([name], [other])
+    )
+    return seen, is_thick
+
+
+def _factor(relation: str, other: str, held: Mapping[str, float], live: Mapping[str, int], kin: Kin | None) -> float:
+    """How many times the partners that a sampled row found in the sample of another relation it will find in its state.
+
+    Where both were sampled by the key that they share, a row has kept all its partners.
+    """
+    share = kin.share if kin is not None and {relation, other} <= kin.key.relations else 1.0
+    return share * held[other] / live[other]
 
 
 def _alive(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:

@@ -3,6 +3,10 @@
 Pairs are counted as a join would see them: those inside each other's windows, and of these the ones with equal keys. A
 sample that is shorter than the windows cannot estimate keys that hardly repeat: the partner of an order may come later
 or never. Such a selectivity stays unknown, and the optimizer then treats the equality as a foreign key.
+
+Of a large stream, rows are drawn one by one for the statistics: a frequent key then spoils nothing. But rows that were
+drawn so have lost most of their partners. For meshes, which ask what becomes of a row, values of the key that most
+relations share are drawn instead, with all their rows (`Kin`).
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from anabranch.engine.evaluate.codes import combine_codes
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.errors import ExpressionError
 from anabranch.expr import Call, Column, walk
-from anabranch.plan.join_graph import JoinGraph, Theta
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.plan.pregrouping import Agreement, agreement
 from anabranch.plan.query import Query
 from anabranch.schema import is_nested
@@ -49,11 +53,28 @@ class Stretch:
 
 
 @dataclass(frozen=True, eq=False)
+class Kin:
+    """Rows that have some values of one key, by relation: all rows of those values."""
+
+    key: KeyClass
+    share: float
+    """Of all values of the key."""
+    rows: Mapping[str, RelationBatch]
+
+
+@dataclass(frozen=True, eq=False)
 class Sample:
     """Rows of the streams that passed the filters, by relation and in time order, and the statistics from them."""
 
     statistics: FixedStatistics = NOTHING_KNOWN
     rows: Mapping[str, RelationBatch] = field(default_factory=dict)
+    kin: Kin | None = None
+    """None where the rows are whole, or no relations share a key."""
+
+
+def shared_key(graph: JoinGraph) -> KeyClass | None:
+    """The key that most relations share; None if none do."""
+    return max((key for key in graph.keys if len(key.relations) > 1), key=lambda key: len(key.relations), default=None)
 
 
 def sampled(query: Query, stretches: Mapping[str, Stretch], rows: Mapping[str, RelationBatch]) -> FixedStatistics:

@@ -4,7 +4,8 @@ Labels are route numbers. The tree grows until its leaves are pure or no attribu
 leaf takes the route of most weight. Numbers are cut halfway between neighbouring values of the sample. Categories are
 first put in the order of their mean label, so that one test can list several. Rows unlike any in the sample follow the
 majority: NULLs go where the sample's NULLs went, or else with the heavier branch; a test lists the categories of
-its lighter branch, so that an unseen category goes with the heavier. (Nehme et al. 2012, section 4.4.)
+its lighter branch, so that an unseen category goes with the heavier; or, where only frequent texts are categories, those
+of the branch to which the rest does not go. (Nehme et al. 2012, section 4.4.)
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from anabranch.arrays import Doubles, Integers
 from anabranch.classify import assign_routes
 from anabranch.mesh.kernels import order_categories
-from anabranch.mesh.training import Attribute, TrainingSet
+from anabranch.mesh.training import REST, Attribute, TrainingSet
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest
 
 
@@ -97,7 +98,10 @@ class _Reading:
         if attribute.categories is None:
             return NumberTest(attribute.name, self._threshold(attribute, ranks, cut), first, second, missing_left)
         known_low, known_high = self._categories(attribute, low, position), self._categories(attribute, high, position)
-        if weights[low].sum() <= weights[high].sum():
+        lists_low = bool(weights[low].sum() <= weights[high].sum())
+        if attribute.rest is not None and REST in (*known_low, *known_high):
+            lists_low = REST in known_high
+        if lists_low:
             return CategoryTest(attribute.name, known_low, first, second, missing_left)
         return CategoryTest(attribute.name, known_high, second, first, not missing_left)
 

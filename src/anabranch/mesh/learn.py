@@ -53,6 +53,8 @@ class SearchSetting:
     """Orders that differ by less than this share of their cost are left open."""
     early_out: bool = False
     """Whether nothing is searched where even a route for each condensed row would gain too little."""
+    asks: bool = False
+    """Whether routes may ask first (`mesh.questions`); the published search has no such operators."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,8 @@ class MeshProposal:
 
     @property
     def is_mesh(self) -> bool:
-        return len(self.ways.routes) > 1
+        """True when the rows take more than one route of probes alone, which an mjoin gives them too."""
+        return not self.ways.is_plain
 
     @property
     def gain(self) -> float:
@@ -188,7 +189,7 @@ def held_out_gain(
         rest, rest_matrix, ends = sample.take(held), matrix.take(held), leaves(priced.tree)
         leaf_of = assign_routes(by_leaf(priced.tree), rest.columns, rest.rows).astype(np.int64)
         tests = setting.costs.test * np.array([tests for _, tests in ends])
-        for place, weights in enumerate(_resampled(rest.weights, rng)):
+        for place, weights in enumerate(resampled(rest.weights, rng)):
             seen, shares = _by_leaf(rest_matrix, leaf_of, weights, len(ends))
             paid = [row_costs(seen, priced.orders[route], np.array([at]))[0] for at, (route, _) in enumerate(ends)]
             single[place] += shares @ row_costs(seen, one, np.arange(len(ends))) + setting.costs.route
@@ -197,7 +198,7 @@ def held_out_gain(
     return HeldOut(float(gains[0]), float(gains[1:].std()))
 
 
-def _resampled(weights: Doubles, rng: np.random.Generator) -> list[Doubles]:
+def resampled(weights: Doubles, rng: np.random.Generator) -> list[Doubles]:
     """The weights of the sample, and then those of other samples of the same rows."""
     drawn = rng.multinomial(weights.size, np.full(weights.size, 1 / weights.size), RESAMPLES)
     return [weights, *(weights * times for times in drawn)]

@@ -5,8 +5,8 @@ generated rows with frequencies. Cells of a regression tree on the operators' st
 condensing algorithms: rows of a cell behave alike, and cells are boxes in the attributes, so a decision tree
 can separate the subsets of every partition of cells. Every sampled row remembers its cell.
 
-Numbers are doubles with NaN for NULL (a NaN counts as NULL), texts are positions in a list of categories. Ranks of
-values rather than values go to the tree learners: those compute in single precision, and ranks are exact in it.
+Numbers are doubles with NaN for NULL (a NaN counts as NULL), texts are positions in a list of categories. Of a column
+with many texts only the frequent ones are categories; all others count as one, the rest. Ranks of values rather than values go to the tree learners: those compute in single precision, and ranks are exact in it.
 (Nehme et al. 2012, sections 4.2 and 4.3.)
 """
 
@@ -27,7 +27,11 @@ from anabranch.schema import is_text
 from anabranch.stats.mesh.operators import OperatorMatrix
 
 MOST_CATEGORIES = 64
-"""A text column with more distinct values in the sample is not taken as an attribute unless it is asked for."""
+"""Of a text column with more distinct values in the sample, only frequent ones are categories, and at most so many."""
+FREQUENT, FEWEST = 0.01, 5
+"""The share of the rows, and how many, that a text of such a column must have to be a category."""
+REST = "\uffff"
+"""Stands for every text of a column that is no category."""
 MISSING = -1
 
 
@@ -38,6 +42,12 @@ class Attribute:
     name: str
     values: Doubles
     categories: tuple[str, ...] | None = None
+    """The last one is REST where only frequent texts are categories."""
+
+    @cached_property
+    def rest(self) -> int | None:
+        """The position that stands for all other texts; None where every text is a category."""
+        return len(self.categories) - 1 if self.categories and self.categories[-1] == REST else None
 
     @cached_property
     def levels(self) -> Doubles:
@@ -118,25 +128,37 @@ def training_set(
                 hint="take numbers, booleans, dates, timestamps or text",
             )
     ones = np.ones(table.num_rows) if weights is None else np.asarray(weights, dtype=np.float64)
-    return TrainingSet(relation, tuple(_attribute(name, table[name]) for name in chosen), ones)
+    named = {*also, *(attributes or ())}
+    return TrainingSet(relation, tuple(_attribute(name, table[name], name in named) for name in chosen), ones)
 
 
 def _serves(column: pa.ChunkedArray) -> bool:
     if not is_classifiable(column.type) or pa.types.is_timestamp(column.type):
         return False
-    return not is_text(column.type) or len(column.unique()) <= MOST_CATEGORIES
+    return not is_text(column.type) or len(column.unique()) <= MOST_CATEGORIES or bool(_frequent(column))
 
 
-def _attribute(name: str, column: pa.ChunkedArray) -> Attribute:
+def _frequent(column: pa.ChunkedArray) -> tuple[str, ...]:
+    """The texts that enough rows have, not NULL; the most frequent ones if there are too many."""
+    counted = column.drop_null().value_counts()
+    counts, words = np.asarray(counted.field("counts")), counted.field("values").to_pylist()
+    order = np.argsort(-counts, kind="stable")[:MOST_CATEGORIES]
+    return tuple(words[place] for place in order if counts[place] >= max(FEWEST, FREQUENT * len(column)))
+
+
+def _attribute(name: str, column: pa.ChunkedArray, is_named: bool) -> Attribute:
+    """A column as an attribute; of one that is named, every text is a category."""
     if not is_text(column.type):
         return Attribute(name, as_doubles(column))
     encoded = column.combine_chunks().dictionary_encode()
     words = encoded.dictionary.to_pylist()
-    order = sorted(range(len(words)), key=words.__getitem__)
-    place = np.full(len(words) + 1, np.nan)
-    place[order] = np.arange(len(words))
+    are_all = is_named or len(words) <= MOST_CATEGORIES
+    known = sorted(words if are_all else set(_frequent(column)) - {REST})
+    listed = known if are_all else [*known, REST]
+    positions = {word: place for place, word in enumerate(known)}
+    place = np.array([*(positions.get(word, len(known)) for word in words), np.nan], dtype=np.float64)
     values: Doubles = place[np.asarray(encoded.indices.fill_null(len(words)))]
-    return Attribute(name, values, tuple(words[i] for i in order))
+    return Attribute(name, values, tuple(listed))
 
 
 # --- rows held out ---------------------------------------------------------------------------------------------------

@@ -10,12 +10,16 @@ import numpy as np
 from anabranch.mesh.learn import CURRENT, SearchSetting
 from anabranch.mesh.precedence import precedence
 from anabranch.mesh.proposal import MeshProposal, find_mesh, least_cost, one_route_only
+from anabranch.mesh.questions import ask_first, askable, cheaper
 from anabranch.mesh.training import TrainingSet, training_set
 from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, RelationRoutes, check_mesh, one_route
 from anabranch.stats.mesh.operators import Needs
 from anabranch.stats.mesh.profiles import OperatorProfile
+
+BEYOND = 0.8
+"""The share of the cost of a route with questions that a classifier must be able to come down to, to be searched."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class QueryMesh:
 
     @property
     def is_mesh(self) -> bool:
-        """True when some relation has several routes."""
+        """True when some relation has several routes, or asks questions."""
         return any(proposal.is_mesh for proposal in self.proposals.values())
 
     def gain(self, weights: Mapping[str, float] | None = None) -> float:
@@ -59,12 +63,20 @@ def find_query_mesh(
 ) -> QueryMesh:
     """The best mesh for all relations of a query, each searched for itself; starts from the current mesh if given.
 
-    `is_worth` is asked whether a mesh would be of use if a row of each relation took so many seconds, less than which
-    no mesh takes. If not, every relation gets its best single route.
+    Questions need no search: a relation whose rows had better ask first does so. `is_worth` is asked whether a search
+    would be of use if a row of each relation took so many seconds, less than which no classifier leaves. If not, or if
+    questions leave it little to gain, a relation that does not ask gets its best single route.
     """
     samples = [_Sample.of(graph, seen, setting or SearchSetting(), current) for seen in profiles if seen.matrix.rows]
-    is_searched = is_worth is None or is_worth({each.relation: each.least for each in samples})
-    proposals = {each.relation: each.search(rng) if is_searched else each.single() for each in samples}
+    asking = {each.relation: each.ask(rng) for each in samples}
+    least = {each.relation: each.least for each in samples}
+    is_searched = is_worth is None or is_worth(least)
+    proposals = {
+        each.relation: each.best(rng, asking[each.relation], least[each.relation])
+        if is_searched
+        else asking[each.relation] or each.single()
+        for each in samples
+    }
     default = one_route(graph)
     ways = [proposals[name].ways if name in proposals else default.of(name) for name in graph.names]
     single = [
@@ -81,6 +93,7 @@ class _Sample:
     seen: OperatorProfile
     rows: TrainingSet
     needs: Needs
+    may_ask: tuple[str, ...]
     setting: SearchSetting
     running: RelationRoutes | None
 
@@ -93,7 +106,8 @@ class _Sample:
         needs = precedence(graph, seen.relation, seen.matrix.operators)
         # Only users write routes with a deferred predicate. Its operator was not measured, so the route has no price.
         is_priced = running is not None and all({*r.operators} == {*seen.matrix.operators} for r in running.routes)
-        return cls(seen, rows, needs, _priced_for(seen, setting), running if is_priced else None)
+        may_ask = askable(graph, seen.relation, seen.matrix.operators) if setting.asks else ()
+        return cls(seen, rows, needs, may_ask, _priced_for(seen, setting), running if is_priced else None)
 
     @property
     def relation(self) -> str:
@@ -103,8 +117,16 @@ class _Sample:
     def least(self) -> float:
         return least_cost(self.rows, self.seen.matrix, self.needs, self.setting)
 
-    def search(self, rng: np.random.Generator) -> MeshProposal:
-        return find_mesh(self.rows, self.seen.matrix, self.needs, rng, self.setting, self.running)
+    def ask(self, rng: np.random.Generator) -> MeshProposal | None:
+        """The route that asks first, if that saves."""
+        return ask_first(self.rows, self.seen.matrix, self.needs, self.may_ask, rng, self.setting, self.single())
+
+    def best(self, rng: np.random.Generator, asking: MeshProposal | None, least: float) -> MeshProposal:
+        """The cheapest routes, with a classifier or with questions; no classifier takes less than the least."""
+        if asking is not None and least > BEYOND * asking.cost:
+            return asking
+        found = find_mesh(self.rows, self.seen.matrix, self.needs, rng, self.setting, self.running)
+        return found if asking is None else cheaper(asking, found, self.rows, self.seen.matrix, self.setting.costs)
 
     def single(self) -> MeshProposal:
         why = "even a route for each kind of rows would not pay"

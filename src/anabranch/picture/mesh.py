@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -19,7 +19,7 @@ from anabranch.picture.svg import Colours, Drawing, Face
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, Test, depth, leaves, walk
 from anabranch.plan.classifier import routes as routes_of
 from anabranch.plan.join_graph import is_selection
-from anabranch.plan.mesh import Mesh, RelationRoutes, Route, selected
+from anabranch.plan.mesh import Mesh, RelationRoutes, Route, asked, is_question, selected
 from anabranch.plan.query import Query
 
 _PAPER, _INK, _SOFT, _LINE = "#fcfbf8", "#1f2a33", "#66737d", "#8795a1"
@@ -308,18 +308,24 @@ def _stop_text(step: Sequence[str]) -> str:
 
 
 def _stop_story(frame: _Frame, step: Sequence[str]) -> str:
-    graph = frame.query.graph
-    stories = [
-        f"checks {selected(operator, graph)}" if is_selection(operator) else f"looks up {_head(frame.query, operator)}"
-        for operator in step
-    ]
+    stories = [_story(frame, operator) for operator in step]
     return " and ".join(stories) + (", in the order that a lottery draws" if len(step) > 1 else "")
 
 
+def _story(frame: _Frame, operator: str) -> str:
+    if is_selection(operator):
+        return f"checks {selected(operator, frame.query.graph)}"
+    if is_question(operator):
+        return f"drops rows without a partner in {_head(frame.query, asked(operator))}"
+    return f"looks up {_head(frame.query, operator)}"
+
+
 def _stop_colours(frame: _Frame, step: Sequence[str]) -> Colours:
-    """Return the colours of the probed relation; white for a predicate and for an open step."""
+    """Return the colours of the probed relation, on white for a question; white for a predicate and an open step."""
     if len(step) > 1 or is_selection(step[0]):
         return _CHECK
+    if is_question(step[0]):
+        return replace(_stop_colours(frame, [asked(step[0])]), fill=_CHECK.fill)
     return _STOPS[frame.query.graph.names.index(step[0]) % len(_STOPS)]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph, KeyClass, is_selection, render, selection_name
-from anabranch.plan.mesh import Mesh, Plan, RelationRoutes, selected
+from anabranch.plan.mesh import Mesh, Plan, RelationRoutes, asked, is_question, selected
 from anabranch.plan.physical import (
     JoinNode,
     PhysicalPlan,
@@ -93,6 +93,8 @@ def _named(graph: JoinGraph) -> list[str]:
 
 
 def _operator_text(operator: str, graph: JoinGraph) -> str:
+    if is_question(operator):
+        return f"any {asked(operator)}?"
     return f"[{selected(operator, graph)}]" if is_selection(operator) else operator
 
 

@@ -1,13 +1,15 @@
 """Meshes: several routes over shared base states, and classifiers that assign rows to routes, as immutable values.
 
 For each relation a mesh has the routes of its new rows and, if there are several, a classifier. A route is a sequence
-of steps over operators: a probe of another relation (its name), or a deferred predicate (`#0` is the first theta of the
-join graph; a theta that no route names is checked as early as possible). A step of several operators is open: all of
-them are taken, in an order decided at run time.
+of steps over operators: a probe of another relation (its name), a question (`b?` drops rows that have no partner in
+`b`, without joining), or a deferred predicate (`#0` is the first theta of the join graph; a theta that no route names
+is checked as early as possible). A step of several operators is open: all of them are taken, in an order decided at run
+time.
 
     mesh(a: b>c; b: a>c; c: b>a)                           one route each: the mjoin with those probe orders
     mesh(a: b>c, c>b by (k <= 3.5 ? 0 : 1); b: a>c; c: b>a)  two routes for rows of a
     mesh(a: b|c; b: a>c>#0; c: b>a)                        an open step, and a predicate deferred to the end
+    mesh(a: c?>b>c; b: a>c; c: b>a)                        rows of a join only if there are partners in c too
 
 The grammar of this text, which `parse_mesh` reads back; classifiers have a text of their own (`plan.classifier`):
 
@@ -15,7 +17,7 @@ The grammar of this text, which `parse_mesh` reads back; classifiers have a text
     relation  := name ':' route (',' route)* ['by' classifier]
     route     := step ('>' step)* | '-'
     step      := operator ('|' operator)*
-    operator  := name | '#' number
+    operator  := name ['?'] | '#' number
 
 Law: a mesh has only base states, so replacing one by another moves no state. The route of a row affects the cost of its
 results, never the results. (Nehme et al. 2012, sections 3 and 5.)
@@ -91,6 +93,11 @@ class RelationRoutes:
                 hint="routes are numbered from 0",
             )
 
+    @property
+    def is_plain(self) -> bool:
+        """True for one route without questions, which an mjoin can have too."""
+        return len(self.routes) == 1 and not any(is_question(operator) for operator in self.routes[0].operators)
+
     def __str__(self) -> str:
         listed = ", ".join(str(route) for route in self.routes)
         chosen = "" if len(self.routes) == 1 and self.classifier == ONE_ROUTE else f" by {self.classifier}"
@@ -124,8 +131,29 @@ Plan: TypeAlias = PhysicalPlan | Mesh
 
 
 def operators(graph: JoinGraph) -> tuple[str, ...]:
-    """Return the operators of a query: a probe for each relation, then a selection for each theta."""
-    return (*graph.names, *(selection_name(position) for position in range(len(graph.thetas))))
+    """Return the operators of a query: a probe for each relation, a selection for each theta, and the questions."""
+    selections = (selection_name(position) for position in range(len(graph.thetas)))
+    return (*graph.names, *selections, *(question(name) for name in graph.names))
+
+
+def question(relation: str) -> str:
+    """Return the operator that drops rows without a partner in a relation."""
+    return f"{relation}?"
+
+
+def is_question(operator: str) -> bool:
+    """True if an operator asks for partners and does not join."""
+    return operator.endswith("?")
+
+
+def asked(operator: str) -> str:
+    """Return the relation that a question is about."""
+    return operator[:-1]
+
+
+def is_probe(operator: str) -> bool:
+    """True if an operator joins a relation."""
+    return not is_selection(operator) and not is_question(operator)
 
 
 def selected(operator: str, graph: JoinGraph) -> Theta:
@@ -204,7 +232,7 @@ def check_plan(plan: Plan, graph: JoinGraph, grouping: Grouping | None = None) -
 
 
 def _check_route(relation: str, route: Route, graph: JoinGraph) -> None:
-    probed = {operator for operator in route.operators if not is_selection(operator)}
+    probed = {operator for operator in route.operators if is_probe(operator)}
     if probed != set(graph.names) - {relation}:
         odd = sorted(probed ^ (set(graph.names) - {relation}))
         raise PlanError(
@@ -221,6 +249,11 @@ def _check_route(relation: str, route: Route, graph: JoinGraph) -> None:
                 )
             if is_selection(operator):
                 require_no_guard(position_of(operator), graph, f"route '{route}' of relation '{relation}'")
+            if is_question(operator) and (asked(operator) in bound or asked(operator) in step):
+                raise PlanError(
+                    f"route '{route}' of relation '{relation}' asks for '{asked(operator)}' when it is joined",
+                    hint=f"put '{operator}' into a step before '{asked(operator)}', or leave it out",
+                )
         bound |= set(step)
 
 
@@ -294,10 +327,13 @@ class _Reader(TextReader):
         step: list[str] = []
         while not step or self.peek(at) == "|":
             at += 1 if step else 0
-            if not _OPERATOR.fullmatch(self.peek(at)):
+            operator = self.peek(at)
+            if not _OPERATOR.fullmatch(operator):
                 raise self.unexpected(at, "a relation or a predicate such as #0")
-            step.append(self.peek(at))
             at += 1
+            if not is_selection(operator) and self.peek(at) == "?":
+                operator, at = question(operator), at + 1
+            step.append(operator)
         return tuple(step), at
 
     def classifier(self, at: int) -> tuple[Classifier, int]:

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for meshes: any routes, any classifier, open steps, deferred predicates."""
+"""Hypothesis strategies for meshes: any routes, any classifier, open steps, questions, deferred predicates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, is_classifiable
 from anabranch.plan.join_graph import JoinGraph, Relation, selection_name
-from anabranch.plan.mesh import Mesh, RelationRoutes, Route, RouteStep, attributes_of, needs
+from anabranch.plan.mesh import Mesh, RelationRoutes, Route, RouteStep, attributes_of, needs, question
 from anabranch.plan.selections import guarded_by
 from anabranch.schema import Field, is_text
 
@@ -35,10 +35,14 @@ def _route(draw: st.DrawFn, graph: JoinGraph, relation: str) -> Route:
             selection = selection_name(position)
             missing = [order.index(name) for name in needs(selection, graph) if name != relation]
             order.insert(draw(st.integers(max(missing, default=-1) + 1, len(order))), selection)
+    for name in graph.names:
+        if name != relation and draw(st.booleans()):
+            order.insert(draw(st.integers(0, order.index(name))), question(name))
     steps: list[RouteStep] = []
     for operator in order:
         bound = {relation, *itertools.chain.from_iterable(steps[:-1])}
-        joins_last = bool(steps) and needs(operator, graph) <= bound and draw(st.booleans())
+        is_asked = bool(steps) and question(operator) in steps[-1]
+        joins_last = bool(steps) and not is_asked and needs(operator, graph) <= bound and draw(st.booleans())
         if joins_last:
             steps[-1] = (*steps[-1], operator)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,13 +14,18 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
+from anabranch.adapt import mesh_watch
 from anabranch.adapt.rules import ChangeRules
+from anabranch.cql import compile_query
 from anabranch.errors import PlanError
+from anabranch.host.spark.sample import StreamSample, sample_streams
+from anabranch.plan.mesh import Mesh
 from anabranch.schema import TIMESTAMP
 from anabranch.spec.file import load
 from anabranch.spec.launch import prepare
+from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.testing.oracle import describe_difference
-from tests.host.spark.stories import Story, cut, feed, register, written
+from tests.host.spark.stories import Story, cut, feed, register, table, written
 
 pytestmark = pytest.mark.spark
 
@@ -28,6 +34,11 @@ STAR = Story(
     "s2 [RANGE 10 SECONDS] AS c WHERE a.x = b.x AND b.x = c.x",
     rows=100,
 )
+LACKING = Story(
+    "SELECT a.p AS p0, b.p AS p1, c.p AS p2, d.p AS p3 FROM s0 [RANGE 1 SECONDS] AS a, s1 [RANGE 1 SECONDS] AS b, "
+    "s2 [RANGE 1 SECONDS] AS c, s3 [RANGE 1 SECONDS] AS d WHERE a.x = b.x AND b.x = c.x AND c.x = d.x"
+)
+SECONDLY = 600
 FIRST = "mesh(a: b>c, c>b by (p <= 50.0 ? 0 : 1); b: a>c; c: a>b)"
 ROWS = 4_000
 SCHEMA = "ts timestamp, k bigint, kind bigint"
@@ -76,6 +87,70 @@ def test_plan_mesh_learns_while_it_runs(spark: SparkSession, tmp_path: Path, mon
     assert set(decided[0]["mesh"]["relations"]) == {"a", "b", "c"}
 
 
+def lacking(number: int, second: int, rng: np.random.Generator) -> pa.Table:
+    """Rows of a stream in one second. Of four kinds of keys, each stream lacks one but for one key that all have."""
+    kind = rng.integers(0, 4, SECONDLY)
+    keys = rng.integers(0, 25, SECONDLY) + 100 * kind
+    keys[kind == number] += 10_000 * (number + 1)
+    keys[::100] = 999
+    times = second + np.sort(rng.random(SECONDLY))
+    rows = zip(times.tolist(), keys.tolist(), range(SECONDLY), strict=True)
+    return table([(round(at, 6), key, SECONDLY * second + at_once) for at, key, at_once in rows])
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["questions", "a classifier"])
+def test_a_mesh_that_is_learnt_while_the_query_runs_is_taken_and_changes_no_answer(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: bool
+) -> None:
+    """Costs are measured in the workers here, but rows that meet six others or none decide whatever the clock says."""
+    monkeypatch.setattr("anabranch.choosing.ChangeRules", partial(ChangeRules, waits=True))
+    monkeypatch.setattr(mesh_watch, "SEARCH", replace(mesh_watch.SEARCH, asks=asks))
+    rng = np.random.default_rng(1)
+    tables = {f"s{number}": [lacking(number, second, rng) for second in range(7)] for number in range(4)}
+    query = register(spark, LACKING, tmp_path).sql(LACKING.cql)
+    writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    handle = writer.plan("mesh").adapt(gate={"cores": 0.0, "ratio": 1.05}).slots(1).start(str(tmp_path / "out"))
+    try:
+        for second in range(7):
+            feed(tmp_path, {name: several[second] for name, several in tables.items()})
+            handle.processAllAvailable()
+        plan, progress = handle.plan, [seen["adaptive"] for seen in handle.recentProgress if seen["adaptive"]]
+    finally:
+        handle.stop()
+    assert isinstance(plan, Mesh)
+    assert LearntMesh(plan, {}).is_mesh
+    assert any(name.endswith("?") for way in plan.ways for route in way.routes for name in route.operators) == asks
+    whole = {name: pa.concat_tables(several) for name, several in tables.items()}
+    assert not describe_difference(LACKING.expected(whole), written(tmp_path))
+    # The batch before it was taken, and the last one: more rows, fewer combinations.
+    taken = next(place for place, seen in enumerate(progress) if "mesh" in seen["plan"])
+    made = [sum(probe["matches"] for probe in seen["statistics"]["probes"]) for seen in progress]
+    assert made[-1] < made[taken - 1] / 2
+
+
+def test_large_streams_are_sampled_by_values_of_the_key_that_they_share(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.host.spark.sample.MOST_ROWS", 150)
+    rng, query = np.random.default_rng(1), compile_query(LACKING.cql, LACKING.catalog())
+    tables = {f"s{number}": lacking(number, 0, rng) for number in range(4)}
+    for name, rows in tables.items():
+        pq.write_table(rows, tmp_path / f"{name}.parquet")
+    frames = {name: StreamSample(spark.read.parquet(str(tmp_path / f"{name}.parquet"))) for name in tables}
+    (sample,) = sample_streams([query], frames)
+    assert sample.kin is not None
+    assert sample.kin.share == pytest.approx(150 / SECONDLY)
+    code = sample.kin.key.name
+    drawn = {key for batch in sample.kin.rows.values() for key in batch.codes[code].tolist()}
+    assert 20 < len(drawn) < 80
+    for relation in query.graph.relations:
+        kept = sample.kin.rows[relation.name].codes[code].tolist()
+        every = tables[relation.stream].column("x").to_pylist()
+        # All rows of a value that was drawn are there, and the other sample has some rows of any value.
+        assert sorted(kept) == sorted(key for key in every if key in drawn)
+        assert not set(sample.rows[relation.name].codes[code].tolist()) <= drawn
+
+
 @pytest.mark.usefixtures("counted_costs")
 def test_a_mesh_is_learnt_from_a_sample_and_explained(spark: SparkSession, tmp_path: Path) -> None:
     """Orders of two kinds: one finds no payment and the other no shipment, so each should look there first."""
@@ -105,8 +180,10 @@ def test_a_mesh_is_learnt_from_a_sample_and_explained(spark: SparkSession, tmp_p
     text = writer.explanation()
     assert "mesh taken: requested" in text
     assert "over the best single routes, by the sample" in text
-    assert "rows of orders by k" in text
+    assert "route 0: any " in text
+    assert "first gains +" in text
     handle = writer.start()
     handle.awaitTermination()
-    assert {route["route"] for route in handle.recentProgress[0]["adaptive"]["statistics"]["routes"]} > {0}
+    routes = handle.recentProgress[0]["adaptive"]["statistics"]["routes"]
+    assert any(hop["operator"].endswith("?") for route in routes for hop in route["hops"])
     assert handle.report()["rows_in"] == 4 * ROWS

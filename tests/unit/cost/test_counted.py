@@ -44,6 +44,9 @@ def test_a_mesh_is_charged_its_lookups_and_its_calls() -> None:
         return counted_cpu(mesh, seen, batches, 1.0, MODEL, QUERY.graph)  # type: ignore[arg-type]
 
     assert cost(two, step) - cost(one, step) == pytest.approx(2 * units.call + 2000 * units.link)
+    asking = parse_mesh("mesh(a: c?>b>c; b: a>c; c: b>a)")
+    # c is asked by the column of a, and probed by those of a and b; a call more.
+    assert cost(asking, step) - cost(one, step) == pytest.approx(units.call + 1000 * units.link)
     assert cost(one, step, 3) - cost(one, step) == pytest.approx(2 * 9 * units.call)
     more = replace(step, probes=(replace(probes[0], probes=2000), probes[1]))
     assert cost(one, more) - cost(one, step) == pytest.approx(1000 * units.probe)

@@ -115,6 +115,18 @@ class RingAgainstAList(RuleBasedStateMachine):
         for ring in self.rings:
             assert found(ring, KEY, code, newest, newest + 60, block) == expected
 
+    @rule(
+        codes=st.lists(st.integers(0, 41), min_size=1, max_size=20), back=st.integers(-50, 150), step=st.integers(-9, 9)
+    )
+    def ask(self, codes: list[int], back: int, step: int) -> None:
+        newest = self.clock - back + step * np.arange(len(codes), dtype=np.int64)
+        pairs = zip(codes, newest.tolist(), strict=True)
+        expected = [bool(self.model.matches(code, at, at + 60)) for code, at in pairs]
+        for ring in self.rings:
+            is_met = np.zeros(len(codes), dtype=np.bool_)
+            ring.ask(KEY, numbers(*codes), newest, newest + 60, is_met)
+            assert is_met.tolist() == expected
+
     @rule(back=st.integers(-50, 150))
     def probe_all(self, back: int) -> None:
         newest = self.clock - back
@@ -171,6 +183,18 @@ def test_a_probe_of_many_rows_goes_on_wherever_a_block_ended(block: int) -> None
     assert set(found) == pairs
     # Codes this small never share a head, so live rows of other codes are not visited.
     assert sum(b.visited for b in blocks) <= int((held[ring.first :] == probing[:, None]).sum())
+
+
+def test_a_question_ends_at_the_first_row_that_fits_and_is_not_asked_twice() -> None:
+    ring = ring_of(ProcessArena(), span=100)
+    held = np.repeat(np.arange(300, dtype=np.int64), 5)
+    times = np.arange(len(held), dtype=np.int64)
+    add(ring, held, times, times + 100)
+    asking = np.arange(280, 320, dtype=np.int64)
+    newest, is_met = np.full(len(asking), 1500), np.zeros(len(asking), dtype=np.bool_)
+    assert ring.ask(KEY, asking, newest, newest + 100, is_met) == 20
+    assert is_met.tolist() == [True] * 20 + [False] * 20
+    assert ring.ask(KEY, asking, newest, newest + 100, is_met) == 0
 
 
 @pytest.mark.parametrize("span", [None, 100])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from anabranch.adapt import mesh_watch
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.rules import ChangeRules, Staging
 from anabranch.adapt.settings import Settings
@@ -16,6 +18,7 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.host.local import LocalHost
 from anabranch.host.meshing import learn_from_rows
 from anabranch.host.rows import relation_batch
+from anabranch.host.sample import Kin, shared_key
 from anabranch.host.wire import wire_layout
 from anabranch.plan.mesh import Mesh, parse_mesh, parse_plan
 from anabranch.plan.partitioning import choose_partitioning
@@ -56,7 +59,11 @@ def skewed_batch(number: int, rng: np.random.Generator) -> dict[str, pa.Table]:
     return tables
 
 
-def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer() -> None:
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer(
+    asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mesh_watch, "SEARCH", replace(mesh_watch.SEARCH, asks=asks))
     query, rng = the_query(), np.random.default_rng(1)
     batches = [skewed_batch(number, rng) for number in range(4)]
     staged = LocalHost(
@@ -70,11 +77,11 @@ def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer() -> None:
     assert decided[0]["batch"] == 2
     assert decided[0]["action"] == "migrate", decided[0]["reason"]
     assert decided[0]["cost"]["cpu"] > 1.2 * decided[0]["proposedCost"]["cpu"]
-    assert "routes by" in decided[0]["mesh"]["relations"]["a"]["reason"]
+    assert ("asking b" if asks else "routes by") in decided[0]["mesh"]["relations"]["a"]["reason"]
     assert isinstance(staged.plan, Mesh)
     assert any(record.get("by") == "mesh" and record["phase"] == "ended" for record in staged.history)
     routes = {route.route for route in staged.statistics.routes if route.relation == "a"}
-    assert len(routes) > 1
+    assert (len(routes) > 1) != asks
     assert sum(route.rows for route in staged.statistics.routes) == 4 * ROWS
 
 
@@ -171,9 +178,35 @@ def test_a_sample_tells_the_mesh_before_the_query_runs(share: float) -> None:
     batches = [skewed_batch(number, rng) for number in range(4)]
     learnt = learn_from_rows(query, rows_of(query, batches, share), dict.fromkeys("abcd", 4.0 * ROWS))
     assert learnt.is_mesh
-    assert {str(route)[0] for route in learnt.mesh.of("a").routes} == {"b", "c"}
+    # Either by a classifier or by questions, every row looks at b or c first, and at the other one of them next.
+    assert {name[0] for route in learnt.mesh.of("a").routes for name in route.operators[:2]} == {"b", "c"}
     assert learnt.gain() > 0.2
     assert LearntMesh.from_json(json.loads(json.dumps(learnt.to_json()))) == learnt
+
+
+def test_rows_that_are_sampled_with_their_partners_tell_what_becomes_of_a_row() -> None:
+    """One by one, a quarter of the rows has a quarter of the partners each; by key, all of them."""
+    query, rng = the_query(), np.random.default_rng(1)
+    whole = rows_of(query, [skewed_batch(number, rng) for number in range(4)], 1.0)
+    key, held = shared_key(query.graph), dict.fromkeys("abcd", 4.0 * ROWS)
+    assert key is not None
+    drawn = {name: batch.take(np.flatnonzero(batch.codes[key.name] % 4 == 0)) for name, batch in whole.items()}
+    every = learn_from_rows(query, whole, held)
+    some = learn_from_rows(query, rows_of(query, [skewed_batch(9, rng)], 0.1), held, kin=Kin(key, 0.25, drawn))
+    for learnt in (every, some):
+        assert any("?" in str(way) for way in learnt.mesh.ways)
+        assert LearntMesh.from_json(json.loads(json.dumps(learnt.to_json()))) == learnt
+    assert some.profiled is not None
+    assert every.profiled is not None
+    assert some.profiled.matches == pytest.approx(every.profiled.matches, rel=0.15)
+    assert some.gain() == pytest.approx(every.gain(), rel=0.3)
+
+
+def test_that_a_row_of_a_thin_sample_found_nothing_proves_nothing() -> None:
+    query, rng = the_query(), np.random.default_rng(1)
+    batches = [skewed_batch(number, rng) for number in range(4)]
+    learnt = learn_from_rows(query, rows_of(query, batches, 0.25), dict.fromkeys("abcd", 4.0 * ROWS))
+    assert not any("?" in name for way in learnt.mesh.ways for route in way.routes for name in route.operators)
 
 
 def test_sampled_rows_that_stay_for_ever_may_be_from_before_1970() -> None:

@@ -24,6 +24,7 @@ from anabranch.lab import (
     limits,
     limits_spark,
     mesh_over_time,
+    mesh_questions,
     mesh_search,
     mesh_streams,
     mesh_throughput,
@@ -599,6 +600,19 @@ def _output() -> Doctored:
         return dict.fromkeys(("ten streams", "flights"), curves | {"mesh": mesh_over_time.Curve([0.0, mesh], [0, 100])})
 
     return Doctored(found(0.5), (found(2.0),))
+
+
+@case("mesh-questions")
+def _questions() -> Doctored:
+    def found(asking: float, proposed: str = "questions", answer: int = 1) -> list[mesh_questions.Found]:
+        runs = {
+            "fixed": regret_runs.Run("(a b)", 2.0, 2.0, 1, 0, 5, 1),
+            "classifier": regret_runs.Run("mesh(a: b; b: a)", 1.0, 1.0, 1, 0, 5, 1),
+            "questions": regret_runs.Run("mesh(a: b; b: a)", asking, 1.0, 1, 0, 5, answer),
+        }
+        return [mesh_questions.Found(name, runs, proposed) for name in mesh_questions.LACKING]
+
+    return Doctored(found(1.0), (found(1.9), found(1.0, answer=2)))
 
 
 @case("mesh-drift")

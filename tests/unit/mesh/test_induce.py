@@ -63,6 +63,16 @@ def test_one_test_lists_all_categories_of_a_route() -> None:
     assert tree == CategoryTest("w", ("a", "c", "e"), Assign(0), Assign(1), null_first=False)
 
 
+@pytest.mark.parametrize("own", [0, 1])
+def test_a_test_lists_frequent_texts_and_never_the_rest(own: int) -> None:
+    """The frequent text is the heavier branch, and is listed all the same: what is not listed goes with the rest."""
+    words = ["ord"] * 300 + [f"n{number}" for number in range(100)]
+    labels = np.array([own] * 300 + [1 - own] * 100)
+    tree = induce(training_set("s", pa.table({"w": words})), labels)
+    assert tree == CategoryTest("w", ("ord",), Assign(own), Assign(1 - own), null_first=True)
+    assert assign_routes(tree, {"w": pa.array(["ord", "n5", "new"])}, 3).tolist() == [own, 1 - own, 1 - own]
+
+
 def test_nulls_and_unseen_categories_go_with_the_heavier_branch() -> None:
     training = training_set("s", pa.table({"w": ["a", "b"]}), weights=np.array([1.0, 5.0]))
     tree = induce(training, np.array([0, 1]))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import PlanError, UnknownAttribute
-from anabranch.mesh.training import condense, folds, training_set
+from anabranch.mesh.training import REST, condense, folds, training_set
 from anabranch.stats.mesh.operators import OperatorMatrix
 
 
@@ -48,6 +48,18 @@ def test_names_without_end_are_no_attribute_of_their_own_accord() -> None:
     table = pa.table({"name": [f"n{i}" for i in range(100)], "x": range(100)})
     assert [attribute.name for attribute in training_set("s", table).attributes] == ["x"]
     assert [attribute.name for attribute in training_set("s", table, ["name"]).attributes] == ["name"]
+
+
+def test_of_many_texts_the_frequent_ones_are_categories_and_the_others_one_together() -> None:
+    words = ["ord", "jfk"] * 20 + [f"n{number}" for number in range(160)]
+    (attribute,) = training_set("s", pa.table({"w": [*words, None]})).attributes
+    assert attribute.categories == ("jfk", "ord", REST)
+    assert attribute.values[:2].tolist() == [1.0, 0.0]
+    assert (attribute.values[40:200] == 2.0).all()
+    assert np.isnan(attribute.values[200])
+    assert attribute.column.to_pylist()[:2] == ["ord", "jfk"]
+    (every,) = training_set("s", pa.table({"w": words}), also={"w"}).attributes
+    assert len(every.categories or ()) == 162
 
 
 def test_an_attribute_that_the_stream_lacks_is_refused_by_name() -> None:

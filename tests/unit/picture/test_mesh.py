@@ -60,6 +60,12 @@ def test_the_classifier_the_routes_and_the_single_lines_are_drawn_in_this_order(
     ]
 
 
+def test_a_question_is_a_white_stop_that_tells_what_it_drops() -> None:
+    drawn = mesh_svg(QUERY, parse_mesh("mesh(t: p?>n>p; n: t>p; p: n>t)"))
+    assert "p?" in texts(drawn)
+    assert "drops rows without a partner in p = posts" in drawn
+
+
 def test_shares_and_remarks_stand_at_the_routes_and_notes_at_the_relations() -> None:
     known = {("t", 0): RouteNote(0.6, "2 µs a row"), ("t", 1): RouteNote(0.3), ("t", 2): RouteNote(0.1)}
     found = texts(mesh_svg(QUERY, MESH, routes=known, notes={"t": "5,000 rows"}))

@@ -68,6 +68,10 @@ def test_the_order_inside_an_uncertain_step_means_nothing() -> None:
         ("mesh(a: b>#1>c; b: a>c; c: a>b)", "takes '#1', which the query does not have"),
         ("mesh(a: c>#0>b; b: a>c; c: a>b)", "checks '#0' before 'b' is bound"),
         ("mesh(a: #0|b>c; b: a>c; c: a>b)", "checks '#0' before 'b' is bound"),
+        ("mesh(a: b>b?>c; b: a>c; c: a>b)", "asks for 'b' when it is joined"),
+        ("mesh(a: b|b?>c; b: a>c; c: a>b)", "asks for 'b' when it is joined"),
+        ("mesh(a: a?>b>c; b: a>c; c: a>b)", "asks for 'a' when it is joined"),
+        ("mesh(a: c?>b; b: a>c; c: a>b)", "does not probe every other relation once"),
     ],
 )
 def test_a_mesh_that_does_not_compute_the_query_is_refused(text: str, complaint: str) -> None:
@@ -93,6 +97,8 @@ def test_a_classifier_may_only_ask_for_columns_that_the_relation_has() -> None:
     ("text", "complaint"),
     [
         ("mesh(a: b>b)", "takes 'b' twice"),
+        ("mesh(a: c?>b?>c?>b>c)", r"takes 'c\?' twice"),
+        ("mesh(a: #0?>b)", "expected ',', ';', '>'"),
         ("mesh(a: b; a: b)", "relation 'a' occurs twice"),
         ("mesh(a: b, b by (k <= 1.0 ? 0 : 2))", "assigns route 2, and there are only 2"),
         ("mesh(a: b, c)", "character 13: expected 'by' and a classifier for the 2 routes of 'a'"),
@@ -111,7 +117,7 @@ def test_a_text_that_is_not_a_mesh_is_refused_at_its_place(text: str, complaint:
 
 
 def test_a_mesh_is_described_with_its_classifier_and_its_routes() -> None:
-    mesh = parse_mesh("mesh(a: b>#0>c, c>b by (v <= 1.0 ? 0 : 1); b: a|c; c: a>b)")
+    mesh = parse_mesh("mesh(a: b>#0>c, c>b by (v <= 1.0 ? 0 : 1); b: a|c; c: b?>a>b)")
     assert describe_mesh(mesh, GRAPH).split("\n")[1:8] == [
         "  rows of a by v",
         "    classifier (v <= 1.0 ? 0 : 1)",
@@ -121,3 +127,4 @@ def test_a_mesh_is_described_with_its_classifier_and_its_routes() -> None:
         "    route 0: a or c",
         "  rows of c",
     ]
+    assert "    route 0: any b? > a > b" in describe_mesh(mesh, GRAPH).split("\n")

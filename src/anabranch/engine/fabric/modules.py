@@ -1,8 +1,9 @@
 """Operator modules and the index through which a ruster gets from one to the next.
 
 A module is all of one operator: a one-way probe into the base state of one relation (which for an `[UNBOUNDED]`
-relation is a table lookup), or a predicate. Modules hold no rows of their own: base states belong to the engine, so any
-number of routes, meshes and queries may pass through the same modules at the same time.
+relation is a table lookup), a question whether that state has a partner, or a predicate. Modules hold no rows of their
+own: base states belong to the engine, so any number of routes, meshes and queries may pass through the same modules at
+the same time.
 
 A ruster goes depth first, block by block, so what is under way is bounded by the blocks on one route, whatever the
 fan-out.
@@ -13,15 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from time import perf_counter
+from typing import TypeAlias
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.fabric.lottery import Lottery
 from anabranch.engine.fabric.ruster import CompiledRoute, Ruster
 from anabranch.engine.fabric.token import Token
 from anabranch.engine.meter import Meter
-from anabranch.engine.operators.join import look_up, passing
+from anabranch.engine.operators.join import look_up, meeting, passing
 from anabranch.engine.state.base import BaseState
 from anabranch.plan.join_graph import JoinGraph, Theta, selection_name
+from anabranch.plan.mesh import question
 
 MESH = "mesh"
 """The name under which the probes of all routes are counted, where a plan would name the join."""
@@ -41,6 +44,20 @@ class ProbeModule:
         return look_up(probe, found, self._state, self._bases, self._meter, (MESH, route.relation, self.name))
 
 
+class QuestionModule:
+    """Keeps the rows that have a partner in the base state of one relation."""
+
+    def __init__(self, state: BaseState, bases: Mapping[str, BaseState], meter: Meter) -> None:
+        self.name = question(state.relation)
+        self._state = state
+        self._bases = bases
+        self._meter = meter
+
+    def work(self, found: Combinations, route: CompiledRoute) -> Iterator[Combinations]:
+        probe = route.probe(self._state.relation, frozenset(found.rows))
+        yield meeting(probe, found, self._state, self._bases, self._meter, (MESH, route.relation, self.name))
+
+
 class SelectionModule:
     """Keeps the combinations for which a predicate is true."""
 
@@ -53,11 +70,14 @@ class SelectionModule:
         yield passing(self._theta.predicate, found, self._bases)
 
 
+Module: TypeAlias = ProbeModule | QuestionModule | SelectionModule
+
+
 class OperatorIndex:
     """The operators in an array; a token's numbers are places in it, and place 0 is the output."""
 
     def __init__(self, bases: Mapping[str, BaseState], meter: Meter, lottery: Lottery) -> None:
-        self._modules: list[ProbeModule | SelectionModule | None] = [None]
+        self._modules: list[Module | None] = [None]
         self._places: dict[str | Theta, int] = {}
         self._bases = bases
         self._meter = meter
@@ -71,11 +91,13 @@ class OperatorIndex:
         for name in graph.names:
             if name not in self._places:
                 self._add(name, ProbeModule(self._bases[name], self._bases, self._meter))
+            if question(name) not in self._places:
+                self._add(question(name), QuestionModule(self._bases[name], self._bases, self._meter))
         for position, theta in enumerate(graph.thetas):
             if theta not in self._places:
                 self._add(theta, SelectionModule(selection_name(position), theta, self._bases))
-        probes = {name: self._places[name] for name in graph.names}
-        return probes | {selection_name(i): self._places[theta] for i, theta in enumerate(graph.thetas)}
+        lookups = {name: self._places[name] for each in graph.names for name in (each, question(each))}
+        return lookups | {selection_name(i): self._places[theta] for i, theta in enumerate(graph.thetas)}
 
     def forward(self, ruster: Ruster) -> Iterator[Ruster]:
         """Hands a ruster to the operator on top of its token, and what comes out to the next; yields what is finished.
@@ -102,7 +124,7 @@ class OperatorIndex:
         if len(top) > 1:
             self.lottery.learn(route.relation, route.number, number, rows, kept)
 
-    def _add(self, key: str | Theta, module: ProbeModule | SelectionModule) -> None:
+    def _add(self, key: str | Theta, module: Module) -> None:
         self._places[key] = len(self._modules)
         self._modules.append(module)
 

@@ -10,7 +10,7 @@ from anabranch.engine.batch import Combinations, concatenated
 from anabranch.engine.compile import Probe, compile_probe
 from anabranch.engine.fabric.token import Token
 from anabranch.plan.join_graph import JoinGraph, is_selection
-from anabranch.plan.mesh import RelationRoutes, Route, selected
+from anabranch.plan.mesh import RelationRoutes, Route, asked, is_probe, is_question, selected
 
 GATHERED = 1 << 13
 """Combinations that are handed over at once, unless there are no more of them."""
@@ -40,8 +40,8 @@ class CompiledRoute:
         """Yield every index that the route can probe, with its relation, for any choice in open steps."""
         bound = frozenset([self.relation])
         for step in self.route.steps:
-            probed = [name for name in step if not is_selection(name)]
-            for target in probed:
+            probed = [name for name in step if is_probe(name)]
+            for target in (*probed, *(asked(name) for name in step if is_question(name))):
                 # Relations that meet the target in the same predicates lead to the same index: one stands for all.
                 alike = {self._meeting(name, target): name for name in probed if name != target}
                 for count in range(len(alike) + 1):

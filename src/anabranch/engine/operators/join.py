@@ -96,13 +96,7 @@ def look_up(
     numbered from `since` on are found.
     """
     started = perf_counter()
-    codes = combined(
-        [
-            bases[relation].code(code, found.rows[relation])
-            for code, relation in zip(probe.index, probe.sources, strict=True)
-        ],
-        len(found),
-    )
+    codes = _looked_up(probe, found, bases)
     meter.probed(*names, len(found), len(found) * target.ring.live_since(since))
     for offset in probe.offsets:
         shifted = codes + offset if offset else codes
@@ -116,6 +110,32 @@ def look_up(
             yield kept
             started = perf_counter()
     meter.spent("probe", perf_counter() - started)
+
+
+def meeting(
+    probe: Probe,
+    found: Combinations,
+    target: State,
+    bases: Mapping[str, BaseState],
+    meter: Meter,
+    names: tuple[str, str, str],
+) -> Combinations:
+    """The combinations that a probe would extend, as far as codes and times tell: the others have no partner.
+
+    The checks of the probe are left to the probe itself, so one that passes here may still fail there.
+    """
+    started = perf_counter()
+    codes = _looked_up(probe, found, bases)
+    meter.probed(*names, len(found), len(found) * target.ring.live)
+    is_met = np.zeros(len(found), dtype=np.bool_)
+    visited = sum(
+        target.ring.ask(probe.index, codes + offset if offset else codes, found.newest, found.deadline, is_met)
+        for offset in probe.offsets
+    )
+    kept = keep(found, is_met)
+    meter.matched(*names, visited, 0, len(kept))
+    meter.spent("probe", perf_counter() - started)
+    return kept
 
 
 def passing(predicate: Expr, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
@@ -134,6 +154,12 @@ def checked(probe: Probe | Entry, found: Combinations, bases: Mapping[str, BaseS
             break
         found = passing(theta.predicate, found, bases)
     return found
+
+
+def _looked_up(probe: Probe, found: Combinations, bases: Mapping[str, BaseState]) -> Int64Array:
+    """The codes by which combinations look up."""
+    several = zip(probe.index, probe.sources, strict=True)
+    return combined([bases[relation].code(code, found.rows[relation]) for code, relation in several], len(found))
 
 
 def _equal(check: KeyCheck, found: Combinations, bases: Mapping[str, BaseState]) -> BoolArray:

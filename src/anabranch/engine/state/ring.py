@@ -20,7 +20,7 @@ import numpy as np
 
 from anabranch.engine import kernels
 from anabranch.engine.compile import index_name
-from anabranch.engine.kernels import NEWEST, NO_ROW, Int64Array, LinkArray
+from anabranch.engine.kernels import NEWEST, NO_ROW, BoolArray, Int64Array, LinkArray
 from anabranch.engine.state.arena import Arena, Array
 
 SMALLEST_CAPACITY = 1 << 10
@@ -282,6 +282,23 @@ class Ring:
                 sooner,
             )
             yield Matches(probes[:count], rows[:count], newer[:count], sooner[:count], visited)
+
+    def ask(self, index: Index, codes: Int64Array, newest: Int64Array, deadline: Int64Array, is_met: BoolArray) -> int:
+        """Notes which codes some live linked row has that fits in time; returns how many rows were visited."""
+        if not self.live or not len(codes):
+            return 0
+        return kernels.ask(
+            *self._of(index),
+            self._deadlines,
+            self.span or 0,
+            self._shift,
+            self.first,
+            self.next,
+            codes,
+            newest,
+            deadline,
+            is_met,
+        )
 
     # --- space --------------------------------------------------------------------------------------------------------
 

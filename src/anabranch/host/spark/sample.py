@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 
 from anabranch.engine.batch import RelationBatch
-from anabranch.host.sample import Sample, Stretch, sampled
+from anabranch.host.sample import Kin, Sample, Stretch, sampled, shared_key
 from anabranch.host.spark.source import PASSES, event_micros, relation_frame
 from anabranch.host.wire import RELATION, TIME, WireLayout, wire_layout
-from anabranch.plan.join_graph import Relation
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import by_itself, partitioning_of
 
@@ -29,6 +29,8 @@ MOST_BYTES = 16_000_000
 MOST_ROWS = 20_000
 """Rows of a relation whose keys are sampled."""
 _SEED = 1
+_VALUES = 1 << 30
+"""Parts into which the values of a key are cut, to draw some of them."""
 _EDGES = (0.05, 0.95)
 """Rates are taken between these quantiles of event time: a stray row far away would spoil them."""
 
@@ -100,6 +102,7 @@ def _sampled(queries: Sequence[Query], samples: Mapping[str, StreamSample]) -> l
     newest: dict[str, int | None] = {}
     stretches: list[dict[str, Stretch]] = [{} for _ in queries]
     parts: list[list[DataFrame]] = [[] for _ in queries]
+    wanted: list[dict[str, float]] = [{} for _ in queries]
     for row in _counted(frames).collect():
         number, position = row[_QUERY], row[RELATION]
         relation = queries[number].graph.relations[position]
@@ -113,13 +116,50 @@ def _sampled(queries: Sequence[Query], samples: Mapping[str, StreamSample]) -> l
             seconds, rows = ((end - row["oldest"]) / 1e6 if end else 0.0), rows / sample.share
         stretches[number][relation.name] = Stretch(rows, seconds, row["passing"])
         part = frames[number, position].where(PASSES)
-        wanted = MOST_ROWS / max(row["rows"] * row["passing"], 1.0)
-        parts[number].append(part if wanted >= 1 else part.sample(wanted, _SEED))
-    looked_at = _collected(parts, layouts)
-    return [
-        Sample(sampled(query, known, rows), rows) if known else Sample()
-        for query, known, rows in zip(queries, stretches, looked_at, strict=True)
+        share = wanted[number][relation.name] = MOST_ROWS / max(row["rows"] * row["passing"], 1.0)
+        parts[number].append(part if share >= 1 else part.sample(share, _SEED))
+    shared = [_shared(layout.queries.graph, shares) for layout, shares in zip(layouts, wanted, strict=True)]
+    kin = [
+        [] if found is None else _of_values(number, layouts[number], frames, *found)
+        for number, found in enumerate(shared)
     ]
+    looked_at = _collected([*parts, *kin], [*layouts, *layouts])
+    return [
+        Sample(sampled(query, known, rows), rows, None if found is None else Kin(*found, _only(found[0], of_values)))
+        if known
+        else Sample()
+        for query, known, found, rows, of_values in zip(
+            queries, stretches, shared, looked_at[: len(queries)], looked_at[len(queries) :], strict=True
+        )
+    ]
+
+
+def _shared(graph: JoinGraph, wanted: Mapping[str, float]) -> tuple[KeyClass, float] | None:
+    """The key whose values are drawn, and the share of them; None where all rows are taken anyway."""
+    key = shared_key(graph)
+    shares = [] if key is None else [share for name, share in wanted.items() if name in key.relations]
+    return None if key is None or len(shares) < 2 or min(shares) >= 1 else (key, min(shares))
+
+
+def _of_values(
+    number: int,
+    layout: WireLayout,
+    frames: Mapping[tuple[int, int], DataFrame],
+    key: KeyClass,
+    share: float,
+) -> list[DataFrame]:
+    """The rows of some values of a key; which ones, its codes decide, so that they are the same in all relations."""
+    parts = []
+    for position, relation in enumerate(layout.queries.graph.relations):
+        if relation.name in key.relations and (number, position) in frames:
+            wire = layout.code_columns[layout.codes[relation.name].index(key.name)]
+            drawn = f.pmod(f.xxhash64(wire), f.lit(_VALUES)) < round(share * _VALUES)
+            parts.append(frames[number, position].where(PASSES).where(drawn))
+    return parts
+
+
+def _only(key: KeyClass, rows: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:
+    return {name: batch for name, batch in rows.items() if name in key.relations}
 
 
 def _counted(frames: Mapping[tuple[int, int], DataFrame]) -> DataFrame:

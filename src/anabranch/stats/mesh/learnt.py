@@ -71,8 +71,8 @@ class LearntMesh:
 
     @property
     def is_mesh(self) -> bool:
-        """True when some relation has several routes."""
-        return any(len(way.routes) > 1 for way in self.mesh.ways)
+        """True when some relation has several routes, or asks questions: when the mesh is no mjoin."""
+        return not all(way.is_plain for way in self.mesh.ways)
 
     def load(self, rates: Mapping[str, float] = EQUALLY) -> float:
         """Cores that the mesh needs for these rows per second."""

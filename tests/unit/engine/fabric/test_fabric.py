@@ -64,6 +64,28 @@ def test_routes_count_their_rows_results_and_hops(monkeypatch: pytest.MonkeyPatc
     ]
 
 
+def test_a_question_drops_rows_without_a_partner_and_joins_nothing() -> None:
+    started = host(STAR, parse_mesh("mesh(a: c?>b>c; b: a>c; c: a>b)"))
+    answer = started.step(read_rows(CATALOG, ("a 3 1 0", "a 3 2 0", "a 3 1 1", "a 3 9 1")))
+    assert answer.num_rows == 4
+    (route,) = [each for each in started.statistics.routes if each.relation == "a"]
+    assert (route.rows, route.results) == (4, 4)
+    assert [(hop.operator, hop.rows, hop.kept) for hop in sorted(route.hops, key=lambda h: h.operator)] == [
+        ("b", 2, 4),
+        ("c", 4, 4),
+        ("c?", 4, 2),
+    ]
+    counts = {(probe.origin, probe.target): probe for probe in started.statistics.probes}
+    assert (counts["a", "c?"].probes, counts["a", "c?"].matches, counts["a", "c?"].kept) == (4, 0, 2)
+
+
+def test_a_question_may_be_asked_on_the_way_and_by_a_band() -> None:
+    banded = query("a.k = b.k AND b.v BETWEEN c.v - 1 AND c.v + 1")
+    started = host(banded, parse_mesh("mesh(a: b>c?>c; b: a?|c?>a>c; c: b?>b>a)"), ("c 1 0 20",))
+    answer = started.step(read_rows(CATALOG, ("b 2 1 19", "b 2 2 23", "a 2 1 0", "a 2 2 0")))
+    assert answer.to_pylist() == [{"x": 0, "y": 19, "z": 20}]
+
+
 def test_small_rusters_go_with_the_largest() -> None:
     mesh = parse_mesh("mesh(a: b>c, c>b by (v <= 0.5 ? 0 : 1); b: a>c; c: a>b)")
     started = host(STAR, mesh)

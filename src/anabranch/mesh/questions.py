@@ -1,0 +1,199 @@
+"""Routes that ask first: rows without a partner somewhere stop before they join, whatever tells them apart.
+
+A question (`b?`) looks a row up in a state without joining it. Where a row is to meet several states by its own
+columns, asking all of them first leaves only rows that have partners in each, so that no combination is made that the
+next state would drop. It needs no attribute and no training: keys may be texts, hot, or distributed in any way. If all
+relations share one key, what is left after the questions is bounded by the results, in whatever order the states are
+then probed (Yannakakis 1981); so the order of the probes hardly matters any more, and partners are not counted.
+
+What a question does to a row follows from what the probe did to it: it lets through what found a partner, and costs
+what a probe that finds nothing costs. Questions are added one by one, the one that saves most first, as long as they
+save. All costs are sums over rows, because which rows drop out together is all that matters here.
+
+Limit: only relations that share keys with the row itself, and no other predicate, are asked for, at the beginning of
+the route. Routes with questions have no classifier.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anabranch.arrays import Doubles, Integers
+from anabranch.classify import assign_routes
+from anabranch.mesh.learn import SearchSetting
+from anabranch.mesh.proposal import FOLDS, LEAST_ROWS, HeldOut, MeshProposal, resampled
+from anabranch.mesh.routes import Router
+from anabranch.mesh.search import MeshCosts
+from anabranch.mesh.training import TrainingSet, folds
+from anabranch.plan.classifier import by_leaf, leaves
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.mesh import RelationRoutes, asked, certain, is_question, question
+from anabranch.stats.mesh.operators import Needs, OperatorMatrix
+
+MOST_ROWS, MOST_SETS = 1_000, 1 << 19
+"""Rows that questions are chosen by, and rows times sets of operators."""
+
+
+def askable(graph: JoinGraph, relation: str, operators: tuple[str, ...]) -> tuple[str, ...]:
+    """The relations that rows of a relation may ask for first; none if there are not two."""
+    found = tuple(
+        name
+        for name in operators
+        if name in graph.names
+        and graph.keys_between([relation], [name])
+        and not any(len(theta.relations) > 1 for theta in graph.thetas_between([relation], [name]))
+    )
+    return found if len(found) > 1 else ()
+
+
+def ask_first(
+    sample: TrainingSet,
+    matrix: OperatorMatrix,
+    needs: Needs,
+    may_ask: tuple[str, ...],
+    rng: np.random.Generator,
+    setting: SearchSetting,
+    single: MeshProposal,
+) -> MeshProposal | None:
+    """The route that asks first and then probes; None if no question saves enough, also on rows held out.
+
+    `single` is the best single route, against which it is measured.
+    """
+    if not may_ask or matrix.rows < LEAST_ROWS:
+        return None
+    route, plain = _best(sample, matrix, needs, may_ask, setting.costs)
+    if route == plain:
+        return None
+    gain = _gain(sample, matrix, route, plain, setting.costs)
+    held_out = _held_out(sample, matrix, needs, may_ask, rng, setting.costs)
+    if min(gain, held_out.gain) < max(setting.least_gain, held_out.error):
+        return None
+    cost, questions = single.single_cost / (1 + gain), [asked(name) for name in route if is_question(name)]
+    return MeshProposal(
+        ways=RelationRoutes(sample.relation, (certain(route),)),
+        shares=(1.0,),
+        route_costs=(max(0.0, cost - route_overhead(certain_ways(sample.relation, route), matrix, setting.costs)),),
+        cost=cost,
+        single=single.single,
+        single_cost=single.single_cost,
+        reason=f"asking {', '.join(questions)} first gains {gain:+.1%} over the best single route, {held_out}",
+        considered=single.considered,
+        held_out=held_out,
+    )
+
+
+def cheaper(
+    one: MeshProposal, other: MeshProposal, sample: TrainingSet, matrix: OperatorMatrix, costs: MeshCosts
+) -> MeshProposal:
+    """The cheaper of two proposals, held against each other row by row."""
+    prices = [price(each.ways, sample, matrix, costs) for each in (one, other)]
+    return one if prices[0] <= prices[1] else other
+
+
+def price(ways: RelationRoutes, sample: TrainingSet, matrix: OperatorMatrix, costs: MeshCosts) -> float:
+    """Seconds of a row on the routes of a relation, summed row by row: operators, tests and overhead."""
+    ends = np.array(leaves(ways.classifier), dtype=np.int64)
+    leaf_of = assign_routes(by_leaf(ways.classifier), sample.columns, sample.rows)
+    route_of, tests = ends[leaf_of, 0], ends[leaf_of, 1]
+    paid = costs.test * tests.astype(np.float64)
+    for number, route in enumerate(ways.routes):
+        rows = np.flatnonzero(route_of == number)
+        paid[rows] += row_costs(matrix.take(rows), route.operators)
+    return float(sample.shares @ paid) + route_overhead(ways, matrix, costs)
+
+
+def route_overhead(ways: RelationRoutes, matrix: OperatorMatrix, costs: MeshCosts) -> float:
+    """Seconds per row that the operators of all routes take however few rows they have."""
+    return costs.route * sum(len(route.operators) for route in ways.routes) / len(matrix.operators)
+
+
+def certain_ways(relation: str, names: tuple[str, ...]) -> RelationRoutes:
+    """One route for all rows of a relation."""
+    return RelationRoutes(relation, (certain(names),))
+
+
+def row_costs(matrix: OperatorMatrix, route: tuple[str, ...]) -> Doubles:
+    """Seconds that each row pays for the operators of a route."""
+    left, paid = np.ones(matrix.rows), np.zeros(matrix.rows)
+    for name in route:
+        at = matrix.operators.index(asked(name) if is_question(name) else name)
+        selectivity, cost = matrix.selectivity[:, at], matrix.cost[:, at]
+        # A probe costs its lookup and, as much again, each match (see `engine.fabric.profile`).
+        paid += left * (cost / (1 + selectivity) if is_question(name) else cost)
+        left = left * (np.minimum(selectivity, 1.0) if is_question(name) else selectivity)
+    return paid
+
+
+def _best(
+    sample: TrainingSet, matrix: OperatorMatrix, needs: Needs, may_ask: tuple[str, ...], costs: MeshCosts
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The best route with questions, or without any if none saves; and the best one without."""
+    rows = _thinned(matrix)
+    seen, shares = matrix.take(rows), sample.shares[rows] / sample.shares[rows].sum()
+    call = costs.route / len(matrix.operators)
+    plain = _probes(seen, shares, needs)
+    best, least = plain, _paid(seen, shares, plain, call)
+    questions: tuple[str, ...] = ()
+    while len(questions) < len(may_ask):
+        options = []
+        for name in may_ask:
+            if question(name) not in questions:
+                asks = (*questions, question(name))
+                left = shares * _left(seen, asks)
+                options.append((*asks, *_probes(seen, left, needs)))
+        prices = [_paid(seen, shares, route, call) for route in options]
+        place = int(np.argmin(prices))
+        if prices[place] >= least:
+            break
+        best, least = options[place], prices[place]
+        questions = best[: len(questions) + 1]
+    return best, plain
+
+
+def _paid(matrix: OperatorMatrix, shares: Doubles, route: tuple[str, ...], call: float) -> float:
+    return float(shares @ row_costs(matrix, route)) + call * len(route)
+
+
+def _left(matrix: OperatorMatrix, questions: tuple[str, ...]) -> Doubles:
+    """The chance of each row to pass all questions."""
+    places = [matrix.operators.index(asked(name)) for name in questions]
+    left: Doubles = np.minimum(matrix.selectivity[:, places], 1.0).prod(axis=1)
+    return left
+
+
+def _probes(matrix: OperatorMatrix, left: Doubles, needs: Needs) -> tuple[str, ...]:
+    """The best order of the probes for the rows that are left."""
+    order = Router(matrix, left, needs).best(np.arange(matrix.rows)).order
+    return tuple(matrix.operators[at] for at in order)
+
+
+def _gain(
+    sample: TrainingSet, matrix: OperatorMatrix, route: tuple[str, ...], plain: tuple[str, ...], costs: MeshCosts
+) -> float:
+    prices = [price(certain_ways(sample.relation, each), sample, matrix, costs) for each in (plain, route)]
+    return prices[0] / prices[1] - 1 if prices[1] > 0 else 0.0
+
+
+def _held_out(
+    sample: TrainingSet,
+    matrix: OperatorMatrix,
+    needs: Needs,
+    may_ask: tuple[str, ...],
+    rng: np.random.Generator,
+    costs: MeshCosts,
+) -> HeldOut:
+    """Chooses questions from all rows but a third, three times, and prices both routes on that third, row by row."""
+    paid = np.zeros((2, matrix.rows))
+    call = costs.route / len(matrix.operators)
+    for learning, held in folds(sample.rows, FOLDS, rng):
+        routes = _best(sample.take(learning), matrix.take(learning), needs, may_ask, costs)
+        for place, route in enumerate(routes):
+            paid[place, held] = row_costs(matrix.take(held), route) + call * len(route)
+    weighted = np.stack(resampled(sample.weights, rng)) @ paid.T
+    gains = np.divide(weighted[:, 1], weighted[:, 0], out=np.ones(len(weighted)), where=weighted[:, 0] > 0) - 1
+    return HeldOut(float(gains[0]), float(gains[1:].std()))
+
+
+def _thinned(matrix: OperatorMatrix) -> Integers:
+    most = min(matrix.rows, MOST_ROWS, max(LEAST_ROWS, MOST_SETS >> len(matrix.operators)))
+    return np.linspace(0, matrix.rows - 1, most).astype(np.int64)
