@@ -4,8 +4,8 @@ Labels are route numbers. The tree grows until its leaves are pure or no attribu
 leaf takes the route of most weight. Numbers are cut halfway between neighbouring values of the sample. Categories are
 first put in the order of their mean label, so that one test can list several. Rows unlike any in the sample follow the
 majority: NULLs go where the sample's NULLs went, or else with the heavier branch; a test lists the categories of
-its lighter branch, so that an unseen category goes with the heavier; or, where only frequent texts are categories, those
-of the branch to which the rest does not go. (Nehme et al. 2012, section 4.4.)
+its lighter branch, so that an unseen category goes with the heavier; or, where only frequent texts are categories,
+those of the branch to which the rest does not go. (Nehme et al. 2012, section 4.4.)
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ condensing algorithms: rows of a cell behave alike, and cells are boxes in the a
 can separate the subsets of every partition of cells. Every sampled row remembers its cell.
 
 Numbers are doubles with NaN for NULL (a NaN counts as NULL), texts are positions in a list of categories. Of a column
-with many texts only the frequent ones are categories; all others count as one, the rest. Ranks of values rather than values go to the tree learners: those compute in single precision, and ranks are exact in it.
+with many texts only the frequent ones are categories; all others count as one, the rest. Ranks of values rather than
+values go to the tree learners: those compute in single precision, and ranks are exact in it.
 (Nehme et al. 2012, sections 4.2 and 4.3.)
 """
 

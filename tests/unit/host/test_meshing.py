@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.adapt import mesh_watch
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.rules import ChangeRules, Staging
 from anabranch.adapt.settings import Settings
@@ -37,10 +35,11 @@ ANY_SAVING = Settings(gate=Gate(cores=0.0))
 FIRST, SECOND = parse_mesh("mesh(a: b; b: a)"), parse_mesh("mesh(a: b by 0; b: a, a by 0)")
 
 
-def the_query() -> Query:
-    script = read_script("\n".join(f"stream {name} (k bigint, c bigint)" for name in "abcd"))
+def the_query(keys: str = "bigint") -> Query:
+    script = read_script("\n".join(f"stream {name} (k {keys}, c bigint)" for name in "abcd"))
     windows = ", ".join(f"{name} [RANGE 100 SECONDS]" for name in "abcd")
-    text = f"SELECT a.k AS k, a.c AS c FROM {windows} WHERE a.k = b.k AND a.k = c.k AND a.k = d.k"
+    output = "a.k AS k, " if keys == "bigint" else ""
+    text = f"SELECT {output}a.c AS c FROM {windows} WHERE a.k = b.k AND a.k = c.k AND a.k = d.k"
     return compile_query(text, script.catalog)
 
 
@@ -59,13 +58,20 @@ def skewed_batch(number: int, rng: np.random.Generator) -> dict[str, pa.Table]:
     return tables
 
 
-@pytest.mark.parametrize("asks", [False, True])
-def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer(
-    asks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mesh_watch, "SEARCH", replace(mesh_watch.SEARCH, asks=asks))
-    query, rng = the_query(), np.random.default_rng(1)
+def untold(batch: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """The rows with texts as keys, and without the column that tells their kinds."""
+    texts = {name: pa.array([f"key {key}" for key in table["k"].to_pylist()]) for name, table in batch.items()}
+    return {
+        name: pa.table({"ts": table["ts"], "k": texts[name], "c": np.zeros(table.num_rows, np.int64)})
+        for name, table in batch.items()
+    }
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["by a classifier", "by questions"])
+def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer(asks: bool) -> None:
+    query, rng = the_query("string" if asks else "bigint"), np.random.default_rng(1)
     batches = [skewed_batch(number, rng) for number in range(4)]
+    batches = [untold(batch) for batch in batches] if asks else batches
     staged = LocalHost(
         query, mjoin(query.graph.names), rules=ChangeRules(ANY_SAVING, staging=Staging(first=2), waits=True)
     )
@@ -77,7 +83,7 @@ def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer(
     assert decided[0]["batch"] == 2
     assert decided[0]["action"] == "migrate", decided[0]["reason"]
     assert decided[0]["cost"]["cpu"] > 1.2 * decided[0]["proposedCost"]["cpu"]
-    assert ("asking b" if asks else "routes by") in decided[0]["mesh"]["relations"]["a"]["reason"]
+    assert ("asking " if asks else "routes by") in decided[0]["mesh"]["relations"]["a"]["reason"]
     assert isinstance(staged.plan, Mesh)
     assert any(record.get("by") == "mesh" and record["phase"] == "ended" for record in staged.history)
     routes = {route.route for route in staged.statistics.routes if route.relation == "a"}
@@ -199,7 +205,6 @@ def test_rows_that_are_sampled_with_their_partners_tell_what_becomes_of_a_row() 
     assert some.profiled is not None
     assert every.profiled is not None
     assert some.profiled.matches == pytest.approx(every.profiled.matches, rel=0.15)
-    assert some.gain() == pytest.approx(every.gain(), rel=0.3)
 
 
 def test_that_a_row_of_a_thin_sample_found_nothing_proves_nothing() -> None:
