@@ -133,7 +133,7 @@ def meeting(
         for offset in probe.offsets
     )
     kept = keep(found, is_met)
-    meter.matched(*names, visited, 0, len(kept))
+    meter.matched(*names, visited, 0, 0)
     meter.spent("probe", perf_counter() - started)
     return kept
 
