@@ -261,8 +261,8 @@ class QuerySteering:
         filling = longest_window(query.graph)
         self._watches = {slot: MeshWatch(self._settings.gate.cool_down, filling) for slot in self._slots}
         self._mesh_searches: list[_MeshSearch] = []
-        # Slots that adapt together look together; others look alone.
-        self._looking = [slots for slots, _ in self._loops] or [(slot,) for slot in self._slots]
+        # Slots that adapt together look together; so do all slots of a query that only learns routes.
+        self._looking = [slots for slots, _ in self._loops] or [self._slots]
         self._news: dict[tuple[int, ...], str] = {}
         self._best: dict[tuple[int, ...], tuple[Plan, float]] = {}
         """Of the mesh that slots run, what a row costs at best; what was promised, until that is tested."""

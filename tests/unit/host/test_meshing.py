@@ -91,6 +91,16 @@ def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer(asks: bool)
     assert sum(route.rows for route in staged.statistics.routes) == 4 * ROWS
 
 
+def test_slots_of_a_query_that_only_learns_routes_learn_together() -> None:
+    query, rng = the_query(), np.random.default_rng(1)
+    rules = ChangeRules(staging=Staging(first=2), waits=True)
+    host = LocalHost(query, mjoin(query.graph.names), slots=2, rules=rules)
+    for number in range(4):
+        host.step(skewed_batch(number, rng))
+    (decided,) = [record for record in host.history if record["kind"] == "decision"]
+    assert decided["slots"] == [0, 1]
+
+
 def test_a_mesh_passes_the_same_gate_as_any_plan() -> None:
     """Such a trickle of rows is no reason to change anything."""
     query, rng = the_query(), np.random.default_rng(1)
