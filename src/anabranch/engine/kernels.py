@@ -279,7 +279,7 @@ def ask(
             rows[left] = row
             left += np.uint64((row >= alive) & (not is_met[i]))
         while left > 0:
-            pending = np.int64(left)
+            pending = int(left)
             for j in range(pending):
                 place = np.uint64(rows[j]) & mask
                 met[j] = entries[place, 0]
@@ -293,12 +293,11 @@ def ask(
                     ends[j] = times[j] + span
             left = np.uint64(0)
             for j in range(pending):
-                i = np.uint64(asking[j])
-                row = rows[j]
-                fits = (met[j] == codes[i]) & (max(newest[i], times[j]) <= min(deadline[i], ends[j]))
-                is_met[i] |= fits
-                older = _below(links[j], row)
-                asking[left] = np.int64(i)
+                asker = np.uint64(asking[j])
+                fits = (met[j] == codes[asker]) & (max(newest[asker], times[j]) <= min(deadline[asker], ends[j]))
+                is_met[asker] |= fits
+                older = _below(links[j], rows[j])
+                asking[left] = asking[j]
                 rows[left] = older
                 left += np.uint64((older >= alive) & (not fits))
             visited += pending

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from anabranch.adapt import mesh_watch
 from anabranch.adapt.rules import ChangeRules
 from anabranch.cql import compile_query
 from anabranch.errors import PlanError
@@ -35,10 +33,11 @@ STAR = Story(
     rows=100,
 )
 LACKING = Story(
-    "SELECT a.p AS p0, b.p AS p1, c.p AS p2, d.p AS p3 FROM s0 [RANGE 1 SECONDS] AS a, s1 [RANGE 1 SECONDS] AS b, "
-    "s2 [RANGE 1 SECONDS] AS c, s3 [RANGE 1 SECONDS] AS d WHERE a.x = b.x AND b.x = c.x AND c.x = d.x"
+    "SELECT a.p AS p0, b.p AS p1, c.p AS p2, d.p AS p3 FROM s0 [RANGE 10 MILLISECONDS] AS a, "
+    "s1 [RANGE 10 MILLISECONDS] AS b, s2 [RANGE 10 MILLISECONDS] AS c, s3 [RANGE 10 MILLISECONDS] AS d "
+    "WHERE a.x = b.x AND b.x = c.x AND c.x = d.x"
 )
-SECONDLY = 600
+TOGETHER = 2_000
 FIRST = "mesh(a: b>c, c>b by (p <= 50.0 ? 0 : 1); b: a>c; c: a>b)"
 ROWS = 4_000
 SCHEMA = "ts timestamp, k bigint, kind bigint"
@@ -87,29 +86,30 @@ def test_plan_mesh_learns_while_it_runs(spark: SparkSession, tmp_path: Path, mon
     assert set(decided[0]["mesh"]["relations"]) == {"a", "b", "c"}
 
 
-def lacking(number: int, second: int, rng: np.random.Generator) -> pa.Table:
-    """Rows of a stream in one second. Of four kinds of keys, each stream lacks one but for one key that all have."""
-    kind = rng.integers(0, 4, SECONDLY)
-    keys = rng.integers(0, 25, SECONDLY) + 100 * kind
+def lacking(number: int, number_of_batch: int, rng: np.random.Generator) -> pa.Table:
+    """Rows of a stream in ten milliseconds. Of four kinds of keys, each stream lacks one, but for a key that all have.
+
+    The streams are fast, so that a change is worth what the gate asks for.
+    """
+    kind = rng.integers(0, 4, TOGETHER)
+    keys = rng.integers(0, 80, TOGETHER) + 100 * kind
     keys[kind == number] += 10_000 * (number + 1)
-    keys[::100] = 999
-    times = second + np.sort(rng.random(SECONDLY))
-    rows = zip(times.tolist(), keys.tolist(), range(SECONDLY), strict=True)
-    return table([(round(at, 6), key, SECONDLY * second + at_once) for at, key, at_once in rows])
+    keys[::400] = 999
+    times = (number_of_batch + np.sort(rng.random(TOGETHER))) / 100
+    rows = zip(times.tolist(), keys.tolist(), range(TOGETHER), strict=True)
+    return table([(round(at, 6), key, TOGETHER * number_of_batch + place) for at, key, place in rows])
 
 
-@pytest.mark.parametrize("asks", [True, False], ids=["questions", "a classifier"])
 def test_a_mesh_that_is_learnt_while_the_query_runs_is_taken_and_changes_no_answer(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: bool
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Costs are measured in the workers here, but rows that meet six others or none decide whatever the clock says."""
     monkeypatch.setattr("anabranch.choosing.ChangeRules", partial(ChangeRules, waits=True))
-    monkeypatch.setattr(mesh_watch, "SEARCH", replace(mesh_watch.SEARCH, asks=asks))
     rng = np.random.default_rng(1)
     tables = {f"s{number}": [lacking(number, second, rng) for second in range(7)] for number in range(4)}
     query = register(spark, LACKING, tmp_path).sql(LACKING.cql)
     writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
-    handle = writer.plan("mesh").adapt(gate={"cores": 0.0, "ratio": 1.05}).slots(1).start(str(tmp_path / "out"))
+    handle = writer.plan("mesh").slots(1).start(str(tmp_path / "out"))
     try:
         for second in range(7):
             feed(tmp_path, {name: several[second] for name, several in tables.items()})
@@ -119,7 +119,6 @@ def test_a_mesh_that_is_learnt_while_the_query_runs_is_taken_and_changes_no_answ
         handle.stop()
     assert isinstance(plan, Mesh)
     assert LearntMesh(plan, {}).is_mesh
-    assert any(name.endswith("?") for way in plan.ways for route in way.routes for name in route.operators) == asks
     whole = {name: pa.concat_tables(several) for name, several in tables.items()}
     assert not describe_difference(LACKING.expected(whole), written(tmp_path))
     # The batch before it was taken, and the last one: more rows, fewer combinations.
@@ -131,7 +130,7 @@ def test_a_mesh_that_is_learnt_while_the_query_runs_is_taken_and_changes_no_answ
 def test_large_streams_are_sampled_by_values_of_the_key_that_they_share(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anabranch.host.spark.sample.MOST_ROWS", 150)
+    monkeypatch.setattr("anabranch.host.spark.sample.MOST_ROWS", 500)
     rng, query = np.random.default_rng(1), compile_query(LACKING.cql, LACKING.catalog())
     tables = {f"s{number}": lacking(number, 0, rng) for number in range(4)}
     for name, rows in tables.items():
@@ -139,10 +138,10 @@ def test_large_streams_are_sampled_by_values_of_the_key_that_they_share(
     frames = {name: StreamSample(spark.read.parquet(str(tmp_path / f"{name}.parquet"))) for name in tables}
     (sample,) = sample_streams([query], frames)
     assert sample.kin is not None
-    assert sample.kin.share == pytest.approx(150 / SECONDLY)
+    assert sample.kin.share == pytest.approx(500 / TOGETHER)
     code = sample.kin.key.name
     drawn = {key for batch in sample.kin.rows.values() for key in batch.codes[code].tolist()}
-    assert 20 < len(drawn) < 80
+    assert 30 < len(drawn) < 200
     for relation in query.graph.relations:
         kept = sample.kin.rows[relation.name].codes[code].tolist()
         every = tables[relation.stream].column("x").to_pylist()
