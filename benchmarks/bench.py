@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from typing import Any
 
 from benchmarks.job import Run, System, run
 from benchmarks.workloads import Workload
@@ -79,6 +80,8 @@ class Bench:
     repeats: int
     is_quick: bool
     finished: dict[tuple[System, Workload, int, int], Run] = field(default_factory=dict)
+    curves: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Measured curves by name, as plain data."""
 
     def spark(self, system: System, workload: Workload, number: int, *, slots: int = 2) -> Run:
         """The run of that number, made now unless another scenario has made it."""

@@ -71,6 +71,11 @@ class Outcome:
         return tuple(one["durationMs"]["triggerExecution"] / 1000 for one in self.progress)
 
     @property
+    def batch_ends(self) -> tuple[float, ...]:
+        """When each micro-batch was done, by the Unix clock."""
+        return tuple(_instant(one) + seconds for one, seconds in zip(self.progress, self.batch_seconds, strict=True))
+
+    @property
     def first_batch(self) -> float:
         """When the first micro-batch began; a system without micro-batches begins when it is started."""
         return _instant(self.progress[0]) if self.progress else self.started

@@ -46,7 +46,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command cost: wall and CPU seconds, CPU seconds at each sample, and memory at its peak."""
+    """What a command cost: wall and CPU seconds, and memory at its peak; CPU seconds and bytes at each sample."""
 
     exit_code: int
     wall: float
@@ -55,6 +55,12 @@ class Cost:
     samples: int
     clock: tuple[float, ...]
     cpu_so_far: tuple[float, ...]
+    memory: tuple[int, ...] = ()
+
+    def peak_between(self, start: float, end: float) -> int:
+        """The most bytes of a sample between two instants of the Unix clock."""
+        first, stop = bisect_left(self.clock, start), bisect_left(self.clock, end)
+        return max(self.memory[first : max(stop, first + 1)])
 
     def cpu_between(self, start: float, end: float) -> float:
         """CPU seconds spent between two instants of the Unix clock, read between samples."""
@@ -87,6 +93,7 @@ def measure(command: Sequence[str], *, timeout: float, log: Path, shared: Path) 
             "peak": Memory(**found["peak"]),
             "clock": tuple(found["clock"]),
             "cpu_so_far": tuple(found["cpu_so_far"]),
+            "memory": tuple(found["memory"]),
         }
     )
 
@@ -108,6 +115,7 @@ def supervise(command: Sequence[str], timeout: float, log: Path, shared: Path) -
     peak = Memory(0, 0, 0)
     clock: list[float] = []
     cpu_so_far: list[float] = []
+    memories: list[int] = []
     while True:
         sampled, work = time.monotonic(), time.thread_time()
         processes = _descendants(os.getpid())
@@ -116,6 +124,7 @@ def supervise(command: Sequence[str], timeout: float, log: Path, shared: Path) -
         clock.append(time.time())
         cpu_so_far.append(_reaped_cpu() + sum(_cpu(pid) for pid in processes))
         memory = _memory(processes, _bytes_in(shared))
+        memories.append(memory.total)
         peak = max(peak, memory, key=lambda one: one.total)
         spent = time.thread_time() - work
         time.sleep(max(INTERVAL - spent, 19 * spent))
@@ -130,7 +139,8 @@ def supervise(command: Sequence[str], timeout: float, log: Path, shared: Path) -
         if not _descendants(os.getpid()):
             break
         time.sleep(0.05)
-    return Cost(exit_code, ended - begun, _reaped_cpu(), peak, len(clock), tuple(clock), tuple(cpu_so_far))
+    seen = (tuple(clock), tuple(cpu_so_far), tuple(memories))
+    return Cost(exit_code, ended - begun, _reaped_cpu(), peak, len(clock), *seen)
 
 
 def _descendants(root: int) -> list[int]:

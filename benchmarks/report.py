@@ -33,6 +33,7 @@ def document(bench: Bench, measured: dict[str, list[Figure]], failed: dict[str, 
         "machine": machine(),
         "quick": bench.is_quick,
         "scenarios": {name: [asdict(figure) for figure in figures] for name, figures in measured.items()},
+        "curves": bench.curves,
         "failed": failed,
         "runs": [{"workload": key[1].name, "run": key[2], **run.summary} for key, run in bench.finished.items()],
     }
@@ -83,7 +84,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     ]
     for scenario, figure, commit in bounded:
         assert figure.bound is not None
-        goal = f"{'≥' if figure.bound.sense == 'at least' else '≤'} {_number(figure.bound.value)} {figure.unit}"
+        sense = "≥" if figure.bound.sense == "at least" else "≤"
+        goal = f"{sense} {_number(figure.bound.value)} {figure.unit}".rstrip()
         reached = "yes" if figure.is_reached else "**no**"
         lines.append(f"| {scenario} | {figure.what} | {goal} | {spread(figure)} | {reached} | {commit} |")
     lines += ["", "For comparison:", "", "| scenario | what | measured (least to most) |", "|---|---|---|"]
@@ -110,7 +112,7 @@ def spread(figure: Figure) -> str:
     >>> spread(Figure("W3", "x", (3.0, 4.0, 3.5)))
     '3.5 x (3 to 4)'
     """
-    text = f"{_number(figure.median)} {figure.unit}"
+    text = f"{_number(figure.median)} {figure.unit}".rstrip()
     if len(figure.values) == 1:
         return text
     return f"{text} ({_number(min(figure.values))} to {_number(max(figure.values))})"

@@ -282,6 +282,11 @@ def sharing(name: str) -> Callable[[Bench], list[Figure]]:
     return lambda bench: getattr(import_module("benchmarks.sharing"), name)(bench)
 
 
+def curve(name: str) -> Callable[[Bench], list[Figure]]:
+    """A curve of `benchmarks.curves`, loaded when it runs."""
+    return lambda bench: import_module("benchmarks.curves").measure(bench, name)
+
+
 def regret(name: str) -> Callable[[Bench], list[Figure]]:
     """A scenario of `benchmarks.regret`, loaded when it runs."""
     return lambda bench: getattr(import_module("benchmarks.regret"), name)(bench)
@@ -320,6 +325,14 @@ SCENARIOS = (
     Scenario(
         "large-state", "10 M rows in state (with --large 50 M): bytes a row, step time", in_process("large_state")
     ),
+    Scenario("curve-state", "step time and bytes over rows in state", curve("state")),
+    Scenario("curve-batch", "step time and bytes over rows a batch", curve("batch")),
+    Scenario("curve-streams", "step time and bytes over the number of streams", curve("streams")),
+    Scenario("curve-slots", "step time and bytes over the number of slots", curve("slots")),
+    Scenario("curve-queries", "step time and bytes over the number of queries", curve("queries")),
+    Scenario("curve-age", "step time and checkpoint over the batches since the start", curve("age")),
+    Scenario("curve-spark-batch", "triggers on Spark over rows a micro-batch", curve("spark-batch")),
+    Scenario("curve-spark-age", "triggers on Spark over the micro-batches since the start", curve("spark-age")),
     *user_scenarios.SCENARIOS,
     *latency.SCENARIOS,
     Scenario("flink-w3", "W3 as CSV against Flink's interval joins (`make bench-flink`)", flink_w3, only_named=True),
