@@ -1,8 +1,8 @@
-"""`python -m benchmarks [names…] [--quick] [--large] [--runs 3] [--minutes 2] [--json out.json] [--list]`
+"""`python -m benchmarks [names…] [--quick] [--runs 3] [--minutes 2] [--json out.json] [--list]`
 
 Without names, every scenario that needs nothing more than a clone. A scenario that fails is reported and the others
-still run; the exit code is then 1. A full run is kept under benchmarks/results and renews the table of
-docs/benchmarks.md; a quick one prints only.
+still run; the exit code is then 1. A full run is kept under benchmarks/results and renews the tables of
+docs/benchmarks.md and docs/measurements.md; a quick one prints only.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ def main(arguments: list[str]) -> int:
             print(f"{scenario.name:18}{scenario.purpose}")
         return 0
     sizes = QUICK if options.quick else FULL
-    if options.large:
-        sizes = replace(sizes, large_state=5 * sizes.large_state)
     if options.minutes:
         sizes = replace(sizes, live_seconds=60 * options.minutes)
     bench = Bench(sizes, 1 if options.quick else options.runs, options.quick)
@@ -44,12 +42,12 @@ def main(arguments: list[str]) -> int:
             failed[scenario.name] = str(error)
             print(f"  failed: {error}", file=sys.stderr)
     found = report.document(bench, measured, failed)
-    print(report.table(dict.fromkeys(measured, found)))
+    print(report.everything(dict.fromkeys(measured, found)))
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     if measured and not options.quick:
         report.keep(found)
-        report.put_in_page(report.table(report.newest()))
+        report.renew_pages(report.newest())
     return 1 if failed else 0
 
 
@@ -58,7 +56,6 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", help="scenarios to run; all when none is named")
     parser.add_argument("--quick", action="store_true", help="small sizes, one run: does everything work?")
     parser.add_argument("--runs", type=int, default=3, help="runs of each side (default: 3)")
-    parser.add_argument("--large", action="store_true", help="large-state with five times the rows (20 GB of memory)")
     parser.add_argument("--minutes", type=float, help="of each live feed that is measured (default: 2)")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--list", action="store_true", help="list the scenarios and stop")

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from benchmarks.figures import Bound, Figure
 
@@ -102,16 +102,16 @@ def _panel(axes: Axes, curve: Curve, points: Sequence[Point], of: str, promise: 
     fitted = [point for point in points if point.size >= curve.fitted_from]
     sizes = [point.size for point in points]
     values = [getattr(point, of) for point in points]
-    found = slope(curve, points, of)
-    middle_size = float(np.exp(np.mean(np.log([point.size for point in fitted]))))
-    middle_value = float(np.exp(np.mean(np.log([getattr(point, of) for point in fitted]))))
-    ends = np.array([fitted[0].size, fitted[-1].size])
-    axes.loglog(sizes, values, "o-", color=LINE, label=f"measured, slope {found:.2f}")
-    promised = middle_value * (ends / middle_size) ** promise.slope
-    axes.loglog(ends, promised, "--", color=PROMISE, label=f"promised, at most {promise.slope:g}")
-    low, high = min(*values, *promised), max(*values, *promised)
-    wide = max(1.0, np.log10(10 / (high / low)) / 2) if high < 10 * low else 1.0
-    axes.set_ylim(low / 10 ** (0.12 * wide + (wide - 1) / 2), high * 10 ** (0.25 * wide + (wide - 1) / 2))
+    sizes_fitted = np.array([fitted[0].size, fitted[-1].size])
+    promised = getattr(fitted[0], of) * (sizes_fitted / fitted[0].size) ** promise.slope
+    axes.loglog(sizes, values, "o-", color=LINE, label=f"measured, slope {_rounded(slope(curve, points, of))}")
+    axes.loglog(sizes_fitted, promised, "--", color=PROMISE, label=f"promised, at most {promise.slope:g}")
+    # A decade at least, so that what is flat looks flat, and room above for the legend.
+    low, high = np.log10(min(*values, *promised)), np.log10(max(*values, *promised))
+    missing = max(0.0, 1.0 - (high - low)) / 2
+    low, high = low - missing - 0.1, high + missing
+    axes.set_ylim(10**low, 10 ** (high + 0.35 * (high - low)))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high - low < 2 else (1.0,)))
     axes.set_xlabel(curve.size, color=INK)
     axes.set_title(promise.what, loc="left", fontsize=11, color=INK)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
@@ -127,6 +127,10 @@ def _panel(axes: Axes, curve: Curve, points: Sequence[Point], of: str, promise: 
     axes.grid(which="major", color="#e4e4e4", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="upper left", fontsize=10)
+
+
+def _rounded(value: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f}"
 
 
 def short(value: float) -> str:

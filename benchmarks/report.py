@@ -1,4 +1,4 @@
-"""Results as JSON, and as the table in docs/benchmarks.md between its two markers.
+"""Results as JSON, and as tables in two pages, each between its two markers: what counts, and everything.
 
 A result file holds one invocation: the machine, the commit, every figure with all its values, and every Spark run. The
 table is made from the newest full result of each scenario, so scenarios may be measured one at a time.
@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import subprocess
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +22,27 @@ from benchmarks.job import ROOT
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
+EVERYTHING = ROOT / "docs" / "measurements.md"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+TOPICS: dict[str, tuple[str, ...]] = {
+    "Rows like those of users, against Spark's own joins": ("auctions", "text-keys", "wide", "many-streams", "band"),
+    "Rows of numbers, against Spark's own joins": ("spark-", "sustained"),
+    "Latency of a result": ("latency",),
+    "Against Flink's interval joins": ("flink",),
+    "A trigger, a restart, large state": ("fixed-cost", "restart", "large-state", "cost-split", "window-growth"),
+    "More than one core": ("slots", "two-slots", "balance", "move-pause"),
+    "In process": ("inprocess", "own-function", "count-windows"),
+    "Several queries": ("sharing",),
+    "Adapting": ("regret",),
+    "Cost as it grows (slopes of the pictures below)": ("curve",),
+}
+"""By topic, how the names of its scenarios begin."""
+OTHERS = "Others"
+BESIDE = (": rows/s", ": CPU seconds", ": peak memory")
+"""How the three ratios of a comparison with a rival's joins are named."""
+Results = dict[str, dict[str, Any]]
+"""By scenario, the result file that has its newest figures."""
 
 
 def document(bench: Bench, measured: dict[str, list[Figure]], failed: dict[str, str]) -> dict[str, Any]:
@@ -60,9 +80,9 @@ def keep(found: dict[str, Any]) -> Path:
     return path
 
 
-def newest(results: Path = RESULTS) -> dict[str, dict[str, Any]]:
+def newest(results: Path = RESULTS) -> Results:
     """By scenario, the newest full result that has it."""
-    found: dict[str, dict[str, Any]] = {}
+    found: Results = {}
     for path in sorted(results.glob("*.json")):
         result = json.loads(path.read_text())
         if not result["quick"]:
@@ -70,36 +90,120 @@ def newest(results: Path = RESULTS) -> dict[str, dict[str, Any]]:
     return found
 
 
-def table(results: dict[str, dict[str, Any]]) -> str:
-    """The figures as Markdown: those that have something to reach first, then those for comparison."""
-    bounded: list[tuple[str, Figure, str]] = []
-    others: list[tuple[str, Figure, str]] = []
+def table(results: Results) -> str:
+    """What was to be reached, and how we compare, by topic: joins against a rival's in one line each."""
+    lines: list[str] = []
+    for topic, entries in by_topic(results):
+        beside = _beside(entries)
+        in_line = [each for parts in beside.values() for each in parts]
+        single = [each for each in entries if each.figure.bound is not None and each not in in_line]
+        if not beside and not single:
+            continue
+        lines += [f"### {topic}", ""]
+        if beside:
+            lines += ["| what | rows/s | CPU | peak memory | scenario |", "|---|---|---|---|---|"]
+            lines += [_line(label, *map(_cell, parts), parts[0].scenario) for label, parts in beside.items()]
+            lines.append("")
+        if single:
+            lines += ["| what | to reach | measured (least to most) | reached | scenario |", "|---|---|---|---|---|"]
+            lines += [
+                _line(each.figure.what, _goal(each.figure), spread(each.figure), _reached(each.figure), each.scenario)
+                for each in single
+            ]
+            lines.append("")
+    return "\n".join([*lines[:-1], *_machines(results)])
+
+
+def everything(results: Results) -> str:
+    """Every measured value, by topic, with the commit it was measured at."""
+    lines: list[str] = []
+    for topic, entries in by_topic(results):
+        lines += [f"## {topic}", "", "| scenario | what | measured (least to most) | runs | commit |"]
+        lines.append("|---|---|---|---|---|")
+        lines += [
+            _line(each.scenario, each.figure.what, spread(each.figure), str(len(each.figure.values)), each.commit)
+            for each in entries
+        ]
+        lines.append("")
+    return "\n".join([*lines[:-1], *_machines(results)])
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A figure with where it is from."""
+
+    scenario: str
+    figure: Figure
+    commit: str
+
+
+def by_topic(results: Results) -> list[tuple[str, list[Entry]]]:
+    """The figures of all scenarios, topic by topic in the order of the page; topics without figures are left out."""
+    found: dict[str, list[Entry]] = {topic: [] for topic in (*TOPICS, OTHERS)}
     for scenario, result in results.items():
-        for entry in result["scenarios"][scenario]:
-            figure = figure_of(entry)
-            (others if figure.bound is None else bounded).append((scenario, figure, result["commit"]))
-    lines = [
-        "| scenario | what | to reach | measured (least to most) | reached | commit |",
-        "|---|---|---|---|---|---|",
-    ]
-    for scenario, figure, commit in bounded:
-        assert figure.bound is not None
-        sense = "≥" if figure.bound.sense == "at least" else "≤"
-        goal = f"{sense} {_number(figure.bound.value)} {figure.unit}".rstrip()
-        reached = "yes" if figure.is_reached else "**no**"
-        lines.append(f"| {scenario} | {figure.what} | {goal} | {spread(figure)} | {reached} | {commit} |")
-    lines += ["", "For comparison:", "", "| scenario | what | measured (least to most) |", "|---|---|---|"]
-    lines += [f"| {scenario} | {figure.what} | {spread(figure)} |" for scenario, figure, _ in others]
-    machines = {json.dumps(result["machine"], sort_keys=True) for result in results.values()}
-    for text in sorted(machines):
+        topic = next((topic for topic, begins in TOPICS.items() if scenario.startswith(begins)), OTHERS)
+        found[topic] += [Entry(scenario, figure_of(entry), result["commit"]) for entry in result["scenarios"][scenario]]
+    return [(topic, entries) for topic, entries in found.items() if entries]
+
+
+def _beside(entries: list[Entry]) -> dict[str, list[Entry]]:
+    """Comparisons with a rival's joins by what was joined: rows a second, CPU and memory."""
+    found: dict[str, list[Entry]] = {}
+    for each in entries:
+        label, over, rival = each.figure.what.rpartition(" over ")
+        if over and label.endswith(BESIDE):
+            name = next(label.removesuffix(ending) for ending in BESIDE if label.endswith(ending))
+            known = rival.rpartition(" (")[2].rstrip(")")
+            title = name if known in ("native", "flink") else f"{name} ({known})"
+            found.setdefault(title, []).append(each)
+    return {title: parts for title, parts in found.items() if len(parts) == len(BESIDE)}
+
+
+def _cell(entry: Entry) -> str:
+    """A ratio with what it was to reach.
+
+    >>> _cell(Entry("spark-w3", Figure("rows/s", "x", (3.0, 5.0, 4.0), Bound("at least", 6.0)), "abc"))
+    '4 x (≥ 6: **no**)'
+    """
+    figure = entry.figure
+    text = f"{_number(figure.median)} {figure.unit}"
+    if figure.bound is None:
+        return text
+    return f"{text} ({_goal(figure).removesuffix(figure.unit).rstrip()}: {_reached(figure)})"
+
+
+def _goal(figure: Figure) -> str:
+    if figure.bound is None:
+        return ""
+    sense = "≥" if figure.bound.sense == "at least" else "≤"
+    return f"{sense} {_number(figure.bound.value)} {figure.unit}".rstrip()
+
+
+def _reached(figure: Figure) -> str:
+    return {True: "yes", False: "**no**", None: ""}[figure.is_reached]
+
+
+def _machines(results: Results) -> list[str]:
+    lines = []
+    for text in sorted({json.dumps(result["machine"], sort_keys=True) for result in results.values()}):
         found = json.loads(text)
         versions = ", ".join(f"{name} {found[name]}" for name in ("python", "pyspark", "pyarrow", "polars", "duckdb"))
         lines += ["", f"Machine: {found['cpu']}, {found['cores']} cores, {found['memory_gigabytes']} GB; {versions}."]
-    return "\n".join(lines)
+    return lines
 
 
-def put_in_page(text: str, page: Path = PAGE) -> None:
-    """Replaces what is between the markers of the page."""
+def renew_pages(results: Results) -> None:
+    """Writes the tables into their pages."""
+    put_in_page(table(results), PAGE)
+    put_in_page(everything(results), EVERYTHING)
+
+
+def put_in_page(text: str, page: Path) -> None:
+    """Replaces what is between the markers of a page."""
     whole = page.read_text()
     before, rest = whole.split(BEGIN)
     _, after = rest.split(END)

@@ -93,12 +93,35 @@ def test_the_table_tells_reached_from_missed_and_replaces_the_old_one(tmp_path: 
     }
     report.put_in_page(report.table({"one": found}), page)
     text = page.read_text()
-    assert "| one | rows/s over Spark's | ≥ 3 x | 4 x (3 to 5) | yes | abc |" in text
-    assert "| one | own part | ≤ 0.25 s | 0.3 s | **no** | abc |" in text
-    assert "| one | ours | 125,000 rows/s |" in text
+    assert "| rows/s over Spark's | ≥ 3 x | 4 x (3 to 5) | yes | one |" in text
+    assert "| own part | ≤ 0.25 s | 0.3 s | **no** | one |" in text
+    assert "125,000" not in text
+    assert "| one | ours | 125,000 rows/s | 1 | abc |" in report.everything({"one": found})
     assert "old" not in text
     assert text.startswith("before\n")
     assert text.endswith("after\n")
+
+
+def test_a_comparison_with_a_rival_is_one_line() -> None:
+    figures = [
+        Figure("W3: rows/s over Spark's own joins (native)", "x", (4.0,), Bound("at least", 6.0)),
+        Figure("W3: CPU seconds over Spark's own (native)", "x", (0.2,), Bound("at most", 0.25)),
+        Figure("W3: peak memory over Spark's own (native)", "x", (0.3,)),
+    ]
+    found = {"commit": "abc", "machine": report.machine(), "scenarios": {"spark-w3": [entry(each) for each in figures]}}
+    text = report.table({"spark-w3": found})
+    assert "| W3 | 4 x (≥ 6: **no**) | 0.2 x (≤ 0.25: yes) | 0.3 x | spark-w3 |" in text
+    assert "CPU seconds" not in text
+
+
+def test_figures_stand_under_their_topic_and_none_is_lost() -> None:
+    ours = entry(Figure("ours", "x", (2.0,)))
+    names = [scenario.name for scenario in SCENARIOS]
+    results = {name: {"commit": "abc", "scenarios": {name: [ours]}} for name in [*names, "unheard of"]}
+    found = dict(report.by_topic(results))
+    assert [each.scenario for each in found["Latency of a result"]][:2] == ["latency-fifth", "latency-half"]
+    assert [each.scenario for each in found[report.OTHERS]] == ["unheard of"]
+    assert sum(len(entries) for entries in found.values()) == len(results)
 
 
 def test_scenarios_have_names_of_their_own() -> None:
