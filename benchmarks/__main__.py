@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
         except (FailedRun, WrongAnswer, ImportError) as error:
             failed[scenario.name] = str(error)
             print(f"  failed: {error}", file=sys.stderr)
-    found = report.document(bench, measured, failed)
+    found = report.document(bench, measured, failed, options.beside)
     print(report.everything(dict.fromkeys(measured, found)))
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
@@ -57,6 +57,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small sizes, one run: does everything work?")
     parser.add_argument("--runs", type=int, default=3, help="runs of each side (default: 3)")
     parser.add_argument("--minutes", type=float, help="of each live feed that is measured (default: 2)")
+    parser.add_argument("--beside", help="what else runs on the machine, to be told with the figures")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--list", action="store_true", help="list the scenarios and stop")
     options = parser.parse_args(arguments)

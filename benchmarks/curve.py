@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 from benchmarks.figures import Bound, Figure
 
 INK, LINE, PROMISE = "#222222", "#1f5fa8", "#b5482a"
-STYLE = {"svg.fonttype": "none", "svg.hashsalt": "curve", "font.size": 11, "axes.edgecolor": "#888888"}
+STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "curve", "font.size": 11, "axes.edgecolor": "#888888"}
 
 
 @dataclass(frozen=True)

@@ -45,12 +45,15 @@ Results = dict[str, dict[str, Any]]
 """By scenario, the result file that has its newest figures."""
 
 
-def document(bench: Bench, measured: dict[str, list[Figure]], failed: dict[str, str]) -> dict[str, Any]:
-    """One invocation as plain data."""
+def document(
+    bench: Bench, measured: dict[str, list[Figure]], failed: dict[str, str], beside: str | None = None
+) -> dict[str, Any]:
+    """One invocation as plain data; `beside` names what else ran on the machine."""
     return {
         "measured": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "machine": machine(),
+        "beside": beside,
         "quick": bench.is_quick,
         "scenarios": {name: [asdict(figure) for figure in figures] for name, figures in measured.items()},
         "curves": bench.curves,
@@ -111,7 +114,7 @@ def table(results: Results) -> str:
                 for each in single
             ]
             lines.append("")
-    return "\n".join([*lines[:-1], *_machines(results)])
+    return "\n".join([*lines[:-1], *_conditions(results)])
 
 
 def everything(results: Results) -> str:
@@ -125,7 +128,7 @@ def everything(results: Results) -> str:
             for each in entries
         ]
         lines.append("")
-    return "\n".join([*lines[:-1], *_machines(results)])
+    return "\n".join([*lines[:-1], *_conditions(results)])
 
 
 def _line(*cells: str) -> str:
@@ -187,13 +190,20 @@ def _reached(figure: Figure) -> str:
     return {True: "yes", False: "**no**", None: ""}[figure.is_reached]
 
 
-def _machines(results: Results) -> list[str]:
+def _conditions(results: Results) -> list[str]:
+    """On which machine, and beside what, the figures were measured."""
     lines = []
     for text in sorted({json.dumps(result["machine"], sort_keys=True) for result in results.values()}):
         found = json.loads(text)
         versions = ", ".join(f"{name} {found[name]}" for name in ("python", "pyspark", "pyarrow", "polars", "duckdb"))
         lines += ["", f"Machine: {found['cpu']}, {found['cores']} cores, {found['memory_gigabytes']} GB; {versions}."]
-    return lines
+    together: dict[str, list[str]] = {}
+    for scenario, result in results.items():
+        if result.get("beside"):
+            together.setdefault(result["beside"], []).append(scenario)
+    return lines + [
+        text for beside, names in together.items() for text in ("", f"Measured beside {beside}: {', '.join(names)}.")
+    ]
 
 
 def renew_pages(results: Results) -> None:

@@ -112,6 +112,9 @@ def test_a_comparison_with_a_rival_is_one_line() -> None:
     text = report.table({"spark-w3": found})
     assert "| W3 | 4 x (≥ 6: **no**) | 0.2 x (≤ 0.25: yes) | 0.3 x | spark-w3 |" in text
     assert "CPU seconds" not in text
+    assert "Measured beside" not in text
+    beside = report.table({"spark-w3": {**found, "beside": "a soak test"}})
+    assert beside.endswith("Measured beside a soak test: spark-w3.")
 
 
 def test_figures_stand_under_their_topic_and_none_is_lost() -> None:
