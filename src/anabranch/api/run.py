@@ -47,6 +47,7 @@ from anabranch.host.keys import scheduled
 from anabranch.host.sample import Sample
 from anabranch.host.sink_settings import require_columns
 from anabranch.host.spark import session as spark_host
+from anabranch.host.spark.file_streams import bytes_of_files
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.late import LateRows
 from anabranch.host.spark.runner import Listener, RunOptions, start_query
@@ -134,7 +135,7 @@ class Run:
             return as_run(choices, joint), joint
 
         def fill(grid: Partitioning) -> FirstTable:
-            return self._first_table(grid, shared_traffic(chosen()[0].values()))
+            return self._first_table(grid, self._traffic(chosen()[0]))
 
         stages = {name: self._members[name].compiled.stages for name in self._given}
         text = explain_queries(stages, stage, lambda name: chosen()[0][name], fill)
@@ -244,7 +245,7 @@ class Run:
             settings.execution,
             scheduled(self._queries, settings.moves),
             settings.balancing,
-            shared_traffic(choices.values()),
+            self._traffic(choices),
             sharing=SharingRules(wishes.share != "off", joint_budget(choices, wishes, self._slots.most)),
             sample=self._sampled_rows(),
         )
@@ -276,6 +277,13 @@ class Run:
         """Sampled rows of a query that runs alone; queries together share codes that their samples do not have."""
         only = self._members.get(ALONE)
         return {} if only is None else only.compiled.sample.rows
+
+    def _traffic(self, choices: Mapping[str, Choice]) -> dict[str, float]:
+        """What each relation brings, in bytes; where nothing is known of the streams, by the files that wait."""
+        members = self._members.values()
+        is_known = any(each.compiled.sample.statistics.rates or each.settings.wishes.given.rates for each in members)
+        found = {} if is_known or self._slots.most == 1 else bytes_of_files(self._queries, self.frames())
+        return found or shared_traffic(choices.values())
 
     def _sample(self) -> None:
         most = self._most_slots

@@ -107,7 +107,7 @@ class WireLayout:
         chosen = names if wanted is None else [name for name in names if name in wanted]
         if not table.num_rows:
             return {name: self.empty(name) for name in chosen}
-        _refuse_what_arrow_cuts(table)
+        refuse_what_arrow_cuts(table)
         tags, times = _numpy(table, RELATION), _numpy(table, TIME)
         return {name: self._part(name, table, times, tags == names.index(name)) for name in chosen}
 
@@ -192,7 +192,7 @@ def wire_layout(queries: QuerySet, *partitionings: Partitioning) -> WireLayout:
     return WireLayout(queries, codes)
 
 
-def _refuse_what_arrow_cuts(table: pa.Table) -> None:
+def refuse_what_arrow_cuts(table: pa.Table) -> None:
     """Arrow cannot have more in one array of texts or lists, and would hand over the rows before the cut alone."""
     for column in table.columns:
         if not is_fixed_width(column.type) and column.nbytes > MOST_BYTES:

@@ -43,6 +43,7 @@ from anabranch.host.commit import (
     ticks_by_stream,
 )
 from anabranch.host.diverted import ceilings
+from anabranch.host.file_rows import SlotFiles
 from anabranch.host.keys import code_of
 from anabranch.host.lease import Lease
 from anabranch.host.memory import keep, recall
@@ -54,6 +55,7 @@ from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.exchange import PACKETS, Course, Outlet
 from anabranch.host.spark.expressions import require_ansi
 from anabranch.host.spark.failure import evaluating, for_spark, named_start, query_id
+from anabranch.host.spark.file_streams import FileStreams, file_streams, slots_frame
 from anabranch.host.spark.late import LateRows, LateRowsWarning, only_diverted
 from anabranch.host.spark.local_files import ease_hadoop
 from anabranch.host.spark.offsets import in_scan_order, sparks_folder
@@ -164,6 +166,7 @@ class SparkRunner:
         self._running: StreamingQuery | None = None
         self._is_configured = False
         self._is_released = False
+        self._files: FileStreams | None = None
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
         self._note(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
 
@@ -292,6 +295,10 @@ class SparkRunner:
             self._clocks = self._clocks.resumed(now)
         self._configure(frame.sparkSession)
         self.options.announce("begin", batch_id)
+        files = None
+        if self._files is not None:
+            found = self._files.of_batch(frame)
+            frame, files = (found, None) if isinstance(found, DataFrame) else (frame, found)
         # Once per batch: whether a stream is idle depends on the time of day, and what a grouped query answers, or
         # which rows have waited long enough, on that.
         clocks = None
@@ -302,8 +309,8 @@ class SparkRunner:
                 newest = frame.groupBy(RELATION).agg(f.max(moving).alias("newest")).collect()
             clocks = self._clocks_after(self._newest(newest), now, self._ticks(newest))
         observation = Observation()
-        is_observed = self._is_observed and clocks is None
-        if self._is_observed:
+        is_observed = self._is_observed and clocks is None and files is None
+        if self._is_observed and files is None:
             if is_observed:
                 frame = frame.observe(observation, *self._maxima(moving))
             if self._is_filtered:
@@ -319,7 +326,7 @@ class SparkRunner:
             frame = only_diverted(frame, self.cells.layout, late.layout, task.bounds)
         planned = time.perf_counter()
         batch = Batch(batch_id, query_id(frame), task.attempt, task.answered_before)
-        deliver(self.sinks, batch, partial(self._results, frame, task), is_observed=is_observed)
+        deliver(self.sinks, batch, partial(self._results, frame, files, task), is_observed=is_observed)
         written = time.perf_counter()
         self.options.announce("written", batch_id)
         reports = self._reports(task)
@@ -384,11 +391,33 @@ class SparkRunner:
                 session.conf.set(key, value)
             self._is_configured = True
 
-    def _results(self, frame: DataFrame, task: SlotTask, writers: Mapping[str, WorkerWriter]) -> DataFrame:
+    def streams(self, frames: Mapping[str, DataFrame]) -> tuple[DataFrame, list[str]]:
+        """The streaming frame of all relations, and the streams that it scans, in order."""
+        scans = in_scan_order(self.queries, (self.store.metadata() or {}).get("streams"))
+        is_left_to_slots = (
+            self.options.late is None
+            and not self._prefilter.may_filter
+            and not self.queries.needs_watermark
+            and not self.setup.execution.rows_wait
+        )
+        self._files = file_streams(self.cells, frames, scans) if is_left_to_slots else None
+        if self._files is not None:
+            union = self._files.frame(frames)
+        else:
+            late = None if self.options.late is None else self.options.late.layout
+            union = tagged_union(self.cells, frames, late, scans)
+        return union, [scan if isinstance(scan, str) else scan[1].stream for scan in scans]
+
+    def _results(
+        self, frame: DataFrame, files: SlotFiles | None, task: SlotTask, writers: Mapping[str, WorkerWriter]
+    ) -> DataFrame:
         """The frame of the results; evaluating it runs all stages of the batch, once."""
         slots = len(task.partitioning.working)
         anchor = self._places.anchor(frame.sparkSession, task.partitioning)
-        frame = self._route(task.partitioning).send(frame, anchor)
+        if files is None:
+            frame = self._route(task.partitioning).send(frame, anchor)
+        else:
+            frame = slots_frame(frame.sparkSession, slots, anchor)
         diverted = None if self.options.late is None else self.options.late.layout
         course = Course.of(task).work
         for number, (stage, merges) in enumerate(course):
@@ -397,7 +426,7 @@ class SparkRunner:
             function = (
                 merge_function(outlet)
                 if merges
-                else step_function(outlet, self.identity, self.store.location, diverted)
+                else step_function(outlet, self.identity, self.store.location, diverted, files)
             )
             frame = frame.mapInArrow(function, to_spark(ResultLayout(self.queries).schema) if is_final else PACKETS)
             if not is_final:
@@ -534,13 +563,10 @@ def start_query(
     # Hot state is memory; a driver that ends without stop() gives it back too.
     atexit.register(runner.release)
     try:
-        late = None if options.late is None else options.late.layout
         if callable(frames):
             union, folder = frames(runner.cells), f"{runner.store.location}/spark"
         else:
-            scans = in_scan_order(work.queries, (runner.store.metadata() or {}).get("streams"))
-            union = tagged_union(runner.cells, frames, late, scans)
-            streams = [scan if isinstance(scan, str) else scan[1].stream for scan in scans]
+            union, streams = runner.streams(frames)
             folder = "" if options.spark_checkpoint else sparks_folder(runner.store, streams)
         writer = union.writeStream.foreachBatch(runner.on_batch)
         writer = writer.option("checkpointLocation", options.spark_checkpoint or folder).trigger(**options.trigger)

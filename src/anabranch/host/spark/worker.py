@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from anabranch.host.diverted import DivertedLayout
+from anabranch.host.file_rows import SlotFiles
 from anabranch.host.hot import keep_engine, open_engine
 from anabranch.host.results import parts_table, results_of
 from anabranch.host.slot import Opening, SlotTask, advance, first_copies
@@ -22,11 +23,15 @@ ArrowFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
 
 
 def step_function(
-    outlet: Outlet, identity: str, checkpoint: str, diverted: DivertedLayout | None = None
+    outlet: Outlet,
+    identity: str,
+    checkpoint: str,
+    diverted: DivertedLayout | None = None,
+    files: SlotFiles | None = None,
 ) -> ArrowFunction:
     """The function that `mapInArrow` applies to the rows of each slot: one stage, or all where there is one slot.
 
-    With a layout of diverted rows it keeps those.
+    With a layout of diverted rows it keeps those. With files, slots read their rows from these.
     """
     task = outlet.task
 
@@ -37,13 +42,17 @@ def step_function(
         started, cpu = perf_counter(), thread_time()
         layout = wire_layout(task.queries, task.partitioning)
         with outlet.open() as out:
-            if task.stage:
-                table = yield from _packed_rows(batches, layout, out)
+            if files is not None and not task.stage:
+                list(batches)
+                rows, rejected = files.rows(task, slot)
             else:
-                arrived = list(batches)
-                table = pa.Table.from_batches(arrived) if arrived else layout.schema.empty_table()
-            passed, rejected = layout.without_rejected(table, task.bounds)
-            rows = layout.split(passed)
+                if task.stage:
+                    table = yield from _packed_rows(batches, layout, out)
+                else:
+                    arrived = list(batches)
+                    table = pa.Table.from_batches(arrived) if arrived else layout.schema.empty_table()
+                passed, rejected = layout.without_rejected(table, task.bounds)
+                rows = layout.split(passed)
             transfer = perf_counter() - started
             started = perf_counter()
             store = Store(checkpoint)

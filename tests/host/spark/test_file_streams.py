@@ -1,0 +1,149 @@
+"""Slots read the Parquet files of their streams themselves, and the answer is that of Spark reading them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+
+import anabranch
+from anabranch.host.spark.runner import SparkRunner
+from anabranch.testing.oracle import describe_difference
+from tests.host.spark.stories import SPARK_COLUMNS, START, Story, cut, run, written
+
+pytestmark = pytest.mark.spark
+
+THREE = (
+    "SELECT a.p AS p0, b.p AS p1, c.p AS p2, a.s AS s, c.f AS f, b.ts AS ts, c.d AS d "
+    "FROM s0 [RANGE 10 SECONDS] AS a, s1 [RANGE 6 SECONDS] AS b, s2 [RANGE 10 SECONDS] AS c WHERE "
+)
+PAIR = "SELECT a.p AS p0, b.p AS p1 FROM s0 [RANGE 8 SECONDS] AS a, s1 [RANGE 5 SECONDS] AS b WHERE "
+READ_BY_SLOTS = {
+    "chain, three slots": Story(THREE + "a.x = b.x AND b.y = c.y", slots=3, disorder={"s1": 3}),
+    "text": Story(PAIR + "a.s = b.s", slots=1),
+    "odd floats and decimals": Story(THREE + "a.d = b.d AND b.f = c.f", rows=40),
+    "filters": Story(THREE + "a.x = b.x AND b.x = c.x AND a.p % 3 <> 0 AND b.s LIKE 'a%' AND c.y IS NOT NULL"),
+    "computed keys of two types": Story(PAIR + "a.x + 1 = b.y AND a.s = b.s"),
+    "no key": Story(PAIR + "a.x < b.x AND a.y < b.y", slots=4),
+    "self-join": Story(
+        "SELECT a.p AS p0, b.p AS p1 FROM s0 [RANGE 8 SECONDS] AS a, s0 [RANGE 8 SECONDS] AS b "
+        "WHERE a.x = b.x AND a.p < b.p",
+        disorder={"s0": 3},
+    ),
+}
+READ_BY_SPARK = {
+    "nine slots": Story(PAIR + "a.x = b.x", slots=9),
+}
+
+
+def write(folder: Path, name: str, number: int, rows: pa.Table, **options: object) -> None:
+    """Writes a file of a stream; Spark takes files in the order of their times of modification."""
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    path = folder / name / f"part {number:04d}.parquet"
+    parquet.write_table(rows, path, **options)
+    os.utime(path, (START // 1_000_000 + number, START // 1_000_000 + number))
+
+
+def query_of(spark: SparkSession, story: Story, folder: Path) -> anabranch.ContinuousQuery:
+    session = anabranch.Session(spark)
+    for name in story.streams:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        reader = spark.readStream.schema(SPARK_COLUMNS).option("maxFilesPerTrigger", 1)
+        session.register(
+            name, reader.parquet(str(folder / name)), "ts", watermark=f"{story.disorder.get(name, 0)} seconds"
+        )
+    return session.sql(story.cql)
+
+
+def is_read_by_slots(handle: anabranch.QueryHandle) -> bool:
+    runner = handle.parts[1]
+    assert isinstance(runner, SparkRunner)
+    return runner._files is not None
+
+
+def rows_in(tables: Mapping[str, pa.Table]) -> int:
+    return sum(table.num_rows for table in tables.values())
+
+
+@pytest.mark.parametrize("name", [*READ_BY_SLOTS, *READ_BY_SPARK])
+def test_the_answer_is_the_batch_answer(name: str, spark: SparkSession, tmp_path: Path) -> None:
+    story = {**READ_BY_SLOTS, **READ_BY_SPARK}[name]
+    tables = story.tables()
+    for number, batch in enumerate(cut(tables, 3)):
+        for stream, rows in batch.items():
+            write(tmp_path, stream, number, rows)
+    handle = run(query_of(spark, story, tmp_path), tmp_path, story.plan, story.slots)
+    assert is_read_by_slots(handle) == (name in READ_BY_SLOTS)
+    expected = story.expected(tables)
+    assert len(expected) > 10
+    assert not describe_difference(expected, written(tmp_path))
+    report = handle.report()
+    scans = 2 if name == "self-join" else 1
+    assert (report["rows_in"], report["late_rows"]) == (scans * rows_in(tables), 0)
+
+
+def test_files_that_only_spark_reads_are_read_by_spark_batch_by_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """Restarts on the way; files with narrower numbers, times of another kind, and columns that are not there."""
+    story = Story(THREE + "a.x = b.x AND b.x = c.x", slots=2)
+    tables = story.tables()
+    expected = story.expected(tables)
+    query = query_of(spark, story, tmp_path)
+    for number, batch in enumerate(cut(tables, 6)):
+        for stream, rows in batch.items():
+            if number == 1 and stream == "s0":
+                rows = rows.set_column(1, "x", rows["x"].cast(pa.int32()))  # Spark widens it
+            if number == 2:
+                rows = rows.drop_columns(["y"])  # which no query reads
+            if number == 3 and stream == "s1":
+                rows = rows.set_column(3, "s", rows["s"].dictionary_encode())
+            write(tmp_path, stream, number, rows, use_deprecated_int96_timestamps=number == 4)
+        if number % 2:
+            handle = run(query, tmp_path, story.plan, story.slots)
+            assert is_read_by_slots(handle)
+            assert handle.report()["rows_in"] == sum(
+                rows_in(part) for part in list(cut(tables, 6))[number - 1 : number + 1]
+            )
+    assert len(expected) > 10
+    assert not describe_difference(expected, written(tmp_path))
+
+
+def test_a_stream_may_be_without_files_and_rows_without_times(spark: SparkSession, tmp_path: Path) -> None:
+    story = Story(PAIR + "a.x = b.x", slots=2)
+    tables = story.tables()
+    query = query_of(spark, story, tmp_path)
+    untimed = pa.table(
+        [pa.nulls(5, pa.timestamp("us", "UTC")), *tables["s0"].slice(0, 5).columns[1:]], schema=tables["s0"].schema
+    )
+    write(tmp_path, "s0", 0, pa.concat_tables([untimed, tables["s0"]]))
+    run(query, tmp_path)
+    write(tmp_path, "s1", 0, tables["s1"])
+    handle = run(query, tmp_path)
+    assert is_read_by_slots(handle)
+    # With s0 at its end, only rows of s1 that are not late can meet; a stream that says nothing holds no other back.
+    assert handle.report()["late_rows"] == 0
+    assert not describe_difference(story.expected(tables), written(tmp_path))
+
+
+def test_a_folder_of_partitions_is_read_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+    story = Story(PAIR + "a.x = b.x", slots=2)
+    tables = story.tables()
+    for name, rows in tables.items():
+        for place, x in enumerate((0, 1, 2, 3, 4)):
+            chosen = rows.filter(pa.compute.equal(rows["x"], x)).drop_columns(["x"])
+            (tmp_path / name / f"x={x}").mkdir(parents=True)
+            parquet.write_table(chosen, tmp_path / name / f"x={x}" / f"{place}.parquet")
+    session = anabranch.Session(spark)
+    for name in story.streams:
+        frame = spark.readStream.schema(SPARK_COLUMNS).parquet(str(tmp_path / name))
+        session.register(name, frame, "ts", watermark="0 seconds")
+    run(session.sql(story.cql), tmp_path)
+    with_keys = {name: rows.filter(pa.compute.is_valid(rows["x"])) for name, rows in tables.items()}
+    expected = replace(story).expected(with_keys)
+    assert len(expected) > 10
+    assert not describe_difference(expected, written(tmp_path))
