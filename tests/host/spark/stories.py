@@ -66,6 +66,8 @@ class Story:
     seed: int = 1
     switches: Sequence[tuple[int, str, str]] = ()
     moves: Sequence[tuple[int, int, int, MoveStrategy]] = ()
+    is_apart: bool = False
+    """Whether each stream is a folder of its own, whose files the slots read; for stories that are fed beforehand."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -145,8 +147,29 @@ def feed(folder: Path, batch: Mapping[str, pa.Table]) -> None:
     hidden.rename(feeds / f"{number:04d}.parquet")
 
 
+def feed_apart(folder: Path, batch: Mapping[str, pa.Table]) -> None:
+    """Adds the rows of each stream as a file of its own; fed before anybody reads, a batch is a micro-batch."""
+    for name, rows in batch.items():
+        number = len(list((folder / name).glob("*.parquet")))
+        write_apart(folder, name, number, rows)
+
+
+def write_apart(folder: Path, name: str, number: int, rows: pa.Table, **options: object) -> None:
+    """Writes one file of a stream, which becomes visible at once."""
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    hidden = folder / name / f".part {number:04d}.hidden"
+    parquet.write_table(rows, hidden, **options)
+    os.utime(hidden, (START // SECOND + number, START // SECOND + number))
+    hidden.rename(folder / name / f"part {number:04d}.parquet")
+
+
 def frames(spark: SparkSession, story: Story, folder: Path) -> dict[str, DataFrame]:
-    """The story's streams by name, all of one source."""
+    """The story's streams by name, all of one source or each of its own."""
+    if story.is_apart:
+        for name in story.streams:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        files = spark.readStream.schema(SPARK_COLUMNS).option("maxFilesPerTrigger", 1)
+        return {name: files.parquet(str(folder / name)) for name in story.streams}
     (folder / FEEDS).mkdir(parents=True, exist_ok=True)
     reader = spark.readStream.schema(f"{SPARK_COLUMNS}, {STREAM} string").option("maxFilesPerTrigger", 1)
     source = reader.parquet(str(folder / FEEDS))

@@ -20,7 +20,7 @@ from anabranch.host.hot import hot_folder
 from anabranch.testing.oracle import describe_difference
 from tests.host.spark import crash_driver
 from tests.host.spark.crash_driver import IN_WORKER, MOMENTS, PHASES
-from tests.host.spark.stories import Story, cut, feed, register, run, written
+from tests.host.spark.stories import Story, cut, feed, feed_apart, register, run, written
 
 pytestmark = pytest.mark.spark
 # A driver to be killed is a process of its own, so its test need not wait for the shared Spark session.
@@ -39,6 +39,7 @@ GROUPS = Story(
     disorder={"s1": 3},
     rows=100,
 )
+FILES = replace(JOIN, is_apart=True)
 ONE_KEY = replace(JOIN, cql=JOIN.cql.replace("b.y = c.y", "b.x = c.x"))
 ALL = (*PHASES, *MOMENTS, *IN_WORKER)
 
@@ -70,7 +71,7 @@ def check_recovery(
     """The story crashes at each of the moments in turn, with two slots; then it goes on with that plan and slots."""
     tables = story.tables()
     for batch in cut(tables, BATCHES):
-        feed(folder, batch)
+        (feed_apart if story.is_apart else feed)(folder, batch)
     for moment, number in crashes:
         crash(folder, story, moment, number, "mjoin", 2)
         assert describe_difference(story.expected(tables), written(folder))
@@ -87,8 +88,9 @@ def check_recovery(
         (JOIN, "when one file is published", 2, "((a b) c)", 3),
         (GROUPS, "in the middle of a step", 1, "(b a)", 2),
         (JOIN, "committed", 1, "mjoin", 2),
+        (FILES, "in the middle of a step", 2, "((a b) c)", 3),
     ],
-    ids=["publishing", "stepping", "committed"],
+    ids=["publishing", "stepping", "committed", "reading files"],
 )
 def test_a_killed_driver_loses_and_repeats_nothing(
     story: Story, moment: str, batch: int, plan: str, slots: int, spark: SparkSession, tmp_path: Path
@@ -100,7 +102,9 @@ def test_a_killed_driver_loses_and_repeats_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ALL)
 @pytest.mark.parametrize(
-    ("story", "plan", "slots"), [(JOIN, "((a b) c)", 3), (GROUPS, "(b a)", 1)], ids=["join", "groups"]
+    ("story", "plan", "slots"),
+    [(JOIN, "((a b) c)", 3), (GROUPS, "(b a)", 1), (FILES, "((a b) c)", 3)],
+    ids=["join", "groups", "files"],
 )
 def test_a_driver_may_be_killed_at_any_moment(
     story: Story, plan: str, slots: int, moment: str, spark: SparkSession, tmp_path: Path

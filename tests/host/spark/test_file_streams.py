@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from pyspark.sql import SparkSession
 import anabranch
 from anabranch.host.spark.runner import SparkRunner
 from anabranch.testing.oracle import describe_difference
-from tests.host.spark.stories import SPARK_COLUMNS, START, Story, cut, run, written
+from tests.host.spark.stories import SPARK_COLUMNS, Story, cut, feed_apart, register, run, write_apart, written
 
 pytestmark = pytest.mark.spark
 
@@ -42,23 +41,8 @@ READ_BY_SPARK = {
 }
 
 
-def write(folder: Path, name: str, number: int, rows: pa.Table, **options: object) -> None:
-    """Writes a file of a stream; Spark takes files in the order of their times of modification."""
-    (folder / name).mkdir(parents=True, exist_ok=True)
-    path = folder / name / f"part {number:04d}.parquet"
-    parquet.write_table(rows, path, **options)
-    os.utime(path, (START // 1_000_000 + number, START // 1_000_000 + number))
-
-
 def query_of(spark: SparkSession, story: Story, folder: Path) -> anabranch.ContinuousQuery:
-    session = anabranch.Session(spark)
-    for name in story.streams:
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        reader = spark.readStream.schema(SPARK_COLUMNS).option("maxFilesPerTrigger", 1)
-        session.register(
-            name, reader.parquet(str(folder / name)), "ts", watermark=f"{story.disorder.get(name, 0)} seconds"
-        )
-    return session.sql(story.cql)
+    return register(spark, replace(story, is_apart=True), folder).sql(story.cql)
 
 
 def is_read_by_slots(handle: anabranch.QueryHandle) -> bool:
@@ -75,9 +59,8 @@ def rows_in(tables: Mapping[str, pa.Table]) -> int:
 def test_the_answer_is_the_batch_answer(name: str, spark: SparkSession, tmp_path: Path) -> None:
     story = {**READ_BY_SLOTS, **READ_BY_SPARK}[name]
     tables = story.tables()
-    for number, batch in enumerate(cut(tables, 3)):
-        for stream, rows in batch.items():
-            write(tmp_path, stream, number, rows)
+    for batch in cut(tables, 3):
+        feed_apart(tmp_path, batch)
     handle = run(query_of(spark, story, tmp_path), tmp_path, story.plan, story.slots)
     assert is_read_by_slots(handle) == (name in READ_BY_SLOTS)
     expected = story.expected(tables)
@@ -102,13 +85,55 @@ def test_files_that_only_spark_reads_are_read_by_spark_batch_by_batch(spark: Spa
                 rows = rows.drop_columns(["y"])  # which no query reads
             if number == 3 and stream == "s1":
                 rows = rows.set_column(3, "s", rows["s"].dictionary_encode())
-            write(tmp_path, stream, number, rows, use_deprecated_int96_timestamps=number == 4)
+            write_apart(tmp_path, stream, number, rows, use_deprecated_int96_timestamps=number == 4)
         if number % 2:
             handle = run(query, tmp_path, story.plan, story.slots)
             assert is_read_by_slots(handle)
             assert handle.report()["rows_in"] == sum(
                 rows_in(part) for part in list(cut(tables, 6))[number - 1 : number + 1]
             )
+    assert len(expected) > 10
+    assert not describe_difference(expected, written(tmp_path))
+
+
+def test_groups_move_keys_are_split_and_plans_change_while_slots_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Through a restart, too; how Spark cuts the files into micro-batches is left to it."""
+    story = Story(THREE + "a.x = b.x AND b.x = c.x", slots=3, disorder={"s1": 2}, rows=90)
+    tables = story.tables()
+    query = query_of(spark, story, tmp_path)
+
+    def start() -> anabranch.QueryHandle:
+        writer = query.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.plan("mjoin").slots(story.slots).start(str(tmp_path / "out"))
+
+    handle = start()
+    try:
+        for number, batch in enumerate(cut(tables, 7)):
+            feed_apart(tmp_path, batch)
+            handle.processAllAvailable()
+            assert is_read_by_slots(handle)
+            match number:
+                case 0:
+                    progress = handle.lastProgress
+                    assert progress is not None
+                    first = progress["adaptive"]["table"]
+                    handle.move([group for group, slot in enumerate(first) if slot == 0], to=1)
+                case 1:
+                    handle.migrate("((a b) c)", strategy="parallel-track")
+                case 2:
+                    handle.split(0, over=3)
+                case 3:
+                    handle.stop()
+                    handle = start()
+                case 4:
+                    handle.unite(0)
+        history = handle.history
+        assert handle.report()["late_rows"] == 0
+    finally:
+        handle.stop()
+    seen = {word for record in history for word in (record["kind"], *record)}
+    assert {"move", "split", "united", "migration"} <= seen
+    expected = story.expected(tables)
     assert len(expected) > 10
     assert not describe_difference(expected, written(tmp_path))
 
@@ -120,9 +145,9 @@ def test_a_stream_may_be_without_files_and_rows_without_times(spark: SparkSessio
     untimed = pa.table(
         [pa.nulls(5, pa.timestamp("us", "UTC")), *tables["s0"].slice(0, 5).columns[1:]], schema=tables["s0"].schema
     )
-    write(tmp_path, "s0", 0, pa.concat_tables([untimed, tables["s0"]]))
+    write_apart(tmp_path, "s0", 0, pa.concat_tables([untimed, tables["s0"]]))
     run(query, tmp_path)
-    write(tmp_path, "s1", 0, tables["s1"])
+    write_apart(tmp_path, "s1", 0, tables["s1"])
     handle = run(query, tmp_path)
     assert is_read_by_slots(handle)
     # With s0 at its end, only rows of s1 that are not late can meet; a stream that says nothing holds no other back.

@@ -22,7 +22,6 @@ def warm_workers(spark: SparkSession) -> Thread:
     """
 
     def run() -> None:
-        ease_hadoop(spark)
         with suppress(Exception):  # the first batch reports a failure
             rows = spark.sparkContext.parallelize([0], 1).map(warm)
             with _environment_of_sql(spark):
@@ -31,6 +30,8 @@ def warm_workers(spark: SparkSession) -> Thread:
 
     thread = Thread(target=run, daemon=True)
     thread.start()
+    # Beside it: the first batch waits for the workers, and starting them for nothing else.
+    Thread(target=ease_hadoop, args=(spark,), daemon=True).start()
     return thread
 
 
