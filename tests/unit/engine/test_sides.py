@@ -50,6 +50,24 @@ def test_a_row_stays_as_long_as_a_combination_that_met_it_may_wait() -> None:
     assert engine.bases["b"].ring.live < 4
 
 
+def test_a_row_that_came_out_of_a_full_join_before_a_crash_may_be_met_after_it(tmp_path: object) -> None:
+    """The row of b is past its deadline and out; a slot that is rebuilt must not take another waiting row for it."""
+    query = query_of("SELECT a.v AS x, b.v AS y FROM a [RANGE 3 SECONDS] FULL JOIN b [NOW] ON a.k = b.k")
+    given = {"a": rows((0, 1, "p"), (2, 2, "q")), "b": rows((0, 1, "r"), (2, 3, "s"))}
+    later = {"a": rows((9, 9, "t")), "b": rows((9, 8, "u"))}
+    found = {}
+    for crashes in (False, True):
+        folder = f"{tmp_path}/{crashes}"
+        host = LocalHost(query, mjoin(("a",)), checkpoint=folder)
+        lines = [host.step(given)]
+        if crashes:
+            host = LocalHost(query, mjoin(("a",)), checkpoint=folder)
+        lines += [host.step(later), host.step({"a": rows((20, 9, "t")), "b": rows((20, 8, "u"))})]
+        found[crashes] = rows_as_multiset(pa.concat_tables(lines))
+    assert not describe_difference(found[False], found[True])
+    assert found[True].total() == 5
+
+
 def test_a_combination_that_met_a_row_before_a_crash_does_not_come_out_alone_after_it(tmp_path: object) -> None:
     checkpoint = str(tmp_path)
     LocalHost(query_of(LEFT), mjoin(("a",)), checkpoint=checkpoint).step(
