@@ -1,9 +1,10 @@
 """Estimates of one query, the numbers that a cost model starts from; each unknown number gets an assumed one.
 
 A relation has a rate (rows per second that pass its filter) and a window in seconds, so its state holds rate x window
-rows. How two sides of a join multiply is kept per key class as a number of distinct values for each member: two sides
-agree with the chance 1 / max of their least counts (the usual containment assumption), which makes the estimate of a
-joined set independent of the order in which it was joined. Thetas are independent of all else.
+rows; where bands over event times let rows go sooner, the window is as long as they stay. How two sides of a join
+multiply is kept per key class as a number of distinct values for each member: two sides agree with the chance 1 / max
+of their least counts (the usual containment assumption), which makes the estimate of a joined set independent of the
+order in which it was joined. Thetas are independent of all else.
 
 Sets of relations are bit masks in the order of the query's relations; that bounds a query to 62 relations.
 """
@@ -22,9 +23,10 @@ from anabranch.cost.units import ENGINE, unit_costs
 from anabranch.errors import PlanError
 from anabranch.expr import Call, Expr, conjuncts, own_functions, walk
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
+from anabranch.plan.pairwise import PairwiseWindows, compares_event_times, pairwise_windows
 from anabranch.schema import Schema, is_fixed_width
 from anabranch.stats.view import Known, Provenance, StatisticsView
-from anabranch.window import CountWindow
+from anabranch.window import FOREVER, CountWindow
 
 MOST_RELATIONS = 62
 MOST_MERGED = 8
@@ -130,12 +132,18 @@ def from_edges(
 
 
 def from_statistics(
-    graph: JoinGraph, seen: StatisticsView, *, horizon: float = 3600.0, slide: float = 0.0
+    graph: JoinGraph,
+    seen: StatisticsView,
+    *,
+    horizon: float = 3600.0,
+    slide: float = 0.0,
+    pairwise: PairwiseWindows | None = None,
 ) -> Estimates:
     """Estimates from statistics; a number that the view does not know is assumed, and marked so.
 
     An unbounded window counts as `horizon` seconds. An unknown rate is the mean of the known ones; an unknown equality
-    is taken for a foreign key (each row meets about one row of the larger state).
+    is taken for a foreign key (each row meets about one row of the larger state). `pairwise` are the pairwise windows
+    that let rows go, unless all of the graph's do.
     """
     used: list[Used] = []
 
@@ -147,6 +155,7 @@ def from_statistics(
     known_rates = [known.value for r in graph.relations if (known := seen.rate(r.name, r.stream)) is not None]
     fallback = sum(known_rates) / len(known_rates) if known_rates else ASSUMED_RATE
     arriving: list[float] = []
+    pairwise = pairwise or pairwise_windows(graph)
     rates: list[float] = []
     windows: list[float] = []
     row_bytes: list[float] = []
@@ -161,8 +170,9 @@ def from_statistics(
             passing = seen.filter_selectivity(relation.name)
             rate *= use(f"selectivity of {relation.filter}", passing, _passing(relation.filter))
         rates.append(rate)
-        reach = relation.window.range
-        seconds = horizon if reach is None else reach / 1e6
+        is_core = relation.name in pairwise.windows
+        reach = pairwise.lifetime(relation.name, to_the_end=bool(slide)) if is_core else relation.window.reach
+        seconds = horizon if reach >= FOREVER else reach / 1e6
         if isinstance(relation.window, CountWindow):
             # As many rows as the window counts, at the pace at which they come.
             parts = use(f"parts of {relation.name}", None, ASSUMED_PARTS) if relation.window.partition else 1.0
@@ -172,7 +182,10 @@ def from_statistics(
         row_bytes.append(use(f"bytes of a row of {relation.name}", known_bytes, payload_bytes(relation.schema)))
     sizes = dict(zip(graph.names, (rate * window for rate, window in zip(rates, windows, strict=True)), strict=True))
     keys = tuple(_distinct_values(key, graph, seen, sizes, use) for key in graph.keys)
-    thetas = tuple(_theta(theta, graph, seen, use) for theta in graph.thetas)
+    distances = _distances(graph, pairwise, dict(zip(graph.names, windows, strict=True)))
+    thetas = tuple(
+        _theta(theta, graph, seen, use, distances.get(position)) for position, theta in enumerate(graph.thetas)
+    )
     groups = []
     for mask in _mergeable(len(graph.names)) if slide else ():
         names = [name for position, name in enumerate(graph.names) if mask >> position & 1]
@@ -248,7 +261,28 @@ def _distinct_values(
     return tuple(distinct.get(name, 0.0) for name in graph.names)
 
 
-def _theta(theta: Theta, graph: JoinGraph, seen: StatisticsView, use: _Use) -> ThetaEstimate:
+def _distances(graph: JoinGraph, pairwise: PairwiseWindows, windows: Mapping[str, float]) -> dict[int, float]:
+    """For each theta over event times, the share of the pairs inside the windows that it leaves.
+
+    Of two relations, rows meet that are at most as far apart as the pairwise windows say. The first theta of a pair
+    stands for all of them.
+    """
+    found: dict[int, float] = {}
+    seen: set[frozenset[str]] = set()
+    for position, theta in enumerate(graph.thetas):
+        if theta.relations <= pairwise.windows.keys() and compares_event_times(graph, theta):
+            one, other = sorted(theta.relations)
+            near = (pairwise.between(one, other) + pairwise.between(other, one)) / 1e6
+            share = min(1.0, near / (windows[one] + windows[other]))
+            found[position] = 1.0 if theta.relations in seen else share
+            seen.add(theta.relations)
+    return found
+
+
+def _theta(
+    theta: Theta, graph: JoinGraph, seen: StatisticsView, use: _Use, distance: float | None = None
+) -> ThetaEstimate:
+    """`distance` is the share that a theta over event times leaves by itself."""
     names = [name for name in graph.names if name in theta.relations]
     known = seen.predicate_selectivity(str(theta))
     left, right = names[:1], names[1:]
@@ -258,6 +292,9 @@ def _theta(theta: Theta, graph: JoinGraph, seen: StatisticsView, use: _Use) -> T
     assumed = ASSUMED_BAND if theta.band is not None else ASSUMED_COMPARISON
     if len(names) == 1:
         assumed = _passing(theta.predicate)
+    if distance is not None:
+        # Pairs of a sample are inside the pairwise windows already.
+        known, assumed = None if known is None or known.provenance == "sampled" else known, distance
     value = use(f"selectivity of {theta}", known, assumed)
     mask = sum(1 << graph.names.index(name) for name in names)
     return ThetaEstimate(mask, value, theta.band is not None, _weight(theta, seen, use))

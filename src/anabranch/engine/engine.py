@@ -8,8 +8,9 @@ A step costs its new rows plus their matches. A batch that spans much more time 
 time; by the law above the cut is free.
 
 The caller gives *floors*: for each relation the event time below which no row will be admitted any more. A row may go
-when its deadline lies before the floors of all others; in a grouped query, before its own as well, so that pending
-groups can be recomputed from the rows that are kept. Outer joins keep rows for longer still (`expiry`).
+when its deadline lies before the floors of all others, or when bands over event times put it out of their reach; in a
+grouped query, of its own as well, so that pending groups can be recomputed from the rows that are kept. Outer joins
+keep rows for longer still (`expiry`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from anabranch.engine.arrangement import Arrangement, Joins, parts_of, rows_of
 from anabranch.engine.batch import Combinations, RelationBatch, joined
 from anabranch.engine.counting import in_counting_order, still_counted
 from anabranch.engine.execution import Entrance, in_order
-from anabranch.engine.expiry import expiry
+from anabranch.engine.expiry import early_leavers, expiry
 from anabranch.engine.expiry import watermarks as watermarks_of
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
@@ -42,6 +43,7 @@ from anabranch.engine.tracks.make import plan_of
 from anabranch.errors import InvariantBroken
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.mesh import Plan
+from anabranch.plan.pairwise import lifetimes
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, by_itself
 from anabranch.stats.report import Migrated
@@ -85,10 +87,13 @@ class Engine:
         self.bases = {name: BaseState(arena, queries.graph, name, names[name]) for name in queries.graph.names}
         for name in queries.may_be_absent:
             self.bases[name].may_be_absent = True
+        for name in early_leavers(queries):
+            self.bases[name].leaves_early = True
         self._spread(owns or {})
         self._counted = {relation.name: relation for relation in queries.graph.relations if relation.window.is_counted}
         if self._counted and not execution.rows_wait:
             raise InvariantBroken("rows are counted before the watermark has passed them", detail=queries.text)
+        self._lifetimes = lifetimes(member.query for member in queries.members)
         self.versions: dict[str, str] = {}
         """The version of each table that has been loaded."""
         self.is_wasteful = False
@@ -438,9 +443,7 @@ class Engine:
 
     def _longest_range(self, batches: Mapping[str, RelationBatch]) -> int:
         """The longest time that rows stay; of count windows, at the pace of the rows at hand."""
-        longest = max(
-            (each.window.reach for each in self.queries.graph.streamed if each.name not in self._counted), default=0
-        )
+        longest = max((span for name, span in self._lifetimes.items() if name not in self._counted), default=0)
         for name, relation in self._counted.items():
             batch, window = batches.get(name), relation.window
             assert isinstance(window, CountWindow)

@@ -2,17 +2,25 @@
 
 Law: a row stays as long as the query that needs it longest. A query answers by the watermark of its own relations;
 where rows wait for the watermark, they wait in one place for all queries, and so for the least of the watermarks.
+
+A row is out of reach of a relation when its deadline lies before the floor of the relation; if a band over event times
+is narrower than the window, as much sooner (`plan.pairwise`). A row may go when it is out of reach of all relations but
+its own: every combination still to come has a row still to come. In a grouped query it must count at no boundary any
+more, so that pending groups can be found again from the rows that are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.logical import SideKind
+from anabranch.plan.pairwise import PairwiseWindows, leaving_early
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import QuerySet
 from anabranch.window import BEFORE_ALL, FOREVER
+
+_LATEST = 2 * FOREVER - 1
 
 
 def expiry(
@@ -24,11 +32,30 @@ def expiry(
     """
     streams = [relation.name for relation in queries.graph.streamed]
     if execution.rows_wait:
-        lows = dict.fromkeys(streams, min(floors[name] for name in streams))
+        least = min(floors[name] for name in streams)
+        several = [{name: least + spare for name, spare in _spares(member.query).items()} for member in queries.members]
     else:
         several = [_expiry(member.query, floors) for member in queries.members]
-        lows = {name: min(lows[name] for lows in several if name in lows) for name in streams}
+    lows = {name: min(_LATEST, *(lows[name] for lows in several if name in lows)) for name in streams}
     return {**dict.fromkeys(queries.graph.names, BEFORE_ALL), **lows}
+
+
+def early_leavers(queries: QuerySet) -> frozenset[str]:
+    """The relations whose rows may leave before their deadlines have passed the floors of all others."""
+    early = {name for member in queries.members for name in leaving_early(member.query)}
+    return frozenset(early - queries.may_be_absent)
+
+
+def out_of_reach(floors: Mapping[str, int], relations: Collection[str], windows: PairwiseWindows) -> tuple[int, int]:
+    """When combinations of some relations, but not all, are of no use: by their deadline, and by their newest time.
+
+    A combination may go if the one lies before the first of these times, or the other before the second. Tables have no
+    floor: no row of theirs will come. What only they are missing from will never be completed.
+    """
+    left = [other for other in floors if other not in relations]
+    low = min((floors[other] for other in left), default=_LATEST)
+    newest = min((floors[other] - windows.from_any(relations, other) for other in left), default=_LATEST)
+    return low, max(newest, -_LATEST)
 
 
 def watermarks(
@@ -42,13 +69,29 @@ def watermarks(
 
 def _expiry(query: Query, floors: Mapping[str, int]) -> dict[str, int]:
     names = [relation.name for relation in query.whole.streamed]
+    spares = _spares(query)
+    least = min(floors[name] for name in names)
     if query.waits:
-        least = min(floors[name] for name in names)
         kept = _kept_after_deadline(query)
-        return {name: least - kept[name] for name in names}
+        return {name: least - kept[name] + spares[name] for name in names}
     if query.grouping is not None:
-        return dict.fromkeys(names, min(floors[name] for name in names))
-    return {name: min((floors[other] for other in names if other != name), default=2 * FOREVER - 1) for name in names}
+        return {name: least + spares[name] for name in names}
+    # Sides that nothing waits at have tables only, so these are the relations of the core.
+    spare = query.pairwise.spare
+    return {
+        name: min((floors[other] + spare(name, other) for other in names if other != name), default=_LATEST)
+        for name in names
+    }
+
+
+def _spares(query: Query) -> dict[str, int]:
+    """For each relation, how much sooner than by its deadline a row may go, once all floors have passed it."""
+    windows, spares = query.pairwise, dict.fromkeys((relation.name for relation in query.whole.streamed), 0)
+    for name in leaving_early(query):
+        at_end = query.grouping is not None or query.waits
+        others = [windows.spare(name, other) for other in spares if other != name]
+        spares[name] = windows.spare_at_end(name) if at_end else min(others)
+    return spares
 
 
 def _kept_after_deadline(query: Query) -> dict[str, int]:

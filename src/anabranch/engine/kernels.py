@@ -37,6 +37,7 @@ CODE, NEWEST = 0, 1
 NO_ROW = np.uint32(0xFFFFFFFF)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LOW = np.int64(0xFFFFFFFF)
+_ANY_TIME = -(2**63)
 WAITING = 256
 """Lookups under way at once: many enough to hide the memory's latency, few enough for the nearest cache."""
 _OVERDUE = 4 * WAITING
@@ -102,16 +103,21 @@ def relink(entries: Int64Array, previous: LinkArray, heads: LinkArray, shift: in
             heads[slot] = np.uint32(row)
 
 
-@numba.njit("int64(int64[:, ::1], int64[::1], int64, int64, int64, int64)", cache=True, nogil=True)
-def first_alive(entries: Int64Array, deadlines: Int64Array, span: int, first: int, stop: int, low: int) -> int:
-    """The first row number in [first, stop) whose deadline is not before `low`."""
+@numba.njit("int64(int64[:, ::1], int64[::1], int64, int64, int64, int64, int64)", cache=True, nogil=True)
+def first_alive(
+    entries: Int64Array, deadlines: Int64Array, span: int, first: int, stop: int, low: int, oldest: int
+) -> int:
+    """The first row number in [first, stop) with a deadline not before `low` and a newest time not before `oldest`."""
     mask = np.uint64(entries.shape[0] - 1)
     row = first
     if deadlines.shape[0]:
-        while row < stop and deadlines[np.uint64(row) & mask] < low:
+        while row < stop and (deadlines[np.uint64(row) & mask] < low or entries[np.uint64(row) & mask, 1] < oldest):
             row += 1
     else:
-        while row < stop and entries[np.uint64(row) & mask, 1] + span < low:
+        # Not `low - span`, which may be too small for an int64.
+        while row < stop and (
+            entries[np.uint64(row) & mask, 1] + span < low or entries[np.uint64(row) & mask, 1] < oldest
+        ):
             row += 1
     return row
 
@@ -173,7 +179,7 @@ def probe(
             if least < reached:
                 alive = first
             reached = least
-            alive = first_alive(entries, deadlines, span, alive, min(alive + _OVERDUE, stop), least)
+            alive = first_alive(entries, deadlines, span, alive, min(alive + _OVERDUE, stop), least, _ANY_TIME)
             for k in range(i, ahead):
                 links[k - i] = heads[_slot_of(codes[k], shift)]
             left = np.uint64(0)

@@ -9,8 +9,8 @@ changes until the new one is complete, so a failure on the way leaves the old pl
 its nested-loop join of two states is a lookup by index here.)
 
 Safe discarding: a combination in a state that goes is found again from base rows or useless. A base row is dropped when
-its deadline lies before the floors of all other relations, hence before those of all relations that could still
-complete a combination with it. The paper proves the same for one execution model; here it holds for any order of rows.
+it is out of reach of all other relations (`expiry`), hence of all that could still complete a combination with it. The
+paper proves the same for one execution model; here it holds for any order of rows.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ import numpy as np
 
 from anabranch.engine.batch import Combinations, concatenated
 from anabranch.engine.compile import JoinProgram
+from anabranch.engine.expiry import out_of_reach
 from anabranch.engine.meter import Meter
-from anabranch.engine.operators.join import checked, keep, passing
-from anabranch.engine.tracks.plan import PlanTrack, least_outside
+from anabranch.engine.operators.join import checked, keep, living, passing
+from anabranch.engine.state.ring import ANY_TIME
+from anabranch.engine.tracks.plan import PlanTrack
 from anabranch.plan.difference import FilteredState, StateMatching
 from anabranch.plan.physical import InputOperator, JoinNode, Leaf, PhysicalPlan, Shared, kept
 
@@ -38,7 +40,7 @@ def fill(track: PlanTrack, matching: StateMatching, old: PlanTrack, floors: Mapp
     filtered = {state.new: state for state in matching.filtered}
     counts = {}
     for plan in kept(track.plan):
-        low = least_outside(floors, plan.relations) if floors else int(np.iinfo(np.int64).min)
+        low = out_of_reach(floors, plan.relations, track.ground.query.pairwise)[0] if floors else ANY_TIME
         if plan.shape in filtered:
             found = _passing(old, filtered[plan.shape], low)
         elif plan.shape in matching.recomputed:
@@ -54,7 +56,7 @@ def _passing(old: PlanTrack, state: FilteredState, low: int) -> Combinations:
     """The combinations of an old state that pass what the new plan has checked by then."""
     found = old.intermediates[state.old].everything()
     # The base rows of an overdue one that stands behind a live one may be gone.
-    found = keep(found, found.deadline >= low)
+    found = living(keep(found, found.deadline >= low), old.bases)
     for position in state.predicates:
         if len(found):
             found = passing(old.thetas[position].predicate, found, old.bases)
@@ -73,7 +75,8 @@ def _everything(track: PlanTrack, plan: PhysicalPlan, programs: Mapping[str, Joi
             return joined(track, programs[plan.shape], low)
         case Shared():
             found = track.state(plan).everything()
-            return checked(track.entries[plan], keep(found, found.deadline >= low), track.bases)
+            found = living(keep(found, found.deadline >= low), track.bases)
+            return checked(track.entries[plan], found, track.bases)
 
 
 def joined(track: PlanTrack, program: JoinProgram, low: int) -> Combinations:
@@ -81,7 +84,7 @@ def joined(track: PlanTrack, program: JoinProgram, low: int) -> Combinations:
     join = track.join(program, Meter())
     position = min(range(len(join.inputs)), key=lambda i: join.inputs[i].ring.live)
     driving = join.inputs[position].everything()
-    driving = keep(driving, driving.deadline >= low)
+    driving = living(keep(driving, driving.deadline >= low), track.bases)
     if isinstance(part := program.node.inputs[position], Shared):
         # What the query asks beyond the shared join holds in every state above it.
         driving = checked(track.entries[part], driving, track.bases)

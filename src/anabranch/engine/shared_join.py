@@ -28,7 +28,7 @@ from anabranch.engine.query_engine import QueryEngine
 from anabranch.engine.state.arena import Arena, PartOfArena
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
-from anabranch.engine.state.ring import Index
+from anabranch.engine.state.ring import ANY_TIME, Index
 from anabranch.engine.tracks.plan import PlanTrack
 from anabranch.expr import Column
 from anabranch.plan.difference import StateMatching
@@ -156,7 +156,7 @@ class SharedJoin:
         inside = {name: floors[name] for name in self.engine.bases if name in floors}
         rows = sum(fill(track, StateMatching((), shapes, ()), track, inside).values())
         if self._state is not None:
-            low = self._low(floors) if floors else int(np.iinfo(np.int64).min)
+            low = self._low(floors) if floors else ANY_TIME
             found = self.engine.demanded(joined(track, track.program.joins[-1], low))
             self._state.insert(found, self._codes)
             rows += len(found)

@@ -40,6 +40,7 @@ from anabranch.host.store import Store, new_attempt, rows_name
 from anabranch.host.tables import read_columns
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.plan.join_graph import JoinGraph, Relation
+from anabranch.plan.pairwise import lifetimes
 from anabranch.plan.partitioning import Partitioning, row_code
 from anabranch.plan.query_set import Member, QuerySet
 from anabranch.stats.report import SlotReport
@@ -186,17 +187,20 @@ def _stand_ins(relation: Relation, known: Relation, old: QuerySet, new: QuerySet
 def _since(old: QuerySet, new: QuerySet, arrivals: list[Member], first: int, lacking: Lacking) -> dict[str, int]:
     """From when on each query that joins answers; a query after those that it reads."""
     since: dict[str, int] = {}
+    kept = lifetimes(each.query for each in old.members)
     for member in sorted(arrivals, key=lambda each: new.levels[each.name]):
         own = {terms.relation: terms for terms in member.terms}
+        needed = lifetimes([member.query])
         latest, longest = first, 0
         for shared in member.query.whole.streamed:
             terms = own.get(shared.name)
-            reach = terms.window.reach if terms is not None else shared.window.reach
-            longest = max(longest, reach)
+            window = terms.window if terms is not None else shared.window
+            longest = max(longest, window.reach)
+            reach = min(window.reach, needed[shared.name])
             begins = since.get(shared.stream, first) if shared.is_result else first
             asked = _filter(shared, terms.filter if terms is not None else None)
             is_late = any(time > first - reach for time in lacking.get(shared.name, {}).values())
-            if begins > first or is_late or not _is_there(old.graph, new.graph, shared, asked, reach):
+            if begins > first or is_late or not _is_there(old.graph, kept, new.graph, shared, asked, reach):
                 latest = max(latest, begins + reach)
         if member.query.waits and latest > first:
             # A combination that meets nothing is known at its deadline; what it may have met is older than its rows.
@@ -210,10 +214,15 @@ def _filter(shared: Relation, own: Expr | None) -> tuple[Expr, ...]:
     return found if own is None else (*found, *conjuncts(own))
 
 
-def _is_there(old: JoinGraph, new: JoinGraph, wanted: Relation, asked: tuple[Expr, ...], reach: int) -> bool:
-    """True when the old set has kept all rows, columns and keys of a relation that a query asks for."""
+def _is_there(
+    old: JoinGraph, kept: Mapping[str, int], new: JoinGraph, wanted: Relation, asked: tuple[Expr, ...], reach: int
+) -> bool:
+    """True when the old set has kept all rows, columns and keys of a relation that a query asks for.
+
+    `kept` says how long rows stay in the old set: by their windows, or for less where bands let them go.
+    """
     known = _same(old, wanted)
-    if known is None or known.window.reach < reach:
+    if known is None or kept[wanted.name] < reach:
         return False
     if known.filter is not None and any(part not in asked for part in conjuncts(known.filter)):
         return False

@@ -1,9 +1,8 @@
 """Estimates rates, selectivities and row sizes from a sample of each stream, before a query has run.
 
-Pairs are counted as a join would see them: those inside each other's windows, and of these the ones with equal keys. A
-sample that is shorter than the windows cannot estimate keys that hardly repeat: the partner of an order may come later
-or never. Such a selectivity stays unknown, and the optimizer then treats the equality as a foreign key.
-
+Pairs are counted as a join would see them: those inside each other's (pairwise) windows, and of these the ones with
+equal keys. A sample that is shorter than the windows cannot estimate keys that hardly repeat: the partner of an order
+may come later or never. Such a selectivity stays unknown, and the optimizer then treats the equality as a foreign key.
 Of a large stream, rows are drawn one by one for the statistics: a frequent key then spoils nothing. But rows that were
 drawn so have lost most of their partners. For meshes, which ask what becomes of a row, values of the key that most
 relations share are drawn instead, with all their rows (`Kin`).
@@ -31,6 +30,7 @@ from anabranch.plan.query import Query
 from anabranch.schema import is_nested
 from anabranch.stats.groups import groups_behind
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
+from anabranch.window import FOREVER
 
 FEWEST_PAIRS = 100
 """With fewer pairs inside the windows, a selectivity stays unknown."""
@@ -95,7 +95,7 @@ def sampled(query: Query, stretches: Mapping[str, Stretch], rows: Mapping[str, R
     known = [name for name in graph.names if len(rows.get(name, ()))]
     for position, left in enumerate(known):
         for right in known[position + 1 :]:
-            pairs = _pairs(graph, left, right, rows)
+            pairs = _pairs(query, left, right, rows)
             if pairs is None:
                 continue
             if pairs.is_telling:
@@ -162,18 +162,19 @@ class _Pairs:
         return len(self.left_rows)
 
 
-def _pairs(graph: JoinGraph, left: str, right: str, rows: Mapping[str, RelationBatch]) -> _Pairs | None:
+def _pairs(query: Query, left: str, right: str, rows: Mapping[str, RelationBatch]) -> _Pairs | None:
+    graph, between = query.graph, query.pairwise.between
     keys = graph.keys_between([left], [right])
     if not keys and all(len(theta.relations) == 1 for theta in graph.thetas_between([left], [right])):
         return None
     one, other = rows[left], rows[right]
     start = min(int(one.times[0]), int(other.times[0]))
     span = max(int(one.times[-1]), int(other.times[-1])) - start + 1
-    reach = [span if (r := graph.relation(name).window.range) is None else r for name in (left, right)]
+    reach = [span if (r := between(*pair)) >= FOREVER else r for pair in ((left, right), (right, left))]
     # Ticks instead of microseconds where a long time would leave no room for the key beside it.
     tick = 1 + (span >> 44)
     mine, times, ticks = (one.times - start) // tick, (other.times - start) // tick, span // tick + 1
-    # A row of the left meets those of the right that are at most their own range older or the left's range newer.
+    # A row of the left meets those of the right that are not too old for it and not too new.
     low, high = np.clip(mine - reach[1] // tick, 0, ticks), np.clip(mine + reach[0] // tick, 0, ticks)
     inside = int((np.searchsorted(times, high, "right") - np.searchsorted(times, low, "left")).sum())
     if inside < FEWEST_PAIRS:

@@ -20,7 +20,7 @@ def price_of_sides(query: Query, seen: StatisticsView, batch: float = 1.0) -> Re
     """CPU and memory of all sides of a query; nothing where it has none."""
     if not query.sides:
         return NOTHING
-    estimates = from_statistics(query.whole, seen, slide=query.seconds_between_boundaries)
+    estimates = from_statistics(query.whole, seen, slide=query.seconds_between_boundaries, pairwise=query.pairwise)
     model = ResourceModel(estimates, unit_costs(seen)[0], batch=batch)
     waiting = estimates.mask(query.graph.names)
     cpu = memory = 0.0

@@ -47,7 +47,7 @@ _WIDEST = Fraction(2**960)
 
 
 @dataclass(frozen=True)
-class _Bounds:
+class Bounds:
     """low <= left - right <= high; None for a side without a bound."""
 
     left: Expr
@@ -57,11 +57,11 @@ class _Bounds:
     without_nan: frozenset[Expr]
     """The terms that are not NaN, unless the other one is, where the predicates hold."""
 
-    def mirrored(self) -> _Bounds:
+    def mirrored(self) -> Bounds:
         low, high = (None if self.high is None else -self.high), (None if self.low is None else -self.low)
-        return _Bounds(self.right, self.left, low, high, self.without_nan)
+        return Bounds(self.right, self.left, low, high, self.without_nan)
 
-    def within(self, other: _Bounds) -> _Bounds:
+    def within(self, other: Bounds) -> Bounds:
         lows = [bound for bound in (self.low, other.low) if bound is not None]
         highs = [bound for bound in (self.high, other.high) if bound is not None]
         known = self.without_nan | other.without_nan
@@ -94,47 +94,48 @@ class _Sum:
 
 def thetas_with_bands(predicates: Sequence[Expr]) -> tuple[Theta, ...]:
     """The predicates as thetas, in order, the first of each bounded pair with its band."""
-    found: dict[tuple[Expr, Expr], tuple[int, _Bounds]] = {}
+    found: dict[tuple[Expr, Expr], tuple[int, Bounds]] = {}
     for position, predicate in enumerate(predicates):
-        bounds = _bounds(predicate)
-        if bounds is None:
+        bound = bounds(predicate)
+        if bound is None:
             continue
-        if (bounds.right, bounds.left) in found:
-            bounds = bounds.mirrored()
-        pair = bounds.left, bounds.right
-        first, known = found.get(pair, (position, bounds))
-        found[pair] = first, known.within(bounds)
+        if (bound.right, bound.left) in found:
+            bound = bound.mirrored()
+        pair = bound.left, bound.right
+        first, known = found.get(pair, (position, bound))
+        found[pair] = first, known.within(bound)
     bands = {
         first: band
-        for first, bounds in found.values()
-        if (band := _band(bounds)) is not None and not _may_be_guarded(bounds, predicates[:first])
+        for first, bound in found.values()
+        if (band := _band(bound)) is not None and not _may_be_guarded(bound, predicates[:first])
     }
     return tuple(
         Theta(predicate, relations(predicate), bands.get(position)) for position, predicate in enumerate(predicates)
     )
 
 
-def _may_be_guarded(bounds: _Bounds, before: Sequence[Expr]) -> bool:
+def _may_be_guarded(bound: Bounds, before: Sequence[Expr]) -> bool:
     """True when a predicate before may keep a term from failing: buckets are numbered ahead of every predicate."""
-    terms = without_widening(bounds.left), without_widening(bounds.right)
+    terms = without_widening(bound.left), without_widening(bound.right)
     return any(guarded_by(predicate, terms) is not None for predicate in before)
 
 
-def _band(bounds: _Bounds) -> Band | None:
-    if bounds.low is None or bounds.high is None or bounds.low > bounds.high:
+def _band(bound: Bounds) -> Band | None:
+    if bound.low is None or bound.high is None or bound.low > bound.high:
         return None
-    if max(-bounds.low, bounds.high, bounds.high - bounds.low) > _WIDEST:
+    if max(-bound.low, bound.high, bound.high - bound.low) > _WIDEST:
         return None
-    if kind_of(bounds.left.type) == "float" and not {bounds.left, bounds.right} <= bounds.without_nan:
+    if kind_of(bound.left.type) == "float" and not {bound.left, bound.right} <= bound.without_nan:
         return None
-    (left,), (right,) = relations(bounds.left), relations(bounds.right)
-    low, high = float(bounds.low), float(bounds.high)
-    low = math.nextafter(low, -math.inf) if Fraction(low) > bounds.low else low
-    high = math.nextafter(high, math.inf) if Fraction(high) < bounds.high else high
-    return Band(left, bounds.left, right, bounds.right, low, high)
+    (left,), (right,) = relations(bound.left), relations(bound.right)
+    low, high = float(bound.low), float(bound.high)
+    low = math.nextafter(low, -math.inf) if Fraction(low) > bound.low else low
+    high = math.nextafter(high, math.inf) if Fraction(high) < bound.high else high
+    return Band(left, bound.left, right, bound.right, low, high)
 
 
-def _bounds(predicate: Expr) -> _Bounds | None:
+def bounds(predicate: Expr) -> Bounds | None:
+    """The bounds that a comparison sets to the difference of two terms; None where it sets none."""
     if not isinstance(predicate, Call) or predicate.function not in _MIRRORED:
         return None
     function, (left, right) = predicate.function, predicate.arguments
@@ -170,7 +171,7 @@ def _slack(constants: tuple[Fraction, ...]) -> Fraction:
 
 def _pair(
     total: _Sum, function: str, distance: Fraction | None, slack: Fraction, without_nan: frozenset[Expr]
-) -> _Bounds | None:
+) -> Bounds | None:
     """The bounds that `total function 0`, or `|total| function distance`, sets to the difference of two terms."""
     if len(total.added) != 1 or len(total.subtracted) != 1 or len(total.constants) > _MOST_CONSTANTS:
         return None
@@ -186,10 +187,10 @@ def _pair(
     known = frozenset(coerce(term, type_) for term in without_nan)
     left, right = coerce(left, type_), coerce(right, type_)
     if distance is not None:
-        return _Bounds(left, right, -distance - total.constant - slack, distance - total.constant + slack, known)
+        return Bounds(left, right, -distance - total.constant - slack, distance - total.constant + slack, known)
     if function in {"less", "less_equal"}:
-        return _Bounds(left, right, None, slack - total.constant, known)
-    return _Bounds(left, right, -total.constant - slack, None, known)
+        return Bounds(left, right, None, slack - total.constant, known)
+    return Bounds(left, right, -total.constant - slack, None, known)
 
 
 def _absolute(expr: Expr) -> Expr | None:

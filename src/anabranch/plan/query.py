@@ -15,6 +15,7 @@ from typing import Any
 from anabranch.expr import GROUPED, AggregateCall, Expr, columns, own_functions
 from anabranch.plan.join_graph import JoinGraph, KeyClass, render
 from anabranch.plan.logical import Output, SideKind
+from anabranch.plan.pairwise import PairwiseWindows, pairwise_windows
 from anabranch.plan.sides import Side
 from anabranch.schema import Schema
 
@@ -78,6 +79,11 @@ class Query:
         own = [relation for side in self.sides for relation in side.own]
         thetas = dict.fromkeys([*self.graph.thetas, *(theta for side in self.sides for theta in side.graph.thetas)])
         return JoinGraph((*self.graph.relations, *own), tuple(keys.values()), tuple(thetas))
+
+    @cached_property
+    def pairwise(self) -> PairwiseWindows:
+        """How far apart in event time the rows of one result can be; of a query with sides, those of its core."""
+        return pairwise_windows(self.graph)
 
     @property
     def may_be_absent(self) -> frozenset[str]:

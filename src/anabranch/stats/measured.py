@@ -12,6 +12,7 @@ from typing import Any
 
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph, KeyClass
+from anabranch.plan.pairwise import lifetimes
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, pre_groups, probe_order, shape
 from anabranch.plan.query import Query
@@ -20,6 +21,7 @@ from anabranch.plan.text import parse
 from anabranch.stats.groups import groups_behind
 from anabranch.stats.step import StepStatistics, merge
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
+from anabranch.window import FOREVER
 
 
 def measured(
@@ -57,7 +59,7 @@ def measured(
     def copies(relations: Iterable[str]) -> float:
         return partitioning.copies(relations) if partitioning is not None else 1.0
 
-    alive = _alive(step, batches, seconds, graph)
+    alive = _alive(step, batches, seconds, query)
     found: dict[str, list[tuple[float, float]]] = {}
     joins, deferred = {node.shape: node for node in nodes(plan)}, deferred_thetas(plan)
     for probe in step.probes:
@@ -157,10 +159,11 @@ def from_progress(query: Query, progress: Sequence[Mapping[str, Any]]) -> FixedS
 
 
 def _alive(
-    step: StepStatistics, batches: int, seconds: float, graph: JoinGraph
+    step: StepStatistics, batches: int, seconds: float, query: Query
 ) -> Callable[[str, frozenset[str], float], float | None]:
     """How many rows of a state a probing row can meet, given the state, its relations and the lead of its batch."""
-    ranges = {relation.name: relation.window.range for relation in graph.relations}
+    ranges: dict[str, int | None] = dict.fromkeys(query.graph.names)
+    ranges |= {name: span for name, span in lifetimes([query]).items() if span < FOREVER}
     states = {state.state: state for state in step.states}
 
     def alive(name: str, relations: frozenset[str], lead: float) -> float | None:

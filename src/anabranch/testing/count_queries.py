@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan
-from anabranch.testing.strategies import EQUALITIES, FILTERS, SECOND, THETAS, DrawnQuery, plans
+from anabranch.testing.strategies import EQUALITIES, FILTERS, SECOND, THETAS, TIME_BANDS, DrawnQuery, plans
 
 _COLUMNS = ("ts", "x", "y", "s", "f", "d", "p")
 _PARTS = ((), (), ("x",), ("s",), ("x", "s"), ("f",), ("p",))
@@ -66,6 +66,9 @@ def count_queries(draw: st.DrawFn, streams: int, relations: int, slide: int | No
         templates = EQUALITIES if draw(st.integers(0, 3)) else THETAS
         partner = names[draw(st.integers(0, position - 1))]
         predicates.append(draw(st.sampled_from(templates)).format(a=partner, b=names[position]))
+    if relations > 1 and draw(st.booleans()):
+        a, b = draw(st.permutations(names))[:2]
+        predicates.append(draw(st.sampled_from(TIME_BANDS)).format(a=a, b=b))
     filtered = draw(st.lists(st.sampled_from(names), max_size=2))
     predicates += [draw(st.sampled_from(FILTERS)).format(a=name) for name in filtered]
     where = f" WHERE {' AND '.join(predicates)}" if predicates else ""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from anabranch.catalog import Catalog, TableDeclaration
 from anabranch.schema import Schema
-from anabranch.testing.strategies import SECOND, Arrivals, DrawnQuery, arrivals
+from anabranch.testing.strategies import SECOND, TIME_BANDS, Arrivals, DrawnQuery, arrivals
 
 WATERMARK = "$WATERMARK"
 _EQUAL = (
@@ -31,6 +31,7 @@ _EQUAL = (
     "{a}.x = {b}.x AND {a}.x = {b}.y",
 )
 _OTHER = (
+    *TIME_BANDS,
     "{a}.x < {b}.x",
     "ABS({a}.x - {b}.x) <= 1",
     "{a}.f - {b}.f BETWEEN -0.5 AND 0.5",

@@ -84,6 +84,16 @@ THETAS = (
     "DATE_TRUNC('minute', {a}.ts) < {b}.ts",
     "REGEXP_LIKE({a}.s || {b}.s, '^a+b')",
 )
+TIME_BANDS = (
+    "{b}.ts BETWEEN {a}.ts - INTERVAL 1 SECONDS AND {a}.ts + INTERVAL 1 SECONDS",
+    "{a}.ts BETWEEN {b}.ts - INTERVAL 2 SECONDS AND {b}.ts",
+    "{b}.ts BETWEEN {a}.ts + INTERVAL 1 SECONDS AND {a}.ts + INTERVAL 3 SECONDS",
+    "{a}.ts <= {b}.ts",
+    "{a}.ts < {b}.ts",
+    "{b}.ts <= {a}.ts + INTERVAL 2 SECONDS",
+    "{a}.ts + INTERVAL 4 SECONDS >= {b}.ts AND {a}.ts - INTERVAL 1 SECONDS <= {b}.ts",
+)
+"""Bands over event times, by which rows may leave before their windows end."""
 _OF_ANY_TYPE = (
     "{last}.ts - {first}.ts",
     "CASE WHEN {first}.x > 0 THEN {first}.ts - {last}.ts END",
@@ -290,6 +300,10 @@ def overlapping_query(draw: st.DrawFn, overlap: Overlap, results: Sequence[str] 
     if not draw(st.integers(0, 2)):
         a, b = draw(st.permutations(names))[:2]
         predicates.append(draw(st.sampled_from(_SHARED_JOINS)).format(a=a, b=b))
+    if not draw(st.integers(0, 1)):
+        timed = [*overlap.core, *more]
+        for a, b in itertools.pairwise(draw(st.permutations(timed))):
+            predicates.append(draw(st.sampled_from(TIME_BANDS)).format(a=a, b=b))
     filtered = draw(st.lists(st.sampled_from(names), max_size=2))
     # Results have no column f, and a filter that may fail keeps its query out of a set.
     filters = [text for text in FILTERS[1:-1] if not read or ".f " not in text]
@@ -414,6 +428,10 @@ class _Parts:
                 texts.append(draw(st.sampled_from((*equalities, *THETAS))).format(a=a, b=b))
         if 2 <= len(self.names) <= 3 and not draw(st.integers(0, 9)):
             texts.pop()  # a cross product
+        if len(self.names) > 1 and draw(st.booleans()):
+            pairs = st.sampled_from(list(itertools.pairwise(draw(st.permutations(self.names)))))
+            for a, b in draw(st.lists(pairs, min_size=1, unique=True)):
+                texts.append(draw(st.sampled_from(TIME_BANDS)).format(a=a, b=b))
         return texts
 
     def _filters(self, draw: st.DrawFn) -> list[str]:

@@ -17,7 +17,7 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.engine.execution import Entrance
 from anabranch.engine.state.arena import MappedArena
 from anabranch.engine.state.chunks import ChunkStore
-from anabranch.engine.tracks.plan import PlanTrack, least_outside
+from anabranch.engine.tracks.plan import PlanTrack
 from anabranch.host.commit import relation_floors
 from anabranch.host.local import LocalHost
 from anabranch.plan.query_set import alone
@@ -103,16 +103,31 @@ def test_no_row_lives_only_in_a_state_that_a_migration_may_discard(data: st.Data
     drawn = data.draw(join_queries(relations, relations), "query")
     query = compile_query(drawn.cql, rows.catalog)
     host = LocalHost(query, data.draw(plans(drawn.relations), "plan"))
+    times: dict[str, dict[int, int]] = {}
     for batch in data.draw(batch_cuts(rows), "batches"):
         host.step(batch)
-        host._engines[0]._drop(relation_floors(alone(query), host.clocks))
+        floors = relation_floors(alone(query), host.clocks)
+        for name, base in host._engines[0].bases.items():
+            everything = base.everything()
+            times.setdefault(name, {}).update(
+                zip(everything.rows[name].tolist(), everything.newest.tolist(), strict=True)
+            )
+        host._engines[0]._drop(floors)
         track = engines_of(host)[0].only.track
         assert isinstance(track, PlanTrack)
         for state in track.intermediates.values():
             found = state.everything()
-            useful = found.deadline >= least_outside(relation_floors(alone(query), host.clocks), state.relations)
-            for name, numbers in found.rows.items():
-                assert (numbers[useful] >= track.bases[name].ring.first).all()
+            for i in range(len(found)):
+                numbers = {name: int(found.rows[name][i]) for name in found.rows}
+                useful = any(
+                    found.deadline[i] >= floor
+                    and all(
+                        times[name][n] + query.pairwise.between(name, other) >= floor for name, n in numbers.items()
+                    )
+                    for other, floor in floors.items()
+                    if other not in numbers
+                )
+                assert not useful or all(n >= track.bases[name].ring.first for name, n in numbers.items())
 
 
 def test_rows_wait_for_the_watermark_and_are_found_again(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ way and not by the fan-out. Matches are row numbers; columns are read only by th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from time import perf_counter
 
 import numpy as np
@@ -102,6 +102,8 @@ def look_up(
         shifted = codes + offset if offset else codes
         for matches in target.ring.probe(probe.index, shifted, found.newest, found.deadline, since=since):
             combinations = _extend(found, matches, target)
+            if not isinstance(target, BaseState):
+                combinations = living(combinations, bases, target.relations)
             probed = perf_counter()
             meter.spent("probe", probed - started)
             kept = checked(probe, combinations, bases)
@@ -194,6 +196,19 @@ def code_reader(bases: Mapping[str, BaseState], graph: JoinGraph) -> CodeReader:
     """Reads the codes of combinations in which the key classes and bands of the graph hold."""
     compared = compared_by(graph)
     return lambda name, found: read_code(bases, name, compared[name], found)
+
+
+def living(found: Combinations, bases: Mapping[str, BaseState], relations: Iterable[str] | None = None) -> Combinations:
+    """The combinations whose rows are all there, of these relations or of all.
+
+    A state drops its oldest combinations only. Behind one that stays there may be some that bands over event times have
+    put out of reach; the test of newest and deadline does not know of them, and their rows may be gone.
+    """
+    for name in found.rows if relations is None else relations:
+        base = bases.get(name)
+        if base is not None and base.leaves_early:
+            found = keep(found, found.rows[name] >= base.ring.first)
+    return found
 
 
 def keep(found: Combinations, mask: BoolArray) -> Combinations:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from anabranch.engine.batch import CarriedColumn, Combinations
 from anabranch.engine.evaluate.expression import evaluate
 from anabranch.engine.operators.group_by import Carried, boundaries, raw_parts, reduced
-from anabranch.engine.operators.join import code_reader, keep, read_column
+from anabranch.engine.operators.join import code_reader, keep, living, read_column
 from anabranch.engine.ownership import Ownership
 from anabranch.engine.state.arena import Array
 from anabranch.engine.state.base import BaseState
@@ -109,7 +109,7 @@ class Merger:
             return
         found = state.everything()
         # The base rows of an overdue one that stands behind a live one may be gone.
-        merged = self.work(keep(found, found.deadline >= low))
+        merged = self.work(living(keep(found, found.deadline >= low), self.bases))
         state.ring.clear()
         state.insert(merged, self.codes)
         state.compacted = len(merged)

@@ -61,6 +61,8 @@ class BaseState(Indexed):
             columns[f"value.{field.name}"] = numpy_form(field.type)
         self.may_be_absent = False
         """Whether combinations may have no row of this relation, because of an outer join."""
+        self.leaves_early = False
+        """Whether rows may go before their deadlines have passed the floors of all others, because of bands."""
         self._types = {field.name: field.type for field in declared.schema}
         texts = {field.name: field.type for field in declared.schema if is_text(field.type)}
         self.texts = TextStore(arena, relation, texts) if texts else None

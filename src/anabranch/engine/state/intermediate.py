@@ -13,7 +13,7 @@ from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena, Array
 from anabranch.engine.state.base import combined
 from anabranch.engine.state.indexed import Indexed
-from anabranch.engine.state.ring import DEADLINE, Index, Ring
+from anabranch.engine.state.ring import ANY_TIME, DEADLINE, Index, Ring
 
 CodeReader: TypeAlias = Callable[[str, Combinations], Int64Array]
 """Reads a named code of some combinations."""
@@ -80,8 +80,8 @@ class IntermediateState(Indexed):
         first = self.ring.append({**columns, DEADLINE: found.deadline, **(beside or {})}, len(found))
         self.ring.link(first, partial(_codes, found, code), found.newest)
 
-    def drop(self, low: int) -> int:
-        return self.ring.drop(low)
+    def drop(self, low: int, oldest: int = ANY_TIME) -> int:
+        return self.ring.drop(low, oldest)
 
     def rows(self, relation: str, numbers: Int64Array) -> Int64Array:
         """The relation's row numbers in the combinations of those numbers."""

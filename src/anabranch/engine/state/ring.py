@@ -30,6 +30,7 @@ _NOTHING = np.empty(0, dtype=np.int64)
 INDEX_BYTES = 2 * 8 + 4 + 2 * 4
 """The bytes of an index per row: code and newest time, the link to the previous row, two heads."""
 DEADLINE = "deadline"
+ANY_TIME = -(2**63)
 BLOCK = 1 << 15
 """How many matches a probe hands over at once; bounds the memory of a join whatever its fan-out, and fits a cache."""
 
@@ -209,13 +210,13 @@ class Ring:
         """Drops every row."""
         self.first = self.next
 
-    def drop(self, low: int) -> int:
-        """Drops the longest prefix of rows whose deadline is before `low`; returns how many."""
+    def drop(self, low: int, oldest: int = ANY_TIME) -> int:
+        """Drops the longest prefix of rows with a deadline before `low` or a newest time before `oldest`; how many."""
         if not self.live:
             return 0
         before = self.first
         entries, _, _ = self._of(self.indexes[0])
-        self.first = kernels.first_alive(entries, self._deadlines, self.span or 0, before, self.next, low)
+        self.first = kernels.first_alive(entries, self._deadlines, self.span or 0, before, self.next, low, oldest)
         return self.first - before
 
     # --- reading ------------------------------------------------------------------------------------------------------

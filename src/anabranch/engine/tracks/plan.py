@@ -11,12 +11,13 @@ step holds the blocks on one way, whatever the fan-out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from anabranch.engine.batch import Combinations
 from anabranch.engine.compile import JoinProgram, compile_plan, entry
+from anabranch.engine.expiry import out_of_reach
 from anabranch.engine.meter import Meter, Size
 from anabranch.engine.operators.inputs import InputWork, carried_columns, make_work
 from anabranch.engine.operators.join import State, WindowJoin, checked, code_reader
@@ -43,7 +44,6 @@ from anabranch.plan.physical import (
 from anabranch.plan.selections import deferred_thetas
 from anabranch.plan.text import parse
 from anabranch.stats.step import StepStatistics
-from anabranch.window import FOREVER
 
 
 @dataclass(frozen=True)
@@ -231,28 +231,21 @@ class PlanTrack:
         """Drops combinations that no row still to come can complete, and compacts states that have grown."""
         self.expire(floors)
         for name, operator in self.operators.items():
-            operator.compact(self.intermediates[name], least_outside(floors, self.intermediates[name].relations))
+            state = self.intermediates[name]
+            operator.compact(state, out_of_reach(floors, state.relations, self.ground.query.pairwise)[0])
 
     def expire(self, floors: Mapping[str, int]) -> None:
         """Drops combinations that no row still to come can complete; a second track may share the states."""
         for inner in kept(self.plan):
             state = self.intermediates[inner.shape]
-            self.ground.meter.dropped(plain_shape(inner), state.drop(least_outside(floors, state.relations)))
+            lows = out_of_reach(floors, state.relations, self.ground.query.pairwise)
+            self.ground.meter.dropped(plain_shape(inner), state.drop(*lows))
 
     def finish(self, beside: Mapping[str, Size]) -> StepStatistics:
         """Statistics of joins and states since the last call."""
         states = ((plain_shape(inner), self.intermediates[inner.shape]) for inner in kept(self.plan))
         sizes = {name: (state.ring.live, state.bytes) for name, state in states}
         return self.ground.meter.finish({**sizes, **beside})
-
-
-def least_outside(floors: Mapping[str, int], relations: Iterable[str]) -> int:
-    """The event time below which a deadline makes combinations of some relations, but not all, useless.
-
-    Tables have no floor: no row of theirs will come. What only they are missing from will never be completed.
-    """
-    inside = frozenset(relations)
-    return min((floor for other, floor in floors.items() if other not in inside), default=2 * FOREVER - 1)
 
 
 def rise(way: Way, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:

@@ -28,12 +28,13 @@ from typing import Any
 import numpy as np
 
 from anabranch.engine.batch import Combinations
+from anabranch.engine.expiry import out_of_reach
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.meter import Meter
-from anabranch.engine.operators.join import WindowJoin, keep, passing
+from anabranch.engine.operators.join import WindowJoin, keep, living, passing
 from anabranch.engine.state.base import BaseState
 from anabranch.engine.state.intermediate import IntermediateState
-from anabranch.engine.tracks.plan import PlanTrack, least_outside, rise
+from anabranch.engine.tracks.plan import PlanTrack, rise
 from anabranch.engine.tracks.protocol import Ground, Track
 from anabranch.engine.tracks.two_plans import TwoPlans
 from anabranch.plan.difference import match_states
@@ -169,7 +170,7 @@ class SpreadTrack(TwoPlans):
         """Fills the state at hand from one more slice of old rows; returns the rows and combinations that it took."""
         now = self._progress
         node = self._order[now.at]
-        low = least_outside(floors, node.relations)
+        low = out_of_reach(floors, node.relations, self.new.ground.query.pairwise)[0]
         if now.position < 0:
             source: BaseState | IntermediateState = self.old.intermediates[self._filtered[node.shape].old]
         else:
@@ -179,7 +180,7 @@ class SpreadTrack(TwoPlans):
         taken = 0
         if first < end:
             driving = _numbered(source, np.arange(first, end, dtype=np.int64))
-            driving = keep(driving, driving.deadline >= low)
+            driving = living(keep(driving, driving.deadline >= low), self.new.bases)
             taken = end - first
             for block in self._caught(node, now, driving, low):
                 self.new.intermediates[node.shape].insert(block, self.new.codes)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from anabranch.engine.batch import Combinations
+from anabranch.engine.expiry import out_of_reach
 from anabranch.engine.meter import Meter, Size
 from anabranch.engine.operators.join import WindowJoin
 from anabranch.engine.state.intermediate import IntermediateState
 from anabranch.engine.state.ring import Index
 from anabranch.engine.tracks.mesh import MeshTrack
-from anabranch.engine.tracks.plan import PlanTrack, least_outside
+from anabranch.engine.tracks.plan import PlanTrack
 from anabranch.engine.tracks.protocol import Departure, Track
 from anabranch.errors import InvariantBroken
 from anabranch.plan.mesh import Mesh, Plan
@@ -75,9 +76,10 @@ class TwoPlans:
 
     def drop(self, floors: Mapping[str, int]) -> None:
         """Drops combinations that no row still to come can complete."""
+        windows = self.new.ground.query.pairwise
         self.new.expire(floors)
         for name, state in self.retiring.items():
-            self._old_meter.dropped(name, state.drop(least_outside(floors, state.relations)))
+            self._old_meter.dropped(name, state.drop(*out_of_reach(floors, state.relations, windows)))
 
     def finish(self, beside: Mapping[str, Size]) -> StepStatistics:
         """Statistics of both plans since the last call; joins and states that retire have names of their own."""

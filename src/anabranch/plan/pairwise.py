@@ -1,0 +1,160 @@
+"""Pairwise windows: how far apart in event time two rows of one result can be.
+
+A window bounds how much newer than its row any other row of a result is. A band over the event times of two relations,
+
+    b.ts BETWEEN a.ts - INTERVAL 5 SECONDS AND a.ts + INTERVAL 5 SECONDS        a.ts <= b.ts        a.ts = b.ts
+
+bounds the same for one pair. Each is a *difference constraint*: t(b) - t(a) <= d. The shortest paths over all of them
+are the tightest bounds that hold for every pair, also for one that no predicate compares (Zhu 2006, Section 3.2).
+
+Law: in every result, a row of `b` is at most `between(a, b)` microseconds newer than the row of `a`, and the result is
+valid for at most `until_end(a)` after it. So a row that all rows still to come are further away from is of no use any
+more, however long its window is.
+
+Limits: the bounds are closed, so `<` counts as `<=`. The event times of results of other queries and of rows derived at
+other sites are in no column that a predicate could compare. Rows of tables have no event time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import TYPE_CHECKING
+
+from anabranch.expr import Column, Expr, relations
+from anabranch.plan.bands import Bounds, bounds
+from anabranch.plan.join_graph import JoinGraph, Theta
+from anabranch.plan.logical import SideKind
+from anabranch.window import FOREVER
+
+if TYPE_CHECKING:
+    from anabranch.plan.query import Query
+
+
+@dataclass(frozen=True)
+class PairwiseWindows:
+    """The bounds of one join graph."""
+
+    windows: Mapping[str, int]
+    """How long a row stays by its window alone, at most."""
+    steady: frozenset[str]
+    """The relations whose rows all stay equally long by their window: a deadline tells the event time."""
+    _distances: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """For pairs of different relations; empty where no band says more than the windows."""
+
+    def between(self, one: str, other: str) -> int:
+        """How much newer than a row of one relation the row of another can be."""
+        return self._distances.get((one, other), self.windows.get(one, FOREVER))
+
+    def from_any(self, inside: Iterable[str], other: str) -> int:
+        """How much newer than a combination of some relations the row of another can be; tables set no bound."""
+        return min((self.between(one, other) for one in inside if one in self.windows), default=2 * FOREVER)
+
+    def until_end(self, one: str) -> int:
+        """How long after a row of a relation the windows of all its results have ended."""
+        others = (self.between(one, other) + reach for other, reach in self.windows.items() if other != one)
+        return min(self.windows[one], *others, FOREVER)
+
+    def lifetime(self, one: str, *, to_the_end: bool) -> int:
+        """How long after its event time a row is of use: until its results have ended, or to find more of them."""
+        if to_the_end or len(self.windows) == 1:
+            return self.until_end(one)
+        return max(self.between(one, other) for other in self.windows if other != one)
+
+    def spare(self, one: str, other: str) -> int:
+        """How much sooner than its deadline a row is out of reach of rows of another relation."""
+        return self.windows[one] - self.between(one, other) if one in self.steady else 0
+
+    def spare_at_end(self, one: str) -> int:
+        """How much sooner than its deadline a row counts for no result any more."""
+        return self.windows[one] - self.until_end(one) if one in self.steady else 0
+
+
+def pairwise_windows(graph: JoinGraph) -> PairwiseWindows:
+    """The bounds that the windows, the bands and the equalities over event times of a graph set."""
+    windows = {relation.name: relation.window.reach for relation in graph.streamed}
+    steady = frozenset(each.name for each in graph.streamed if each.window.span is not None and not each.is_derived)
+    given: dict[tuple[str, str], int] = {}
+    for older, newer, distance in _constraints(graph):
+        given[older, newer] = min(distance, given.get((older, newer), FOREVER))
+    if not given:
+        return PairwiseWindows(windows, steady)
+    found = {(one, other): windows[one] for one, other in permutations(windows, 2)} | dict.fromkeys(
+        ((name, name) for name in windows), 0
+    )
+    found |= {pair: min(distance, found[pair]) for pair, distance in given.items()}
+    for by in windows:
+        for one in windows:
+            for other in windows:
+                found[one, other] = min(found[one, other], found[one, by] + found[by, other], FOREVER)
+    if any(found[name, name] < 0 for name in windows):
+        # No rows can be that far apart: there are no results, and nothing is gained by saying when rows leave.
+        return PairwiseWindows(windows, steady)
+    return PairwiseWindows(windows, steady, {pair: bound for pair, bound in found.items() if pair[0] != pair[1]})
+
+
+def lifetimes(queries: Iterable[Query]) -> dict[str, int]:
+    """For each relation of a stream, how long after its event time a row may be of use to some query, at most."""
+    longest: dict[str, int] = {}
+    for query in queries:
+        for name, span in _lifetimes(query).items():
+            longest[name] = max(span, longest.get(name, span))
+    return longest
+
+
+def _lifetimes(query: Query) -> dict[str, int]:
+    windows, found = query.pairwise, {each.name: each.window.reach for each in query.whole.streamed}
+    for name in leaving_early(query):
+        found[name] = windows.lifetime(name, to_the_end=query.grouping is not None or query.waits)
+    return found
+
+
+def leaving_early(query: Query) -> tuple[str, ...]:
+    """The relations whose rows may leave before their windows have ended.
+
+    Rows of a side stay as long as a combination may wait; so do all rows where a full join lets them come out alone.
+    """
+    if any(side.kind is SideKind.FULL for side in query.sides):
+        return ()
+    windows = query.pairwise
+    if query.grouping is not None or query.waits:
+        return tuple(name for name in windows.windows if windows.spare_at_end(name) > 0)
+    names = tuple(windows.windows)
+    return tuple(name for name in names if any(windows.spare(name, other) > 0 for other in names if other != name))
+
+
+def compares_event_times(graph: JoinGraph, theta: Theta) -> bool:
+    """True if a theta does nothing but bound the distance of two event times."""
+    return _time_band(graph, theta) is not None
+
+
+def _constraints(graph: JoinGraph) -> Iterator[tuple[str, str, int]]:
+    """Pairs of relations, and how much newer the row of the second can be than that of the first."""
+    for theta in graph.thetas:
+        if (band := _time_band(graph, theta)) is None:
+            continue
+        (left,), (right,) = relations(band.left), relations(band.right)
+        if band.high is not None:
+            yield right, left, math.floor(band.high)
+        if band.low is not None:
+            yield left, right, math.floor(-band.low)
+    for key in graph.keys:
+        timed = [name for name, expression in key.members if _timed(graph, expression) is not None]
+        yield from ((one, other, 0) for one, other in permutations(timed, 2))
+
+
+def _time_band(graph: JoinGraph, theta: Theta) -> Bounds | None:
+    band = bounds(theta.predicate) if len(theta.relations) == 2 else None
+    is_timed = band is not None and None not in (_timed(graph, band.left), _timed(graph, band.right))
+    return band if is_timed else None
+
+
+def _timed(graph: JoinGraph, expression: Expr) -> str | None:
+    """The relation of which an expression is the event time."""
+    if not isinstance(expression, Column):
+        return None
+    relation = graph.relation(expression.relation)
+    has_times = not (relation.is_table or relation.is_result or relation.is_derived)
+    return relation.name if has_times and expression.name == relation.event_time else None
