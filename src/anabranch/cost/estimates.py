@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
-from math import prod
 from typing import TypeAlias
 
 from anabranch.cost.units import ENGINE, unit_costs
 from anabranch.errors import PlanError
-from anabranch.expr import Call, Expr, conjuncts, own_functions, walk
+from anabranch.expr import own_functions
+from anabranch.plan.dearness import ASSUMED_COMPARISON, ASSUMED_FUNCTION, assumed_share, dear_calls
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
 from anabranch.plan.pairwise import PairwiseWindows, compares_event_times, pairwise_windows
 from anabranch.schema import Schema, is_fixed_width
@@ -36,24 +36,12 @@ ASSUMED_TABLE = 10_000.0
 """Rows of a table."""
 ASSUMED_PARTS = 100.0
 """Parts that a count window counts by themselves."""
-ASSUMED_EQUALITY = 0.1
-ASSUMED_COMPARISON = 1 / 3
 ASSUMED_BAND = 0.1
+CHEAPEST = 0.1
+"""The least weight of a check: numbers of rows and of predicates cost something by themselves."""
 ASSUMED_VALUE_BYTES = 24.0
 WIRE_BYTES = 17.0
 """A row travels with the number of its relation, its time and at least one code."""
-ASSUMED_FUNCTION = {"arrow": 1e-7, "pandas": 5e-7, "scalar": 2e-6}
-"""Seconds per row of a function of the user's own, by its kind."""
-DEAR_CALLS = {
-    "rlike": 1.2e-7,
-    "like": 1.2e-7,
-    "regexp_extract": 2.0e-7,
-    "regexp_replace": 3.8e-7,
-    "get_json_object": 1.2e-7,
-    "concat": 4e-8,
-    "substring": 4e-8,
-}
-"""Seconds per row of functions that cost as much as a check or more: about those of an ordinary machine."""
 SHORTEST_WINDOW = 1e-6
 """Seconds; [NOW] keeps the rows of one instant, and the clock of event times ticks in microseconds."""
 
@@ -168,7 +156,7 @@ def from_statistics(
         arriving.append(rate)
         if relation.filter is not None:
             passing = seen.filter_selectivity(relation.name)
-            rate *= use(f"selectivity of {relation.filter}", passing, _passing(relation.filter))
+            rate *= use(f"selectivity of {relation.filter}", passing, assumed_share(relation.filter))
         rates.append(rate)
         is_core = relation.name in pairwise.windows
         reach = pairwise.lifetime(relation.name, to_the_end=bool(slide)) if is_core else relation.window.reach
@@ -224,13 +212,6 @@ def payload_bytes(schema: Schema) -> float:
         max(1.0, field.type.bit_width / 8) + field.nullable if is_fixed_width(field.type) else ASSUMED_VALUE_BYTES
         for field in schema
     )
-
-
-def _passing(condition: Expr) -> float:
-    """The share of rows assumed to pass a filter; a column is seldom NULL."""
-    assumed = {"is_not_null": 1.0, "equal": ASSUMED_EQUALITY}
-    parts = conjuncts(condition)
-    return prod(assumed.get(part.function, ASSUMED_COMPARISON) if isinstance(part, Call) else 1.0 for part in parts)
 
 
 _Use: TypeAlias = Callable[[str, Known | None, float], float]
@@ -291,20 +272,22 @@ def _theta(
         known = seen.pair_selectivity(*names)
     assumed = ASSUMED_BAND if theta.band is not None else ASSUMED_COMPARISON
     if len(names) == 1:
-        assumed = _passing(theta.predicate)
+        assumed = assumed_share(theta.predicate)
     if distance is not None:
-        # Pairs of a sample are inside the pairwise windows already.
-        known, assumed = None if known is None or known.provenance == "sampled" else known, distance
+        # What was sampled or measured is a share of rows of which many have not left yet.
+        known, assumed = known if known is not None and known.provenance == "given" else None, distance
     value = use(f"selectivity of {theta}", known, assumed)
     mask = sum(1 << graph.names.index(name) for name in names)
     return ThetaEstimate(mask, value, theta.band is not None, _weight(theta, seen, use))
 
 
 def _weight(theta: Theta, seen: StatisticsView, use: _Use) -> float:
-    """The cost of a check in checks of an ordinary predicate; patterns and the user's own functions come on top."""
+    """The cost of a check in checks of an ordinary predicate: as measured, else by the functions that it calls."""
     check = unit_costs(seen)[0].check or ENGINE.check
+    known = seen.predicate_cost(str(theta))
+    if known is not None:
+        return max(CHEAPEST, use(f"seconds of {theta}", known, known.value) / check)
     functions = own_functions(theta.predicate)
-    calls = [DEAR_CALLS.get(node.function, 0.0) for node in walk(theta.predicate) if isinstance(node, Call)]
     costs = [use(f"cost of {f.name}", seen.function_cost(f.name), ASSUMED_FUNCTION[f.kind]) for f in functions]
     # The built-in costs are in proportion to the built-in cost of a check, those of one's own functions were measured.
-    return 1.0 + sum(calls) / ENGINE.check + sum(costs) / check
+    return 1.0 + dear_calls(theta.predicate) / ENGINE.check + sum(costs) / check

@@ -1,4 +1,8 @@
-"""Counts what the operators of one step do, and hands it over as an immutable `StepStatistics`."""
+"""Counts what the operators of one step do, and hands it over as an immutable `StepStatistics`.
+
+What predicates cost and leave is kept beyond the step: those that are checked together are checked in the order of
+their measured ranks (`plan.dearness`). A clock so decides the order of checks, and never what passes them.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,69 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from anabranch.plan.dearness import assumed_cost, assumed_share, by_rank, rank
+from anabranch.plan.join_graph import Theta
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
-from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
+from anabranch.stats.step import CheckStatistics, ProbeStatistics, StateStatistics, StepStatistics
 
 Size: TypeAlias = tuple[int, int]
 """Rows and bytes of a state."""
+
+
+LEARNT_ROWS = 1 << 20
+"""Of so many checked rows the older half is forgotten, so that ranks follow the streams."""
+ASSUMED_ROWS = 1_000
+"""The assumed cost and share of a predicate count as if so many rows had been checked."""
+
+
+class CheckRanks:
+    """What is known of the predicates of a query, and the orders that follow from it until more is known."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, CheckStatistics] = {}
+        # By identity: hashing an expression takes longer than checking a block.
+        self._texts: dict[int, tuple[Theta, str]] = {}
+        self._orders: dict[int, tuple[tuple[Theta, ...], tuple[Theta, ...]]] = {}
+
+    def text(self, theta: Theta) -> str:
+        """The text of a predicate."""
+        found = self._texts.get(id(theta))
+        if found is None:
+            found = self._texts[id(theta)] = theta, str(theta)
+        return found[1]
+
+    def in_order(self, thetas: tuple[Theta, ...]) -> tuple[Theta, ...]:
+        """The predicates by rank, as far as guards allow."""
+        found = self._orders.get(id(thetas))
+        if found is None:
+            predicates = [theta.predicate for theta in thetas]
+            places = by_rank(predicates, [self._rank(theta) for theta in thetas])
+            found = self._orders[id(thetas)] = thetas, tuple(thetas[place] for place in places)
+        return found[1]
+
+    def learn(self, checks: tuple[CheckStatistics, ...]) -> None:
+        """Adds what a step has counted."""
+        for check in checks:
+            known = self._known.get(check.predicate, CheckStatistics(check.predicate))
+            rows, passed, seconds = known.rows + check.rows, known.passed + check.passed, known.seconds + check.seconds
+            if rows > LEARNT_ROWS:
+                rows, passed, seconds = rows // 2, passed // 2, seconds / 2
+            self._known[check.predicate] = CheckStatistics(check.predicate, rows, passed, seconds)
+        if checks:
+            self._orders.clear()
+
+    def _rank(self, theta: Theta) -> float:
+        known = self._known.get(self.text(theta), CheckStatistics(""))
+        rows = known.rows + ASSUMED_ROWS
+        cost = (known.seconds + ASSUMED_ROWS * assumed_cost(theta.predicate)) / rows
+        return rank(cost, (known.passed + ASSUMED_ROWS * assumed_share(theta.predicate)) / rows)
 
 
 class Meter:
     """The running totals of one step; `finish` starts the next."""
 
     def __init__(self) -> None:
+        self._ranks = CheckRanks()
         self.reset()
 
     def reset(self) -> None:
@@ -25,6 +81,7 @@ class Meter:
         self.rows_out = 0
         self._probes: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0] * 5)
         self._tested: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        self._checks: dict[str, list[Any]] = defaultdict(lambda: [0, 0, 0.0])
         self._inserted: dict[str, int] = defaultdict(int)
         self._dropped: dict[str, int] = defaultdict(int)
         self._routes: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
@@ -49,6 +106,17 @@ class Meter:
         totals = self._tested[relation]
         totals[0] += rows
         totals[1] += passed
+
+    def in_order(self, thetas: tuple[Theta, ...]) -> tuple[Theta, ...]:
+        """The predicates in the order in which they are to be checked."""
+        return self._ranks.in_order(thetas) if len(thetas) > 1 else thetas
+
+    def checked(self, theta: Theta, rows: int, passed: int, seconds: float) -> None:
+        """A predicate was checked on combinations."""
+        totals = self._checks[self._ranks.text(theta)]
+        totals[0] += rows
+        totals[1] += passed
+        totals[2] += seconds
 
     def inserted(self, state: str, rows: int) -> None:
         self._inserted[state] += rows
@@ -91,6 +159,8 @@ class Meter:
                 for (relation, route), (rows, results) in self._routes.items()
             ),
             tested={name: (rows, passed) for name, (rows, passed) in self._tested.items()},
+            checks=tuple(CheckStatistics(text, *totals) for text, totals in self._checks.items()),
         )
+        self._ranks.learn(statistics.checks)
         self.reset()
         return statistics

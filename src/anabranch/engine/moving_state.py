@@ -76,7 +76,7 @@ def _everything(track: PlanTrack, plan: PhysicalPlan, programs: Mapping[str, Joi
         case Shared():
             found = track.state(plan).everything()
             found = living(keep(found, found.deadline >= low), track.bases)
-            return checked(track.entries[plan], found, track.bases)
+            return checked(track.entries[plan], found, track.bases, Meter())
 
 
 def joined(track: PlanTrack, program: JoinProgram, low: int) -> Combinations:
@@ -87,7 +87,7 @@ def joined(track: PlanTrack, program: JoinProgram, low: int) -> Combinations:
     driving = living(keep(driving, driving.deadline >= low), track.bases)
     if isinstance(part := program.node.inputs[position], Shared):
         # What the query asks beyond the shared join holds in every state above it.
-        driving = checked(track.entries[part], driving, track.bases)
+        driving = checked(track.entries[part], driving, track.bases, Meter())
     # Whatever completes such a combination has a time of `low` or later, so the newest time may be raised to it. That
     # keeps lookups from parts that expired before: their base rows may be gone and must not be read.
     raised = replace(driving, newest=np.maximum(driving.newest, low))

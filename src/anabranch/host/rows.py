@@ -19,6 +19,7 @@ from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.columns import to_numpy
 from anabranch.expr import Column
 from anabranch.host.wire import WireLayout
+from anabranch.plan.dearness import dearest_last
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import row_code
 from anabranch.schema import is_fixed_width, is_text
@@ -46,7 +47,7 @@ def coded(relation: Relation, layout: WireLayout, columns: Mapping[str, pa.Array
         return values[column.name]
 
     if relation.filter is not None:
-        kept = evaluate_mask(relation.filter, read, len(times))
+        kept = evaluate_mask(dearest_last(relation.filter), read, len(times))
         if not kept.all():
             accepted = pa.array(kept)
             values = {name: each.filter(accepted) for name, each in values.items()}

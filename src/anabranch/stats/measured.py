@@ -23,6 +23,9 @@ from anabranch.stats.step import StepStatistics, merge
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 from anabranch.window import FOREVER
 
+TIMED_ROWS = 50_000
+"""Rows that a predicate must have been checked on before the seconds that it took are believed."""
+
 
 def measured(
     query: Query,
@@ -60,7 +63,9 @@ def measured(
         return partitioning.copies(relations) if partitioning is not None else 1.0
 
     alive = _alive(step, batches, seconds, query)
-    found: dict[str, list[tuple[float, float]]] = {}
+    # Reports of older runs have no checks; there a predicate that was checked alone is known by what a lookup kept.
+    checks = {check.predicate: check for check in step.checks if check.rows}
+    found: dict[str, list[tuple[float, float]]] = {text: [(each.passed, each.rows)] for text, each in checks.items()}
     joins, deferred = {node.shape: node for node in nodes(plan)}, deferred_thetas(plan)
     for probe in step.probes:
         bound, target, is_ahead = _looked_up(joins[probe.join], probe.origin, probe.target, graph)
@@ -74,7 +79,7 @@ def measured(
         if len(pairs) == 1 and chances > 0:
             found.setdefault(pairs.pop(), []).append((probe.matches, chances))
         thetas = checked_by_probe(joins[probe.join], bound, target, graph, deferred)
-        if len(thetas) == 1 and probe.matches > 0:
+        if len(thetas) == 1 and probe.matches > 0 and str(graph.thetas[thetas[0]]) not in checks:
             found.setdefault(str(graph.thetas[thetas[0]]), []).append((probe.kept, probe.matches))
     return FixedStatistics(
         rates={name: count / seconds / copies([name]) for name, count in step.rows_in.items()},
@@ -84,6 +89,7 @@ def measured(
             for name, parts in found.items()
         },
         groups=_groups(query, plan, step, batches, seconds),
+        predicates={text: each.seconds / each.rows for text, each in checks.items() if each.rows >= TIMED_ROWS},
         provenance="measured",
     )
 

@@ -53,6 +53,16 @@ class StateStatistics:
 
 
 @dataclass(frozen=True)
+class CheckStatistics:
+    """Combinations that a predicate was checked on, those that passed, and the seconds that it took."""
+
+    predicate: str
+    rows: int = 0
+    passed: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class StepStatistics:
     """One step of one slot, or several of them merged."""
 
@@ -66,6 +76,8 @@ class StepStatistics:
     """Of a mesh; other plans have none."""
     tested: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Where a query of a set has a filter of its own on a relation: rows, or combinations, tested and passed."""
+    checks: tuple[CheckStatistics, ...] = ()
+    """Of the predicates that joins check."""
 
     @property
     def state_rows(self) -> int:
@@ -85,6 +97,7 @@ class StepStatistics:
             "seconds": dict(self.seconds),
             "routes": [{**vars(route), "hops": [dict(vars(hop)) for hop in route.hops]} for route in self.routes],
             "tested": {name: list(counts) for name, counts in self.tested.items()},
+            "checks": [dict(vars(check)) for check in self.checks],
         }
 
     @classmethod
@@ -97,6 +110,7 @@ class StepStatistics:
             seconds=dict(value["seconds"]),
             routes=tuple(RouteStatistics.from_json(route) for route in value.get("routes", ())),
             tested={name: (rows, passed) for name, (rows, passed) in value.get("tested", {}).items()},
+            checks=tuple(CheckStatistics(**check) for check in value.get("checks", ())),
         )
 
 
@@ -132,8 +146,17 @@ def merge(steps: Iterable[StepStatistics]) -> StepStatistics:
     states: dict[str, StateStatistics] = {}
     routes: list[RouteStatistics] = []
     tested: dict[str, tuple[int, int]] = {}
+    checks: dict[str, CheckStatistics] = {}
     rows_out = 0
     for step in steps:
+        for check in step.checks:
+            sum_ = checks.get(check.predicate, CheckStatistics(check.predicate))
+            checks[check.predicate] = CheckStatistics(
+                check.predicate,
+                sum_.rows + check.rows,
+                sum_.passed + check.passed,
+                sum_.seconds + check.seconds,
+            )
         for name, (rows, passed) in step.tested.items():
             earlier = tested.get(name, (0, 0))
             tested[name] = earlier[0] + rows, earlier[1] + passed
@@ -164,5 +187,12 @@ def merge(steps: Iterable[StepStatistics]) -> StepStatistics:
                 before.dropped + state.dropped,
             )
     return StepStatistics(
-        rows_in, rows_out, tuple(probes.values()), tuple(states.values()), seconds, merge_routes(routes), tested
+        rows_in,
+        rows_out,
+        tuple(probes.values()),
+        tuple(states.values()),
+        seconds,
+        merge_routes(routes),
+        tested,
+        tuple(checks.values()),
     )

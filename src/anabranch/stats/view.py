@@ -27,6 +27,7 @@ _SECTIONS = {
     "groups": ("number of groups", 1.0, LARGEST),
     "costs": ("cost", 0.0, LARGEST),
     "functions": ("number of seconds per row", 0.0, LARGEST),
+    "predicates": ("number of seconds per row", 0.0, LARGEST),
 }
 """The sections of a `stats:` block: what their numbers are, and between which bounds."""
 
@@ -82,6 +83,10 @@ class StatisticsView(Protocol):
         """Seconds per row of a function of the user's own."""
         ...
 
+    def predicate_cost(self, predicate: str) -> Known | None:
+        """Seconds per row that checking a predicate, by its text, takes."""
+        ...
+
 
 @dataclass(frozen=True)
 class FixedStatistics:
@@ -102,6 +107,8 @@ class FixedStatistics:
     """Unit costs by name; `cost.units` knows the names."""
     functions: Numbers = field(default_factory=dict)
     """Seconds per row of functions of the user's own."""
+    predicates: Numbers = field(default_factory=dict)
+    """Seconds per row of predicates that joins check, by their text."""
     provenance: Provenance = "given"
 
     def __post_init__(self) -> None:
@@ -135,7 +142,7 @@ class FixedStatistics:
         return cls(**numbers, provenance=provenance)
 
     def to_mapping(self) -> dict[str, dict[str, float]]:
-        """The rates, filters, selectivities, bytes and groups in the form of a `stats:` block."""
+        """All numbers but the unit costs, in the form of a `stats:` block."""
         sections = {name: dict(getattr(self, name)) for name in _SECTIONS if name != "costs"}
         return {name: entries for name, entries in sections.items() if entries}
 
@@ -156,6 +163,9 @@ class FixedStatistics:
         for name in self.functions:
             if name not in called:
                 raise _unknown("functions", name, called)
+        for name in self.predicates:
+            if name not in predicates:
+                raise _unknown("predicates", name, predicates)
         for name in self.groups:
             if not set(name.split()) <= relations:
                 raise _unknown("groups", name, relations)
@@ -189,6 +199,9 @@ class FixedStatistics:
 
     def function_cost(self, name: str) -> Known | None:
         return self._known(self.functions, name)
+
+    def predicate_cost(self, predicate: str) -> Known | None:
+        return self._known(self.predicates, predicate)
 
     def _known(self, entries: Numbers, *names: str) -> Known | None:
         for name in names:
@@ -227,6 +240,9 @@ class Layered:
 
     def function_cost(self, name: str) -> Known | None:
         return next((k for view in self.views if (k := view.function_cost(name)) is not None), None)
+
+    def predicate_cost(self, predicate: str) -> Known | None:
+        return next((k for view in self.views if (k := view.predicate_cost(predicate)) is not None), None)
 
 
 NOTHING_KNOWN = FixedStatistics()

@@ -13,8 +13,9 @@ from anabranch.host.local import LocalHost
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, together
 from anabranch.plan.text import parse
+from anabranch.testing.duckdb_sql import duckdb_answer
 from anabranch.testing.hosts import engines_of
-from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
+from anabranch.testing.oracle import describe_difference, rows_as_multiset
 
 SECOND = 1_000_000
 
@@ -87,7 +88,7 @@ def test_places_of_rows_that_left_are_used_again_and_nothing_wrong_is_met(plan: 
     query = query_of(CHAIN)
     random = np.random.default_rng(7)
     host = LocalHost(query, parse(plan))
-    found, whole = [], {name: [] for name in "abc"}
+    found, whole = [], dict[str, list[pa.Table]]({name: [] for name in "abc"})
     for batch in range(40):
         given = {}
         for name in "abc":
@@ -96,7 +97,7 @@ def test_places_of_rows_that_left_are_used_again_and_nothing_wrong_is_met(plan: 
             given[name] = table
             whole[name].append(table)
         found.append(host.step(given))
-    expected = batch_answer(query, {name: pa.concat_tables(tables) for name, tables in whole.items()})
+    expected = rows_as_multiset(duckdb_answer(query, {name: pa.concat_tables(t) for name, t in whole.items()}))
     assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(found)))
     (engine,) = engines_of(host)
     assert all(state.ring.live <= 60 * 7 for state in engine.bases.values())
@@ -146,7 +147,7 @@ def test_a_migration_ends_and_misses_nothing(how: str) -> None:
     query = query_of(CHAIN)
     random = np.random.default_rng(3)
     host = LocalHost(query, parse("((a b) c)"))
-    found, whole = [], {name: [] for name in "abc"}
+    found, whole = [], dict[str, list[pa.Table]]({name: [] for name in "abc"})
     for batch in range(30):
         if batch == 10:
             host.migrate(parse("((b c) a)"), how)
@@ -159,5 +160,5 @@ def test_a_migration_ends_and_misses_nothing(how: str) -> None:
         if batch == 20:
             # The old rows have left with their bands, long before their windows have ended.
             assert not any(engine.is_migrating for engine in engines_of(host))
-    expected = batch_answer(query, {name: pa.concat_tables(tables) for name, tables in whole.items()})
+    expected = rows_as_multiset(duckdb_answer(query, {name: pa.concat_tables(t) for name, t in whole.items()}))
     assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(found)))

@@ -106,7 +106,7 @@ def look_up(
                 combinations = living(combinations, bases, target.relations)
             probed = perf_counter()
             meter.spent("probe", probed - started)
-            kept = checked(probe, combinations, bases)
+            kept = checked(probe, combinations, bases, meter)
             meter.spent("check", perf_counter() - probed)
             meter.matched(*names, matches.visited, len(matches.rows), len(kept))
             yield kept
@@ -145,16 +145,18 @@ def passing(predicate: Expr, found: Combinations, bases: Mapping[str, BaseState]
     return keep(found, evaluate_mask(predicate, lambda column: read_column(bases, column, found), len(found)))
 
 
-def checked(probe: Probe | Entry, found: Combinations, bases: Mapping[str, BaseState]) -> Combinations:
+def checked(probe: Probe | Entry, found: Combinations, bases: Mapping[str, BaseState], meter: Meter) -> Combinations:
     """The combinations that pass every check which became possible with this probe, or on leaving a shared join."""
     for check in probe.checks:
         if not len(found):
             return found
         found = keep(found, _equal(check, found, bases))
-    for theta in probe.thetas:
+    for theta in meter.in_order(probe.thetas):
         if not len(found):
             break
+        started, before = perf_counter(), len(found)
         found = passing(theta.predicate, found, bases)
+        meter.checked(theta, before, len(found), perf_counter() - started)
     return found
 
 

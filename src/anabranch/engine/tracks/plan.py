@@ -225,7 +225,8 @@ class PlanTrack:
 
     def take_shared(self, shared: Shared, found: Combinations, *, wanted: bool) -> Iterator[Combinations]:
         """New combinations of a shared join enter every state on their way, as new rows of a relation do."""
-        yield from rise(self._shared_ways[shared], checked(self.entries[shared], found, self.bases), wanted=wanted)
+        left = checked(self.entries[shared], found, self.bases, self.ground.meter)
+        yield from rise(self._shared_ways[shared], left, wanted=wanted)
 
     def drop(self, floors: Mapping[str, int]) -> None:
         """Drops combinations that no row still to come can complete, and compacts states that have grown."""

@@ -31,6 +31,7 @@ from anabranch.host.spark.expressions import key_code, quote, to_column, value_c
 from anabranch.host.spark.offsets import in_scan_order
 from anabranch.host.spark.own import register_functions
 from anabranch.host.wire import RELATION, TIME, WHOLE, WireLayout
+from anabranch.plan.dearness import dearest_last
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Dimension, Partitioning, row_code
 
@@ -196,7 +197,9 @@ def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: D
         if field.name not in selected
     }
     columns = {name: (selected | nulls)[name] for name in layout.schema.names}
-    columns[PASSES] = f.lit(True) if relation.filter is None else f.coalesce(to_column(relation.filter), f.lit(False))
+    columns[PASSES] = (
+        f.lit(True) if relation.filter is None else f.coalesce(to_column(dearest_last(relation.filter)), f.lit(False))
+    )
     return columns
 
 
