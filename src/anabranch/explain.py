@@ -66,6 +66,10 @@ class Explanation:
             self._text, self._catalog, allow_unbounded=self._allow_unbounded, late_filters=self._late_filters
         )
 
+    def with_late_filters(self, late_filters: Sequence[str]) -> Explanation:
+        """The same query with other late filters."""
+        return Explanation(self._text, self._catalog, allow_unbounded=self._allow_unbounded, late_filters=late_filters)
+
     @property
     def inputs(self) -> dict[str, Explanation]:
         """The queries that this one reads, by name."""

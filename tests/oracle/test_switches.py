@@ -9,6 +9,7 @@ host from the same checkpoint, on some other plan.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from unittest import mock
 
 import pyarrow as pa
@@ -17,12 +18,14 @@ from hypothesis import strategies as st
 
 from anabranch.adapt.rules import ChangeRules, Switch
 from anabranch.cql import compile_query
-from anabranch.errors import MigrationError
+from anabranch.errors import ForeignCheckpoint, MigrationError
 from anabranch.host import commit
+from anabranch.host.deferral import follow_late_filters
 from anabranch.host.local import LocalHost
+from anabranch.host.store import Store
 from anabranch.migrate.strategies.registry import strategy_names
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import ALONE
+from anabranch.plan.query_set import ALONE, QuerySet, alone
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.moves import SLOTS, draw_move
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
@@ -70,6 +73,7 @@ def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
         for number, batch in enumerate(batches):
             if number == crash:
                 event("crashed amid a change" if _is_changing(host) else "crashed")
+                query = _with_other_filters(data, drawn, rows, folder, query)
                 host = _host(data, drawn, query, folder, len(batches))
             _ask(data, host, drawn)
             results.append(host.step(batch))
@@ -77,6 +81,22 @@ def _run(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals) -> Answer:
             for slot, engine in host._engines.items():
                 assert engine.only.plan == host._orders.plans[ALONE][slot].plan
     return rows_as_multiset(pa.concat_tables(results))
+
+
+def _with_other_filters(data: st.DataObject, drawn: DrawnQuery, rows: Arrivals, folder: str, query: Query) -> Query:
+    """The query with other late filters, and the checkpoint with it, where rows can be put in order for that."""
+
+    def again(late: Sequence[str]) -> QuerySet:
+        return alone(compile_query(drawn.cql, rows.catalog, late_filters=late))
+
+    wanted = again(data.draw(late_filters(drawn, rows), "other late filters"))
+    try:
+        moved = follow_late_filters(Store(folder), wanted, again)
+    except ForeignCheckpoint:
+        event("no stand-in")
+        return query
+    event("filters moved" if moved else "filters stay")
+    return wanted.members[0].query
 
 
 def _host(data: st.DataObject, drawn: DrawnQuery, query: Query, folder: str, batches: int) -> LocalHost:

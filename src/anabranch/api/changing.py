@@ -93,6 +93,9 @@ class RunningSet:
         refuse_change(self.run.queries, wanted.queries)
         sinks = wanted.sinks(self.sinks)
         plans = runner.steering.most_plans.plans
+        if self.run.queries.late_filters != wanted.queries.late_filters:
+            # Predicates have other numbers then.
+            plans = {name: plan for name, plan in plans.items() if "#" not in str(plan)}
         work = wanted.work(Plans({name: plan for name, plan in plans.items() if name in wanted.queries.names}))
         options, frames = wanted.options(wanted.late_rows()), wanted.frames()
         runner.leave()
@@ -120,8 +123,12 @@ class RunningSet:
 
 
 def _is_same(running: Member, wanted: Member | None) -> bool:
-    """True when a query stays as it is, and so do those that it reads."""
-    return wanted is not None and running.compiled.query.fingerprint == wanted.compiled.query.fingerprint
+    """True when a query stays as it is, and so do those that it reads; its filters may move."""
+    if wanted is None:
+        return False
+    one, other = running.compiled.query, wanted.compiled.query
+    moves = (one.text, one.inputs) == (other.text, other.inputs) and one.late_filters != other.late_filters
+    return moves or one.fingerprint == other.fingerprint
 
 
 def _listed(names: Collection[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING
@@ -42,6 +42,7 @@ from anabranch.entries import argument
 from anabranch.errors import BundleError, SpecError
 from anabranch.explain import explain_joint, explain_queries, shared_lines
 from anabranch.host.counting import cells_of_sample
+from anabranch.host.deferral import follow_late_filters
 from anabranch.host.diverted import DivertedLayout
 from anabranch.host.keys import scheduled
 from anabranch.host.sample import Sample
@@ -55,6 +56,7 @@ from anabranch.host.spark.sinks.functions import ForeachBatchSink
 from anabranch.host.spark.sinks.make import make_sink
 from anabranch.host.spark.sinks.sink import Sink
 from anabranch.host.spark.sinks.table import TableSink
+from anabranch.host.store import Store
 from anabranch.host.work import Work
 from anabranch.optimize import Choice
 from anabranch.optimize.joint import JointChoice
@@ -155,10 +157,16 @@ class Run:
         _refuse_shared_places(sinks if late is None else {**sinks, _LATE: late.sink})
         checkpoint = self._checkpoint(sinks)
         work = self.work(Plans({}))
+        follow_late_filters(Store(checkpoint), self._queries, self._with_late_filters)
         running, runner = start_query(self.spark, self.frames(), work, sinks, checkpoint, self.options(late))
         handle = QueryHandle(running, runner, RunningSet(self, sinks, checkpoint))
         self._session.streams.add(handle)
         return handle
+
+    def _with_late_filters(self, late_filters: Sequence[str]) -> QuerySet:
+        """The query, which runs alone, with other late filters."""
+        compiled = self._members[ALONE].compiled
+        return set_of({ALONE: compiled.stages.with_late_filters(late_filters).query})
 
     @property
     def spark(self) -> spark_host.SparkSession:

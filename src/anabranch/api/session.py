@@ -300,8 +300,8 @@ class Session:
         allow_unbounded
             Allows a join over `[UNBOUNDED]` windows, whose state grows for ever.
         late_filters
-            Filters that joins check instead of the source: relations, or texts of single conditions. A checkpoint
-            fits only the filters that it was written with.
+            Filters that joins check instead of the source: relations, or texts of single conditions. They may be
+            others after a restart.
 
         Raises
         ------

@@ -32,6 +32,7 @@ from anabranch.engine.kernels import Int64Array
 from anabranch.engine.ownership import needed_in
 from anabranch.errors import BundleError
 from anabranch.expr import Column, Expr, columns, conjunction, conjuncts
+from anabranch.functions import below_casts, bind_call
 from anabranch.host.clock import Clocks
 from anabranch.host.holdings import first_slots, kept_rows
 from anabranch.host.manifest import Manifest, RowFile
@@ -130,6 +131,9 @@ def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) 
             files.append(RowFile(file, manifest.batch, slot, count, youngest, 0))
     clocks = Clocks({name: manifest.clocks.streams[name] for name in new.streams})
     plans = {name: text for name, text in manifest.plans.items() if name in new.names}
+    if old.late_filters != new.late_filters:
+        # Predicates have other numbers now.
+        plans = {name: text for name, text in plans.items() if "#" not in text}
     versions = {name: file for name, file in manifest.tables.items() if name in new.graph.tables}
     changed = Manifest(
         manifest.batch, attempt, clocks, tuple(files), (table,), plans, versions, since, new.fingerprint, lacking
@@ -172,7 +176,17 @@ def _passed_before(relation: Relation, known: Relation, old: QuerySet, new: Quer
         for terms in each.terms
         if terms.relation == relation.name
     ]
+    tested = () if known.filter is None else conjuncts(known.filter)
+    # Filters that joins check from now on, and that rows have passed where they came.
+    late = [
+        theta.predicate
+        for each in new.members
+        if each.name in stays
+        for theta in each.query.graph.thetas
+        if theta.relations == {relation.name} and theta.predicate in tested
+    ]
     parts = dict.fromkeys(part for condition in asked if condition is not None for part in conjuncts(condition))
+    parts |= dict.fromkeys(late)
     return [part for part in parts if any(column.name not in kept for column in columns(part))]
 
 
@@ -281,6 +295,9 @@ def _carried(relation: Relation, old: QuerySet, layout: WireLayout, rows: Mappin
     carried = {name: batch.payload.column(name) for name in batch.payload.schema.names}
     tested = () if known.filter is None else conjuncts(known.filter)
     rest = () if relation.filter is None else tuple(part for part in conjuncts(relation.filter) if part not in tested)
+    # Rows with a key that is NULL have no code and were never kept.
+    keys = [below_casts(key.expression(relation.name)) for key in old.graph.keys_of([relation.name])]
+    rest = tuple(part for part in rest if part not in [bind_call("is_not_null", (key,)) for key in keys])
     readable = all(column.name in carried for part in rest for column in columns(part))
     if not readable or (not any(each.name in stays for each in readers) and _lacks(relation, layout, old, carried)):
         # Only queries that join would read them, and those answer from later on.

@@ -36,7 +36,7 @@ from anabranch.host.folder import Folder
 from anabranch.host.identity import columns_read, what_differs
 from anabranch.host.manifest import Manifest, manifest_to_json, read_manifest
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, execution_model
-from anabranch.plan.query_set import QuerySet
+from anabranch.plan.query_set import ALONE, QuerySet
 from anabranch.stats.report import SlotReport
 
 FORMAT_VERSION = 3
@@ -118,6 +118,10 @@ class Store(Folder):
             self._refuse_leftovers()
             return
         self._refuse_version(found)
+        others = list(queries.late_filters) != found.get("late_filters", [])
+        if others and ALONE in queries.names and found["query"] == queries.text:
+            # A checkpoint with other late filters can be followed (`host.deferral`).
+            return
         if self._written_by() != queries.fingerprint:
             self._refuse_foreign(found, queries, execution)
 

@@ -1,0 +1,123 @@
+"""Moving a filter between Spark and the joins by a restart: state filtering, and the copy of filtered states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.cql import compile_query
+from anabranch.ddl import parse_schema
+from anabranch.errors import ForeignCheckpoint
+from anabranch.host.deferral import follow_late_filters
+from anabranch.host.local import LocalHost
+from anabranch.host.store import Store
+from anabranch.plan.query import Query
+from anabranch.plan.query_set import QuerySet, alone
+from anabranch.plan.text import parse
+from anabranch.testing.hosts import engines_of
+from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
+
+SECOND = 1_000_000
+TEXT = (
+    "SELECT a.v AS x, b.v AS y FROM a [RANGE 60 SECONDS], b [RANGE 60 SECONDS]"
+    " WHERE a.k = b.k AND a.note LIKE 'urgent%' AND a.v <> 3"
+)
+LIKE = "a.note LIKE 'urgent%'"
+
+
+def compiled(late: Sequence[str], text: str = TEXT) -> Query:
+    catalog = Catalog()
+    for name in "ab":
+        catalog.register(StreamDeclaration(name, parse_schema("ts timestamp, k bigint, v bigint, note string"), "ts"))
+    return compile_query(text, catalog, late_filters=late)
+
+
+def rows(second: int) -> pa.Table:
+    times = pa.array([second * SECOND + i for i in range(6)], pa.int64())
+    notes = [None, "urgent", "plain", "urgent: pay", "x", "urgent"]
+    return pa.table(
+        {
+            "ts": times.cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC")),
+            "k": pa.array([0, 1, 0, 1, None, 0], pa.int64()),
+            "v": pa.array([second, 2, 3, 3, 4, 5], pa.int64()),
+            "note": notes,
+        }
+    )
+
+
+def follow(folder: Path, late: Sequence[str], text: str = TEXT) -> bool:
+    def again(filters: Sequence[str]) -> QuerySet:
+        return alone(compiled(filters, text))
+
+    return follow_late_filters(Store(str(folder)), again(late), again)
+
+
+@pytest.mark.parametrize(
+    "course",
+    [
+        [[], ["a"]],
+        [["a"], []],
+        [[], [LIKE], [], ["a"], [LIKE]],
+        [["a"], [LIKE], ["a"]],
+    ],
+)
+@pytest.mark.parametrize("slots", [1, 3])
+def test_filters_move_by_a_restart_and_no_result_is_lost_or_repeated(
+    tmp_path: Path, course: list[list[str]], slots: int
+) -> None:
+    given: dict[str, list[pa.Table]] = {"a": [], "b": []}
+    found = []
+    for stage, late in enumerate(course):
+        assert follow(tmp_path, late) == (stage > 0)
+        host = LocalHost(compiled(late), parse("(a b)"), slots=slots, checkpoint=str(tmp_path))
+        for batch in range(2):
+            step = {name: rows(4 * stage + batch) for name in "ab"}
+            found.append(host.step(step))
+            for name, table in step.items():
+                given[name].append(table)
+    expected = batch_answer(compiled([]), {name: pa.concat_tables(tables) for name, tables in given.items()})
+    assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(found)))
+
+
+def test_a_filter_that_is_pushed_down_leaves_the_rows_that_pass_it(tmp_path: Path) -> None:
+    host = LocalHost(compiled(["a"]), parse("(a b)"), checkpoint=str(tmp_path))
+    host.step({name: rows(0) for name in "ab"})
+    (engine,) = engines_of(host)
+    assert engine.bases["a"].ring.live == 5
+    follow(tmp_path, [])
+    host = LocalHost(compiled([]), parse("(a b)"), checkpoint=str(tmp_path))
+    host.step({"b": rows(1)})
+    (engine,) = engines_of(host)
+    assert engine.bases["a"].ring.live == 2
+
+
+def test_rows_of_a_filter_that_is_pulled_up_are_copied_as_they_are(tmp_path: Path) -> None:
+    LocalHost(compiled([]), parse("(a b)"), checkpoint=str(tmp_path)).step({name: rows(0) for name in "ab"})
+    follow(tmp_path, ["a"])
+    host = LocalHost(compiled(["a"]), parse("(a b)"), checkpoint=str(tmp_path))
+    host.step({"b": rows(1)})
+    (engine,) = engines_of(host)
+    notes = set(engine.bases["a"].export().payload.column("note").to_pylist())
+    assert len(notes) == 1
+    assert notes.pop().startswith("urgent")
+
+
+def test_a_filter_for_which_no_value_is_known_stays_where_it_is(tmp_path: Path) -> None:
+    text = TEXT.replace("a.note LIKE 'urgent%'", "LENGTH(a.note) = 1234")
+    LocalHost(compiled([], text), parse("(a b)"), checkpoint=str(tmp_path)).step({name: rows(0) for name in "ab"})
+    with pytest.raises(ForeignCheckpoint, match="other late filters"):
+        follow(tmp_path, ["a"], text)
+    # The checkpoint is as it was.
+    LocalHost(compiled([], text), parse("(a b)"), checkpoint=str(tmp_path)).step({name: rows(1) for name in "ab"})
+
+
+def test_the_checkpoint_of_another_query_is_not_touched(tmp_path: Path) -> None:
+    LocalHost(compiled([]), parse("(a b)"), checkpoint=str(tmp_path)).step({name: rows(0) for name in "ab"})
+    other = TEXT.replace("<> 3", "<> 4")
+    assert not follow(tmp_path, ["a"], other)
+    with pytest.raises(ForeignCheckpoint, match="another query"):
+        LocalHost(compiled(["a"], other), parse("(a b)"), checkpoint=str(tmp_path))
