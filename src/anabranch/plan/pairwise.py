@@ -27,6 +27,7 @@ from anabranch.expr import Column, Expr, relations
 from anabranch.plan.bands import Bounds, bounds
 from anabranch.plan.join_graph import JoinGraph, Theta
 from anabranch.plan.logical import SideKind
+from anabranch.schema import TIMESTAMP
 from anabranch.window import FOREVER
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ def _time_band(graph: JoinGraph, theta: Theta) -> Bounds | None:
 
 def _timed(graph: JoinGraph, expression: Expr) -> str | None:
     """The relation of which an expression is the event time."""
-    if not isinstance(expression, Column):
+    # A time without a zone is turned into an instant by the zone of the session, which may skip or repeat an hour.
+    if not isinstance(expression, Column) or expression.type != TIMESTAMP:
         return None
     relation = graph.relation(expression.relation)
     has_times = not (relation.is_table or relation.is_result or relation.is_derived)
