@@ -143,7 +143,7 @@ class HostNeed:
 
 def host_need(query: Query, seen: StatisticsView, model: ResourceModel, host: Host, slots: int) -> HostNeed:
     """What the host needs in each slot while it runs a query; `model` has the grid, the results and the batch."""
-    estimates = from_statistics(query.whole, seen, slide=query.seconds_between_boundaries)
+    estimates = from_statistics(query.whole, seen, slide=query.seconds_between_boundaries, pairwise=query.pairwise)
     needs = [
         RelationNeed(
             relation,
