@@ -142,7 +142,7 @@ def test_a_row_stays_for_the_query_of_a_set_that_has_no_band() -> None:
     assert engine.bases["a"].ring.live == 40
 
 
-@pytest.mark.parametrize("how", ["moving-state", "parallel-track"])
+@pytest.mark.parametrize("how", ["moving-state", "parallel-track", "spread"])
 def test_a_migration_ends_and_misses_nothing(how: str) -> None:
     query = query_of(CHAIN)
     random = np.random.default_rng(3)
