@@ -9,6 +9,7 @@ import pytest
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
+from anabranch.engine.state.ring import SMALLEST_CAPACITY
 from anabranch.host.local import LocalHost
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Plans, together
@@ -82,25 +83,36 @@ CHAIN = (
 )
 
 
+WIDE = (
+    "SELECT a.v AS x, b.v AS y, c.v AS z FROM a [RANGE 90 SECONDS], b [RANGE 90 SECONDS], c [RANGE 90 SECONDS]"
+    " WHERE a.k = b.k AND b.k = c.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL 5 SECONDS"
+    " AND c.ts BETWEEN a.ts AND a.ts + INTERVAL 6 SECONDS"
+)
+"""A row of a is out of reach after six seconds; a pair with a row of b that is five seconds newer only after eleven."""
+
+
+@pytest.mark.parametrize("text", [CHAIN, WIDE])
 @pytest.mark.parametrize("plan", ["((a b) c)", "((b c) a)", "((a c) b)", "(a b c)"])
-def test_places_of_rows_that_left_are_used_again_and_nothing_wrong_is_met(plan: str) -> None:
+def test_places_of_rows_that_left_are_used_again_and_nothing_wrong_is_met(plan: str, text: str) -> None:
     """The ring of base rows is overwritten many times, while combinations with rows that left are still in a state."""
-    query = query_of(CHAIN)
+    query = query_of(text)
     random = np.random.default_rng(7)
     host = LocalHost(query, parse(plan))
     found, whole = [], dict[str, list[pa.Table]]({name: [] for name in "abc"})
-    for batch in range(40):
+    # Eight seconds of rows, as many as there are of a, just fit the smallest ring.
+    count = SMALLEST_CAPACITY // 8 - 8
+    for batch in range(30):
         given = {}
         for name in "abc":
-            times = np.sort(random.integers(batch * SECOND, (batch + 1) * SECOND, 60)).tolist()
-            table = rows(times, first=60 * batch).set_column(1, "k", pa.array(random.integers(0, 12, 60)))
+            times = np.sort(random.integers(batch * SECOND, (batch + 1) * SECOND, count)).tolist()
+            table = rows(times, first=count * batch).set_column(1, "k", pa.array(random.integers(0, 80, count)))
             given[name] = table
             whole[name].append(table)
         found.append(host.step(given))
     expected = rows_as_multiset(duckdb_answer(query, {name: pa.concat_tables(t) for name, t in whole.items()}))
     assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(found)))
     (engine,) = engines_of(host)
-    assert all(state.ring.live <= 60 * 7 for state in engine.bases.values())
+    assert all(state.ring.capacity == SMALLEST_CAPACITY for state in engine.bases.values())
 
 
 def test_combinations_leave_with_the_band_too() -> None:
