@@ -13,8 +13,11 @@ from dataclasses import dataclass, field, replace
 from anabranch.cost.counted import counted_cpu
 from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.pairwise import lifetimes
 from anabranch.plan.physical import PhysicalPlan, pre_groups
+from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics, merge
+from anabranch.window import FOREVER
 
 MOST = 32
 """Plans whose counts are remembered."""
@@ -50,15 +53,15 @@ class Experience:
         return replace(cost, cpu=base + max(0.0, cost.cpu - base) * self.factors.get(str(plan), usual))
 
 
-def has_full_windows(graph: JoinGraph, seconds: float) -> bool:
-    """True when rows have come for as long as the longest window; before, counts say less than the model."""
-    return seconds >= longest_window(graph)
+def has_full_windows(query: Query, seconds: float) -> bool:
+    """True when rows have come for as long as any stays; before, counts say less than the model."""
+    return seconds >= longest_window(query)
 
 
-def longest_window(graph: JoinGraph) -> float:
-    """Seconds of the longest window that ends."""
-    windows = [relation.window.range for relation in graph.relations]
-    return max((span / 1e6 for span in windows if span is not None), default=0.0)
+def longest_window(query: Query) -> float:
+    """Seconds for which rows stay, at most: by the longest window that ends, or for less where bands let them go."""
+    spans = lifetimes([query])
+    return max((spans[name] / 1e6 for name in query.graph.names if spans.get(name, FOREVER) < FOREVER), default=0.0)
 
 
 def counts(steps: Sequence[StepStatistics], seconds: float) -> dict[object, float]:

@@ -493,7 +493,7 @@ class Loop:
     def _pricing(self, current: PhysicalPlan, model: ResourceModel) -> Callable[[PhysicalPlan], Resources]:
         """The price of plans by the model, corrected by what was counted of the plan that runs and of earlier ones."""
         steps = [each.step for each in self._recent]
-        if has_full_windows(self._query.graph, self._passed - self._learned_seconds):
+        if has_full_windows(self._query, self._passed - self._learned_seconds):
             self._tried = self._tried.after(current, steps, self._learned_seconds, model, self._query.graph)
         return partial(self._tried.price, model=model, running=current)
 

@@ -258,7 +258,7 @@ class QuerySteering:
         self.searches = Searches(waits=rules.waits)
         self._loops = _loops(query, rules.adapt, self._criteria, self._slots, self.searches)
         self._switches = self._schedule(rules.switches)
-        filling = longest_window(query.graph)
+        filling = longest_window(query)
         self._watches = {slot: MeshWatch(self._settings.gate.cool_down, filling) for slot in self._slots}
         self._mesh_searches: list[_MeshSearch] = []
         # Slots that adapt together look together; so do all slots of a query that only learns routes.

@@ -3,6 +3,7 @@
 Pairs are counted as a join would see them: those inside each other's (pairwise) windows, and of these the ones with
 equal keys. A sample that is shorter than the windows cannot estimate keys that hardly repeat: the partner of an order
 may come later or never. Such a selectivity stays unknown, and the optimizer then treats the equality as a foreign key.
+
 Of a large stream, rows are drawn one by one for the statistics: a frequent key then spoils nothing. But rows that were
 drawn so have lost most of their partners. For meshes, which ask what becomes of a row, values of the key that most
 relations share are drawn instead, with all their rows (`Kin`).
