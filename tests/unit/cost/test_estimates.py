@@ -4,8 +4,11 @@ import random
 
 import pytest
 
+from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cost.estimates import Estimates, ThetaEstimate, from_edges, from_statistics
 from anabranch.cost.resources import ResourceModel
+from anabranch.cql import compile_query
+from anabranch.ddl import parse_schema
 from anabranch.errors import PlanError
 from anabranch.lab.papers.printed_costs import HASHED
 from anabranch.plan.join_graph import JoinGraph
@@ -64,6 +67,26 @@ def test_a_theta_takes_its_own_entry_or_that_of_its_pair() -> None:
     assert from_statistics(graph, by_text).thetas == (ThetaEstimate(0b11, 0.4),)
     assert from_statistics(graph, by_pair).thetas == (ThetaEstimate(0b11, 0.3),)
     assert from_statistics(graph, NOTHING_KNOWN).thetas == (ThetaEstimate(0b11, 1 / 3),)
+
+
+def test_bands_over_event_times_shorten_the_windows_and_tell_their_own_share() -> None:
+    catalog = Catalog()
+    for name in "ab":
+        catalog.register(StreamDeclaration(name, parse_schema("ts timestamp, k bigint"), "ts"))
+    text = "SELECT a.k FROM a [RANGE 1 HOUR], b [RANGE 1 HOUR] WHERE b.ts BETWEEN a.ts - INTERVAL 2 SECONDS AND a.ts"
+    graph = compile_query(f"{text} + INTERVAL 6 SECONDS", catalog).graph
+    seen = FixedStatistics(
+        rates={"a": 10, "b": 30},
+        selectivities={str(graph.thetas[0]): 0.5},
+        provenance="sampled",
+    )
+    estimates = from_statistics(graph, seen)
+    assert list(estimates.windows) == [6, 2]
+    # As many pairs are born as rows of one stream come within the band around a row of the other.
+    model = ResourceModel(estimates, HASHED)
+    assert model.births(0b11) == pytest.approx(10 * 30 * (6 + 2))
+    # In a grouped query they count for the whole window.
+    assert list(from_statistics(graph, seen, slide=1.0).windows) == [3600, 3600]
 
 
 def test_rows_of_a_set_do_not_depend_on_the_order_of_joining() -> None:
