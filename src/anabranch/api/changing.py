@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.api.members import Member, member_of
 from anabranch.errors import BundleError, SpecError
-from anabranch.host.changing import SetChange, change_set, refuse_change
+from anabranch.host.changing import SetChange, change_set, refuse_change, renumbered_predicates
 from anabranch.host.spark.handle import QueryHandle
 from anabranch.host.spark.runner import SparkRunner, start_query
 from anabranch.host.spark.sinks.sink import Sink
@@ -93,9 +93,8 @@ class RunningSet:
         refuse_change(self.run.queries, wanted.queries)
         sinks = wanted.sinks(self.sinks)
         plans = runner.steering.most_plans.plans
-        if self.run.queries.late_filters != wanted.queries.late_filters:
-            # Predicates have other numbers then.
-            plans = {name: plan for name, plan in plans.items() if "#" not in str(plan)}
+        renumbered = renumbered_predicates(self.run.queries, wanted.queries)
+        plans = {name: plan for name, plan in plans.items() if name not in renumbered or "#" not in str(plan)}
         work = wanted.work(Plans({name: plan for name, plan in plans.items() if name in wanted.queries.names}))
         options, frames = wanted.options(wanted.late_rows()), wanted.frames()
         runner.leave()

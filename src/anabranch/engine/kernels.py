@@ -275,7 +275,7 @@ def ask(
         if least < reached:
             alive = first
         reached = least
-        alive = first_alive(entries, deadlines, span, alive, min(alive + _OVERDUE, stop), least)
+        alive = first_alive(entries, deadlines, span, alive, min(alive + _OVERDUE, stop), least, _ANY_TIME)
         for i in range(start, ahead):
             links[i - start] = heads[_slot_of(codes[i], shift)]
         left = np.uint64(0)

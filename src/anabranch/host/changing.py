@@ -131,9 +131,8 @@ def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) 
             files.append(RowFile(file, manifest.batch, slot, count, youngest, 0))
     clocks = Clocks({name: manifest.clocks.streams[name] for name in new.streams})
     plans = {name: text for name, text in manifest.plans.items() if name in new.names}
-    if old.late_filters != new.late_filters:
-        # Predicates have other numbers now.
-        plans = {name: text for name, text in plans.items() if "#" not in text}
+    renumbered = renumbered_predicates(old, new)
+    plans = {name: text for name, text in plans.items() if name not in renumbered or "#" not in text}
     versions = {name: file for name, file in manifest.tables.items() if name in new.graph.tables}
     changed = Manifest(
         manifest.batch, attempt, clocks, tuple(files), (table,), plans, versions, since, new.fingerprint, lacking
@@ -143,6 +142,14 @@ def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) 
     store.collect((changed,))
     store.keep_tables(new.graph.tables)
     return SetChange({each.name: since.get(each.name) for each in arrivals}, left)
+
+
+def renumbered_predicates(old: QuerySet, new: QuerySet) -> frozenset[str]:
+    """The queries that stay with other late filters: their predicates have other numbers."""
+    before = {each.name: each.query.late_filters for each in old.members}
+    return frozenset(
+        each.name for each in new.members if before.get(each.name, each.query.late_filters) != each.query.late_filters
+    )
 
 
 Lacking: TypeAlias = Mapping[str, Mapping[str, int]]

@@ -12,11 +12,13 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.errors import ForeignCheckpoint
+from anabranch.host.changing import change_set
 from anabranch.host.deferral import follow_late_filters
 from anabranch.host.local import LocalHost
+from anabranch.host.results import ResultLayout
 from anabranch.host.store import Store
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import QuerySet, alone
+from anabranch.plan.query_set import Plans, QuerySet, alone, partitioning_of, together
 from anabranch.plan.text import parse
 from anabranch.testing.hosts import engines_of
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
@@ -121,3 +123,26 @@ def test_the_checkpoint_of_another_query_is_not_touched(tmp_path: Path) -> None:
     assert not follow(tmp_path, ["a"], other)
     with pytest.raises(ForeignCheckpoint, match="another query"):
         LocalHost(compiled(["a"], other), parse("(a b)"), checkpoint=str(tmp_path))
+
+
+def test_filters_of_queries_that_run_together_move_with_a_change_of_the_set(tmp_path: Path) -> None:
+    """The other query has the same filter and does not move it."""
+    other = TEXT.replace("b.v AS y", "b.v + 1 AS z")
+    found: dict[str, list[pa.Table]] = {"moving": [], "staying": []}
+    given: dict[str, list[pa.Table]] = {"a": [], "b": []}
+    before: QuerySet | None = None
+    for stage, late in enumerate(([], ["a"], [LIKE], [])):
+        queries = together({"moving": compiled(late), "staying": compiled([], other)})
+        if before is not None:
+            change_set(Store(str(tmp_path)), before, queries, partitioning_of(queries, 1))
+        before = queries
+        host = LocalHost(queries, Plans(dict.fromkeys(found, parse("(a b)"))), checkpoint=str(tmp_path))
+        step = {name: rows(3 * stage) for name in "ab"}
+        for name, part in ResultLayout(queries).split(host.step(step)).items():
+            found[name].append(part)
+        for name, table in step.items():
+            given[name].append(table)
+    whole = {name: pa.concat_tables(tables) for name, tables in given.items()}
+    for name, text in (("moving", TEXT), ("staying", other)):
+        expected = batch_answer(compiled([], text), whole)
+        assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(found[name])))
