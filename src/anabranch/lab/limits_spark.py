@@ -1,10 +1,10 @@
 """Limits on Spark: what whole triggers really take, against what the limits count of them.
 
-Spark is calibrated first (`spark_costs`). Then queries that the calibration has not seen run in triggers of a second of
-event time, and the processor time of all processes is held against what `limits.cpu` counts: the plan and Spark
-together. Each run is judged twice: by a limit a quarter above the estimate, under which the query starts and must keep
-up, and by one a quarter below, under which it is refused and would fall behind. Workers' memory, with the state, is
-held against what `limits.memory` counts. The last column is what limits that count the plan alone would have asked for.
+Spark is calibrated first (`spark_costs`); a quick run takes the calibration of this machine, if there is one. Then
+queries that the calibration has not seen run in triggers of a second of event time, and the processor time of all
+processes is held against what `limits.cpu` counts: the plan and Spark together. Each run is judged twice: by a limit a
+quarter above the estimate, under which the query starts and must keep up, and by one a quarter below, under which it is
+refused and would fall behind. Workers' memory, with the state, is held against what `limits.memory` counts.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from anabranch.calibrate.file import calibration_file, load_host, load_units
 from anabranch.calibrate.measure import calibrate
 from anabranch.lab.limits import backlog
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
-from anabranch.spark_costs import Trial, measured_costs, run_trial
+from anabranch.spark_costs import BASE, FIRST, Trial, measured_costs, run_trial
 
 ABOVE, BELOW = 1.25, 0.75
 """The limit under which a query starts, and the one under which it is refused, in what it is estimated to need."""
@@ -64,11 +65,16 @@ class Whole:
 def measured(setting: Setting) -> list[Whole]:
     from anabranch.host.spark.session import open_session
 
-    units = calibrate(setting.seed, seconds=3 if setting.quick else 5)
+    file = calibration_file()
+    units, costs = (load_units(file), load_host(file)) if setting.quick else (None, None)
+    units = calibrate(setting.seed) if units is None else units
     top = Path(tempfile.mkdtemp(prefix="anabranch-lab-"))
     spark = open_session("local[2]", {"spark.driver.memory": "1g"})
     try:
-        costs = measured_costs(spark, top, units, setting.seed)
+        if costs is None:
+            costs = measured_costs(spark, top, units, setting.seed)
+        else:
+            run_trial(spark, top / "first", BASE, units, setting.seed, FIRST)
         found = []
         for number, trial in enumerate(UNSEEN[:3] if setting.quick else UNSEEN):
             seen = run_trial(spark, top / f"unseen-{number}", trial, units, setting.seed + 1, costs=costs)
