@@ -165,14 +165,27 @@ def measure_spark(units: UnitCosts, seed: int = 1) -> HostCosts:
 
 def measured_costs(spark: SparkSession, folder: Path, units: UnitCosts, seed: int) -> HostCosts:
     """The unit costs of a session that is there; files are written below the folder."""
+    seen = run_trials(spark, folder, TRIALS, units, seed)
+    driver = sum(resident(pid) for pid in (os.getpid(), *below(os.getpid())) if not is_worker(pid))
+    return fitted(seen, driver)
+
+
+def run_trials(
+    spark: SparkSession,
+    folder: Path,
+    trials: Sequence[Trial],
+    units: UnitCosts,
+    seed: int,
+    costs: HostCosts | None = None,
+) -> list[Seen]:
+    """Each trial as often as there are rounds, after two that do not count; `costs` are Spark's, where known."""
     for number, trial in enumerate((BASE, TRIALS[-1])):
         run_trial(spark, folder / f"first-{number}", trial, units, seed, FIRST)
     seen = []
     for turn in range(ROUNDS):
-        for number, trial in enumerate(TRIALS[:: -1 if turn % 2 else 1]):
-            seen.append(run_trial(spark, folder / f"{turn}-{number}", trial, units, seed))
-    driver = sum(resident(pid) for pid in (os.getpid(), *below(os.getpid())) if not is_worker(pid))
-    return fitted(seen, driver)
+        for number, trial in enumerate(trials[:: -1 if turn % 2 else 1]):
+            seen.append(run_trial(spark, folder / f"{turn}-{number}", trial, units, seed, costs=costs))
+    return seen
 
 
 def fitted(seen: Sequence[Seen], driver: float) -> HostCosts:

@@ -21,7 +21,7 @@ from anabranch.calibrate.file import calibration_file, load_host, load_units
 from anabranch.calibrate.measure import calibrate
 from anabranch.lab.limits import backlog
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
-from anabranch.spark_costs import BASE, FIRST, Trial, measured_costs, run_trial
+from anabranch.spark_costs import Seen, Trial, measured_costs, run_trials
 
 ABOVE, BELOW = 1.25, 0.75
 """The limit under which a query starts, and the one under which it is refused, in what it is estimated to need."""
@@ -72,27 +72,27 @@ def measured(setting: Setting) -> list[Whole]:
     spark = open_session("local[2]", {"spark.driver.memory": "1g"})
     try:
         if costs is None:
-            costs = measured_costs(spark, top, units, setting.seed)
-        else:
-            run_trial(spark, top / "first", BASE, units, setting.seed, FIRST)
-        found = []
-        for number, trial in enumerate(UNSEEN[:3] if setting.quick else UNSEEN):
-            seen = run_trial(spark, top / f"unseen-{number}", trial, units, setting.seed + 1, costs=costs)
-            found.append(
-                Whole(
-                    trial.title,
-                    trial.slots,
-                    seen.engine,
-                    seen.estimate.cpu * trial.slots,
-                    seen.batches,
-                    seen.estimate.memory,
-                    seen.peak + seen.hot,
-                )
-            )
-        return found
+            costs = measured_costs(spark, top / "known", units, setting.seed)
+        trials = UNSEEN[:3] if setting.quick else UNSEEN
+        seen = run_trials(spark, top / "unseen", trials, units, setting.seed + 1, costs)
+        return [whole([each for each in seen if each.trial == trial]) for trial in trials]
     finally:
         spark.stop()
         shutil.rmtree(top, ignore_errors=True)
+
+
+def whole(several: Sequence[Seen]) -> Whole:
+    """The runs of one query together."""
+    first, trial = several[0], several[0].trial
+    return Whole(
+        trial.title,
+        trial.slots,
+        first.engine,
+        first.estimate.cpu * trial.slots,
+        tuple(spent for each in several for spent in each.batches),
+        first.estimate.memory,
+        max(each.peak + each.hot for each in several),
+    )
 
 
 COLUMNS = ("query", "slots", "cores of the plan", "cores estimated", "cores taken", "off", "MB estimated", "MB taken")
