@@ -20,8 +20,9 @@ from pyarrow import parquet
 
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.ownership import own_cells, rows_for_slot
-from anabranch.errors import HostError
+from anabranch.errors import CatalogError, HostError
 from anabranch.expr import Call, columns, walk
+from anabranch.host.diverted import Bounds
 from anabranch.host.rows import relation_batch, times
 from anabranch.host.slot import SlotTask
 from anabranch.host.wire import refuse_what_arrow_cuts, wire_layout
@@ -68,6 +69,18 @@ class SlotFiles:
                         batch = _taken(batch, rows_for_slot(task.partitioning, relation.name, cells, slot))
                     several[relation.name].append(batch)
         return {name: _in_order(_together(batches)) for name, batches in several.items()}, rejected
+
+    def newest(self, queries: QuerySet, ceilings: Mapping[str, int]) -> dict[str, int]:
+        """The largest event time of each relation in the batch, up to its ceiling; what filters reject counts, too."""
+        found = dict[str, int]()
+        for relation in _read_from_files(queries):
+            bounds = Bounds({}, ceilings)
+            for path in self.files.get(relation.stream, ()):
+                timed = read(path, {relation.event_time: TIMESTAMP}).column(0)
+                moving = bounds.below(relation.name, times(timed.combine_chunks()))
+                if len(moving):
+                    found[relation.name] = max(int(moving.max()), found.get(relation.name, int(moving.max())))
+        return found
 
 
 def _note_rejected(task: SlotTask, relation: Relation, timed: pa.ChunkedArray, rejected: dict[str, int]) -> None:
@@ -153,9 +166,16 @@ def _can_unpack(metadata: parquet.FileMetaData) -> bool:
 
 def read(path: str, wanted: Columns) -> pa.Table:
     """The columns of a file, as the types of its stream."""
-    # Threads of Arrow's own would compete with the other slots.
-    with parquet.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
-        table = file.read(columns=list(wanted), use_threads=False)
+    try:
+        with parquet.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+            # Threads of Arrow's own would compete with the other slots.
+            table = file.read(columns=list(wanted), use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        raise CatalogError(
+            f"file '{path}' of a stream cannot be read",
+            detail=str(error).partition("\n")[0],
+            hint="the batch is not committed; fix the file, or write the columns that it has into the schema",
+        ) from error
     return pa.table({name: _cast(table.column(name), kind) for name, kind in wanted.items()})
 
 

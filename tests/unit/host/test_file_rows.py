@@ -16,6 +16,7 @@ from pyarrow import parquet
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.engine.ownership import needed_in
+from anabranch.errors import CatalogError
 from anabranch.host.file_rows import Footer, SlotFiles, columns_to_read, look_into, read
 from anabranch.host.rows import relation_batch
 from anabranch.host.slot import SlotTask
@@ -177,3 +178,20 @@ def test_slots_read_the_columns_that_queries_need() -> None:
         "s0": {"ts": TIMESTAMP, "x": pa.int64(), "y": pa.int32(), "s": pa.string()},
         "s1": {"ts": TIMESTAMP, "y": pa.int32(), "d": pa.decimal128(9, 2)},
     }
+
+
+def test_the_newest_times_count_what_filters_reject_and_nothing_beyond_a_ceiling(tmp_path: Path) -> None:
+    queries = alone(compile_query(FROM + "a.x = b.x AND a.y > 1", catalog()))
+    columns = columns_to_read(queries)
+    assert columns is not None
+    parquet.write_table(table([(5, 1, 2, "a"), (9, None, 0, "a"), (None, 1, 2, "")]), tmp_path / "0.parquet")
+    parquet.write_table(table([(7, 1, 2, "a"), (40, 1, 2, "a")]), tmp_path / "1.parquet")
+    files = SlotFiles({"s0": (str(tmp_path / "0.parquet"), str(tmp_path / "1.parquet")), "s1": ()}, columns)
+    assert files.newest(queries, {}) == {"a": 40}
+    assert files.newest(queries, {"a": 30}) == {"a": 9}
+    assert files.newest(queries, {"a": 4}) == {}
+
+
+def test_a_file_that_breaks_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match="of a stream cannot be read"):
+        read(str(tmp_path / "gone.parquet"), {"ts": TIMESTAMP})

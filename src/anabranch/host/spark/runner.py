@@ -305,9 +305,12 @@ class SparkRunner:
         limits = ceilings(self.queries.graph.relations, self.options.max_ahead, now)
         moving = below_ceilings(self.queries.graph.names, limits)
         if self.queries.needs_watermark or self.setup.execution.rows_wait:
-            with evaluating(batch_id):
-                newest = frame.groupBy(RELATION).agg(f.max(moving).alias("newest")).collect()
-            clocks = self._clocks_after(self._newest(newest), now, self._ticks(newest))
+            if files is not None:
+                clocks = self._clocks_after(self._observed(files.newest(self.queries, limits)), now, {})
+            else:
+                with evaluating(batch_id):
+                    newest = frame.groupBy(RELATION).agg(f.max(moving).alias("newest")).collect()
+                clocks = self._clocks_after(self._newest(newest), now, self._ticks(newest))
         observation = Observation()
         is_observed = self._is_observed and clocks is None and files is None
         if self._is_observed and files is None:
@@ -394,12 +397,7 @@ class SparkRunner:
     def streams(self, frames: Mapping[str, DataFrame]) -> tuple[DataFrame, list[str]]:
         """The streaming frame of all relations, and the streams that it scans, in order."""
         scans = in_scan_order(self.queries, (self.store.metadata() or {}).get("streams"))
-        is_left_to_slots = (
-            self.options.late is None
-            and not self._prefilter.may_filter
-            and not self.queries.needs_watermark
-            and not self.setup.execution.rows_wait
-        )
+        is_left_to_slots = self.options.late is None and not self._prefilter.may_filter
         self._files = file_streams(self.cells, frames, scans) if is_left_to_slots else None
         if self._files is not None:
             union = self._files.frame(frames)
