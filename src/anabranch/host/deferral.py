@@ -11,7 +11,7 @@ decides which rows are kept, and with which columns. Two moves lead from one to 
 
 Law: the answer does not depend on where a filter is evaluated, nor on when that changes.
 
-Limit: of queries that run together, none may change its late filters by a restart.
+Limit: queries that run together change their late filters while they run (`anabranch reload`), not by a restart.
 """
 
 from __future__ import annotations

@@ -204,3 +204,35 @@ def test_a_run_with_sparks_part_elsewhere_or_of_one_query_cannot_change(spark: S
             handle.stop()
     assert not describe_difference(expected(PAIRS, 0, 8), found(tmp_path, "pairs"))
     assert not describe_difference(expected(PAIRS, 0, 8), found(tmp_path, "alone"))
+
+
+def test_filters_move_to_the_joins_and_back_by_a_reload(spark: SparkSession, tmp_path: Path) -> None:
+    """The same query with other late filters stays: it neither leaves nor joins, and misses nothing."""
+    filtered = f"{PAIRS} AND a.s LIKE 'a%' AND a.p <> 3"
+    (tmp_path / FEEDS).mkdir()
+    spec = tmp_path / "spec.yaml"
+
+    def write(late: str) -> Spec:
+        written = text(tmp_path, pairs=filtered, near=NEAR)
+        moved = f"{{late_filters: [{late}], query: {filtered!r}" if late else f"{{query: {filtered!r}"
+        spec.write_text(written.replace(f"{{query: {filtered!r}", moved))
+        return parse(spec.read_text(), folder=tmp_path)
+
+    chosen = write("")
+    handle = prepare(chosen, spark).start()
+    changes = Changes(chosen, handle, lambda given, folder: parse(given, folder=folder))
+    changes.open()
+    try:
+        for number, batch in enumerate(cut(STORY.tables(), 8)):
+            feed(tmp_path, batch)
+            handle.processAllAvailable()
+            if number in (2, 5):
+                write("a" if number == 2 else "")
+                assert changed(changes.spec, changes, "reload", str(spec)) == 0
+                assert bool(handle.queries.member("pairs").query.late_filters) == (number == 2)
+        handle.processAllAvailable()
+    finally:
+        handle.stop()
+    assert all(not each["joined"] and not each["left"] for each in handle.history if each["kind"] == "queries")
+    assert not describe_difference(expected(filtered, 0, 8), found(tmp_path, "pairs"))
+    assert not describe_difference(expected(NEAR, 0, 8), found(tmp_path, "near"))
