@@ -48,8 +48,8 @@ from anabranch.sizes import size_text
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics, Layered, StatisticsView
 
-Learn: TypeAlias = Callable[[Mapping[str, float]], LearntMesh]
-"""Finds a mesh, given how many rows each relation's state will hold."""
+Learn: TypeAlias = Callable[[Mapping[str, float], PhysicalPlan], LearntMesh]
+"""Finds a mesh, given how many rows each relation's state will hold, and the best mjoin."""
 DEFAULT_GATE = Gate()
 MOST_PLANS = 40
 """Plans of a query that the joint choice of a set looks at."""
@@ -446,8 +446,9 @@ def _mesh_offer(query: Query, wishes: Wishes, choice: Choice, learn: Learn | Non
         return None
     model, best = choice.model, choice.answer.cost
     considered = choice.answer.considered
-    mjoins = [each.cost for each in considered if kind(each.plan) == "mjoin" and not any(pre_groups(each.plan))]
-    single = min(mjoins, key=lambda cost: cost.cpu, default=best)
+    mjoins = [each for each in considered if kind(each.plan) == "mjoin" and not any(pre_groups(each.plan))]
+    rival = min(mjoins, key=lambda each: each.cost.cpu, default=None)
+    single = best if rival is None else rival.cost
 
     def verdict(proposed: Resources) -> Verdict:
         return judge(gate, best, proposed, AT_ONCE, choice.objective, choice.budget)
@@ -455,7 +456,8 @@ def _mesh_offer(query: Query, wishes: Wishes, choice: Choice, learn: Learn | Non
     best_case = verdict(replace(single, cpu=model.base.cpu))
     if is_free and not best_case.passed:
         return MeshOffer(f"not learnt: even with free routes it {best_case.reason}")
-    learnt = learn({name: model.rows(model.estimates.mask((name,))) for name in graph.names})
+    held = {name: model.rows(model.estimates.mask((name,))) for name in graph.names}
+    learnt = learn(held, choice.answer.plan if rival is None else rival.plan)
     if not learnt.is_mesh:
         return MeshOffer("one route per relation is best for the sampled rows", learnt=learnt)
     rates = dict(zip(graph.names, model.estimates.rates, strict=True))

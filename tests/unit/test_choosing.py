@@ -16,7 +16,9 @@ from anabranch.catalog import Catalog
 from anabranch.choosing import Learn, Wishes, change_rules, decide, first_plan, headline, learns, proposal
 from anabranch.errors import NoFeasiblePlan, PlanError
 from anabranch.explain import Explanation
+from anabranch.optimize.proposals import kind
 from anabranch.plan.mesh import parse_mesh
+from anabranch.plan.physical import PhysicalPlan
 from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes
 from anabranch.stats.view import FixedStatistics
 
@@ -33,7 +35,8 @@ QUERY = cql.compile_query(TEXT, CATALOG)
 
 
 def learning(gain: float, mesh: str = MESH) -> Learn:
-    def learn(held: Mapping[str, float]) -> LearntMesh:
+    def learn(held: Mapping[str, float], rival: PhysicalPlan) -> LearntMesh:
+        assert kind(rival) == "mjoin"
         assert held["a"] == pytest.approx(BUSY.given.rates["a"] * 10)
         seconds = 1e-6 / (1 + gain)
         routes = LearntRoutes("two kinds of rows", (0.6, 0.4), (seconds, seconds), seconds, 1e-6, 1e-6, gain)
@@ -42,7 +45,7 @@ def learning(gain: float, mesh: str = MESH) -> Learn:
     return learn
 
 
-def never(held: Mapping[str, float]) -> LearntMesh:
+def never(held: Mapping[str, float], rival: PhysicalPlan) -> LearntMesh:
     raise AssertionError("nothing should be learnt")
 
 

@@ -23,7 +23,7 @@ from anabranch.mesh.proposal import MeshProposal
 from anabranch.mesh.search import MeshCosts, Stop
 from anabranch.mesh.whole import find_query_mesh
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.mesh import Mesh, Plan, one_route
+from anabranch.plan.mesh import Mesh, Plan, one_route, orders_of
 from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes, Profiled
 from anabranch.stats.mesh.operators import OperatorMatrix
 from anabranch.stats.mesh.profiles import OperatorProfile
@@ -50,7 +50,8 @@ def learn_mesh(
 ) -> LearntMesh:
     """Searches the best mesh, beginning with the current plan if that is a mesh.
 
-    No classifier is searched if a mesh that takes the least that any could take is not worth it.
+    No classifier is searched if a mesh that takes the least that any could take is not worth it. Where the current plan
+    is an mjoin, relations that gain nothing by routes keep its probe orders.
     """
     started, profiles = perf_counter(), list(seen)
     mesh = current if isinstance(current, Mesh) else None
@@ -61,7 +62,8 @@ def learn_mesh(
         return is_worth is None or is_worth(LearntMesh(one_route(graph), ideal, profiled=profiled))
 
     setting = replace(SEARCH, asks=SEARCH.asks and may_ask)
-    found = find_query_mesh(graph, profiles, np.random.default_rng(seed), setting, mesh, asked)
+    orders = orders_of(current, graph)
+    found = find_query_mesh(graph, profiles, np.random.default_rng(seed), setting, mesh, asked, orders)
     overheads = {each.relation: _overhead(each) for each in profiles}
     relations = {name: _learnt(each, overheads[name]) for name, each in found.proposals.items()}
     return LearntMesh(found.mesh, relations, perf_counter() - started, profiled)

@@ -14,6 +14,7 @@ from anabranch.host.sample import Sample
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.sample import StreamSample, sample_streams
 from anabranch.host.spark.tables import TableSource
+from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.stats.mesh.learnt import LearntMesh
 
@@ -59,13 +60,13 @@ class CompiledQuery:
 
     @cached_property
     def learn_mesh(self) -> Learn:
-        """The function that learns a mesh from the sampled rows; it remembers meshes by the sizes of states."""
-        known: dict[tuple[float, ...], LearntMesh] = {}
+        """The function that learns a mesh from the sampled rows; it remembers them by sizes of states and rival."""
+        known: dict[tuple[str, ...], LearntMesh] = {}
 
-        def learn(held: Mapping[str, float]) -> LearntMesh:
-            key = tuple(held[name] for name in self.query.graph.names)
+        def learn(held: Mapping[str, float], rival: PhysicalPlan) -> LearntMesh:
+            key = (str(rival), *(repr(held[name]) for name in self.query.graph.names))
             if key not in known:
-                known[key] = learn_from_rows(self.query, self.sample.rows, held, kin=self.sample.kin)
+                known[key] = learn_from_rows(self.query, self.sample.rows, held, rival, kin=self.sample.kin)
             return known[key]
 
         return learn

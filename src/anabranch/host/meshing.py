@@ -17,7 +17,7 @@ from anabranch.engine.engine import Engine
 from anabranch.host.profiles import take_profiles
 from anabranch.host.sample import Kin
 from anabranch.host.wire import wire_layout
-from anabranch.plan.physical import mjoin
+from anabranch.plan.physical import PhysicalPlan, mjoin
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import by_itself, partitioning_of
 from anabranch.stats.mesh.learnt import LearntMesh
@@ -32,15 +32,18 @@ def learn_from_rows(
     query: Query,
     rows: Mapping[str, RelationBatch],
     held: Mapping[str, float],
+    rival: PhysicalPlan | None = None,
+    *,
     seed: int = 1,
     kin: Kin | None = None,
 ) -> LearntMesh:
     """Searches the best mesh for sampled rows; see `profiles_of_rows`.
 
+    If the best plan without routes is an mjoin, relations that gain nothing by routes keep its probe orders.
     That a row of a thin sample found no partner says little, so no questions are proposed then.
     """
     profiles, is_thick = profiles_of_rows(query, rows, held, kin)
-    return learn_mesh(query.graph, profiles, seed, may_ask=is_thick)
+    return learn_mesh(query.graph, profiles, seed, rival, may_ask=is_thick)
 
 
 def profiles_of_rows(

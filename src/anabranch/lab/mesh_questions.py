@@ -24,7 +24,7 @@ from anabranch.lab.regret_runs import Run, Runner, race, sampled_places, static_
 from anabranch.lab.regret_suite import SYNTHETIC
 from anabranch.lab.regret_workloads import Columns, Moment, Size, Workload, skewed, texts, windows
 from anabranch.optimize.problem import resource_model
-from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.mesh import Mesh, Plan, orders_of
 
 FULL, QUICK = Size(batches=60, every_shape=4, most_plans=12), Size(batches=30, rows=6_000, every_shape=3, most_plans=6)
 TAKEN = ("uniform", "swap", "text keys", "skew", "late skew", "turning skew", "zipf", "hot key", "correlated")
@@ -86,15 +86,16 @@ def measured(workload: Workload, seed: int, size: Size) -> Found:
         plan for plan in static_plans(query, samples, workload.batch, size.every_shape) if not isinstance(plan, Mesh)
     ]
     plans: dict[str, Plan] = {WAYS[0]: race(workload, query, plain[: size.most_plans], list(batches()))[0]}
+    rival = next(plan for plan in plain if orders_of(plan, query.graph))
     model = resource_model(query.graph, samples[1].statistics, workload.batch, query.merging)
     held = {name: model.rows(model.estimates.mask((name,))) for name in query.graph.names}
     profiles, _ = profiles_of_rows(query, samples[1].rows, held)
     learnt = {
-        "classifier": learn_mesh(query.graph, profiles, seed, may_ask=False),
-        "questions": learn_mesh(query.graph, profiles, seed, is_worth=lambda _: False),
+        "classifier": learn_mesh(query.graph, profiles, seed, rival, may_ask=False),
+        "questions": learn_mesh(query.graph, profiles, seed, rival, is_worth=lambda _: False),
     }
     plans |= {name: each.mesh for name, each in learnt.items() if each.is_mesh}
-    best = learn_mesh(query.graph, profiles, seed)
+    best = learn_mesh(query.graph, profiles, seed, rival)
     asks = any("?" in name for way in best.mesh.ways for route in way.routes for name in route.operators)
     proposed = "fixed" if not best.is_mesh else "questions" if asks else "classifier"
     runners = {name: Runner(workload, query, plan) for name, plan in plans.items()}

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from anabranch.mesh.learn import CURRENT, SearchSetting
 from anabranch.mesh.precedence import precedence
 from anabranch.mesh.proposal import MeshProposal, find_mesh, least_cost, one_route_only
-from anabranch.mesh.questions import ask_first, askable, cheaper
+from anabranch.mesh.questions import ask_first, askable, cheaper, price
 from anabranch.mesh.training import TrainingSet, training_set
 from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.mesh import Mesh, RelationRoutes, check_mesh, one_route
+from anabranch.plan.mesh import Mesh, RelationRoutes, certain, check_mesh, one_route
 from anabranch.stats.mesh.operators import Needs
 from anabranch.stats.mesh.profiles import OperatorProfile
 
 BEYOND = 0.8
 """The share of the cost of a route with questions that a classifier must be able to come down to, to be searched."""
+KEEPING = 1.1
+"""How much more than the best single route of the sampled rows the order may cost that is kept to."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,15 @@ def find_query_mesh(
     setting: SearchSetting | None = None,
     current: Mesh | None = None,
     is_worth: Callable[[Mapping[str, float]], bool] | None = None,
+    orders: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> QueryMesh:
     """The best mesh for all relations of a query, each searched for itself; starts from the current mesh if given.
 
     Questions need no search: a relation whose rows had better ask first does so. `is_worth` is asked whether a search
     would be of use if a row of each relation took so many seconds, less than which no classifier leaves. If not, or if
-    questions leave it little to gain, a relation that does not ask gets its best single route.
+    questions leave it little to gain, a relation that does not ask gets its best single route. `orders` are probe
+    orders that others chose; a relation with a single route keeps to its own unless the sample speaks clearly against
+    it: a thousand rows do not show a key that is rare in one stream and frequent in all others.
     """
     samples = [_Sample.of(graph, seen, setting or SearchSetting(), current) for seen in profiles if seen.matrix.rows]
     asking = {each.relation: each.ask(rng) for each in samples}
@@ -76,6 +82,11 @@ def find_query_mesh(
         if is_searched
         else asking[each.relation] or each.single()
         for each in samples
+    }
+    proposals |= {
+        each.relation: each.keeping(orders[each.relation], proposals[each.relation])
+        for each in samples
+        if each.relation in orders and not proposals[each.relation].is_mesh
     }
     default = one_route(graph)
     ways = [proposals[name].ways if name in proposals else default.of(name) for name in graph.names]
@@ -127,6 +138,12 @@ class _Sample:
             return asking
         found = find_mesh(self.rows, self.seen.matrix, self.needs, rng, self.setting, self.running)
         return found if asking is None else cheaper(asking, found, self.rows, self.seen.matrix, self.setting.costs)
+
+    def keeping(self, order: tuple[str, ...], found: MeshProposal) -> MeshProposal:
+        """The single route of the order, unless the one that was found costs clearly less."""
+        kept = RelationRoutes(self.relation, (certain(order),))
+        prices = [price(ways, self.rows, self.seen.matrix, self.setting.costs) for ways in (kept, found.ways)]
+        return replace(found, ways=kept, single=kept.routes[0]) if prices[0] <= KEEPING * prices[1] else found
 
     def single(self) -> MeshProposal:
         why = "even a route for each kind of rows would not pay"

@@ -37,7 +37,7 @@ from anabranch.plan.check import require_no_guard, validate
 from anabranch.plan.classifier import ONE_ROUTE, Classifier, check_attributes, parse_classifier
 from anabranch.plan.classifier import routes as routes_of
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta, is_selection, position_of, selection_name
-from anabranch.plan.physical import JoinNode, PhysicalPlan, mjoin, probe_order
+from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, mjoin, probe_order
 from anabranch.plan.query import Grouping
 from anabranch.plan.reader import TextReader
 from anabranch.plan.text import parse
@@ -197,6 +197,14 @@ def one_route(graph: JoinGraph, orders: Mapping[str, tuple[str, ...]] | None = N
         }
     chosen |= orders or {}
     return Mesh(tuple(RelationRoutes(name, (certain(chosen[name]),)) for name in graph.names))
+
+
+def orders_of(plan: Plan | None, graph: JoinGraph) -> dict[str, tuple[str, ...]]:
+    """Return the probe orders of an mjoin, by relation; none of any other plan."""
+    if not isinstance(plan, JoinNode) or not all(isinstance(child, Leaf) for child in plan.inputs):
+        return {}
+    names = [child.relations[0] for child in plan.inputs]
+    return {name: tuple(names[i] for i in probe_order(plan, at, graph)) for at, name in enumerate(names)}
 
 
 def certain(order: tuple[str, ...]) -> Route:

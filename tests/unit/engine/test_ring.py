@@ -197,6 +197,19 @@ def test_a_question_ends_at_the_first_row_that_fits_and_is_not_asked_twice() -> 
     assert ring.ask(KEY, asking, newest, newest + 100, is_met) == 0
 
 
+def test_a_question_passes_over_rows_of_other_keys_in_its_chain() -> None:
+    ring, random = ring_of(ProcessArena(), span=100), np.random.default_rng(3)
+    held = random.integers(0, 1 << 60, 6_000)
+    times = np.zeros(len(held), dtype=np.int64)
+    add(ring, held, times, times + 100)
+    asking = np.concatenate([held[::3], random.integers(0, 1 << 60, 2_000)])
+    is_met = np.zeros(len(asking), dtype=np.bool_)
+    visited = ring.ask(KEY, asking, np.zeros_like(asking), np.zeros_like(asking), is_met)
+    assert is_met.tolist() == np.isin(asking, held).tolist()
+    # Of so many keys, some share a head.
+    assert visited > is_met.sum()
+
+
 @pytest.mark.parametrize("span", [None, 100])
 def test_rows_that_are_overdue_for_later_probes_are_passed_over(span: int | None) -> None:
     ring = ring_of(ProcessArena(), span)

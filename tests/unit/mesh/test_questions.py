@@ -79,6 +79,20 @@ def test_nothing_is_asked_where_all_rows_have_partners_or_the_best_order_stops_t
         assert not found.is_mesh
 
 
+def test_a_relation_that_gains_nothing_keeps_the_order_that_others_chose_for_it() -> None:
+    """A thousand rows of a stream did not show the key that is frequent in two others, and its order was drawn."""
+    rng = np.random.default_rng(3)
+    alike, unlike = rng.integers(1, 3, (400, 3)), np.stack([np.full(400, 9), np.ones(400), np.zeros(400)], axis=1)
+    for counts, first in ((alike, "d"), (unlike, "d")):
+        seen = profile(counts)
+        found = find_query_mesh(ONE_KEY, [seen], np.random.default_rng(1), SETTING, orders={"a": ("d", "c", "b")})
+        assert found.mesh.of("a").routes[0].operators[0] == first
+    clearly = find_query_mesh(
+        ONE_KEY, [profile(unlike)], np.random.default_rng(1), SETTING, orders={"a": ("b", "c", "d")}
+    )
+    assert clearly.mesh.of("a").routes[0].operators[0] == "d"
+
+
 def test_only_keys_of_the_row_itself_are_asked_for() -> None:
     assert askable(ONE_KEY, "a", OPERATORS) == OPERATORS
     chain = graph_of("a.k = b.k AND b.v = c.v AND c.k = d.k")

@@ -81,9 +81,16 @@ def test_a_question_drops_rows_without_a_partner_and_joins_nothing() -> None:
 
 def test_a_question_may_be_asked_on_the_way_and_by_a_band() -> None:
     banded = query("a.k = b.k AND b.v BETWEEN c.v - 1 AND c.v + 1")
-    started = host(banded, parse_mesh("mesh(a: b>c?>c; b: a?|c?>a>c; c: b?>b>a)"), ("c 1 0 20",))
-    answer = started.step(read_rows(CATALOG, ("b 2 1 19", "b 2 2 23", "a 2 1 0", "a 2 2 0")))
-    assert answer.to_pylist() == [{"x": 0, "y": 19, "z": 20}]
+    mesh = parse_mesh("mesh(a: b>c?>c; b: a?|c?>a>c; c: b?>b>a)")
+    # A band has buckets, and partners may stand in the next one: every place in a bucket is tried.
+    for value in range(20, 26):
+        first, others = (f"c 1 0 {value}",), [f"b 2 {number} {number}" for number in range(15, 31)]
+        started = host(banded, mesh, first)
+        answer = started.step(read_rows(CATALOG, (*others, *(f"a 2 {number} 0" for number in range(15, 31)))))
+        assert sorted(answer.column("y").to_pylist()) == [value - 1, value, value + 1]
+        started = host(banded, mesh, (*others, *(f"a 2 {number} 0" for number in range(15, 31))))
+        answer = started.step(read_rows(CATALOG, first))
+        assert sorted(answer.column("y").to_pylist()) == [value - 1, value, value + 1]
 
 
 def test_small_rusters_go_with_the_largest() -> None:
