@@ -19,8 +19,12 @@ from anabranch.plan.mesh import Mesh, RelationRoutes, certain, check_mesh, one_r
 from anabranch.stats.mesh.operators import Needs
 from anabranch.stats.mesh.profiles import OperatorProfile
 
-BEYOND = 0.8
-"""The share of the cost of a route with questions that a classifier must be able to come down to, to be searched."""
+BEYOND = 0.5
+"""The share of the cost of a route with questions that a classifier must be able to come down to, to be searched.
+
+The least that any could take is a bound that none reaches: those that were found with more of it took no less work than
+questions did, and a search.
+"""
 KEEPING = 1.1
 """How much more than the best single route of the sampled rows the order may cost that is kept to."""
 

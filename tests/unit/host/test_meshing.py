@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from anabranch.adapt import mesh_watch
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.rules import ChangeRules, Staging
 from anabranch.adapt.settings import Settings
@@ -68,7 +70,10 @@ def untold(batch: dict[str, pa.Table]) -> dict[str, pa.Table]:
 
 
 @pytest.mark.parametrize("asks", [False, True], ids=["by a classifier", "by questions"])
-def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer(asks: bool) -> None:
+def test_a_mesh_is_learnt_while_the_query_runs_and_changes_no_answer(
+    asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mesh_watch, "SEARCH", replace(mesh_watch.SEARCH, asks=asks))
     query, rng = the_query("string" if asks else "bigint"), np.random.default_rng(1)
     batches = [skewed_batch(number, rng) for number in range(4)]
     batches = [untold(batch) for batch in batches] if asks else batches
