@@ -58,7 +58,9 @@ def _of_mesh(mesh: Mesh, step: StepStatistics, model: ResourceModel, graph: Join
     units, relations = model.units, len(graph.names)
     each = units.match + units.match_relation * (relations + 2) / 2
     calls = sum(len(route.operators) for way in mesh.ways for route in way.routes) + relations
-    return sum(probe.matches for probe in step.probes) * each, calls
+    asked_rows = sum(probe.kept for probe in step.probes if is_question(probe.target))
+    passing = asked_rows * (units.match + units.match_relation)
+    return sum(probe.matches for probe in step.probes) * each + passing, calls
 
 
 def _links(plan: PhysicalPlan | Mesh, model: ResourceModel, graph: JoinGraph) -> dict[str, int]:

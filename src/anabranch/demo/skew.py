@@ -266,7 +266,7 @@ def _run(handle: QueryHandle, console: Console) -> Run:
         seconds=report["duration_ms"] / 1000,
         engine=sum(steps.seconds.values()),
         # The probes of a mesh are among the probes of the step; its routes would count them a second time.
-        combinations=sum(probe.kept for probe in steps.probes),
+        combinations=sum(probe.kept for probe in steps.probes if not is_question(probe.target)),
         routes=steps.routes,
     )
 

@@ -7,8 +7,8 @@ relations share one key, what is left after the questions is bounded by the resu
 then probed (Yannakakis 1981); so the order of the probes hardly matters any more, and partners are not counted.
 
 What a question does to a row follows from what the probe did to it: it lets through what found a partner, and costs
-what a probe that finds nothing costs. Questions are added one by one, the one that saves most first, as long as they
-save. All costs are sums over rows, because which rows drop out together is all that matters here.
+what a probe that finds at most one costs. Questions are added one by one, the one that saves most first, as long as
+they save. All costs are sums over rows, because which rows drop out together is all that matters here.
 
 Limit: only relations that share keys with the row itself, and no other predicate, are asked for, at the beginning of
 the route. Routes with questions have no classifier.
@@ -53,31 +53,28 @@ def ask_first(
     may_ask: tuple[str, ...],
     rng: np.random.Generator,
     setting: SearchSetting,
-    single: MeshProposal,
 ) -> MeshProposal | None:
-    """The route that asks first and then probes; None if no question saves enough, also on rows held out.
-
-    `single` is the best single route, against which it is measured.
-    """
+    """The route that asks first and then probes; None if no question saves enough, also on rows held out."""
     if not may_ask or matrix.rows < LEAST_ROWS:
         return None
     route, plain = _best(sample, matrix, needs, may_ask, setting.costs)
     if route == plain:
         return None
-    gain = _gain(sample, matrix, route, plain, setting.costs)
+    asking, single = (certain_ways(sample.relation, each) for each in (route, plain))
+    cost, single_cost = (price(each, sample, matrix, setting.costs) for each in (asking, single))
+    gain = single_cost / cost - 1 if cost > 0 else 0.0
     held_out = _held_out(sample, matrix, needs, may_ask, rng, setting.costs)
     if min(gain, held_out.gain) < max(setting.least_gain, held_out.error):
         return None
-    cost, questions = single.single_cost / (1 + gain), [asked(name) for name in route if is_question(name)]
+    questions = [asked(name) for name in route if is_question(name)]
     return MeshProposal(
-        ways=RelationRoutes(sample.relation, (certain(route),)),
+        ways=asking,
         shares=(1.0,),
-        route_costs=(max(0.0, cost - route_overhead(certain_ways(sample.relation, route), matrix, setting.costs)),),
+        route_costs=(max(0.0, cost - route_overhead(asking, matrix, setting.costs)),),
         cost=cost,
-        single=single.single,
-        single_cost=single.single_cost,
+        single=single.routes[0],
+        single_cost=single_cost,
         reason=f"asking {', '.join(questions)} first gains {gain:+.1%} over the best single route, {held_out}",
-        considered=single.considered,
         held_out=held_out,
     )
 
@@ -118,9 +115,10 @@ def row_costs(matrix: OperatorMatrix, route: tuple[str, ...]) -> Doubles:
     for name in route:
         at = matrix.operators.index(asked(name) if is_question(name) else name)
         selectivity, cost = matrix.selectivity[:, at], matrix.cost[:, at]
-        # A probe costs its lookup and, as much again, each match (see `engine.fabric.profile`).
-        paid += left * (cost / (1 + selectivity) if is_question(name) else cost)
-        left = left * (np.minimum(selectivity, 1.0) if is_question(name) else selectivity)
+        passing = np.minimum(selectivity, 1.0)
+        # A probe costs its lookup and, as much again, each match (`engine.fabric.profile`); so does a row that passes.
+        paid += left * (cost * (1 + passing) / (1 + selectivity) if is_question(name) else cost)
+        left = left * (passing if is_question(name) else selectivity)
     return paid
 
 
@@ -165,13 +163,6 @@ def _probes(matrix: OperatorMatrix, left: Doubles, needs: Needs) -> tuple[str, .
     """The best order of the probes for the rows that are left."""
     order = Router(matrix, left, needs).best(np.arange(matrix.rows)).order
     return tuple(matrix.operators[at] for at in order)
-
-
-def _gain(
-    sample: TrainingSet, matrix: OperatorMatrix, route: tuple[str, ...], plain: tuple[str, ...], costs: MeshCosts
-) -> float:
-    prices = [price(certain_ways(sample.relation, each), sample, matrix, costs) for each in (plain, route)]
-    return prices[0] / prices[1] - 1 if prices[1] > 0 else 0.0
 
 
 def _held_out(

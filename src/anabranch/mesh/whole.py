@@ -134,7 +134,7 @@ class _Sample:
 
     def ask(self, rng: np.random.Generator) -> MeshProposal | None:
         """The route that asks first, if that saves."""
-        return ask_first(self.rows, self.seen.matrix, self.needs, self.may_ask, rng, self.setting, self.single())
+        return ask_first(self.rows, self.seen.matrix, self.needs, self.may_ask, rng, self.setting)
 
     def best(self, rng: np.random.Generator, asking: MeshProposal | None, least: float) -> MeshProposal:
         """The cheapest routes, with a classifier or with questions; no classifier takes less than the least."""

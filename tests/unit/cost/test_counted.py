@@ -47,6 +47,10 @@ def test_a_mesh_is_charged_its_lookups_and_its_calls() -> None:
     asking = parse_mesh("mesh(a: c?>b>c; b: a>c; c: b>a)")
     # c is asked by the column of a, and probed by those of a and b; a call more.
     assert cost(asking, step) - cost(one, step) == pytest.approx(units.call + 1000 * units.link)
+    question = ProbeStatistics("mesh", "a", "c?", 1000, 0, 0, 0, 300)
+    asked = replace(step, probes=(*probes, question))
+    passing = 300 * (units.match + units.match_relation)
+    assert cost(asking, asked) - cost(asking, step) == pytest.approx(1000 * units.probe + passing)
     assert cost(one, step, 3) - cost(one, step) == pytest.approx(2 * 9 * units.call)
     more = replace(step, probes=(replace(probes[0], probes=2000), probes[1]))
     assert cost(one, more) - cost(one, step) == pytest.approx(1000 * units.probe)

@@ -135,7 +135,7 @@ def meeting(
         for offset in probe.offsets
     )
     kept = keep(found, is_met)
-    meter.matched(*names, visited, 0, 0)
+    meter.matched(*names, visited, 0, len(kept))
     meter.spent("probe", perf_counter() - started)
     return kept
 
