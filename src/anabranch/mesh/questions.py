@@ -32,6 +32,8 @@ from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 
 MOST_ROWS, MOST_SETS = 1_000, 1 << 19
 """Rows that questions are chosen by, and rows times sets of operators."""
+CLEARLY = 0.9
+"""The share of the cost of questions below which a classifier is preferred: it fits only as long as rows stay alike."""
 
 
 def askable(graph: JoinGraph, relation: str, operators: tuple[str, ...]) -> tuple[str, ...]:
@@ -79,12 +81,19 @@ def ask_first(
     )
 
 
-def cheaper(
-    one: MeshProposal, other: MeshProposal, sample: TrainingSet, matrix: OperatorMatrix, costs: MeshCosts
+def preferred(
+    asking: MeshProposal, routed: MeshProposal, sample: TrainingSet, matrix: OperatorMatrix, costs: MeshCosts
 ) -> MeshProposal:
-    """The cheaper of two proposals, held against each other row by row."""
-    prices = [price(each.ways, sample, matrix, costs) for each in (one, other)]
-    return one if prices[0] <= prices[1] else other
+    """The questions, unless the routes of a classifier are clearly cheaper, by what is certain of both."""
+    asks, routes = (
+        price(each.ways, sample, matrix, costs) * max(1.0, (1 + each.gain) / (1 + _certain_gain(each)))
+        for each in (asking, routed)
+    )
+    return routed if routes < CLEARLY * asks else asking
+
+
+def _certain_gain(found: MeshProposal) -> float:
+    return found.gain if found.held_out is None else max(0.0, found.held_out.gain - found.held_out.error)
 
 
 def price(ways: RelationRoutes, sample: TrainingSet, matrix: OperatorMatrix, costs: MeshCosts) -> float:

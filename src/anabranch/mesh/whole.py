@@ -11,7 +11,7 @@ import numpy as np
 from anabranch.mesh.learn import CURRENT, SearchSetting
 from anabranch.mesh.precedence import precedence
 from anabranch.mesh.proposal import MeshProposal, find_mesh, least_cost, one_route_only
-from anabranch.mesh.questions import ask_first, askable, cheaper, price
+from anabranch.mesh.questions import ask_first, askable, preferred, price
 from anabranch.mesh.training import TrainingSet, training_set
 from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph
@@ -141,7 +141,7 @@ class _Sample:
         if asking is not None and least > BEYOND * asking.cost:
             return asking
         found = find_mesh(self.rows, self.seen.matrix, self.needs, rng, self.setting, self.running)
-        return found if asking is None else cheaper(asking, found, self.rows, self.seen.matrix, self.setting.costs)
+        return found if asking is None else preferred(asking, found, self.rows, self.seen.matrix, self.setting.costs)
 
     def keeping(self, order: tuple[str, ...], found: MeshProposal) -> MeshProposal:
         """The single route of the order, unless the one that was found costs clearly less."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,8 +11,8 @@ import pytest
 from anabranch.cql import compile_query
 from anabranch.mesh import whole
 from anabranch.mesh.learn import SearchSetting
-from anabranch.mesh.proposal import one_route_only
-from anabranch.mesh.questions import ask_first, askable, cheaper, price, row_costs
+from anabranch.mesh.proposal import HeldOut, one_route_only
+from anabranch.mesh.questions import ask_first, askable, preferred, price, row_costs
 from anabranch.mesh.training import training_set
 from anabranch.mesh.whole import find_query_mesh
 from anabranch.plan.join_graph import JoinGraph
@@ -134,9 +136,12 @@ def test_proposals_are_held_against_each_other_row_by_row() -> None:
         UNIT + SETTING.costs.test * 5 / 3 + 3 * SETTING.costs.route
     )
     routed = type(single)(tree, (1 / 3,) * 3, (UNIT,) * 3, UNIT, single.single, single.single_cost, "")
-    assert cheaper(asking, single, sample, matrix, SETTING.costs) is asking
+    assert preferred(asking, single, sample, matrix, SETTING.costs) is asking
     free = type(SETTING.costs)(test=0.0, route=0.0)
-    assert cheaper(asking, routed, sample, matrix, free) is routed
+    assert preferred(asking, routed, sample, matrix, free) is routed
+    # What its rows cost if a third of them is held out counts, not what it cost those that it was learnt from.
+    doubtful = replace(routed, single_cost=11 * UNIT, held_out=HeldOut(2.0, 0.1))
+    assert preferred(asking, doubtful, sample, matrix, free) is asking
     # One lookup, two and three of them; what passes costs as much again.
     assert price(asking.ways, sample, matrix, free) == pytest.approx((1 + 3 + 5) / 3 * UNIT, rel=0.01)
     assert asking.ways.routes[0] != certain(OPERATORS)
