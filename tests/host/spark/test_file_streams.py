@@ -186,3 +186,17 @@ def test_a_folder_of_partitions_is_read_by_spark(spark: SparkSession, tmp_path: 
     expected = replace(story).expected(with_keys)
     assert len(expected) > 10
     assert not describe_difference(expected, written(tmp_path))
+
+
+def test_the_stream_whose_files_are_largest_is_not_copied(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a chain, one end has to be sent to several slots; without a sample the files tell which."""
+    story = Story(THREE + "a.x = b.x AND b.y = c.y", slots=2)
+    for large in ("s0", "s2"):
+        folder = tmp_path / large
+        for name, rows in story.tables().items():
+            write_apart(folder, name, 0, pa.concat_tables([rows] * 50) if name == large else rows)
+        handle = run(query_of(spark, story, folder), folder, story.plan, story.slots)
+        progress = handle.lastProgress
+        assert progress is not None
+        sent = progress["adaptive"]["sent"]
+        assert (sent["a"], sent["c"]) == ((1.0, 2.0) if large == "s0" else (2.0, 1.0))
