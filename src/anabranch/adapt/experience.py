@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from anabranch.cost.counted import counted_cpu
+from anabranch.cost.counted import counted_joins
+from anabranch.cost.estimates import EVER, SHORTEST_WINDOW
 from anabranch.cost.resources import ResourceModel, Resources
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.pairwise import lifetimes
@@ -19,6 +20,8 @@ from anabranch.plan.query import Query
 from anabranch.stats.step import StepStatistics, merge
 from anabranch.window import FOREVER
 
+FULL = 0.9
+"""The share of its rows from which on a window counts as full: rates differ by as much from batch to batch."""
 MOST = 32
 """Plans whose counts are remembered."""
 
@@ -38,11 +41,14 @@ class Experience:
         graph: JoinGraph,
     ) -> Experience:
         """Takes in batches of a plan; one that merges inputs keeps the model's price: merging is not counted."""
-        joins = model.price(plan).cpu - model.base.cpu
-        if any(pre_groups(plan)) or not seconds or joins <= 0:
+        if any(pre_groups(plan)) or not seconds:
             return self
-        found = counted_cpu(plan, merge(steps), len(steps), seconds, model, graph)
-        factor = max(0.0, found - model.base.cpu) / joins
+        step = merge(steps)
+        model = as_filled(model, step, len(steps), seconds)
+        joins = model.price(plan).cpu - model.base.cpu
+        if joins <= 0:
+            return self
+        factor = counted_joins(plan, step, len(steps), seconds, model, graph) / joins
         others = {name: value for name, value in self.factors.items() if name != str(plan)}
         return Experience(dict([*others.items(), (str(plan), factor)][-MOST:]))
 
@@ -53,23 +59,22 @@ class Experience:
         return replace(cost, cpu=base + max(0.0, cost.cpu - base) * self.factors.get(str(plan), usual))
 
 
-def has_full_windows(query: Query, seconds: float) -> bool:
-    """True when rows have come for as long as any stays; before, counts say less than the model."""
-    return seconds >= longest_window(query)
+def as_filled(model: ResourceModel, step: StepStatistics, batches: int, seconds: float) -> ResourceModel:
+    """The model of batches whose windows were as full as their states were: while they fill, less is found in them.
+
+    Of the rows of its own batch a row meets half on average.
+    """
+    held = {state.state: state.rows / batches for state in step.states}
+    windows = []
+    for name, window in zip(model.estimates.names, model.estimates.windows, strict=True):
+        rate = step.rows_in.get(name, 0) / seconds
+        age = held[name] / rate if rate and name in held else window
+        is_full = window >= EVER or age >= FULL * window
+        windows.append(window if is_full else max(age - seconds / batches / 2, age / 2, SHORTEST_WINDOW))
+    return replace(model, estimates=replace(model.estimates, windows=tuple(windows)))
 
 
 def longest_window(query: Query) -> float:
     """Seconds for which rows stay, at most: by the longest window that ends, or for less where bands let them go."""
     spans = lifetimes([query])
     return max((spans[name] / 1e6 for name in query.graph.names if spans.get(name, FOREVER) < FOREVER), default=0.0)
-
-
-def counts(steps: Sequence[StepStatistics], seconds: float) -> dict[object, float]:
-    """The rows per second of each relation, and the matches of a row at each lookup: cheap to compare."""
-    if not seconds:
-        return {}
-    step = merge(steps) if len(steps) > 1 else steps[0]
-    found: dict[object, float] = {name: rows / seconds for name, rows in step.rows_in.items()}
-    for probe in step.probes:
-        found[probe.join, probe.origin, probe.target] = probe.matches / probe.probes if probe.probes else 0.0
-    return found

@@ -25,6 +25,8 @@ class Knowledge:
     filters: Mapping[str, float] = field(default_factory=dict)
     batch: float = 1.0
     groups: Mapping[str, float] = field(default_factory=dict)
+    rows: Mapping[str, float] = field(default_factory=dict)
+    """Rows of tables."""
 
     def renewed(self, measured: FixedStatistics, batch: float) -> Knowledge:
         """The knowledge after some batches were measured.
@@ -38,12 +40,15 @@ class Knowledge:
             {**self.filters, **measured.filters},
             batch,
             {**self.groups, **measured.groups},
+            {**self.rows, **measured.rows},
         )
 
     @property
     def view(self) -> FixedStatistics:
         """The numbers as optimizers read them."""
-        return FixedStatistics(self.rates, self.filters, self.selectivities, groups=self.groups, provenance="measured")
+        return FixedStatistics(
+            self.rates, self.filters, self.selectivities, groups=self.groups, rows=self.rows, provenance="measured"
+        )
 
     def distance(self, other: Knowledge) -> float:
         """The largest factor by which a rate, selectivity or number of groups differs, infinite where one is unknown.
@@ -51,7 +56,7 @@ class Knowledge:
         >>> Knowledge({"a": 8.0}).distance(Knowledge({"a": 10.0}))
         1.25
         """
-        both = ((getattr(self, what), getattr(other, what)) for what in ("rates", "selectivities", "groups"))
+        both = ((getattr(self, what), getattr(other, what)) for what in ("rates", "selectivities", "groups", "rows"))
         return max((factor for mine, theirs in both for factor in _factors(mine, theirs)), default=1.0)
 
     def drift(self, other: Knowledge) -> float:
@@ -63,6 +68,7 @@ class Knowledge:
             {name: value for name, value in self.rates.items() if name in other.rates},
             {name: value for name, value in self.selectivities.items() if name in other.selectivities},
             groups={name: value for name, value in self.groups.items() if name in other.groups},
+            rows={name: value for name, value in self.rows.items() if name in other.rows},
         )
 
     def to_json(self) -> dict[str, object]:
@@ -71,11 +77,13 @@ class Knowledge:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Knowledge:
         """Reads knowledge that was written; raises an error where the value is not one."""
-        rates, filters, selectivities, groups = (dict(value[name]) for name in _SECTIONS)
-        return cls().renewed(FixedStatistics(rates, filters, selectivities, groups=groups), float(value["batch"]))
+        rates, filters, selectivities, groups = (dict(value[name]) for name in _SECTIONS[:-1])
+        rows = dict(value.get("rows", {}))
+        known = FixedStatistics(rates, filters, selectivities, groups=groups, rows=rows)
+        return cls().renewed(known, float(value["batch"]))
 
 
-_SECTIONS = ("rates", "filters", "selectivities", "groups")
+_SECTIONS = ("rates", "filters", "selectivities", "groups", "rows")
 
 
 def _factors(mine: Mapping[str, float], theirs: Mapping[str, float]) -> list[float]:

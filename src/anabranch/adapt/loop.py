@@ -13,9 +13,7 @@ compare with the situation of the last decision.
   by which the counts differed from it. A plan that never ran gets the factor of the one that runs, so an error that all
   plans share decides nothing.
 - A change must pay back while the streams stay as they are. How long that is, is learnt from how long they stayed so
-  before (`stability`). Once phases are known, a plan is charged for the next change too: until that is noticed, it
-  meets the statistics of the phase before. Where the streams do not stay long enough to be followed, the plan is chosen
-  that was best on average.
+  before (`stability`), and a plan is charged for the next change too (`weighing`).
 - A batch does not wait for the optimizer where that takes long (`searches`): the proposal is judged when a later batch
   ends, by the statistics of then. The decision still counts as one about the statistics that the search began with, so
   a drift during the search is noticed.
@@ -27,10 +25,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from anabranch.adapt.calm import Counts, are_alike, counts
 from anabranch.adapt.decision import Decision, Origin, Rival
-from anabranch.adapt.experience import Experience, counts, has_full_windows
+from anabranch.adapt.experience import Experience
 from anabranch.adapt.facts import rows_waiting
-from anabranch.adapt.gate import judge, scarce
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.library import Library
 from anabranch.adapt.memory import LoopMemory
@@ -39,8 +37,8 @@ from anabranch.adapt.rules import Criteria
 from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.stability import Stability
-from anabranch.adapt.ways import way
-from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
+from anabranch.adapt.weighing import IN_LINE, Weighing
+from anabranch.cost.resources import with_default_orders
 from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.choice import choose
 from anabranch.optimize.problem import resource_model
@@ -64,16 +62,10 @@ MOST_RIVALS = 6
 """The number of plans that a decision lists beside the one proposed."""
 
 MOST_SEEN = 32
-"""Plans that were proposed or listed, from which the best on average is taken."""
-
-CALM = 1.2
-"""The factor up to which the counts of a single batch may differ from those measured last without a new measurement."""
+"""Plans that are remembered once they were proposed or listed: one of them may be never best and never bad."""
 
 TELLING_BATCHES, TELLING_ROWS = 3, 1_000
 """Batches, and rows of each stream in them, by which a query decides for the first time."""
-
-IN_LINE = 6
-"""Relations up to which the optimizer takes a few milliseconds and compiles nothing."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +118,8 @@ class _Found:
     """The outcome of a search."""
 
     plan: PhysicalPlan
-    rivals: tuple[Rival, ...] = ()
+    others: tuple[Rival, ...] = ()
+    """The plans that lost, the best first."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +131,7 @@ class _Proposed:
     known: Knowledge
     origin: Origin
     found: Search[_Found]
-    counts: dict[object, float]
+    counts: Counts
     """What was counted when it began."""
 
 
@@ -162,8 +155,10 @@ class Loop:
         self._passed = 0.0
         self._tried = Experience()
         self._seen: dict[str, PhysicalPlan] = {}
-        self._calm: dict[object, float] | None = None
+        self._calm: Counts | None = None
         self._distance = 1.0
+        self._changed_at: float | None = None
+        """Event time at which a change began that no decision has taken in yet."""
         self._look_again: float | None = None
         """Seconds of a phase after which a plan is looked at again that was put off."""
 
@@ -251,7 +246,9 @@ class Loop:
             return None
         search, self._search = self._search, None
         self._baseline, self._since, self._put_off = search.known, _Since(), 0
-        self._stability = self._stability.decided(search.known, self._learned_seconds)
+        changed = self._passed - self._changed_at if self._changed_at is not None else 0.0
+        self._stability = self._stability.decided(search.known, max(self._learned_seconds, changed))
+        self._changed_at = None
         self._calm, self._distance = search.counts, 1.0
         return self._decide(seen, search)
 
@@ -289,6 +286,9 @@ class Loop:
         if self._measure(earlier, Knowledge()).drift(self._measure(later, Knowledge())) <= SETTLED:
             return True
         self._put_off += 1
+        if self._changed_at is None:
+            self._changed_at = self._passed - _seconds(later)
+            self._stability = self._stability.began(self._measure(earlier, self._known), self._passed)
         # What came before the change says nothing of what comes after it.
         self._recent = later
         return False
@@ -302,14 +302,12 @@ class Loop:
         return self._distance
 
     def _is_calm(self) -> bool:
-        """True when the counts of the latest batch are those measured last; then nothing needs measuring again."""
+        """True when the latest batch is like those measured last; then nothing needs measuring again."""
         if self._calm is None or not self._recent:
             return False
-        now = counts([self._recent[-1].step], _seconds(self._recent[-1:]))
-        if now.keys() != self._calm.keys():
-            return False
-        pairs = ((value, self._calm[name]) for name, value in now.items())
-        return all(max(one, other) <= CALM * min(one, other) for one, other in pairs)
+        # A change that hides in the noise of every batch shows in several together.
+        latest = self._recent if self._since.batches % self.settings.remember == 0 else self._recent[-1:]
+        return are_alike(counts([each.step for each in latest], _seconds(latest)), self._calm)
 
     def _is_telling(self) -> bool:
         """True when nothing has been decided yet, and the first batches have rows enough to decide by."""
@@ -350,30 +348,28 @@ class Loop:
         criteria = self.criteria
         spread = criteria.partitioning
         model = resource_model(self._query.graph, self.view, known.batch, self._query.merging, spread)
-        self.criteria = criteria.met(self._query, self.view, model)
+        self.criteria = criteria = criteria.met(self._query, self.view, model)
         current = with_default_orders(seen.plan, self._query.graph)
-        price = self._pricing(current, model)
+        steps = [each.step for each in self._recent]
+        self._tried = self._tried.after(current, steps, self._learned_seconds, model, self._query.graph)
+        weighing = Weighing(self._query, self.settings, criteria, self._stability, self._tried, model, current)
         decision = Decision(
             batch=seen.batch,
             action="keep",
             policy=self.settings.policy.name,
             trigger=search.trigger,
             plan=seen.plan,
-            cost=price(current),
+            cost=weighing.price(current),
             proposed=proposed,
-            proposed_cost=price(proposed),
+            proposed_cost=weighing.price(proposed),
             origin=search.origin,
             price=None,
             reason="the plan in force is the best that is known",
             statistics=known,
-            rivals=outcome.rivals,
+            rivals=outcome.others[:MOST_RIVALS],
         )
-        candidates = self._candidates(proposed, outcome.rivals, current)
-        judged = [self._judged(decision, plan, current, price(plan), model) for plan in candidates]
-        passed = [each for each in judged if each.action == "migrate"]
-        best = self._lasting(decision, passed) if passed else judged[0]
-        if best.action == "keep" and (steadier := self._steadier(decision, current, candidates, model)) is not None:
-            best = steadier
+        chosen = weighing.choose(decision, self._candidates(proposed, outcome.others, current))
+        best, self._look_again = chosen.decision, chosen.look_again
         if best.action == "migrate" and self.settings.freeze:
             best = replace(best, action="keep", reason=f"frozen; otherwise: {best.reason}")
         return best
@@ -381,75 +377,12 @@ class Loop:
     def _candidates(
         self, proposed: PhysicalPlan, rivals: tuple[Rival, ...], current: PhysicalPlan
     ) -> list[PhysicalPlan]:
-        """The plan that is proposed, those listed beside it, and those whose counts are known."""
+        """The plan that is proposed, those listed beside it, and those that were proposed or listed before."""
         listed = [each.plan for each in rivals if not isinstance(each.plan, Mesh)]
-        tried = [plan for name, plan in self._seen.items() if name in self._tried.factors]
-        found = {str(plan): plan for plan in (proposed, *listed, *tried)}
-        self._seen = dict(list({**self._seen, **found, str(current): current}.items())[-MOST_SEEN:])
-        return list(found.values())
-
-    def _judged(
-        self,
-        decision: Decision,
-        plan: PhysicalPlan,
-        current: PhysicalPlan,
-        cost: Resources,
-        model: ResourceModel,
-        horizon: float | None = None,
-    ) -> Decision:
-        """The decision on one plan; what it saves while the streams stay as they are must repay the migration."""
-        if str(plan) == str(current):
-            return decision
-        wished, gate = self.settings.strategy, self.settings.gate
-        criteria, graph = self.criteria, self._query.graph
-        price = way(graph, current, plan, model, criteria.pricing, wished, decision.cost, criteria.budget)
-        decision = replace(decision, proposed=plan, proposed_cost=cost)
-        if price is None:
-            return replace(decision, reason=f"{wished} cannot serve this change")
-        if horizon is None:
-            horizon = self._stability.horizon(gate.horizon)
-        bounded = replace(gate, horizon=min(gate.horizon, horizon))
-        verdict = judge(bounded, decision.cost, cost, price, self.criteria.objective, self.criteria.budget)
-        return replace(decision, action="migrate" if verdict.passed else "keep", price=price, reason=verdict.reason)
-
-    def _lasting(self, decision: Decision, passed: list[Decision]) -> Decision:
-        """The best of the changes that passed the gate, or to stay where the next change would make it a loss."""
-        best = min(passed, key=self._total)
-        first = min(passed, key=lambda each: self._total(each, is_followed=False))
-        self._look_again = None
-        if self._stability.before is None or not self.criteria.budget.allows(decision.cost):
-            return best
-        is_loss = self._total(decision) <= self._total(best)
-        if is_loss or best is not first:
-            self._look_again = 2 * max(self._stability.usual, self._stability.lasted)
-        if not is_loss:
-            return best
-        soon = f"{self._stability.horizon(self.settings.gate.horizon):.3g} s"
-        reason = f"would cost more when the streams change again, perhaps in {soon}; otherwise: {best.reason}"
-        return replace(best, action="keep", reason=reason)
-
-    def _total(self, decision: Decision, *, is_followed: bool = True) -> float:
-        """What a plan costs until the streams change, with getting there, and until that is noticed.
-
-        A phase may be followed by the one before it. Until it is noticed, the plan meets statistics that it was not
-        chosen for: a plan that is best now and bad then may cost more than one that is never best. Without a price, the
-        decision is to stay.
-        """
-        resource = scarce(decision.cost, self.criteria.objective, self.criteria.budget)
-        price, before = decision.price, self._stability.before
-        plan, cost = (decision.plan, decision.cost) if price is None else (decision.proposed, decision.proposed_cost)
-        total = getattr(cost, resource) * self._stability.horizon(self.settings.gate.horizon)
-        if price is not None:
-            total += price.cpu if resource == "cpu" else price.memory * price.seconds
-        if before is not None and is_followed and not isinstance(plan, Mesh):
-            noticed = self.settings.remember * before.batch
-            ordered = with_default_orders(plan, self._query.graph)
-            total += getattr(self._model_of(before).price(ordered), resource) * noticed
-        return float(total)
-
-    def _model_of(self, known: Knowledge) -> ResourceModel:
-        view = Layered((known.view, self.criteria.given))
-        return resource_model(self._query.graph, view, known.batch, self._query.merging, self.criteria.partitioning)
+        found = {str(plan): plan for plan in (proposed, *listed)}
+        tried = {name: plan for name, plan in self._seen.items() if name in self._tried.factors}
+        self._seen = {**tried, **dict(list({**self._seen, **found}.items())[-MOST_SEEN:]), str(current): current}
+        return list({**found, **self._seen}.values())
 
     def _outlasted(self) -> str | None:
         """The reason to look again at what was put off: the streams have stayed as they are for long."""
@@ -457,45 +390,6 @@ class Loop:
             return None
         self._look_again = None
         return f"the streams have stayed as they are for {self._stability.lasted:.3g} s"
-
-    def _steadier(
-        self, decision: Decision, current: PhysicalPlan, candidates: list[PhysicalPlan], model: ResourceModel
-    ) -> Decision | None:
-        """The change to the plan that would have been best over all phases so far; None where it does not pay.
-
-        Asked only where the streams change too often to follow them.
-        """
-        horizon = self.settings.gate.horizon
-        if not self._stability.is_restless(horizon):
-            return None
-        # A plan that would pay if only the streams stayed as they are.
-        price = self._pricing(current, model)
-        if all(
-            self._judged(decision, plan, current, price(plan), model, horizon).action == "keep" for plan in candidates
-        ):
-            return None
-        pool = {**self._seen, **{str(plan): plan for plan in (*candidates, current)}}
-        means = self._stability.mean_costs(pool, self._model_of)
-        resource = scarce(means[str(current)], self.criteria.objective, self.criteria.budget)
-        best = min(means, key=lambda name: getattr(means[name], resource))
-        judged = self._judged(
-            replace(decision, cost=means[str(current)], origin="phases"),
-            pool[best],
-            current,
-            means[best],
-            model,
-            horizon,
-        )
-        return judged if judged.action == "migrate" else None
-
-    # --- prices -------------------------------------------------------------------------------------------------------
-
-    def _pricing(self, current: PhysicalPlan, model: ResourceModel) -> Callable[[PhysicalPlan], Resources]:
-        """The price of plans by the model, corrected by what was counted of the plan that runs and of earlier ones."""
-        steps = [each.step for each in self._recent]
-        if has_full_windows(self._query, self._passed - self._learned_seconds):
-            self._tried = self._tried.after(current, steps, self._learned_seconds, model, self._query.graph)
-        return partial(self._tried.price, model=model, running=current)
 
 
 def _best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: float) -> _Found:
@@ -514,7 +408,7 @@ def _best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: fl
     ).answer
     plan = answer.plan if isinstance(answer, Proposal) else answer.best
     lost = [each for each in answer.considered if each.plan != plan]
-    best = sorted(lost, key=lambda each: (each.standing != "lost", each.cost.cpu))[:MOST_RIVALS]
+    best = sorted(lost, key=lambda each: (each.standing != "lost", each.cost.cpu))[:MOST_SEEN]
     return _Found(plan, tuple(Rival(each.plan, each.cost, each.reason) for each in best))
 
 

@@ -36,7 +36,7 @@ from anabranch.plan.physical import JoinNode, Leaf, mjoin, pre_groups
 from anabranch.plan.query import Query
 from anabranch.stats.mesh.learnt import LearntMesh
 from anabranch.stats.step import StepStatistics, merge
-from anabranch.stats.view import FixedStatistics, Layered
+from anabranch.stats.view import Layered
 
 AT_ONCE = Price("none", 0.0, 0.0, 0.0)
 """The price of changing to a mesh, or of beginning with one."""
@@ -200,7 +200,7 @@ def decide_tree(
     if learnt.profiled is None or not isinstance(decision.plan, Mesh) or criteria.partitioning is not None:
         return decision
     graph = query.graph
-    known = Knowledge(flow.rates, _selectivities(learnt.profiled.fan_outs, flow), batch=flow.batch)
+    known = _known(query, flow, _selectivities(learnt.profiled.fan_outs, flow))
     view = Layered((known.view, criteria.given))
     answer = choose(
         graph,
@@ -274,6 +274,14 @@ def _selectivities(fan_outs: Mapping[str, float], flow: Flow) -> dict[str, float
     return {pair: min(1.0, sum(values) / len(values)) for pair, values in found.items()}
 
 
+def _known(query: Query, flow: Flow, selectivities: Mapping[str, float]) -> Knowledge:
+    """What a flow tells: rates and rows of tables, both behind the filters."""
+    relations = query.graph.relations
+    tables = {each.name: flow.held(each.name) for each in relations if each.is_table}
+    filters = {each.name: 1.0 for each in relations if each.filter is not None}
+    return Knowledge(flow.rates, selectivities, filters, flow.batch, rows=tables)
+
+
 def _model(query: Query, flow: Flow, criteria: Criteria) -> ResourceModel:
-    view = Layered((FixedStatistics(rates=flow.rates), criteria.given))
+    view = Layered((_known(query, flow, {}).view, criteria.given))
     return resource_model(query.graph, view, flow.batch, query.merging, criteria.partitioning)

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from anabranch.adapt.gate import Gate, judge
-from anabranch.adapt.loop import IN_LINE, Loop
+from anabranch.adapt.loop import Loop
 from anabranch.adapt.records import SharingDecided
 from anabranch.adapt.rules import ChangeRules, Criteria
+from anabranch.adapt.weighing import IN_LINE
 from anabranch.cost.resources import with_default_orders
 from anabranch.cost.shares import Partaker, of_common_join
 from anabranch.errors import BundleError

@@ -1,9 +1,10 @@
 """How long streams stay as they are: learnt from how long they stayed so before.
 
 A phase lasts from one noticed change of the statistics to the next. While fewer than two phases have ended, nothing is
-known, and a change of plan may count on the whole horizon of the gate. Then it may count on the half of what is left of
-a usual phase; once a phase has lasted longer than usual, on as long again as it has lasted. (Zhu 2006, 26.2, asks that
-the choice of a plan weighs the price of reaching it; how long the plan will serve belongs to that.)
+known of their length, and a change of plan may count on as long again as the phase has lasted: what has lasted for an
+hour may be expected to last for another. Then it may count on the half of what is left of a usual phase; once a phase
+has lasted longer than usual, again on as long as it has lasted. (Zhu 2006, 26.2, asks that the choice of a plan weighs
+the price of reaching it; how long the plan will serve belongs to that.)
 
 All times are event time, so a replay learns what the live run learnt.
 """
@@ -49,6 +50,10 @@ class Stability:
         last = self.phases[-1]
         return replace(self, phases=(*self.phases[:-1], replace(last, seconds=last.seconds + seconds)))
 
+    def began(self, known: Knowledge, seconds: float) -> Stability:
+        """Takes in that the streams no longer are as they were at first, before anything was decided."""
+        return self if self.phases else Stability((Phase(known, seconds),))
+
     def decided(self, known: Knowledge, measured: float) -> Stability:
         """Takes in the statistics of a decision, which were measured over so many seconds."""
         if not self.phases:
@@ -62,20 +67,23 @@ class Stability:
 
     def horizon(self, most: float) -> float:
         """Seconds for which the streams are expected to stay as they are, at most so many."""
-        if len(self.phases) <= ENOUGH:
-            return most
         usual, passed = self.usual, self.lasted
         return min(most, (usual - passed) / 2 if passed < usual else passed)
 
     @property
     def before(self) -> Knowledge | None:
-        """The statistics of the phase before this one, which may come back; None while phases are too few to tell."""
-        return self.phases[-2].known if len(self.phases) > ENOUGH else None
+        """The statistics of the phase before this one, which may come back; None in the first phase."""
+        return self.phases[-2].known if len(self.phases) > 1 else None
+
+    @property
+    def odds(self) -> float:
+        """The chance that the streams turn back: even, until enough phases have ended to know that they do."""
+        return 1.0 if len(self.phases) > ENOUGH else 0.5
 
     @property
     def usual(self) -> float:
-        """Seconds of a usual phase; 0 while none has ended."""
-        return median(phase.seconds for phase in self.phases[:-1]) if len(self.phases) > 1 else 0.0
+        """Seconds of a usual phase; 0 while too few have ended to tell."""
+        return median(phase.seconds for phase in self.phases[:-1]) if len(self.phases) > ENOUGH else 0.0
 
     @property
     def lasted(self) -> float:
@@ -98,5 +106,5 @@ class Stability:
         return means
 
     def is_restless(self, most: float) -> bool:
-        """True when the streams change too often for a plan to count on the horizon."""
-        return self.horizon(most) < RESTLESS * most
+        """True when the streams are known to change too often for a plan to count on the horizon."""
+        return len(self.phases) > ENOUGH and self.horizon(most) < RESTLESS * most

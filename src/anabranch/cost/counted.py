@@ -30,6 +30,19 @@ def counted_cpu(
     """Cores that a plan took in some batches, which are added up in `step` and cover so much event time."""
     units = model.units
     base = sum(step.rows_in.values()) * (units.insert + units.delete) + step.rows_out * units.emit
+    return base / seconds + counted_joins(plan, step, batches, seconds, model, graph)
+
+
+def counted_joins(
+    plan: PhysicalPlan | Mesh,
+    step: StepStatistics,
+    batches: int,
+    seconds: float,
+    model: ResourceModel,
+    graph: JoinGraph,
+) -> float:
+    """Cores that the joins of a plan took: without base states and results, which every plan has."""
+    units = model.units
     probing = sum(probe.probes * units.probe + probe.visited * units.compare for probe in step.probes)
     found = _of_mesh(plan, step, model, graph) if isinstance(plan, Mesh) else _of_plan(plan, step, model, graph)
     matched, calls = found
@@ -37,7 +50,7 @@ def counted_cpu(
     joined = sum(count for name, count in entered.items() if name not in step.rows_in)
     keeping = joined * (units.insert + units.insert_joined + units.delete)
     linking = units.link * sum(entered.get(name, 0) * count for name, count in _links(plan, model, graph).items())
-    return (base + probing + matched + keeping + linking + calls * batches * units.call) / seconds
+    return (probing + matched + keeping + linking + calls * batches * units.call) / seconds
 
 
 def _of_plan(plan: PhysicalPlan, step: StepStatistics, model: ResourceModel, graph: JoinGraph) -> tuple[float, int]:

@@ -34,6 +34,8 @@ MOST_MERGED = 8
 ASSUMED_RATE = 1_000.0
 ASSUMED_TABLE = 10_000.0
 """Rows of a table."""
+EVER = 1e9
+"""Seconds for which a table counts as having been there: its rows neither arrive nor leave."""
 ASSUMED_PARTS = 100.0
 """Parts that a count window counts by themselves."""
 ASSUMED_BAND = 0.1
@@ -98,6 +100,11 @@ class Estimates:
         return {name: position for position, name in enumerate(self.names)}
 
     @property
+    def longest_window(self) -> float:
+        """Seconds after which the windows of all streams are full; tables are there from the start."""
+        return max((window for window in self.windows if window < EVER), default=0.0)
+
+    @property
     def everything(self) -> int:
         return (1 << len(self.names)) - 1
 
@@ -129,9 +136,9 @@ def from_statistics(
 ) -> Estimates:
     """Estimates from statistics; a number that the view does not know is assumed, and marked so.
 
-    An unbounded window counts as `horizon` seconds. An unknown rate is the mean of the known ones; an unknown equality
-    is taken for a foreign key (each row meets about one row of the larger state). `pairwise` are the pairwise windows
-    that let rows go, unless all of the graph's do.
+    An unbounded window counts as `horizon` seconds, a table as `EVER`. An unknown rate is the mean of the known ones;
+    an unknown equality is taken for a foreign key (each row meets about one row of the larger state). `pairwise` are
+    the pairwise windows that let rows go, unless all of the graph's do.
     """
     used: list[Used] = []
 
@@ -140,17 +147,20 @@ def from_statistics(
         used.append(Used(what, value, provenance))
         return value
 
-    known_rates = [known.value for r in graph.relations if (known := seen.rate(r.name, r.stream)) is not None]
+    known_rates = [known.value for r in graph.streamed if (known := seen.rate(r.name, r.stream)) is not None]
     fallback = sum(known_rates) / len(known_rates) if known_rates else ASSUMED_RATE
     arriving: list[float] = []
     pairwise = pairwise or pairwise_windows(graph)
     rates: list[float] = []
     windows: list[float] = []
     row_bytes: list[float] = []
+    whole: dict[str, float] = {}
     for relation in graph.relations:
         if relation.is_table:
-            # Its rows do not arrive; spread over the horizon, as many are held.
-            rate = use(f"rows of {relation.name}", None, ASSUMED_TABLE) / horizon
+            # As many rows are held, and next to none arrives: what is built over tables is built once.
+            known_rows = seen.table_rows(relation.name, relation.stream)
+            whole[relation.name] = use(f"rows of {relation.name}", known_rows, ASSUMED_TABLE)
+            rate = whole[relation.name] / EVER
         else:
             rate = use(f"rate of {relation.name}", seen.rate(relation.name, relation.stream), fallback)
         arriving.append(rate)
@@ -160,7 +170,8 @@ def from_statistics(
         rates.append(rate)
         is_core = relation.name in pairwise.windows
         reach = pairwise.lifetime(relation.name, to_the_end=bool(slide)) if is_core else relation.window.reach
-        seconds = horizon if reach >= FOREVER else reach / 1e6
+        endless = EVER if relation.is_table else horizon
+        seconds = endless if reach >= FOREVER else reach / 1e6
         if isinstance(relation.window, CountWindow):
             # As many rows as the window counts, at the pace at which they come.
             parts = use(f"parts of {relation.name}", None, ASSUMED_PARTS) if relation.window.partition else 1.0
@@ -169,7 +180,7 @@ def from_statistics(
         known_bytes = seen.row_bytes(relation.name, relation.stream)
         row_bytes.append(use(f"bytes of a row of {relation.name}", known_bytes, payload_bytes(relation.schema)))
     sizes = dict(zip(graph.names, (rate * window for rate, window in zip(rates, windows, strict=True)), strict=True))
-    keys = tuple(_distinct_values(key, graph, seen, sizes, use) for key in graph.keys)
+    keys = tuple(_distinct_values(key, graph, seen, {**sizes, **whole}, use) for key in graph.keys)
     distances = _distances(graph, pairwise, dict(zip(graph.names, windows, strict=True)))
     thetas = tuple(
         _theta(theta, graph, seen, use, distances.get(position)) for position, theta in enumerate(graph.thetas)
@@ -221,8 +232,14 @@ _Use: TypeAlias = Callable[[str, Known | None, float], float]
 def _distinct_values(
     key: KeyClass, graph: JoinGraph, seen: StatisticsView, sizes: Mapping[str, float], use: _Use
 ) -> tuple[float, ...]:
-    """Distinct values per relation, such that 1 / max of two of them is the selectivity of that pair where known."""
+    """Distinct values per relation, such that 1 / max of two of them is the selectivity of that pair where known.
+
+    `sizes` are rows in the windows of streams, and all rows of tables: a row of a stream refers to one row of a table,
+    which the filter of the table may have taken away.
+    """
     members = [name for name, _ in key.members]
+    tables = [sizes[name] for name in members if graph.relation(name).is_table]
+    most = max(1.0, min(tables, default=math.inf))
     least: dict[str, float] = {}
     known: dict[tuple[str, str], Known] = {}
     for left, right in combinations(members, 2):
@@ -234,7 +251,7 @@ def _distinct_values(
             values = 1 / share if share else math.inf
             least[left] = min(least.get(left, math.inf), values)
             least[right] = min(least.get(right, math.inf), values)
-    distinct = {name: least.get(name, max(1.0, sizes[name])) for name in members}
+    distinct = {name: least.get(name, min(most, max(1.0, sizes[name]))) for name in members}
     reported = [*known, *(pair for pair in pairwise(members) if pair not in known)]
     for left, right in reported:
         text = f"selectivity of {key.expression(left)} = {key.expression(right)}"

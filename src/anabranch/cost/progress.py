@@ -15,6 +15,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from anabranch.cost.estimates import EVER
 from anabranch.cost.resources import ResourceModel
 from anabranch.plan.physical import PhysicalPlan
 
@@ -43,7 +44,7 @@ class Progress:
 
 def progress(plan: PhysicalPlan, model: ResourceModel, cores: float) -> Progress:
     """The progress of a plan with explicit orders, from an empty start."""
-    longest = max(model.estimates.windows)
+    longest = model.estimates.longest_window
     # Denser at the start, where results grow with a power of time.
     moments = longest * np.linspace(0.0, 1.0, GRID) ** 2
     rates, pace = np.zeros(GRID), np.ones(GRID)
@@ -58,6 +59,6 @@ def progress(plan: PhysicalPlan, model: ResourceModel, cores: float) -> Progress
 
 
 def at(model: ResourceModel, moment: float) -> ResourceModel:
-    """The model some seconds after the start, when no window holds more than these seconds."""
-    windows = tuple(min(window, moment) for window in model.estimates.windows)
+    """The model some seconds after the start, when no window holds more than these seconds; tables are whole."""
+    windows = tuple(window if window >= EVER else min(window, moment) for window in model.estimates.windows)
     return replace(model, estimates=replace(model.estimates, windows=windows))

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from anabranch.cost.estimates import Estimates, ThetaEstimate
+from anabranch.cost.estimates import EVER, Estimates, ThetaEstimate
 from anabranch.cost.units import UnitCosts
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph
@@ -161,7 +161,8 @@ class ResourceModel:
         if not self.units.lingers:
             return self.rows(mask)
         shortest = min(window for position, window in enumerate(self.estimates.windows) if mask >> position & 1)
-        return self.births(mask) * (shortest + self.batch / 2)
+        # Combinations of tables never leave.
+        return self.rows(mask) if shortest >= EVER else self.births(mask) * (shortest + self.batch / 2)
 
     def share(self, mask: int) -> float:
         """The share of the combinations of a set that is left in states after its merged inputs were merged."""

@@ -49,7 +49,7 @@ class Stretch:
 
     rows: float
     seconds: float
-    """0 where the rows are too few to know."""
+    """0 where the rows are too few to know, and for a table."""
     passing: float
 
 
@@ -114,6 +114,11 @@ def sampled(query: Query, stretches: Mapping[str, Stretch], rows: Mapping[str, R
         bytes=sizes,
         groups=_groups(query, rows),
         functions=functions,
+        rows={
+            relation.name: stretches[relation.name].rows
+            for relation in graph.relations
+            if relation.is_table and relation.name in stretches
+        },
         provenance="sampled",
     )
 

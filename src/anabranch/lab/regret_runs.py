@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from time import process_time
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -37,6 +38,7 @@ from anabranch.host.local import LocalHost
 from anabranch.host.meshing import learn_from_rows
 from anabranch.host.rows import relation_batch
 from anabranch.host.sample import Sample, Stretch, sampled
+from anabranch.host.tables import table_batch
 from anabranch.host.wire import wire_layout
 from anabranch.lab.regret_workloads import WINDOW, Batches, Kind, Size
 from anabranch.optimize.deferring import deferring_variants
@@ -55,6 +57,7 @@ RECOMPUTED = (
     ENGINE.probe + ENGINE.match + 2 * ENGINE.match_relation + ENGINE.insert + ENGINE.insert_joined + ENGINE.link
 )
 """Work of one recomputed row of a state."""
+NO_TABLES: Mapping[str, pa.Table] = MappingProxyType({})
 TIMED = 2
 """Static plans whose processor time is measured: those of least work."""
 
@@ -188,7 +191,7 @@ def measured(workload: AnyWorkload, seed: int, size: Size) -> Found:
     """The runs of one workload."""
     query = workload.query
     batches = partial(workload.batches, seed, size)
-    samples = sampled_places(query, batches, size, workload.batch)
+    samples = sampled_places(query, batches, size, workload.batch, workload.tables)
     candidates = static_plans(query, samples, workload.batch, size.every_shape)[: size.most_plans]
     best = race(workload, query, candidates, list(batches()))
     learn = partial(learn_from_rows, query, samples[0].rows)
@@ -295,10 +298,16 @@ def _partitions(mask: int) -> Iterator[tuple[int, ...]]:
 # --- samples ----------------------------------------------------------------------------------------------------------
 
 
-def sampled_places(query: Query, batches: Callable[[], Batches], size: Size, seconds: float) -> list[Sample]:
+def sampled_places(
+    query: Query,
+    batches: Callable[[], Batches],
+    size: Size,
+    seconds: float,
+    tables: Mapping[str, pa.Table] = NO_TABLES,
+) -> list[Sample]:
     """Samples of the start, the middle and the end of a run, whose batches have so many seconds each."""
     places = 0, max(0, size.batches // 2 - SAMPLED // 2), max(0, size.batches - SAMPLED)
-    return [sample_of(query, list(islice(batches(), at, at + SAMPLED)), seconds) for at in places]
+    return [sample_of(query, list(islice(batches(), at, at + SAMPLED)), seconds, tables) for at in places]
 
 
 def fingerprint(rows: pa.Table) -> int:
@@ -308,8 +317,13 @@ def fingerprint(rows: pa.Table) -> int:
     return int(hash_pandas_object(rows.to_pandas(), index=False).to_numpy().sum(dtype=np.uint64))
 
 
-def sample_of(query: Query, batches: Sequence[Mapping[str, pa.Table]], seconds: float) -> Sample:
-    """The sample that some batches are, each of so many seconds."""
+def sample_of(
+    query: Query,
+    batches: Sequence[Mapping[str, pa.Table]],
+    seconds: float,
+    tables: Mapping[str, pa.Table] = NO_TABLES,
+) -> Sample:
+    """The sample that some batches are, each of so many seconds; of tables, it knows how many rows they have."""
     alone = by_itself(query)
     layout = wire_layout(alone, partitioning_of(alone, 1))
     rows: dict[str, RelationBatch] = {}
@@ -320,4 +334,9 @@ def sample_of(query: Query, batches: Sequence[Mapping[str, pa.Table]], seconds: 
         count = sum(batch[relation.stream].num_rows for batch in batches)
         passing = len(rows[relation.name]) / max(1, count)
         stretches[relation.name] = Stretch(float(count), len(batches) * seconds, passing)
+    for relation in query.graph.relations:
+        if relation.is_table and relation.stream in tables:
+            count = tables[relation.stream].num_rows
+            passing = len(table_batch(relation, layout, tables[relation.stream])) / max(1, count)
+            stretches[relation.name] = Stretch(float(count), 0.0, passing)
     return Sample(sampled(query, stretches, rows), rows)

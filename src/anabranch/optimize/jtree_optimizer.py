@@ -24,7 +24,7 @@ def jtree_finder(problem: Problem) -> Proposal | Infeasible:
     found = list(space.undominated(forbidden=problem.forbidden, needed=problem.needed, widest=widest))
     if objective.kind in ("rate", "first"):
         # Early on, while the windows are short, another plan may be the cheapest.
-        soon = min(max(problem.model.estimates.windows), objective.amount) / 2 if objective.kind == "rate" else 1.0
+        soon = min(problem.model.estimates.longest_window, objective.amount) / 2 if objective.kind == "rate" else 1.0
         early = Space(at(problem.model, soon)).undominated(
             forbidden=problem.forbidden, needed=problem.needed, widest=widest
         )

@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from anabranch.cost.estimates import EVER
 from anabranch.cost.resources import ResourceModel
 from anabranch.optimize.compiled import looked_up, meeting
 from anabranch.optimize.lookups import Floats, Integers, Thetas, Units, thetas_of, units_of
@@ -95,7 +96,7 @@ def _describe(given: Numbers, masks: Integers) -> Parts:
         held[block] = rows[block]
         if relations[block] == 1:
             held[block] *= turnover[block] * (shortest + given.batch)
-        elif given.lingers:
+        elif given.lingers and shortest < EVER:
             held[block] *= turnover[block] * (shortest + given.batch / 2)
     return Parts(
         masks=masks,

@@ -6,6 +6,7 @@ judges whether they hold for later batches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
@@ -50,11 +51,11 @@ def measured(
         How the rows were spread over slots. Only needed where a row goes to several, to count it once.
 
     A lookup that found m rows for p probing ones has the selectivity m / (p x rows alive in the target). As many are
-    alive as enter during the windows, once these are full (before, in proportion to what the state holds); half a batch
-    more where the target takes a batch's rows before the probing input does, half a batch less where it takes them
-    after. A lookup that was never made leaves its selectivity unknown, not zero. A lookup that never matched counts as
-    half a match, because a few rows do not prove that no rows ever match. Rates are those behind the filters, and the
-    filters count as passed, so in a `Layered` view this one comes before those it is to replace.
+    alive as enter during the windows, once these are full (before, in proportion to what the state holds); more where
+    the target takes a batch's rows before the probing input does, less where it takes them after (`_met_for`). A lookup
+    that was never made leaves its selectivity unknown, not zero. A lookup that never matched counts as half a match,
+    because a few rows do not prove that no rows ever match. Rates are those behind the filters, and the filters count
+    as passed, so in a `Layered` view this one comes before those it is to replace.
     """
     graph, batches = query.graph, len(steps)
     step = merge(steps)
@@ -69,7 +70,7 @@ def measured(
     joins, deferred = {node.shape: node for node in nodes(plan)}, deferred_thetas(plan)
     for probe in step.probes:
         bound, target, is_ahead = _looked_up(joins[probe.join], probe.origin, probe.target, graph)
-        living = alive(probe.target, target, seconds / batches / (2 if is_ahead else -2))
+        living = alive(probe.target, target, bound, is_ahead)
         if living is None:
             continue
         # A match is seen in every slot that both sides went to; so are the rows of each side.
@@ -81,8 +82,12 @@ def measured(
         thetas = checked_by_probe(joins[probe.join], bound, target, graph, deferred)
         if len(thetas) == 1 and probe.matches > 0 and str(graph.thetas[thetas[0]]) not in checks:
             found.setdefault(str(graph.thetas[thetas[0]]), []).append((probe.kept, probe.matches))
+    tables = {relation.name for relation in graph.relations if relation.is_table}
     return FixedStatistics(
-        rates={name: count / seconds / copies([name]) for name, count in step.rows_in.items()},
+        rates={name: count / seconds / copies([name]) for name, count in step.rows_in.items() if name not in tables},
+        rows={
+            state.state: state.rows / batches / copies([state.state]) for state in step.states if state.state in tables
+        },
         filters={relation.name: 1.0 for relation in graph.relations if relation.filter is not None},
         selectivities={
             name: min(1.0, (sum(hits for hits, _ in parts) or 0.5) / sum(chances for _, chances in parts))
@@ -166,13 +171,17 @@ def from_progress(query: Query, progress: Sequence[Mapping[str, Any]]) -> FixedS
 
 def _alive(
     step: StepStatistics, batches: int, seconds: float, query: Query
-) -> Callable[[str, frozenset[str], float], float | None]:
-    """How many rows of a state a probing row can meet, given the state, its relations and the lead of its batch."""
+) -> Callable[[str, frozenset[str], frozenset[str], bool], float | None]:
+    """How many rows of a state a probing row can meet.
+
+    Given the state, its relations, those that probe, and whether the state takes a batch's rows before the probing
+    input does.
+    """
     ranges: dict[str, int | None] = dict.fromkeys(query.graph.names)
     ranges |= {name: span for name, span in lifetimes([query]).items() if span < FOREVER}
     states = {state.state: state for state in step.states}
 
-    def alive(name: str, relations: frozenset[str], lead: float) -> float | None:
+    def alive(name: str, relations: frozenset[str], probing: frozenset[str], is_ahead: bool) -> float | None:
         if name not in states:
             return None
         held, rate = states[name].rows / batches, states[name].inserted / seconds
@@ -184,9 +193,27 @@ def _alive(
             return None
         full = rate * min(bounded)
         share = min(1.0, held / full) if full else 1.0
-        return rate * max(0.0, 1 / sum(1 / span for span in bounded) + lead) * share
+        reach = min((span / 1e6 for each in probing if (span := ranges[each]) is not None), default=math.inf)
+        return rate * _met_for(1 / sum(1 / span for span in bounded), reach, seconds / batches, is_ahead) * share
 
     return alive
+
+
+def _met_for(span: float, reach: float, batch: float, is_ahead: bool) -> float:
+    """Seconds of a target's rows that a row of a batch can meet on average; they live for `span` seconds.
+
+    Of a target that goes first, a row meets younger rows of its own batch too, as far as its own windows `reach`. Of
+    one that goes after, it meets the rows of earlier batches only. Where windows are longer than a batch, that is half
+    a batch more or less.
+
+    >>> _met_for(10.0, 10.0, 2.0, True), _met_for(10.0, 10.0, 2.0, False)
+    (11.0, 9.0)
+    >>> _met_for(1.0, 1.0, 10.0, True), _met_for(1.0, 1.0, 10.0, False)
+    (1.95, 0.05)
+    """
+    if is_ahead:
+        return span + (batch / 2 if reach >= batch else reach - reach * reach / (2 * batch))
+    return span - batch / 2 if span >= batch else span * span / (2 * batch)
 
 
 def _pair(key: KeyClass, bound: frozenset[str], target: frozenset[str], graph: JoinGraph) -> str:

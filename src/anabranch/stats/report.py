@@ -229,4 +229,5 @@ def _sums(several: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def merged_statistics(reports: Iterable[SlotReport | QueryReport]) -> StepStatistics:
     """The sum over slots."""
-    return merge(report.statistics for report in reports)
+    several = [report.statistics for report in reports]
+    return several[0] if len(several) == 1 else merge(several)

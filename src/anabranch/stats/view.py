@@ -21,6 +21,7 @@ Provenance: TypeAlias = Literal["given", "sampled", "measured", "calibrated", "a
 Numbers: TypeAlias = Mapping[str, float]
 _SECTIONS = {
     "rates": ("rate", 0.0, LARGEST),
+    "rows": ("number of rows", 0.0, LARGEST),
     "filters": ("selectivity", 0.0, 1.0),
     "selectivities": ("selectivity", 0.0, 1.0),
     "bytes": ("number of bytes", 0.0, LARGEST),
@@ -53,6 +54,10 @@ class StatisticsView(Protocol):
 
     def rate(self, relation: str, stream: str) -> Known | None:
         """Rows per second of a stream, before the relation's filter."""
+        ...
+
+    def table_rows(self, relation: str, table: str) -> Known | None:
+        """Rows of a table, before the relation's filter."""
         ...
 
     def filter_selectivity(self, relation: str) -> Known | None:
@@ -109,6 +114,8 @@ class FixedStatistics:
     """Seconds per row of functions of the user's own."""
     predicates: Numbers = field(default_factory=dict)
     """Seconds per row of predicates that joins check, by their text."""
+    rows: Numbers = field(default_factory=dict)
+    """By table or relation."""
     provenance: Provenance = "given"
 
     def __post_init__(self) -> None:
@@ -150,9 +157,11 @@ class FixedStatistics:
         """Refuses an entry for a stream, relation or predicate that the query does not have."""
         relations = set(graph.names)
         streams = relations | {relation.stream for relation in graph.relations}
+        tables = {name for each in graph.relations if each.is_table for name in (each.name, each.stream)}
         predicates = {str(theta) for theta in graph.thetas}
         for section, entries, known in (
             ("rates", self.rates, streams),
+            ("rows", self.rows, tables),
             ("bytes", self.bytes, streams),
             ("filters", self.filters, relations),
         ):
@@ -177,6 +186,9 @@ class FixedStatistics:
 
     def rate(self, relation: str, stream: str) -> Known | None:
         return self._known(self.rates, relation, stream)
+
+    def table_rows(self, relation: str, table: str) -> Known | None:
+        return self._known(self.rows, relation, table)
 
     def filter_selectivity(self, relation: str) -> Known | None:
         return self._known(self.filters, relation)
@@ -218,6 +230,9 @@ class Layered:
 
     def rate(self, relation: str, stream: str) -> Known | None:
         return next((k for view in self.views if (k := view.rate(relation, stream)) is not None), None)
+
+    def table_rows(self, relation: str, table: str) -> Known | None:
+        return next((k for view in self.views if (k := view.table_rows(relation, table)) is not None), None)
 
     def filter_selectivity(self, relation: str) -> Known | None:
         return next((k for view in self.views if (k := view.filter_selectivity(relation)) is not None), None)

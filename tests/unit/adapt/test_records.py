@@ -56,7 +56,7 @@ DECIDED = {
     "strategy": "moving-state",
     "migrationCost": {"strategy": "moving-state", "cpu": 0.5, "memory": 10.0, "seconds": 1.0},
     "reason": "saves 1 cores",
-    "statistics": {"rates": {"a": 3.0}, "filters": {}, "selectivities": {}, "groups": {}, "batch": 1.0},
+    "statistics": {"rates": {"a": 3.0}, "filters": {}, "selectivities": {}, "groups": {}, "rows": {}, "batch": 1.0},
     "considered": [{"plan": "(a b c)", "cost": {"cpu": 2.0, "memory": 1.0, "rate": 1.0}, "reason": "needs more CPU"}],
     "slots": [0, 1],
 }

@@ -16,11 +16,12 @@ import pytest
 from anabranch.adapt import loop as loops
 from anabranch.adapt.decision import Decision
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.loop import IN_LINE, Loop
+from anabranch.adapt.loop import Loop
 from anabranch.adapt.policy import DataDriven, Interval, Periodic
 from anabranch.adapt.rules import ChangeRules, Criteria
 from anabranch.adapt.searches import Searches
 from anabranch.adapt.settings import Settings
+from anabranch.adapt.weighing import IN_LINE
 from anabranch.host.local import LocalHost
 from anabranch.optimize.choice import choose
 from anabranch.plan.physical import PhysicalPlan, mjoin

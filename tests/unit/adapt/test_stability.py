@@ -1,4 +1,4 @@
-"""How long a change of plan may count on: everything at first, then what phases were like."""
+"""How long a change of plan may count on: as long as a phase has lasted at first, then what phases were like."""
 
 from __future__ import annotations
 
@@ -20,10 +20,24 @@ def after(stability: Stability, known: Knowledge, seconds: int, measured: float 
     return stability
 
 
-def test_while_little_is_known_the_whole_horizon_counts() -> None:
-    stability = after(after(Stability(), ONE, 20), OTHER, 20)
-    assert stability.horizon(600.0) == 600.0
+def test_while_little_is_known_a_phase_counts_for_as_long_as_it_has_lasted() -> None:
+    first = after(Stability(), ONE, 20)
+    assert (first.horizon(600.0), first.horizon(5.0), first.before) == (20.0, 5.0, None)
+    stability = after(first, OTHER, 30)
+    assert stability.horizon(600.0) == 30.0
+    assert stability.before == ONE
     assert not stability.is_restless(600.0)
+
+
+def test_a_change_before_any_decision_ends_a_phase_too() -> None:
+    began = Stability().began(ONE, 12.0)
+    assert began.began(OTHER, 3.0) == began
+    assert after(began, OTHER, 0, measured=4.0).phases == (Phase(ONE, 8.0), Phase(OTHER, 4.0))
+
+
+def test_the_odds_of_a_turn_back_are_even_until_phases_have_ended() -> None:
+    stability = after(after(Stability(), ONE, 20), OTHER, 30)
+    assert (stability.odds, after(stability, ONE, 20).odds) == (0.5, 1.0)
 
 
 def test_then_half_of_what_is_left_of_a_usual_phase() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.errors import PlanError
 from anabranch.lab.papers.printed_costs import HASHED
+from anabranch.optimize.problem import resource_model
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 from tests.unit.optimize.graphs import chain_graph, key, less, random_setting, relation
@@ -47,6 +49,41 @@ def test_a_filter_thins_the_stream() -> None:
 def test_an_unbounded_window_counts_to_the_horizon() -> None:
     graph = JoinGraph((relation("a", ("x",), None), relation("b", ("x",), 0)), (key("k", ("a", "x"), ("b", "x")),))
     assert list(from_statistics(graph, NOTHING_KNOWN, horizon=60).windows) == pytest.approx([60, 1e-6])
+
+
+def with_table(rows: float | None, passing: float = 0.1) -> Estimates:
+    """A stream of a thousand rows and a filtered table, by a key."""
+    table = replace(relation("t", ("x",), None, filtered=True), is_table=True)
+    graph = JoinGraph((relation("a", ("x",)), table), (key("k", ("a", "x"), ("t", "x")),))
+    known = {} if rows is None else {"t": rows}
+    return from_statistics(graph, FixedStatistics(rates={"a": 100}, filters={"t": passing}, rows=known))
+
+
+def test_a_table_holds_its_rows_and_none_arrives() -> None:
+    model = ResourceModel(with_table(5_000), HASHED)
+    assert model.rows(0b10) == pytest.approx(500)
+    assert model.births(0b10) == pytest.approx(0.0, abs=1e-5)
+    assert model.held(0b10) == pytest.approx(500)
+    assert model.estimates.longest_window == 10.0
+    assert ("rows of t", "given") in [(used.what, used.provenance) for used in model.estimates.used]
+    assert ("rows of t", "assumed") in [(used.what, used.provenance) for used in with_table(None).used]
+
+
+@pytest.mark.parametrize("rows", [200.0, 5_000.0])
+def test_a_row_of_a_stream_refers_to_one_row_of_a_table_which_its_filter_may_have_taken(rows: float) -> None:
+    model = ResourceModel(with_table(rows), HASHED)
+    assert model.rows(0b11) / model.rows(0b01) == pytest.approx(0.1)
+
+
+def test_what_is_built_over_tables_is_built_once() -> None:
+    tables = [replace(relation(name, ("x",), None), is_table=True) for name in "tu"]
+    graph = JoinGraph(
+        (relation("a", ("x", "y")), *tables), (key("k", ("a", "x"), ("t", "x")), key("l", ("a", "y"), ("u", "x")))
+    )
+    seen = FixedStatistics(rates={"a": 100}, rows={"t": 800, "u": 200})
+    model = resource_model(graph, seen, 1.0)
+    assert model.rows(0b110) == model.held(0b110) == pytest.approx(160_000)
+    assert model.upkeep(0b110) < 1e-6
 
 
 def test_pairs_of_one_class_are_kept_where_they_are_consistent() -> None:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
 
-from anabranch.cost.estimates import from_edges
+from anabranch.cost.estimates import EVER, from_edges
 from anabranch.cost.progress import at, progress
 from anabranch.cost.resources import ResourceModel
 from anabranch.cost.units import UnitCosts
@@ -41,3 +42,5 @@ def test_no_results_never_come() -> None:
 def test_windows_hold_no_more_than_has_passed() -> None:
     assert at(ResourceModel(SETTING, FREE), 1.5).estimates.windows == (1.5, 1.5)
     assert at(ResourceModel(SETTING, FREE), 9.0).estimates.windows == (4.0, 4.0)
+    table = ResourceModel(replace(SETTING, windows=(4.0, EVER)), FREE)
+    assert at(table, 1.5).estimates.windows == (1.5, EVER)

@@ -68,6 +68,20 @@ def test_windows_that_are_still_filling_do_not_hide_matches() -> None:
     assert known.value == pytest.approx(0.01, rel=0.25)
 
 
+@pytest.mark.parametrize("text", ["(a b c | a>b>c, b>a>c, c>b>a)", "((a b) c)", "(a (b c))"])
+@pytest.mark.parametrize("share", [0.25, 0.75])
+def test_windows_shorter_than_a_batch_are_no_other_selectivities(text: str, share: float) -> None:
+    """A row meets rows of its own batch only, and those in which the order of the inputs lets it."""
+    edges = {("a", "b"): 0.02, ("b", "c"): 0.01}
+    load = Workload({"a": 3000.0, "b": 3000.0, "c": 3000.0}, edges, share * BATCH)
+    steps = steps_of(load, text, 24)[1:]
+    seen = measured(load.query(), parse(text), steps, len(steps) * BATCH)
+    for (one, other), selectivity in edges.items():
+        known = seen.pair_selectivity(one, other)
+        assert known is not None
+        assert known.value == pytest.approx(selectivity, rel=0.35)
+
+
 def test_rows_that_went_to_several_slots_count_once() -> None:
     catalog = Catalog()
     for name, columns in {"a": ("x",), "b": ("x", "y"), "c": ("y",)}.items():

@@ -76,7 +76,7 @@ class Difference:
     @property
     def longest_window(self) -> float:
         """Seconds of event time."""
-        return max(self._model.estimates.windows)
+        return self._model.estimates.longest_window
 
     @cached_property
     def _made(self) -> list[JoinNode | InputOperator]:

@@ -1,0 +1,244 @@
+"""Weighs the plans that a decision lists: which change pays while the streams stay, and what it costs when they turn.
+
+A change of plan is a bet that the streams stay as they are. If they turn back, the new plan meets the statistics that
+it was not chosen for until that is noticed, and the way back has its price. So a plan's *total* is its cost until the
+streams are expected to change, the ways there and back, and its cost under the statistics from before for as long as a
+change goes unnoticed. To rent or to buy: nobody knows how long a new phase lasts, so at first it counts for as long as
+it has lasted (`stability`). Then a query leaves its plan when staying has cost as much as leaving could; what it loses
+is at most about twice what the better of both would have lost, whatever the streams do next.
+
+Of the plans that pass the gate, the one with the least total is taken; staying is one of them. What would pay later is
+looked at again when the streams have stayed for long enough (`Choice.look_again`). Where the streams change too often
+to be followed, the plan is chosen that was best on average over the phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+
+from anabranch.adapt.decision import Decision
+from anabranch.adapt.experience import Experience
+from anabranch.adapt.gate import Gate, judge, scarce
+from anabranch.adapt.knowledge import Knowledge
+from anabranch.adapt.rules import Criteria
+from anabranch.adapt.settings import Settings
+from anabranch.adapt.stability import Stability
+from anabranch.adapt.ways import way
+from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
+from anabranch.migrate.strategies.strategy import Price
+from anabranch.optimize.jtree_finder import Space
+from anabranch.optimize.problem import resource_model
+from anabranch.plan.mesh import Mesh
+from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.query import Query
+from anabranch.stats.view import Layered
+
+IN_LINE = 6
+"""Relations up to which searches take a few milliseconds and compile nothing."""
+MOST_REORDERED = 8
+"""Plans that are considered with the probe orders of the phase before, too."""
+EVEN = 1.05
+"""Bets whose totals differ by less than this factor are even: then the plan that is best now spares a second change."""
+FREE = 0.25
+"""The part of the gate's margin that is asked of a change that moves no state: only the model may be wrong."""
+
+
+@dataclass(frozen=True)
+class Bet:
+    """What a plan takes of the scarce resource in a second, now and as the streams were before, and to change to it."""
+
+    now: float
+    before: float
+    way: float = 0.0
+    """There and back."""
+
+    def total(self, seconds: float, unnoticed: float) -> float:
+        """What it takes while the streams stay for so long and then turn back, which goes unnoticed for some time."""
+        return self.now * seconds + self.way + self.before * unnoticed
+
+    def pays_after(self, staying: Bet, unnoticed: float) -> float:
+        """Seconds that the streams must stay for the bet to be no loss against staying.
+
+        >>> Bet(1.0, 3.0, 2.0).pays_after(Bet(3.0, 1.0), 4.0)
+        5.0
+        """
+        saved = staying.now - self.now
+        lost = self.way + (self.before - staying.before) * unnoticed
+        return max(0.0, lost / saved) if saved > 0 else inf
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The outcome of weighing."""
+
+    decision: Decision
+    look_again: float | None = None
+    """Seconds of a phase after which a plan would pay that does not pay yet."""
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """Everything that plans are weighed by while one of them runs."""
+
+    query: Query
+    settings: Settings
+    criteria: Criteria
+    stability: Stability
+    experience: Experience
+    model: ResourceModel
+    """By the statistics of now."""
+    current: PhysicalPlan
+    """The plan in force, with its orders."""
+
+    def price(self, plan: PhysicalPlan) -> Resources:
+        """What a plan costs now, by the model and by what was counted."""
+        return self.experience.price(plan, self.model, self.current)
+
+    def choose(self, decision: Decision, plans: Sequence[PhysicalPlan]) -> Choice:
+        """Decides about the plans, the one that is proposed first; others count as far as the hints allow them."""
+        allowed = [plan for plan in self._with_orders_of_before(plans) if not self.criteria.hints.objection(plan)]
+        plans = [plans[0], *(plan for plan in allowed if plan != plans[0])]
+        judged = [self._judged(decision, plan, is_first=not place) for place, plan in enumerate(plans)]
+        choice = self._lasting(decision, judged)
+        if choice.decision.action == "keep" and (steadier := self._steadier(decision, plans)) is not None:
+            return replace(choice, decision=steadier)
+        return choice
+
+    def _with_orders_of_before(self, plans: Sequence[PhysicalPlan]) -> list[PhysicalPlan]:
+        """The plans, and the best of them with the probe orders that suited the streams before."""
+        found = {str(plan): plan for plan in plans}
+        if self._model_before is not None and len(self.query.graph.names) <= IN_LINE:
+            orderer = Space(self._model_before).orderer
+            for plan in sorted(plans, key=lambda each: self.price(each).cpu)[:MOST_REORDERED]:
+                ordered = orderer.anew(plan)
+                found.setdefault(str(ordered), ordered)
+        return list(found.values())
+
+    # --- one plan -----------------------------------------------------------------------------------------------------
+
+    def _judged(self, decision: Decision, plan: PhysicalPlan, *, is_first: bool) -> Decision:
+        """The decision on one plan, if the streams stayed as they are; unlikely ones are not priced unless asked."""
+        if str(plan) == str(self.current):
+            return decision
+        cost = self.price(plan)
+        proposed = replace(decision, proposed=plan, proposed_cost=cost)
+        if not is_first and self.criteria.budget.allows(decision.cost):
+            resource = self._scarce(decision)
+            if getattr(decision.cost, resource) < self._easier_gate.ratio * getattr(cost, resource):
+                return proposed
+        return self._at_the_gate(proposed)
+
+    @property
+    def _easier_gate(self) -> Gate:
+        gate = self.settings.gate
+        return replace(gate, ratio=1 + FREE * (gate.ratio - 1))
+
+    def _at_the_gate(self, decision: Decision) -> Decision:
+        """The decision on the plan it proposes, whose cost is known."""
+        wished, criteria, plan = self.settings.strategy, self.criteria, self._proposed(decision)
+        price = way(
+            self.query.graph, self.current, plan, self.model, criteria.pricing, wished, decision.cost, criteria.budget
+        )
+        if price is None:
+            return replace(decision, reason=f"{wished} cannot serve this change")
+        gate = self._easier_gate if price.strategy == "none" else self.settings.gate
+        verdict = judge(gate, decision.cost, decision.proposed_cost, price, criteria.objective, criteria.budget)
+        return replace(decision, action="migrate" if verdict.passed else "keep", price=price, reason=verdict.reason)
+
+    # --- several ------------------------------------------------------------------------------------------------------
+
+    def _lasting(self, decision: Decision, judged: Sequence[Decision]) -> Choice:
+        """The best of the changes that passed the gate, or to stay where staying has cost less than they could."""
+        passed = [each for each in judged if each.action == "migrate"]
+        if not passed:
+            return Choice(judged[0])
+        horizon, unnoticed = self.stability.horizon(self.settings.gate.horizon), self._unnoticed
+        staying = self._bet(decision)
+        bets = [self._bet(each) for each in passed]
+        totals = [bet.total(horizon, unnoticed) for bet in bets]
+        even = [place for place, total in enumerate(totals) if total <= EVEN * min(totals)]
+        place = min(even, key=lambda one: bets[one].now)
+        best, bet = passed[place], bets[place]
+        if not self.criteria.budget.allows(decision.cost):
+            return Choice(best)
+        is_loss = staying.total(horizon, unnoticed) <= min(totals)
+        kept = staying if is_loss else bet
+        later = [each.pays_after(kept, unnoticed) for each in bets if each.now < kept.now]
+        due = max(min(later, default=inf), self.stability.usual)
+        lasted = self.stability.lasted
+        look_again = None if due == inf else EVEN * due if due > lasted else 2 * lasted
+        if not is_loss:
+            return Choice(best, look_again)
+        wait = bet.pays_after(staying, unnoticed)
+        reason = (
+            f"would be a loss if the streams changed again soon: they have stayed for {lasted:.3g} s, "
+            f"after {wait:.3g} s it pays; otherwise: {best.reason}"
+        )
+        return Choice(replace(best, action="keep", reason=reason), look_again)
+
+    @property
+    def _unnoticed(self) -> float:
+        """Seconds for which a turn back may go unnoticed, the batches that are measured together, times its odds."""
+        before = self.stability.before
+        return 0.0 if before is None else self.stability.odds * self.settings.remember * before.batch
+
+    def _bet(self, decision: Decision) -> Bet:
+        """The bet on a decision's plan; to stay, where it has no price."""
+        resource, price, before = self._scarce(decision), decision.price, self._model_before
+        plan = self.current if price is None else self._proposed(decision)
+        cost = decision.cost if price is None else decision.proposed_cost
+        way = 0.0
+        if price is not None:
+            back = () if before is None else self.criteria.pricing(self.query.graph, plan, self.current, before)
+            way = sum(_amount(each, resource) for each in (price, *back[:1]))
+        if before is None:
+            return Bet(getattr(cost, resource), 0.0, way)
+        then = self.experience.price(plan, before, self.current)
+        return Bet(getattr(cost, resource), getattr(then, resource), way)
+
+    def _steadier(self, decision: Decision, plans: Sequence[PhysicalPlan]) -> Decision | None:
+        """The change to the plan that would have been best over all phases so far; None where it does not pay.
+
+        Asked only where the streams change too often to follow them, and some plan would pay if they did not.
+        """
+        if not self.stability.is_restless(self.settings.gate.horizon):
+            return None
+        if all(self._judged(decision, plan, is_first=True).action == "keep" for plan in plans):
+            return None
+        known = {str(plan): plan for plan in (*plans, self.current)}
+        means = self.stability.mean_costs(known, self._model_of)
+        mean = means[str(self.current)]
+        resource = scarce(mean, self.criteria.objective, self.criteria.budget)
+        best = min(means, key=lambda name: getattr(means[name], resource))
+        if best == str(self.current):
+            return None
+        steadier = replace(decision, cost=mean, origin="phases", proposed=known[best], proposed_cost=means[best])
+        judged = self._at_the_gate(steadier)
+        return judged if judged.action == "migrate" else None
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _scarce(self, decision: Decision) -> str:
+        return scarce(decision.cost, self.criteria.objective, self.criteria.budget)
+
+    def _proposed(self, decision: Decision) -> PhysicalPlan:
+        assert not isinstance(decision.proposed, Mesh)
+        return with_default_orders(decision.proposed, self.query.graph)
+
+    @cached_property
+    def _model_before(self) -> ResourceModel | None:
+        """By the statistics of the phase before."""
+        before = self.stability.before
+        return None if before is None else self._model_of(before)
+
+    def _model_of(self, known: Knowledge) -> ResourceModel:
+        view = Layered((known.view, self.criteria.given))
+        graph, spread = self.query.graph, self.criteria.partitioning
+        return resource_model(graph, view, known.batch, self.query.merging, spread)
+
+
+def _amount(price: Price, resource: str) -> float:
+    return price.cpu if resource == "cpu" else price.memory * price.seconds
