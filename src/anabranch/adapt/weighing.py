@@ -159,12 +159,14 @@ class Weighing:
         staying = self._bet(decision)
         bets = [self._bet(each) for each in passed]
         totals = [bet.total(horizon, unnoticed) for bet in bets]
-        even = [place for place, total in enumerate(totals) if total <= EVEN * min(totals)]
+        least = min(totals)
+        most = max(least, min(EVEN * least, staying.total(horizon, unnoticed)))
+        even = [place for place, total in enumerate(totals) if total <= most]
         place = min(even, key=lambda one: bets[one].now)
         best, bet = passed[place], bets[place]
         if not self.criteria.budget.allows(decision.cost):
             return Choice(best)
-        is_loss = staying.total(horizon, unnoticed) <= min(totals)
+        is_loss = staying.total(horizon, unnoticed) <= least
         kept = staying if is_loss else bet
         later = [each.pays_after(kept, unnoticed) for each in bets if each.now < kept.now]
         due = max(min(later, default=inf), self.stability.usual)

@@ -357,7 +357,7 @@ def test_plans_that_a_hint_excludes_are_not_weighed(kinds: tuple[Kind, ...]) -> 
 
 def test_a_change_that_moves_no_state_needs_a_smaller_margin() -> None:
     ordered, better = (parse(f"(a b c | a>b>c, b>{orders}, c>b>a)") for orders in ("a>c", "c>a"))
-    between, gate = truth(0.001, 0.0006), Gate(cores=0.0)
+    between, gate = truth(0.001, 0.0002), Gate(cores=0.0)
 
     def changes(way: str) -> list[str]:
         criteria = Criteria(pricing=pricing(0.0, way), hints=Hints(kinds=("mjoin",)))
