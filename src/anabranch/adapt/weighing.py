@@ -169,7 +169,8 @@ class Weighing:
         is_loss = staying.total(horizon, unnoticed) <= least
         kept = staying if is_loss else bet
         later = [each.pays_after(kept, unnoticed) for each in bets if each.now < kept.now]
-        due = max(min(later, default=inf), self.stability.usual)
+        # Once phases are known, one that is no longer than others is about to end.
+        due = max(min(later, default=inf), 2 * self.stability.usual)
         lasted = self.stability.lasted
         look_again = None if due == inf else EVEN * due if due > lasted else 2 * lasted
         if not is_loss:
