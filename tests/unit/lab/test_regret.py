@@ -25,6 +25,7 @@ from anabranch.lab.regret_runs import (
 )
 from anabranch.lab.regret_suite import SYNTHETIC
 from anabranch.lab.regret_workloads import BATCH, Size, Workload
+from anabranch.plan.mesh import Mesh
 from anabranch.plan.text import parse
 
 SMALL = Size(batches=14, rows=400)
@@ -121,7 +122,9 @@ def test_static_plans_have_the_orders_of_every_phase() -> None:
     batches = list(workload.batches(1, Size(24, 200)))
     one = static_plans(query, [sample_of(query, batches[:12], BATCH)], BATCH)
     both = static_plans(query, [sample_of(query, some, BATCH) for some in (batches[:12], batches[12:])], BATCH)
-    assert {*map(str, one)} < {*map(str, both)}
+    # Meshes depend on measured seconds, so the same rows may give another one.
+    first, all_of_them = ({str(plan) for plan in plans if not isinstance(plan, Mesh)} for plans in (one, both))
+    assert first < all_of_them
 
 
 def test_a_verdict_names_the_workloads_above_the_bar() -> None:
