@@ -127,8 +127,9 @@ def _found_again(engine: Engine, folder: Path) -> Engine:
     arena = MappedArena(folder)
     rebuilt = Engine.alone(engine.only.query, engine.only.plan, arena=arena, codes=codes, execution=engine.execution)
     passed = engine.only.sides.passed
-    slide = engine.only.query.grouping.slide if engine.only.query.grouping is not None else None
-    answered = None if passed is None else {ALONE: passed if slide is None else (passed + 1) * slide}
+    grouping = engine.only.query.grouping
+    # The last watermark that passes no further boundary.
+    answered = None if passed is None else {ALONE: passed if grouping is None else grouping.instant(passed + 1)}
     rebuilt.restore(engine.export(), answered)
     again = Engine.alone(engine.only.query, engine.only.plan, arena=arena, codes=codes, execution=engine.execution)
     again.reopen(json.loads(json.dumps(rebuilt.layout())))

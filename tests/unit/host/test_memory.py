@@ -50,7 +50,7 @@ def copied(folder: Path, target: Path) -> Path:
 
 
 def test_a_restarted_query_tries_the_plans_it_knows_first(learnt: Path, tmp_path: Path) -> None:
-    host = started(copied(learnt, tmp_path))
+    host = started(copied(learnt, tmp_path), plan=RIGHT)
     drifting(host, 8, matching="bc")
     assert origins(host)[:1] == ["library"]
     assert [record for record in host.history if record["kind"] == "warning"] == []
@@ -63,7 +63,7 @@ def test_a_plan_written_by_hand_into_the_memory_needs_no_orders(learnt: Path, tm
     for entry in memory["all"]["library"]:
         entry["plan"] = "(c b a)"
     file.write_text(json.dumps(memory))
-    host = started(tmp_path)
+    host = started(tmp_path, plan=RIGHT)
     drifting(host, 8, matching="bc")
     assert origins(host)[:1] == ["library"]
 
