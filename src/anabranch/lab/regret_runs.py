@@ -44,7 +44,6 @@ from anabranch.lab.regret_workloads import WINDOW, Batches, Kind, Size
 from anabranch.optimize.deferring import deferring_variants
 from anabranch.optimize.jtree_finder import Space
 from anabranch.optimize.problem import resource_model
-from anabranch.optimize.proposals import Candidate
 from anabranch.optimize.shapes import Shape, in_order
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.query import Query
@@ -58,6 +57,8 @@ RECOMPUTED = (
 )
 """Work of one recomputed row of a state."""
 NO_TABLES: Mapping[str, pa.Table] = MappingProxyType({})
+MOST_BYTES = 2e9
+"""A plan that is expected to hold more, such as the product of a stream and a large table, is not run."""
 TIMED = 2
 """Static plans whose processor time is measured: those of least work."""
 
@@ -254,11 +255,12 @@ def static_plans(query: Query, samples: Sequence[Sample], seconds: float, most: 
         space = Space(model)
         if space.size <= most:
             shapes = every_shape(model.estimates.everything)
-            priced = [(space.orderer.price(shape).cpu, space.orderer.plan(shape)) for shape in shapes]
+            priced = [space.orderer.considered(shape, "") for shape in shapes]
         else:
-            priced = [(each.cost.cpu, each.plan) for each in space.undominated()]
-        later = deferring_variants([Candidate(plan, model.price(plan), "") for _, plan in priced], model, query.graph)
-        for cpu, plan in [*priced, *((each.cost.cpu, each.plan) for each in later)]:
+            priced = list(space.undominated())
+        priced = [each for each in priced if each.cost.memory <= MOST_BYTES]
+        later = deferring_variants(priced, model, query.graph)
+        for cpu, plan in ((each.cost.cpu, each.plan) for each in (*priced, *later)):
             known = found.get(str(plan))
             found[str(plan)] = (cpu if known is None else min(cpu, known[0]), plan)
         held = {name: model.rows(model.estimates.mask((name,))) for name in query.graph.names}
