@@ -26,9 +26,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from anabranch.host.processes import below, bytes_in, cpu_seconds, sizes
+
 INTERVAL = 0.1
 PR_SET_CHILD_SUBREAPER = 36
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -118,12 +119,12 @@ def supervise(command: Sequence[str], timeout: float, log: Path, shared: Path) -
     memories: list[int] = []
     while True:
         sampled, work = time.monotonic(), time.thread_time()
-        processes = _descendants(os.getpid())
+        processes = below(os.getpid())
         if exit_code is not None and (not processes or sampled - ended > 10):
             break
         clock.append(time.time())
-        cpu_so_far.append(_reaped_cpu() + sum(_cpu(pid) for pid in processes))
-        memory = _memory(processes, _bytes_in(shared))
+        cpu_so_far.append(_reaped_cpu() + sum(cpu_seconds(pid) for pid in processes))
+        memory = _memory(processes, bytes_in(shared))
         memories.append(memory.total)
         peak = max(peak, memory, key=lambda one: one.total)
         spent = time.thread_time() - work
@@ -136,42 +137,11 @@ def supervise(command: Sequence[str], timeout: float, log: Path, shared: Path) -
     _kill(processes)
     for _ in range(100):
         _reap()
-        if not _descendants(os.getpid()):
+        if not below(os.getpid()):
             break
         time.sleep(0.05)
     seen = (tuple(clock), tuple(cpu_so_far), tuple(memories))
     return Cost(exit_code, ended - begun, _reaped_cpu(), peak, len(clock), *seen)
-
-
-def _descendants(root: int) -> list[int]:
-    """Living processes below a process, by the parent links of /proc."""
-    children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            fields = _stat(int(entry))
-            if fields is not None:
-                children.setdefault(int(fields[1]), []).append(int(entry))
-    found: list[int] = []
-    waiting = list(children.get(root, ()))
-    while waiting:
-        pid = waiting.pop()
-        found.append(pid)
-        waiting += children.get(pid, ())
-    return found
-
-
-def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/pid/stat from the state on, or None when the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-
-
-def _cpu(pid: int) -> float:
-    """User and system seconds of a process and of those of its children it has waited for."""
-    fields = _stat(pid)
-    return sum(int(ticks) for ticks in fields[11:15]) / TICKS if fields is not None else 0.0
 
 
 def _reaped_cpu() -> float:
@@ -182,25 +152,11 @@ def _reaped_cpu() -> float:
 def _memory(processes: Sequence[int], in_folder: int) -> Memory:
     private = mapped_shared = 0
     for pid in processes:
-        try:
-            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        sizes = {line.split()[0]: int(line.split()[1]) * 1024 for line in text.splitlines()[1:]}
-        mapped = sizes.get("Pss_Shmem:", 0)
-        private += sizes.get("Pss:", 0) - mapped
+        found = sizes(f"/proc/{pid}/smaps_rollup")
+        mapped = found.get("Pss_Shmem", 0)
+        private += found.get("Pss", 0) - mapped
         mapped_shared += mapped
     return Memory(private, mapped_shared, in_folder)
-
-
-def _bytes_in(folder: Path) -> int:
-    """Bytes that the files below a folder really take; files that go away meanwhile take none."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(FileNotFoundError):
-                total += os.stat(os.path.join(parent, name)).st_blocks * 512
-    return total
 
 
 def _reap() -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""The processes of a Spark session on this machine, as `/proc` tells of them: processor time and resident memory.
+"""Processes of this machine, as `/proc` tells of them: processor time and resident memory; workers of Spark.
 
 Limit: Linux only. A process that is gone has nothing.
 """
@@ -14,10 +14,13 @@ DAEMON = b"\0-m\0anabranch.host.spark.daemon"
 
 
 def bytes_in(place: Path) -> int:
-    """Bytes of the files below a folder."""
-    with suppress(OSError):
-        return sum(each.stat().st_blocks * 512 for each in place.rglob("*") if each.is_file())
-    return 0
+    """Bytes that the files below a folder really take; files that go away meanwhile take none."""
+    total = 0
+    for parent, _, names in os.walk(place):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.stat(os.path.join(parent, name)).st_blocks * 512
+    return total
 
 
 def below(root: int) -> list[int]:
@@ -58,14 +61,14 @@ def is_worker(pid: int) -> bool:
 
 def resident(pid: int) -> int:
     """Resident bytes of a process without shared memory; pages of several processes count in parts."""
-    sizes = _sizes(f"/proc/{pid}/smaps_rollup")
-    return sizes.get("Pss", 0) - sizes.get("Pss_Shmem", 0)
+    found = sizes(f"/proc/{pid}/smaps_rollup")
+    return found.get("Pss", 0) - found.get("Pss_Shmem", 0)
 
 
 def above_now(pid: int) -> int:
     """Bytes by which a process had more resident than it has, at its peak."""
-    sizes = _sizes(f"/proc/{pid}/status")
-    return max(0, sizes.get("VmHWM", 0) - sizes.get("VmRSS", 0))
+    found = sizes(f"/proc/{pid}/status")
+    return max(0, found.get("VmHWM", 0) - found.get("VmRSS", 0))
 
 
 def forget_peaks() -> None:
@@ -75,7 +78,7 @@ def forget_peaks() -> None:
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-def _sizes(path: str) -> dict[str, int]:
+def sizes(path: str) -> dict[str, int]:
     """The lines of a file of /proc that end in kB, as bytes."""
     try:
         lines = Path(path).read_text().splitlines()
