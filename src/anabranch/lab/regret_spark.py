@@ -30,8 +30,8 @@ from matplotlib.figure import Figure
 
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from anabranch.lab.regret_runs import SAMPLED, fingerprint, race, sampled_places, static_plans
-from anabranch.lab.regret_suite import SYNTHETIC
-from anabranch.lab.regret_workloads import WINDOW, Kind, Size, Workload
+from anabranch.lab.regret_suite import SYNTHETIC, chain_of
+from anabranch.lab.regret_workloads import WINDOW, Kind, Size, Workload, steps
 from anabranch.plan.mesh import Plan
 
 if TYPE_CHECKING:
@@ -41,9 +41,28 @@ if TYPE_CHECKING:
     from anabranch.host.spark.handle import QueryHandle
 
 MASTER, SLOTS = "local[2]", 2
-NAMES = ("uniform", "different rates", "swap", "several drifts", "text keys", "late skew")
-"""Two that stay, three that change and one that becomes skewed."""
-FULL, QUICK = Size(80, 20_000), Size(40, 5_000)
+HEAVY_WORKLOADS = (
+    chain_of(
+        "heavy swap",
+        "changing",
+        "chosen so that joins take most of a trigger: rows meet 24 partners by one edge, until it is the other",
+        "abc",
+        steps((0.05, 12.0), (12.0, 0.05), (12.0, 0.05)),
+        rate=2.0,
+    ),
+    chain_of(
+        "heavy drifts",
+        "changing",
+        "the same with four streams and three phases",
+        "abcd",
+        steps((0.05, 12.0, 0.5), (12.0, 0.05, 0.5), (12.0, 0.5, 0.05)),
+        rate=2.0,
+    ),
+)
+WORKLOADS = (*SYNTHETIC, *HEAVY_WORKLOADS)
+NAMES = ("uniform", "different rates", "text keys", "late skew", "heavy swap", "heavy drifts")
+"""Two that stay, one that changes, one that becomes skewed, and two that change with heavy joins."""
+FULL, QUICK = Size(80, 20_000), Size(40, 10_000)
 HINDSIGHT = Size(80, 2_000, every_shape=4, most_plans=8)
 """The size of the run in process that finds the best static plan."""
 MEAN, WORST, GAIN, HEAVY_GAIN = 1.03, 1.10, 1.7, 1.4
@@ -105,7 +124,7 @@ def measure(setting: Setting) -> tuple[SparkFound, ...]:
     from anabranch.host.spark.session import open_session
 
     size, rounds = (QUICK, 1) if setting.quick else (FULL, 3)
-    chosen = [each for each in SYNTHETIC if each.name in (setting.only or NAMES)]
+    chosen = [each for each in WORKLOADS if each.name in (setting.only or NAMES)]
     top = Path(tempfile.mkdtemp(prefix="anabranch-lab-"))
     spark = open_session(MASTER, {"spark.driver.memory": "2g"})
     try:
@@ -282,6 +301,6 @@ SPARK_VARIANTS = (
         "Regret of adapting in whole triggers of Spark",
         measure,
         present,
-        lambda: tuple(each.name for each in SYNTHETIC),
+        lambda: tuple(each.name for each in WORKLOADS),
     ),
 )

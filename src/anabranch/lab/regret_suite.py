@@ -32,8 +32,10 @@ STAR = (4.0, 0.3, 2.0, 0.6, 1.0)
 """Fan-outs from the hub to its streams."""
 
 
-def _chain(name: str, kind: Kind, why: str, names: str, fan_outs: FanOuts) -> Workload:
-    return Workload(name, kind, why, chain(names), INTEGERS, chained(names, fan_outs), tuple(names))
+def chain_of(name: str, kind: Kind, why: str, names: str, fan_outs: FanOuts, rate: float = 1.0) -> Workload:
+    """Streams of equal rates in a chain; the rate multiplies the fan-outs."""
+    draw = chained(names, fan_outs)
+    return Workload(name, kind, why, chain(names), INTEGERS, draw, tuple(names), rate=lambda stream, share: rate)
 
 
 def _drifting(share: float) -> tuple[float, ...]:
@@ -133,7 +135,7 @@ def _table() -> pa.Table:
 
 
 SYNTHETIC: tuple[Workload, ...] = (
-    _chain("uniform", "steady", "nothing to learn", "abc", steps((1.0, 1.0))),
+    chain_of("uniform", "steady", "nothing to learn", "abc", steps((1.0, 1.0))),
     Workload(
         "different rates",
         "steady",
@@ -144,17 +146,19 @@ SYNTHETIC: tuple[Workload, ...] = (
         tuple("abcd"),
         rate=lambda stream, share: {"a": 1.0, "b": 0.5, "c": 0.25, "d": 0.125}[stream],
     ),
-    _chain("one drift", "changing", "two edges change places slowly", "abc", _drifting),
-    _chain(
+    chain_of("one drift", "changing", "two edges change places slowly", "abc", _drifting),
+    chain_of(
         "several drifts",
         "changing",
         "four streams, four phases",
         "abcd",
         steps((0.1, 8.0, 1.5), (8.0, 0.1, 1.5), (8.0, 1.5, 0.1), (8.0, 0.1, 2.0)),
     ),
-    _chain("swap", "changing", "two edges change places at a third", "abc", steps((0.2, 4.0), (4.0, 0.2), (4.0, 0.2))),
-    _chain("periodic", "changing", "six phases of two kinds", "abc", _periodic),
-    _chain("bursts", "restless", "too short to follow: standing still is right", "abc", _bursty),
+    chain_of(
+        "swap", "changing", "two edges change places at a third", "abc", steps((0.2, 4.0), (4.0, 0.2), (4.0, 0.2))
+    ),
+    chain_of("periodic", "changing", "six phases of two kinds", "abc", _periodic),
+    chain_of("bursts", "restless", "too short to follow: standing still is right", "abc", _bursty),
     Workload(
         "bursting rate",
         "restless",
@@ -245,7 +249,7 @@ SYNTHETIC: tuple[Workload, ...] = (
         _cycle,
         tuple("abcd"),
     ),
-    _chain(
+    chain_of(
         "long chain",
         "changing",
         "eight streams, selective at one end and then at the other",
