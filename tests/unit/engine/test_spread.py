@@ -41,7 +41,7 @@ def alive(engine: Engine, since: int) -> Counter[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("pace", [5, 25, 100])
-@pytest.mark.parametrize(("old", "new"), itertools.permutations(PLANS, 2))
+@pytest.mark.parametrize(("old", "new"), list(itertools.permutations(PLANS, 2)))
 def test_no_step_sees_the_change(old: str, new: str, pace: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spread, "allowance", lambda brought: pace)
     engine, fresh = Engine.alone(query_of(), parse(old)), Engine.alone(query_of(), parse(new))
