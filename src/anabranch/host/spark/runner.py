@@ -21,7 +21,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -33,7 +33,6 @@ from anabranch.host.changing import SetChange
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import (
     ahead_by_stream,
-    last_ticks,
     late_by_stream,
     moment,
     newest_by_stream,
@@ -50,6 +49,7 @@ from anabranch.host.memory import keep, recall
 from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
 from anabranch.host.results import ResultLayout
 from anabranch.host.slot import SlotTask, idle_report
+from anabranch.host.spark import newest
 from anabranch.host.spark.anchor import SLOT, anchored
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.exchange import PACKETS, Course, Outlet
@@ -306,16 +306,18 @@ class SparkRunner:
         moving = below_ceilings(self.queries.graph.names, limits)
         if self.queries.needs_watermark or self.setup.execution.rows_wait:
             if files is not None:
-                clocks = self._clocks_after(self._observed(files.newest(self.queries, limits)), now, {})
+                times = newest.by_stream(self.queries, files.newest(self.queries, limits))
+                clocks = self._clocks_after(times, now, {})
             else:
                 with evaluating(batch_id):
-                    newest = frame.groupBy(RELATION).agg(f.max(moving).alias("newest")).collect()
-                clocks = self._clocks_after(self._newest(newest), now, self._ticks(newest))
+                    rows = frame.groupBy(RELATION).agg(f.max(moving).alias(newest.NEWEST)).collect()
+                times, ticks = newest.of_rows(self.queries, rows), newest.ticks(self.queries, rows)
+                clocks = self._clocks_after(times, now, ticks)
         observation = Observation()
         is_observed = self._is_observed and clocks is None and files is None
         if self._is_observed and files is None:
             if is_observed:
-                frame = frame.observe(observation, *self._maxima(moving))
+                frame = frame.observe(observation, *newest.maxima(self.queries, moving))
             if self._is_filtered:
                 frame = frame.where(PASSES).drop(PASSES)
         self._places.meet(frame.sparkSession)
@@ -338,8 +340,12 @@ class SparkRunner:
             late.deliver(session, batch, task, reports, self.store.location, may_replace=is_first)
             self.options.announce("diverted", batch_id)
         if clocks is None:
-            seen = self._observed(observation.get) if is_observed else newest_by_stream(self.queries, reports)
-            clocks = self._clocks_after(seen, now, ticks_by_stream(self.queries, reports))
+            times = (
+                newest.by_stream(self.queries, observation.get)
+                if is_observed
+                else {**newest_by_stream(self.queries, reports)}
+            )
+            clocks = self._clocks_after(times, now, ticks_by_stream(self.queries, reports))
         manifest = next_manifest(task, reports, clocks)
         self._lease.require()
         self.store.commit(manifest)
@@ -448,37 +454,6 @@ class SparkRunner:
         return self._routing[1]
 
     # --- event time ---------------------------------------------------------------------------------------------------
-
-    def _maxima(self, time: Column) -> list[Any]:
-        return [
-            f.max(f.when(f.col(RELATION).isin(position, ~position), time)).alias(relation.name)
-            for position, relation in enumerate(self.queries.graph.relations)
-            if not relation.is_table and not relation.is_result
-        ]
-
-    def _observed(self, maxima: Mapping[str, Any]) -> dict[str, int | None]:
-        seen: dict[str, int | None] = {}
-        for relation in self.queries.graph.streamed:
-            if relation.is_result:
-                continue
-            newest = [time for time in (maxima.get(relation.name), seen.get(relation.stream)) if time is not None]
-            seen[relation.stream] = max(newest, default=None)
-        return seen
-
-    def _newest(self, rows: list[Any]) -> dict[str, int | None]:
-        names, newest = self.queries.graph.names, dict[str, int]()
-        for row in rows:
-            if row["newest"] is None:
-                continue
-            name = names[max(row[RELATION], ~row[RELATION])]
-            if row[RELATION] < 0 and self.queries.graph.relation(name).is_derived:
-                continue
-            newest[name] = max(row["newest"], newest.get(name, row["newest"]))
-        return self._observed(newest)
-
-    def _ticks(self, rows: list[Any]) -> dict[str, int | None]:
-        names = self.queries.graph.names
-        return last_ticks(self.queries, [{names[~row[RELATION]]: row["newest"]} for row in rows if row[RELATION] < 0])
 
     def _clocks_after(self, newest: Mapping[str, int | None], now: int, ticks: Mapping[str, int | None]) -> Clocks:
         disorder = {each.stream: each.disorder for each in self.queries.graph.streamed if not each.is_result}
