@@ -36,6 +36,7 @@ from anabranch.optimize.joint import Contender, JointChoice, choose_together
 from anabranch.optimize.optimizers import NAMED
 from anabranch.optimize.proposals import kind, over_budget
 from anabranch.plan.check import PLAN_WORDS
+from anabranch.plan.classing import classes_for, with_classes
 from anabranch.plan.describe import short_text
 from anabranch.plan.mesh import Mesh, Plan, check_mesh, is_mesh_text, parse_mesh
 from anabranch.plan.partitioning import Partitioning
@@ -433,7 +434,9 @@ def headline(choice: Choice) -> str:
 def _mesh_offer(query: Query, wishes: Wishes, choice: Choice, learn: Learn | None, gate: Gate) -> MeshOffer | None:
     graph = query.graph
     if is_mesh_text(wishes.plan):
-        return MeshOffer("as written", True, check_mesh(parse_mesh(wishes.plan), graph))
+        written = parse_mesh(wishes.plan)
+        carried = with_classes(query, classes_for(written, graph)).graph
+        return MeshOffer("as written", True, check_mesh(written, carried))
     if isinstance(choice.answer, Infeasible):
         return None
     wanted = wishes.plan == "mesh"

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from anabranch.arrays import Doubles, Integers
 from anabranch.errors import UnknownAttribute
 from anabranch.plan.classifier import (
+    DAY,
+    HOUR,
     Assign,
     CategoryTest,
     Classifier,
@@ -122,11 +124,20 @@ class _Categories:
 
     def add_buckets(self, column: AttributeColumn, stride: int, boxes: Routes) -> None:
         assert not isinstance(column, np.ndarray)
-        require_kind(self.tests[0], column.type)
-        known = pa.array([*self.listed, None], column.type)
         whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        found = np.asarray(pc.index_in(whole, known).fill_null(len(known)))
+        if isinstance(whole, pa.DictionaryArray):
+            # Few texts for many rows: each is looked up once.
+            places = self._looked_up(whole.dictionary)
+            found = np.append(places, len(self.listed)).take(np.asarray(whole.indices.fill_null(len(places))))
+        else:
+            found = self._looked_up(whole)
         boxes += found.astype(np.uint16) * np.uint16(stride)
+
+    def _looked_up(self, texts: pa.Array) -> Integers:
+        """The bucket of each text."""
+        require_kind(self.tests[0], texts.type)
+        known = pa.array([*self.listed, None], texts.type)
+        return np.asarray(pc.index_in(texts, known).fill_null(len(known)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,6 +245,17 @@ def _look_up(boxes: Routes, routes: Routes) -> None:
 
 
 # --- columns as numbers ----------------------------------------------------------------------------------------------
+
+
+def hours(times: pa.Array | pa.ChunkedArray | Integers) -> Doubles:
+    """The hour of day, by UTC, of timestamps or of microseconds since the epoch; NaN for NULL."""
+    if isinstance(times, np.ndarray):
+        found: Doubles = (times % DAY // HOUR).astype(np.float64)
+        return found
+    micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+    found = np.full(len(micros), np.nan)
+    found[np.asarray(micros.is_valid())] = hours(np.asarray(micros.drop_null()))
+    return found
 
 
 def as_doubles(column: pa.Array | pa.ChunkedArray) -> Doubles:

@@ -10,7 +10,7 @@ from anabranch.catalog import StreamDeclaration
 from anabranch.choosing import Learn
 from anabranch.explain import Explanation
 from anabranch.host.meshing import learn_from_rows
-from anabranch.host.sample import Sample
+from anabranch.host.sample import Sample, telling
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.sample import StreamSample, sample_streams
 from anabranch.host.spark.tables import TableSource
@@ -61,12 +61,21 @@ class CompiledQuery:
     @cached_property
     def learn_mesh(self) -> Learn:
         """The function that learns a mesh from the sampled rows; it remembers them by sizes of states and rival."""
+        return self._learning(lambda: self.query)
+
+    @cached_property
+    def learn_wide_mesh(self) -> Learn:
+        """Like `learn_mesh` for a query that runs alone: classifiers may test columns that it does not carry."""
+        return self._learning(lambda: telling(self.query, self.sample.wide))
+
+    def _learning(self, as_seen: Callable[[], Query]) -> Learn:
         known: dict[tuple[str, ...], LearntMesh] = {}
 
         def learn(held: Mapping[str, float], rival: PhysicalPlan) -> LearntMesh:
             key = (str(rival), *(repr(held[name]) for name in self.query.graph.names))
             if key not in known:
-                known[key] = learn_from_rows(self.query, self.sample.rows, held, rival, kin=self.sample.kin)
+                rows = self.sample.wide or self.sample.rows
+                known[key] = learn_from_rows(as_seen(), rows, held, rival, kin=self.sample.kin)
             return known[key]
 
         return learn

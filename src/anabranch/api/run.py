@@ -33,6 +33,7 @@ from anabranch.choosing import (
     headline,
     joint_budget,
     joint_plans,
+    learns,
     on_spark,
     refuse_capacities,
     shared_traffic,
@@ -45,7 +46,7 @@ from anabranch.host.counting import cells_of_sample
 from anabranch.host.deferral import follow_late_filters
 from anabranch.host.diverted import DivertedLayout
 from anabranch.host.keys import scheduled
-from anabranch.host.sample import Sample
+from anabranch.host.sample import Sample, with_sampled_classes
 from anabranch.host.sink_settings import require_columns
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.file_streams import bytes_of_files
@@ -60,6 +61,7 @@ from anabranch.host.store import Store
 from anabranch.host.work import Work
 from anabranch.optimize import Choice
 from anabranch.optimize.joint import JointChoice
+from anabranch.plan.classing import carrying
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
@@ -109,7 +111,7 @@ class Run:
         wishes = {name: member.settings.wishes for name, member in self._members.items()}
         together = self._settings.together
         return allocate(
-            self._queries, allowed, partial(self._choices, learns=False), wishes, together, self._first_table
+            self._queries, allowed, partial(self._choices, may_learn=False), wishes, together, self._first_table
         )
 
     def joint(self, choices: Mapping[str, Choice]) -> JointChoice | None:
@@ -246,7 +248,7 @@ class Run:
         plans = Plans(joint_plans(choices, self.joint(choices)) | dict(running.plans))
         wishes = settings.together
         return Work(
-            self._queries,
+            self._carrying(choices, plans),
             plans,
             self._slots,
             rules,
@@ -257,6 +259,25 @@ class Run:
             sharing=SharingRules(wishes.share != "off", joint_budget(choices, wishes, self._slots.most)),
             sample=self._sampled_rows(),
         )
+
+    @property
+    def _is_alone(self) -> bool:
+        return self._queries.names == (ALONE,)
+
+    def _carrying(self, choices: Mapping[str, Choice], plans: Plans) -> QuerySet:
+        """The queries with class columns: of the plans, and of the mesh of a query that may take it while it runs.
+
+        The classes are those of the sample, and not only those that the meshes tell apart, so that a search while the
+        query runs can move their thresholds.
+        """
+        if not self._is_alone:
+            return self._queries
+        member, choice = self._members[ALONE], choices[ALONE]
+        offer = choice.mesh
+        is_open = learns(member.settings.wishes, choice, member.settings.adapt)
+        offered = [offer.learnt.mesh] if is_open and offer is not None and offer.learnt is not None else []
+        finer = partial(with_sampled_classes, member.compiled.sample.wide)
+        return carrying(self._queries, [*plans.plans.values(), *offered], finer)
 
     def _refuse_order(self) -> None:
         if self._queries.stages > 1 and self._settings.execution.orders_results:
@@ -297,24 +318,25 @@ class Run:
         most = self._most_slots
         sample_queries([member.compiled for member in self._members.values() if member.needs_sample(most)])
 
-    def _choices(self, slots: int, *, learns: bool = True) -> dict[str, Choice]:
-        return {name: self._choice(member, slots, learns=learns) for name, member in self._members.items()}
+    def _choices(self, slots: int, *, may_learn: bool = True) -> dict[str, Choice]:
+        return {name: self._choice(member, slots, may_learn=may_learn) for name, member in self._members.items()}
 
     def _first_table(self, grid: Partitioning, amounts: Mapping[str, float]) -> FirstTable:
         """A grid with the table of a run that begins: by the sample, and by the speeds of slots."""
         rows = cells_of_sample(grid, self._sampled_rows(), amounts)
         return first_table(grid, rows, self._settings.balancing.capacities)
 
-    def _choice(self, member: Member, slots: int, *, learns: bool) -> Choice:
+    def _choice(self, member: Member, slots: int, *, may_learn: bool) -> Choice:
         compiled, settings = member.compiled, member.settings
         sample = compiled.sample if member.needs_sample(self._most_slots) else Sample()
+        learn = compiled.learn_wide_mesh if self._is_alone else compiled.learn_mesh
         return decide(
             compiled.query,
             settings.wishes,
             slots=slots,
             batch=self._settings.trigger.seconds or DEFAULT_BATCH,
             seen=sample.statistics,
-            learn=compiled.learn_mesh if learns and _has_rows(compiled.query, sample) else None,
+            learn=learn if may_learn and _has_rows(compiled.query, sample) else None,
             gate=(settings.adapt or Settings()).gate,
             host=on_spark(self._settings.trigger.seconds, len(self._members)),
         )

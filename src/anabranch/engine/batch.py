@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Array
@@ -15,6 +16,9 @@ from anabranch.engine.state.columns import to_arrow, to_numpy
 from anabranch.expr import Column
 from anabranch.plan.join_graph import Relation
 from anabranch.schema import Schema, is_fixed_width
+
+Classes: TypeAlias = NDArray[np.int8]
+"""The class of each row in one attribute (`plan.classes`)."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class RelationBatch:
     times: Int64Array
     codes: Mapping[str, Int64Array]
     payload: pa.RecordBatch
+    classes: Mapping[str, Classes] = field(default_factory=dict)
+    """The classes of the rows, by the digest of the class column; what is not there is unknown of all of them."""
 
     def __len__(self) -> int:
         return len(self.times)
@@ -36,6 +42,7 @@ class RelationBatch:
             self.times[start:stop],
             {name: codes[start:stop] for name, codes in self.codes.items()},
             self.payload.slice(start, stop - start) if self.payload.num_columns else self.payload,
+            {name: classes[start:stop] for name, classes in self.classes.items()},
         )
 
     def take(self, order: Int64Array) -> RelationBatch:
@@ -45,6 +52,7 @@ class RelationBatch:
             pa.RecordBatch.from_arrays([taken(column, order) for column in self.payload], schema=self.payload.schema)
             if self.payload.num_columns
             else self.payload,
+            {name: classes.take(order) for name, classes in self.classes.items()},
         )
 
 
@@ -117,6 +125,11 @@ def joined(batches: list[RelationBatch]) -> RelationBatch:
         np.concatenate([batch.times for batch in batches]),
         {code: np.concatenate([batch.codes[code] for batch in batches]) for code in first.codes},
         pa.concat_batches([batch.payload for batch in batches]) if first.payload.num_columns else first.payload,
+        {
+            name: np.concatenate([batch.classes[name] for batch in batches])
+            for name in first.classes
+            if all(name in batch.classes for batch in batches)
+        },
     )
 
 

@@ -122,6 +122,7 @@ def _to_record(batch: RelationBatch) -> pa.RecordBatch:
     columns = {"time": pa.array(batch.times)}
     columns |= {f"code.{name}": pa.array(codes) for name, codes in batch.codes.items()}
     columns |= {f"value.{name}": batch.payload.column(name) for name in batch.payload.schema.names}
+    columns |= {f"class.{name}": pa.array(classes) for name, classes in batch.classes.items()}
     return pa.RecordBatch.from_pydict(columns)
 
 
@@ -129,7 +130,10 @@ def _from_record(record: pa.RecordBatch) -> RelationBatch:
     names = record.schema.names
     codes = {name.removeprefix("code."): _numbers(record, name) for name in names if name.startswith("code.")}
     values = {name.removeprefix("value."): record.column(name) for name in names if name.startswith("value.")}
-    return RelationBatch(_numbers(record, "time"), codes, pa.RecordBatch.from_pydict(values))
+    classes = {
+        name.removeprefix("class."): record.column(name).to_numpy() for name in names if name.startswith("class.")
+    }
+    return RelationBatch(_numbers(record, "time"), codes, pa.RecordBatch.from_pydict(values), classes)
 
 
 def _numbers(record: pa.RecordBatch, name: str) -> Int64Array:

@@ -128,6 +128,7 @@ def columns_to_read(queries: QuerySet) -> dict[str, dict[str, pa.DataType]] | No
         wanted = found.setdefault(relation.stream, {})
         wanted |= {field.name: field.type for field in relation.schema}
         wanted |= {each.name: each.type for expression in expressions for each in columns(expression)}
+        wanted |= {each.column: each.type if each.column == each.attribute else TIMESTAMP for each in relation.classes}
         wanted[relation.event_time] = TIMESTAMP
     return found if all(_is_plain(kind) for wanted in found.values() for kind in wanted.values()) else None
 

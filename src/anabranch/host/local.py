@@ -96,14 +96,15 @@ class LocalHost:
         sharing: SharingRules = BY_HAND_ONLY,
         sample: Mapping[str, RelationBatch] | None = None,
     ) -> None:
-        self.queries = queries = as_set(query)
+        queries = as_set(query)
         by_query = dict.fromkeys(queries.names, rules) if isinstance(rules, ChangeRules) else rules
         several = SlotRange.fixed(slots) if isinstance(slots, int) else slots
         balance = balance or (BY_ITSELF if several.is_elastic else BY_HAND)
         work = Work(
             queries, as_plans(plan), several, by_query, execution, tuple(moves), balance, traffic or {}, sharing=sharing
         )
-        work = replace(work, sample=sample or {})
+        work = replace(work, sample=sample or {}).carrying()
+        self.queries = queries = work.queries
         self.idle_timeouts = idle_timeouts or {}
         self.max_ahead = max_ahead or {}
         self.diverted = diverted
@@ -472,6 +473,7 @@ def _refuse_misfits(queries: QuerySet, rows: Mapping[str, pa.Table]) -> None:
         expressions = [key.expression(relation.name) for key in graph.keys_of([relation.name])]
         expressions += [relation.filter] if relation.filter is not None else []
         read = [relation.event_time, *relation.schema.names, *(c.name for e in expressions for c in columns(e))]
+        read += [each.column for each in relation.classes]
         found = rows[relation.stream].column_names
         if missing := [name for name in read if name not in found]:
             raise BatchError(

@@ -17,6 +17,8 @@ from anabranch.engine.engine import Engine
 from anabranch.host.profiles import take_profiles
 from anabranch.host.sample import Kin
 from anabranch.host.wire import wire_layout
+from anabranch.mesh.training import LEAST_HOURS
+from anabranch.plan.classifier import HOUR
 from anabranch.plan.physical import PhysicalPlan, mjoin
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import by_itself, partitioning_of
@@ -60,10 +62,14 @@ def profiles_of_rows(
     engine = Engine.alone(
         replace(query, grouping=None, sides=(), condition=None), mjoin(query.graph.names), codes=layout.codes
     )
-    engine.restore(_alive(query, rows), None)
+    alive = _alive(query, rows)
+    engine.restore(alive, None)
     live = {name: base.ring.live for name, base in engine.bases.items() if base.ring.live}
     factors = {name: {other: _factor(name, other, held, live, kin) for other in live} for name in live}
-    seen = [_in_proportion(each, factors.get(each.relation, {})) for each in take_profiles(engine.only)]
+    # Rows of a day differ by the hour, and its youngest thousand are of one.
+    is_long = any(len(batch) and np.ptp(batch.times) >= LEAST_HOURS * HOUR for batch in alive.values())
+    profiles = take_profiles(engine.only, evenly=is_long)
+    seen = [_in_proportion(each, factors.get(each.relation, {})) for each in profiles]
     is_thick = all(
         factor <= THICK
         for name, others in factors.items()

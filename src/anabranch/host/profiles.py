@@ -13,7 +13,10 @@ SAMPLED = 1_000
 """Rows of each relation that a mesh is learnt from."""
 
 
-def take_profiles(engine: QueryEngine) -> list[OperatorProfile]:
-    """Runs the operators on the youngest rows of each relation, between two steps, and measures them."""
+def take_profiles(engine: QueryEngine, *, evenly: bool = False) -> list[OperatorProfile]:
+    """Runs the operators on the youngest rows of each relation, between two steps, and measures them.
+
+    `evenly` takes rows of any age instead: for states that were filled from a sample, and not turn by turn.
+    """
     graph, turns = engine.query.graph, engine.turns
-    return [profile(graph, name, engine.bases, rows=SAMPLED, turns=turns) for name in graph.names]
+    return [profile(graph, name, engine.bases, rows=SAMPLED, turns=turns, evenly=evenly) for name in graph.names]

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from anabranch.engine.batch import RelationBatch
+from anabranch.classify import assign_routes, hours
+from anabranch.engine.batch import Classes, RelationBatch
 from anabranch.engine.evaluate.codes import combine_codes, key_codes
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.engine.evaluate.rows import present_codes
@@ -19,6 +21,7 @@ from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.columns import to_numpy
 from anabranch.expr import Column
 from anabranch.host.wire import WireLayout
+from anabranch.plan.classes import ClassColumn
 from anabranch.plan.dearness import dearest_last
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import row_code
@@ -63,7 +66,14 @@ def coded(relation: Relation, layout: WireLayout, columns: Mapping[str, pa.Array
             # Rows that are counted but have no key go one way.
             codes[code] = present_codes(members, key.type) if is_counted else key_codes(members, key.type)
     payload = pa.RecordBatch.from_pydict({field.name: values[field.name].cast(field.type) for field in relation.schema})
-    return RelationBatch(times, codes, payload)
+    classes = {each.digest: _classes(each, values[each.column], len(times)) for each in relation.classes}
+    return RelationBatch(times, codes, payload, classes)
+
+
+def _classes(wanted: ClassColumn, values: pa.Array, rows: int) -> Classes:
+    """The class of each value; the same as Spark computes for rows that it reads."""
+    column = values.cast(wanted.type) if wanted.column == wanted.attribute else hours(values)
+    return assign_routes(wanted.tree, {wanted.attribute: column}, rows).astype(np.int8)
 
 
 def _row_codes(times: Any, columns: Mapping[str, pa.Array]) -> Any:

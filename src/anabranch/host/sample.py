@@ -13,22 +13,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import thread_time
 
 import numpy as np
 import pyarrow as pa
 
 from anabranch.arrays import Integers
+from anabranch.classify import as_doubles, hours
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.evaluate.codes import combine_codes
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.errors import ExpressionError
 from anabranch.expr import Call, Column, walk
-from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta
+from anabranch.plan.classes import MOST_CLASSES, ClassColumn, merged
+from anabranch.plan.classing import widened
+from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.pregrouping import Agreement, agreement
 from anabranch.plan.query import Query
-from anabranch.schema import is_nested
+from anabranch.schema import TIMESTAMP, Field, is_nested, is_text
 from anabranch.stats.groups import groups_behind
 from anabranch.stats.view import NOTHING_KNOWN, FixedStatistics
 from anabranch.window import FOREVER
@@ -39,6 +42,10 @@ MOSTLY_DISTINCT = 0.8
 """The share of distinct values from which on a key counts as hardly repeating."""
 FEWEST_ROWS = 100
 """With fewer rows, the number of their groups stays unknown."""
+SAMPLED_CLASSES = 24
+"""Classes into which the sampled numbers of a column are cut."""
+RISING = 0.9
+"""The share of neighbours in event time that do not fall, from which on a column counts as growing."""
 TRIED_PAIRS = 5_000
 """Pairs on which a predicate is tried."""
 
@@ -71,6 +78,59 @@ class Sample:
     rows: Mapping[str, RelationBatch] = field(default_factory=dict)
     kin: Kin | None = None
     """None where the rows are whole, or no relations share a key."""
+    wide: Mapping[str, RelationBatch] = field(default_factory=dict)
+    """The same rows with columns of their streams that the query does not carry; kin has them too."""
+
+
+def narrowed(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, RelationBatch]:
+    """The rows with the columns that a query carries."""
+    carried = {each.name: each.schema.names for each in query.graph.relations}
+    return {name: replace(batch, payload=batch.payload.select(list(carried[name]))) for name, batch in rows.items()}
+
+
+def telling(query: Query, rows: Mapping[str, RelationBatch]) -> Query:
+    """The query as if it carried all columns of wide rows by which a classifier could tell rows to come.
+
+    Columns that grow with event time, such as the numbers of orders, are left out: no threshold on them serves rows to
+    come. A column that the query carries stays.
+    """
+
+    def tells(relation: Relation, field: Field) -> bool:
+        payload = rows[relation.name].payload if relation.name in rows else None
+        if payload is None or field.name not in payload.schema.names:
+            return False
+        # Of a timestamp only the hour of day is asked.
+        return field.type == TIMESTAMP or not _grows(payload.column(field.name))
+
+    return widened(query, tells)
+
+
+def with_sampled_classes(rows: Mapping[str, RelationBatch], relation: str, column: ClassColumn) -> ClassColumn:
+    """A class column with more classes: as many numbers in each, or every text that is frequent in the rows."""
+    payload = rows[relation].payload if relation in rows else None
+    if payload is None or column.column not in payload.schema.names or not len(payload):
+        return column
+    values = payload.column(column.column).drop_null()
+    if column.is_text:
+        counted = values.value_counts()
+        order = np.argsort(-np.asarray(counted.field("counts")), kind="stable")[:MOST_CLASSES]
+        texts = counted.field("values").take(pa.array(order)).to_pylist()
+        return merged(column, replace(column, texts=tuple(texts)))
+    numbers = as_doubles(values) if column.column == column.attribute else hours(values)
+    numbers = numbers[np.isfinite(numbers)]
+    if not len(numbers):
+        return column
+    bounds = np.unique(np.quantile(numbers, np.linspace(0, 1, SAMPLED_CLASSES), method="lower"))
+    return merged(column, replace(column, bounds=tuple(bounds.tolist())))
+
+
+def _grows(values: pa.Array) -> bool:
+    """Whether a column, in order of event time, hardly ever falls, and has many values."""
+    if is_text(values.type) or len(values) < FEWEST_ROWS:
+        return False
+    numbers = as_doubles(values.drop_null())
+    rises = np.diff(numbers)
+    return bool(len(rises) and (rises >= 0).mean() > RISING and (rises > 0).mean() > 1 - RISING)
 
 
 def shared_key(graph: JoinGraph) -> KeyClass | None:

@@ -1,7 +1,8 @@
 """The row layout in which rows of all relations travel together: through the shuffle and into the checkpoint.
 
 Columns: the relation's position in FROM, the event time, one code per key class (and per row-spread relation), and
-payload columns shared between relations by type, so that a union of many relations stays narrow.
+payload columns shared between relations by type, so that a union of many relations stays narrow. Classes (see
+`plan.classes`) travel behind these and do not come into the checkpoint.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from anabranch.engine.batch import RelationBatch, empty_batch
+from anabranch.engine.batch import Classes, RelationBatch, empty_batch
 from anabranch.engine.evaluate.rows import row_hashes
 from anabranch.engine.kernels import BoolArray, Int64Array
 from anabranch.errors import HostError
 from anabranch.host.diverted import Bounds
+from anabranch.plan.classes import UNKNOWN
 from anabranch.plan.partitioning import Partitioning, row_code
 from anabranch.plan.query_set import QuerySet
 from anabranch.schema import is_fixed_width
@@ -74,6 +76,20 @@ class WireLayout:
         fields += [pa.field(name, kind) for name, kind in self._placed[1]]
         return pa.schema(fields)
 
+    @cached_property
+    def classes(self) -> Mapping[str, Mapping[str, str]]:
+        """Relation to digest of a class column to wire column: the n-th class of any relation is in `_class<n>`."""
+        return {
+            relation.name: {each.digest: f"_class{number}" for number, each in enumerate(relation.classes)}
+            for relation in self.queries.graph.relations
+        }
+
+    @cached_property
+    def sent(self) -> pa.Schema:
+        """The columns of rows on their way to a slot: those that are kept, and classes."""
+        most = max((len(placed) for placed in self.classes.values()), default=0)
+        return pa.schema([*self.schema, *(pa.field(f"_class{number}", pa.int8()) for number in range(most))])
+
     def without_rejected(self, table: pa.Table, bounds: Bounds) -> tuple[pa.Table, dict[str, int]]:
         """The rows that passed their filter, and the newest time of the others, by relation.
 
@@ -119,7 +135,8 @@ class WireLayout:
             return self.empty(name)
         codes, fields = self.codes[name], self.queries.graph.relation(name).schema
         wires = [wire for wire in self.code_columns[: len(codes)] if wire in table.column_names]
-        rows = table.select([*wires, *self.payload[name].values()])
+        classes = {each: wire for each, wire in self.classes[name].items() if wire in table.column_names}
+        rows = table.select([*wires, *self.payload[name].values(), *classes.values()])
         if len(runs) <= MOST_RUNS:
             # As Spark sends rows: those of a source's file stand together.
             rows = pa.concat_tables([rows.slice(start, stop - start) for start, stop in runs]).combine_chunks()
@@ -135,7 +152,12 @@ class WireLayout:
             for code, wire in zip(codes, wires, strict=False)
             if not rows.column(wire).null_count
         }
-        found = RelationBatch(own, {code: _whole(values).to_numpy() for code, values in there.items()}, payload)
+        found = RelationBatch(
+            own,
+            {code: _whole(values).to_numpy() for code, values in there.items()},
+            payload,
+            {each: _classes(rows.column(wire)) for each, wire in classes.items()},
+        )
         if row_code(name) in codes and row_code(name) not in there:
             # Written when rows of this relation were not spread by themselves; any hash of the row does.
             found = replace(found, codes={**found.codes, row_code(name): row_hashes(found)})
@@ -176,7 +198,8 @@ class WireLayout:
         )
 
     def empty(self, relation: str) -> RelationBatch:
-        return empty_batch(self.queries.graph.relation(relation).schema, self.codes[relation])
+        found = empty_batch(self.queries.graph.relation(relation).schema, self.codes[relation])
+        return replace(found, classes=dict.fromkeys(self.classes[relation], np.empty(0, np.int8)))
 
 
 def wire_layout(queries: QuerySet, *partitionings: Partitioning) -> WireLayout:
@@ -201,6 +224,12 @@ def refuse_what_arrow_cuts(table: pa.Table) -> None:
                 detail="they are of one micro-batch, or of the state that a restart rebuilds",
                 hint="let the sources give fewer rows at a time (maxFilesPerTrigger, …), or use more slots",
             )
+
+
+def _classes(column: pa.ChunkedArray) -> Classes:
+    values = _whole(column)
+    found: Classes = (values.fill_null(UNKNOWN) if values.null_count else values).to_numpy()
+    return found
 
 
 def _numpy(rows: pa.Table | pa.RecordBatch, name: str) -> Int64Array:

@@ -14,6 +14,7 @@ from anabranch.adapt.table import Table, first_table
 from anabranch.balance.first import first_table as filled_table
 from anabranch.engine.batch import RelationBatch
 from anabranch.host.counting import cells_of_sample
+from anabranch.plan.classing import carrying, without_sources
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, for_counting
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.partitioning import Partitioning
@@ -76,6 +77,15 @@ class Work:
             if name in self.plans.plans and self.rules.get(name, NO_RULES).resumes
         }
         return replace(self, plans=Plans({**self.plans.plans, **resuming}))
+
+    def carrying(self) -> Work:
+        """The work with the class columns that its plans test, those that it begins with and those it is to change to.
+
+        Whoever runs it does this once it knows the plans: rows of a run travel with the same columns all the time.
+        """
+        switched = (switch.plan for rules in self.rules.values() for switch in rules.switches)
+        queries = carrying(self.queries, [*self.plans.plans.values(), *switched])
+        return replace(self, queries=without_sources(queries))
 
     def steering(self, partitioning: Partitioning) -> Steering:
         """The steering of the queries."""

@@ -37,7 +37,7 @@ from anabranch.engine.batch import RelationBatch, joined
 from anabranch.host.local import LocalHost
 from anabranch.host.meshing import learn_from_rows
 from anabranch.host.rows import relation_batch
-from anabranch.host.sample import Sample, Stretch, sampled
+from anabranch.host.sample import Sample, Stretch, narrowed, sampled, telling, with_sampled_classes
 from anabranch.host.tables import table_batch
 from anabranch.host.wire import wire_layout
 from anabranch.lab.regret_workloads import WINDOW, Batches, Kind, Size
@@ -45,9 +45,10 @@ from anabranch.optimize.deferring import deferring_variants
 from anabranch.optimize.jtree_finder import Space
 from anabranch.optimize.problem import resource_model
 from anabranch.optimize.shapes import Shape, in_order
+from anabranch.plan.classing import carrying, widened
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import Plans, by_itself, partitioning_of
+from anabranch.plan.query_set import ALONE, Plans, by_itself, partitioning_of
 from anabranch.stats.view import FixedStatistics
 
 SAMPLED = WINDOW + 2
@@ -195,15 +196,17 @@ def measured(workload: AnyWorkload, seed: int, size: Size) -> Found:
     samples = sampled_places(query, batches, size, workload.batch, workload.tables)
     candidates = static_plans(query, samples, workload.batch, size.every_shape)[: size.most_plans]
     best = race(workload, query, candidates, list(batches()))
-    learn = partial(learn_from_rows, query, samples[0].rows)
+    learn = partial(learn_from_rows, telling(query, samples[0].wide), samples[0].wide)
     choice = decide(query, batch=workload.batch, seen=samples[0].statistics, learn=learn)
     nothing = decide(query, batch=workload.batch)
     plans = {str(number): plan for number, plan in enumerate(best)}
     runners = {name: Runner(workload, query, plan) for name, plan in plans.items()}
     stays = partial(change_rules, query, AUTO)
     free = partial(change_rules, query, AUTO, adapt=Settings())
-    runners["auto"] = Runner(workload, query, first_plan(choice), replace(stays(choice), staging=None))
-    runners["adapt"] = Runner(workload, query, first_plan(choice), replace(free(choice), waits=True))
+    sampled_classes = partial(with_sampled_classes, samples[0].wide)
+    carried = carrying(by_itself(query), [first_plan(choice)], sampled_classes).member(ALONE).query
+    runners["auto"] = Runner(workload, carried, first_plan(choice), replace(stays(choice), staging=None))
+    runners["adapt"] = Runner(workload, carried, first_plan(choice), replace(free(choice), waits=True))
     runners["blind"] = Runner(workload, query, first_plan(nothing), replace(free(nothing), waits=True))
     runners["kept"] = Runner(workload, query, first_plan(nothing), replace(stays(nothing), staging=None))
     for number, batch in enumerate(batches()):
@@ -264,7 +267,7 @@ def static_plans(query: Query, samples: Sequence[Sample], seconds: float, most: 
             known = found.get(str(plan))
             found[str(plan)] = (cpu if known is None else min(cpu, known[0]), plan)
         held = {name: model.rows(model.estimates.mask((name,))) for name in query.graph.names}
-        if space.size > 2 and (learnt := learn_from_rows(query, sample.rows, held)).is_mesh:
+        if space.size > 2 and (learnt := learn_from_rows(telling(query, sample.wide), sample.wide, held)).is_mesh:
             meshes[str(learnt.mesh)] = learnt.mesh
     ordered = [plan for _, plan in sorted(found.values(), key=lambda each: each[0])]
     return [*meshes.values(), *ordered]
@@ -326,19 +329,21 @@ def sample_of(
     tables: Mapping[str, pa.Table] = NO_TABLES,
 ) -> Sample:
     """The sample that some batches are, each of so many seconds; of tables, it knows how many rows they have."""
-    alone = by_itself(query)
+    wide = widened(query, lambda relation, field: field.name in batches[0][relation.stream].column_names)
+    alone = by_itself(wide)
     layout = wire_layout(alone, partitioning_of(alone, 1))
-    rows: dict[str, RelationBatch] = {}
+    found: dict[str, RelationBatch] = {}
     stretches: dict[str, Stretch] = {}
-    for relation in query.graph.streamed:
+    for relation in wide.graph.streamed:
         several = [relation_batch(relation, layout, batch[relation.stream]) for batch in batches]
-        rows[relation.name] = joined([layout.empty(relation.name), *several])
+        found[relation.name] = joined([layout.empty(relation.name), *several])
         count = sum(batch[relation.stream].num_rows for batch in batches)
-        passing = len(rows[relation.name]) / max(1, count)
+        passing = len(found[relation.name]) / max(1, count)
         stretches[relation.name] = Stretch(float(count), len(batches) * seconds, passing)
     for relation in query.graph.relations:
         if relation.is_table and relation.stream in tables:
             count = tables[relation.stream].num_rows
             passing = len(table_batch(relation, layout, tables[relation.stream])) / max(1, count)
             stretches[relation.name] = Stretch(float(count), 0.0, passing)
-    return Sample(sampled(query, stretches, rows), rows)
+    rows = narrowed(query, found)
+    return Sample(sampled(query, stretches, rows), rows, wide=found)

@@ -18,7 +18,8 @@ import numpy as np
 from anabranch.arrays import Doubles, Integers
 from anabranch.classify import assign_routes
 from anabranch.mesh.kernels import order_categories
-from anabranch.mesh.training import REST, Attribute, TrainingSet
+from anabranch.mesh.training import Attribute, TrainingSet
+from anabranch.plan.classes import REST
 from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest
 
 

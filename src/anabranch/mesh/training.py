@@ -23,7 +23,8 @@ import pyarrow as pa
 from anabranch.arrays import Doubles, Integers
 from anabranch.classify import as_doubles
 from anabranch.errors import PlanError, UnknownAttribute
-from anabranch.plan.classifier import is_classifiable
+from anabranch.plan.classes import REST
+from anabranch.plan.classifier import hour_of, is_classifiable
 from anabranch.schema import is_text
 from anabranch.stats.mesh.operators import OperatorMatrix
 
@@ -31,9 +32,9 @@ MOST_CATEGORIES = 64
 """Of a text column with more distinct values in the sample, only frequent ones are categories, and at most so many."""
 FREQUENT, FEWEST = 0.01, 5
 """The share of the rows, and how many, that a text of such a column must have to be a category."""
-REST = "\uffff"
-"""Stands for every text of a column that is no category."""
 MISSING = -1
+LEAST_HOURS = 20
+"""Hours of the day that rows must have, for the hour to say something about rows to come: most of a day."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +110,11 @@ def training_set(
 ) -> TrainingSet:
     """The rows of a table as a training set over the named columns, or over all that can serve and those in `also`.
 
-    Unless named, timestamps are left out: they only grow, so no threshold would fit later rows. A table
-    without columns does not know its rows; the weights do.
+    Unless named, timestamps are left out: they only grow, so no threshold would fit later rows. So are hours of the
+    day where the rows are of a few hours. A table without columns does not know its rows; the weights do.
     """
     if attributes is None:
-        chosen = [field.name for field in table.schema if field.name in also or _serves(table[field.name])]
+        chosen = [field.name for field in table.schema if field.name in also or _serves(field.name, table[field.name])]
     else:
         chosen = list(attributes)
     for name in chosen:
@@ -133,8 +134,10 @@ def training_set(
     return TrainingSet(relation, tuple(_attribute(name, table[name], name in named) for name in chosen), ones)
 
 
-def _serves(column: pa.ChunkedArray) -> bool:
+def _serves(name: str, column: pa.ChunkedArray) -> bool:
     if not is_classifiable(column.type) or pa.types.is_timestamp(column.type):
+        return False
+    if hour_of(name) is not None and len(column.unique()) < LEAST_HOURS:
         return False
     return not is_text(column.type) or len(column.unique()) <= MOST_CATEGORIES or bool(_frequent(column))
 

@@ -7,11 +7,13 @@ a row changes the cost of its results, never the results.
     0                                            every row takes route 0
     (price <= 3.5 ? 0 : 1)                       rows up to 3.5 take route 0; the others, and NULLs, route 1
     (sector in {'food', 'it'} or null ? 2 : 0)   listed categories and NULLs take route 2
+    (hour(at) <= 11.5 ? 0 : 1)                   rows of the first half of the day, by UTC, take route 0
 
 The grammar of this text, which `parse_classifier` reads back:
 
     tree := route | '(' test ['or' 'null'] '?' tree ':' tree ')'
-    test := name '<=' number | name 'in' '{' [string (',' string)*] '}'
+    test := number_of '<=' number | name 'in' '{' [string (',' string)*] '}'
+    number_of := name | 'hour' '(' name ')'
 
 A name that is not a plain word is in backquotes, a string in quotes; both are doubled inside. Booleans are 0 and 1,
 dates days and timestamps microseconds since the epoch. (Nehme et al. 2012, section 4.4.)
@@ -32,6 +34,8 @@ from anabranch.errors import PlanError, UnknownAttribute
 from anabranch.plan.reader import TextReader
 from anabranch.schema import Schema, is_float, is_integer, is_text
 
+HOUR, DAY = 3_600_000_000, 86_400_000_000
+"""In microseconds."""
 MOST_ROUTES = 2**15 - 1
 """Route numbers fit 16 bits, so that rows are grouped by route with a radix sort."""
 
@@ -95,6 +99,25 @@ Classifier: TypeAlias = Assign | Test
 ONE_ROUTE = Assign(0)
 
 
+_HOUR = re.compile(r"hour\((.+)\)", re.S)
+
+
+def hour_attribute(column: str) -> str:
+    """Return the attribute that is the hour of day, by UTC, of a column of timestamps."""
+    return f"hour({column})"
+
+
+def hour_of(attribute: str) -> str | None:
+    """Return the column whose hour of day an attribute is; None of any other attribute."""
+    found = _HOUR.fullmatch(attribute)
+    return None if found is None else found[1]
+
+
+def column_of(attribute: str) -> str:
+    """Return the column that an attribute is computed from."""
+    return hour_of(attribute) or attribute
+
+
 def walk(classifier: Classifier) -> Iterator[Classifier]:
     """Yield the tree and all its nodes, tests before their branches."""
     yield classifier
@@ -151,7 +174,8 @@ def check_attributes(classifier: Classifier, schema: Schema, relation: str) -> N
             raise UnknownAttribute(
                 f"attribute '{node.attribute}' is not a column of relation '{relation}'",
                 detail=f"it has {', '.join(schema.names)}",
-                hint="train the classifier on columns of the stream it is for",
+                hint="test columns that the query carries; one of the stream's others only in a mesh that the query "
+                "starts with: write it as 'plan', and start again",
             )
         require_kind(node, types[node.attribute])
 
@@ -199,7 +223,9 @@ def _condition(test: Test, kind: pa.DataType) -> str:
         return f"coalesce({name} IN ({', '.join(_sql_string(value) for value in test.values)}), {missing})"
     if isinstance(test, CategoryTest):
         return f"({name} IS NULL AND {missing})"
-    number = f"nanvl({_as_double(name, kind)}, CAST(NULL AS DOUBLE))"
+    timed = hour_of(test.attribute)
+    value = _as_double(name, kind) if timed is None else _hour_as_double(timed)
+    number = f"nanvl({value}, CAST(NULL AS DOUBLE))"
     return f"coalesce({number} <= {_sql_double(test.threshold)}, {missing})"
 
 
@@ -209,6 +235,11 @@ def _as_double(name: str, kind: pa.DataType) -> str:
     if pa.types.is_date32(kind):
         return f"CAST(unix_date({name}) AS DOUBLE)"
     return f"CAST({name} AS DOUBLE)"
+
+
+def _hour_as_double(column: str) -> str:
+    name = "`" + column.replace("`", "``") + "`"
+    return f"CAST(pmod(unix_micros({name}), {DAY}) div {HOUR} AS DOUBLE)"
 
 
 def _sql_double(value: float) -> str:
@@ -272,6 +303,9 @@ class _Reader(TextReader):
         token = self.peek(at)
         if len(token) > 1 and token[0] == "`":
             return token[1:-1].replace("``", "`"), at + 1
+        if token == "hour" and self.peek(at + 1) == "(":
+            column, at = self.name(at + 2)
+            return hour_attribute(column), self.expect(at, ")")
         if _PLAIN.fullmatch(token) and token not in _RESERVED:
             return token, at + 1
         raise self.unexpected(at, "an attribute")
@@ -298,6 +332,8 @@ class _Reader(TextReader):
 
 
 def _name_text(name: str) -> str:
+    if (column := hour_of(name)) is not None:
+        return hour_attribute(_name_text(column))
     plain = _PLAIN.fullmatch(name) and name not in _RESERVED
     return name if plain else "`" + name.replace("`", "``") + "`"
 

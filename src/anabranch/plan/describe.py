@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anabranch.plan.classifier import attributes
+from anabranch.plan.classing import classes_for
 from anabranch.plan.join_graph import JoinGraph, KeyClass, is_selection, render, selection_name
 from anabranch.plan.mesh import Mesh, Plan, RelationRoutes, asked, is_question, selected
 from anabranch.plan.physical import (
@@ -79,6 +80,9 @@ def describe_routes(way: RelationRoutes, graph: JoinGraph, notes: Sequence[str] 
     lines = [f"  rows of {way.relation}{f' by {tested}' if tested else ''}"]
     if tested:
         lines.append(f"    classifier {way.classifier}")
+    travelling = [each.attribute for each in classes_for(Mesh((way,)), graph).get(way.relation, ())]
+    if travelling:
+        lines.append(f"    not selected, so rows travel with their classes: {', '.join(travelling)}")
     for number, route in enumerate(way.routes):
         steps = [" or ".join(_operator_text(operator, graph) for operator in step) for step in route.steps]
         note = f" ({notes[number]})" if notes else ""

@@ -11,13 +11,14 @@ theta over that relation alone, which a join checks. Plans and meshes name a the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
 
 from anabranch.errors import PlanError
 from anabranch.expr import Expr
+from anabranch.plan.classes import ClassColumn
 from anabranch.schema import Schema, is_integer
 from anabranch.window import Window
 
@@ -56,6 +57,10 @@ class Relation:
     condition: Expr | None = None
     """Of a relation with a count window, which has no filter: what rows must pass to be part of results. Rows that do
     not pass are counted."""
+    source: Schema = field(default=Schema(()), repr=False, compare=False)
+    """All columns of its stream, as far as they are known; a query that runs does not know them."""
+    classes: tuple[ClassColumn, ...] = ()
+    """Columns that are not carried and by whose classes routes are chosen; not part of what a query means."""
 
     def __post_init__(self) -> None:
         if self.window.is_counted and (self.filter is not None or self.parts):

@@ -31,17 +31,27 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from anabranch.errors import PlanError
 from anabranch.expr import Column
 from anabranch.plan.check import require_no_guard, validate
-from anabranch.plan.classifier import ONE_ROUTE, Classifier, check_attributes, parse_classifier
+from anabranch.plan.classifier import ONE_ROUTE, Classifier, check_attributes, hour_attribute, parse_classifier
 from anabranch.plan.classifier import routes as routes_of
-from anabranch.plan.join_graph import JoinGraph, KeyClass, Theta, is_selection, position_of, selection_name
+from anabranch.plan.join_graph import (
+    JoinGraph,
+    KeyClass,
+    Relation,
+    Theta,
+    is_selection,
+    position_of,
+    selection_name,
+)
 from anabranch.plan.physical import JoinNode, Leaf, PhysicalPlan, mjoin, probe_order
 from anabranch.plan.query import Grouping
 from anabranch.plan.reader import TextReader
 from anabranch.plan.text import parse
-from anabranch.schema import Field, Schema
+from anabranch.schema import TIMESTAMP, Field, Schema
 
 RouteStep: TypeAlias = tuple[str, ...]
 """One or more operators; several are taken in any order (an open step)."""
@@ -169,12 +179,23 @@ def needs(operator: str, graph: JoinGraph) -> frozenset[str]:
 def attributes_of(graph: JoinGraph, relation: str) -> Schema:
     """Return the columns that a classifier of the relation may test.
 
-    These are the columns that the engine has: those that the query needs after its joins, and key columns whose code is
-    the value itself.
+    These are the columns that the engine has: those that the query needs after its joins, key columns whose code is
+    the value itself, columns whose classes travel (`plan.classes`), and the hours of the day of all timestamps.
     """
-    carried = graph.relation(relation).schema
-    keys = {name: key.type for name, key in key_columns(graph, relation).items() if carried.find(name) is None}
-    return Schema((*carried, *(Field(name, kind, False) for name, kind in keys.items())))
+    found = graph.relation(relation)
+    keys = {name: key.type for name, key in key_columns(graph, relation).items() if found.schema.find(name) is None}
+    attributes = [*found.schema, *(Field(name, kind, False) for name, kind in keys.items())]
+    attributes += [Field(each.attribute, each.type) for each in found.classes]
+    attributes += [Field(hour_attribute(name), pa.int64()) for name in timed_columns(found)]
+    # What comes first counts: a column that is carried needs no class.
+    return Schema(tuple({each.name.lower(): each for each in reversed(attributes)}.values())[::-1])
+
+
+def timed_columns(relation: Relation) -> tuple[str, ...]:
+    """Return the columns of timestamps that the engine has: the event time, and those that are carried."""
+    carried = (each.name for each in relation.schema if each.type == TIMESTAMP)
+    own = () if relation.is_table or relation.is_derived else (relation.event_time,)
+    return tuple(dict.fromkeys((*own, *carried)))
 
 
 def key_columns(graph: JoinGraph, relation: str) -> dict[str, KeyClass]:

@@ -37,6 +37,7 @@ from anabranch.plan.partitioning import agrees_in_parts
 from anabranch.plan.query import Grouping, Query
 from anabranch.plan.selections import guarded_by
 from anabranch.plan.sides import Comparisons, compared, make_side
+from anabranch.schema import Schema
 from anabranch.window import CountWindow
 
 
@@ -295,6 +296,7 @@ def _relation(arm: _Arm, filters: list[Expr], readers: list[Expr]) -> Relation:
         is_result=source.is_result,
         filter=None if is_counted else condition,
         condition=condition if is_counted else None,
+        source=Schema(()) if source.is_table or source.is_result else source.schema,
     )
 
 

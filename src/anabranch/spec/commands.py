@@ -52,6 +52,7 @@ from anabranch.live import View, advance, follow, late_notice, summary
 from anabranch.logs import JSON, VARIABLE, is_json
 from anabranch.optimize import Choice
 from anabranch.optimize.joint import JointChoice
+from anabranch.plan.classing import classes_for, with_classes
 from anabranch.plan.mesh import check_plan, parse_plan
 from anabranch.plan.query_set import ALONE, alone, set_of, together
 from anabranch.plan.slots import FEWEST, SlotRange
@@ -351,7 +352,9 @@ def explain_spec(arguments: argparse.Namespace) -> int:
 
     for name, each in explained.items():
         for switch in chosen.queries[name].switches:
-            check_plan(parse_plan(switch.plan), each.query.graph, each.query.grouping)
+            plan = parse_plan(switch.plan)
+            query = with_classes(each.query, classes_for(plan, each.query.graph))
+            check_plan(plan, query.graph, query.grouping)
 
     @cache
     def jointly() -> tuple[Mapping[str, Choice], JointChoice | None]:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import PlanError, UnknownAttribute
-from anabranch.mesh.training import REST, condense, folds, training_set
+from anabranch.mesh.training import condense, folds, training_set
+from anabranch.plan.classes import REST
 from anabranch.stats.mesh.operators import OperatorMatrix
 
 

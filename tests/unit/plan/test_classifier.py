@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch import classify
-from anabranch.classify import MOST_BOXES, assign_routes, lay_out
+from anabranch.classify import MOST_BOXES, assign_routes, hours, lay_out
 from anabranch.errors import PlanError, UnknownAttribute
 from anabranch.plan.classifier import (
     Assign,
@@ -24,6 +24,7 @@ from anabranch.plan.classifier import (
     case_expression,
     check_attributes,
     depth,
+    hour_of,
     leaves,
     parse_classifier,
     routes,
@@ -175,6 +176,21 @@ def test_an_attribute_that_the_stream_lacks_is_refused_by_name() -> None:
     for text in ("(sector <= 1.0 ? 0 : 1)", "(price in {'it'} ? 0 : 1)", "(sum <= 1.0 ? 0 : 1)"):
         with pytest.raises(PlanError, match="and its test needs"):
             check_attributes(parse_classifier(text), schema, "s")
+
+
+def test_the_hour_of_a_timestamp_is_an_attribute() -> None:
+    text = "(hour(at) <= 11.5 or null ? 0 : (hour(`the time`) <= 3.0 ? 1 : 0))"
+    tree = parse_classifier(text)
+    assert str(tree) == text
+    assert attributes(tree) == ("hour(at)", "hour(the time)")
+    assert [hour_of(name) for name in (*attributes(tree), "hour", "at")] == ["at", "the time", None, None]
+    micros = pa.array([0, -1, 3_599_999_999, 3_600_000_000, None], pa.int64())
+    expected = [0.0, 23.0, 0.0, 1.0]
+    assert hours(micros.cast(pa.timestamp("us", "UTC"))).tolist()[:4] == expected
+    assert math.isnan(hours(micros.cast(pa.timestamp("us", "UTC")))[4])
+    assert hours(micros.drop_null().to_numpy()).tolist() == expected
+    with pytest.raises(PlanError, match="expected '\\)'"):
+        parse_classifier("(hour(at <= 3.0 ? 0 : 1)")
 
 
 def test_a_tree_is_a_case_expression() -> None:

@@ -53,8 +53,9 @@ def profile(
     rows: int = PROFILED_ROWS,
     deferred: tuple[str, ...] = (),
     turns: Mapping[str, int] | None = None,
+    evenly: bool = False,
 ) -> OperatorProfile:
-    """Every operator that rows of the relation go through, run on its youngest rows.
+    """Every operator that rows of the relation go through, run on its youngest rows or, `evenly`, on rows of any age.
 
     `turns` are the numbers of the first rows that relations took in last, if that is known.
 
@@ -71,7 +72,10 @@ def profile(
         )
     indexes = {name: base.indexes for name, base in bases.items()}
     taken = _turn(bases[relation], turns)
-    found = _drawn(bases[relation], taken, rows) if taken >= rows else _youngest(bases[relation], rows)
+    if evenly:
+        found = _drawn(bases[relation], bases[relation].ring.live, min(rows, bases[relation].ring.live))
+    else:
+        found = _drawn(bases[relation], taken, rows) if taken >= rows else _youngest(bases[relation], rows)
     hidden = _later(graph, relation, turns) if turns and taken >= rows else {}
     run = _Run(graph, relation, bases, Route(((*operators,),)) if operators else Route(()), hidden)
     columns = Attributes(graph, bases[relation], attributes.names).read(found.rows[relation])

@@ -7,17 +7,20 @@ the largest: a route of its own would cost more than it can save.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from anabranch.classify import AttributeColumn, lay_out
-from anabranch.engine.batch import Combinations
+from anabranch.arrays import Doubles
+from anabranch.classify import AttributeColumn, hours, lay_out
+from anabranch.engine.batch import Classes, Combinations
 from anabranch.engine.fabric import kernels
 from anabranch.engine.fabric.ruster import CompiledRoute, Ruster
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.base import BaseState
-from anabranch.plan.classifier import Classifier, attributes
+from anabranch.plan.classes import UNKNOWN, ClassColumn
+from anabranch.plan.classifier import Classifier, attributes, column_of
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import key_columns
 
@@ -52,20 +55,36 @@ class Sorting:
 
 
 class Attributes:
-    """Columns of a relation's rows that a classifier may test: carried ones, and keys whose code is the value."""
+    """Attributes of a relation's rows that a classifier may test, in the order of `plan.mesh.attributes_of`."""
 
     def __init__(self, graph: JoinGraph, base: BaseState, names: Iterable[str]) -> None:
         self._base = base
         codes = {name.lower(): key.name for name, key in key_columns(graph, base.relation).items()}
-        fields = {name: base.schema.find(name) for name in names}
-        self._columns = {name: field.name for name, field in fields.items() if field is not None}
-        # A code is a number where the column may be a date or a boolean; classifiers count those the same way.
-        self._codes = {name: codes[name.lower()] for name, field in fields.items() if field is None}
+        classes = {each.attribute: _Decoding.of(each) for each in base.declared.classes}
+        self._columns: dict[str, str] = {}
+        self._codes: dict[str, str] = {}
+        self._classes: dict[str, _Decoding] = {}
+        self._hours: dict[str, str] = {}
+        for name in names:
+            if (field := base.schema.find(name)) is not None:
+                self._columns[name] = field.name
+            elif name.lower() in codes:
+                # A number where the column may be a date or a boolean; classifiers count those the same way.
+                self._codes[name] = codes[name.lower()]
+            elif name in classes:
+                self._classes[name] = classes[name]
+            else:
+                self._hours[name] = column_of(name)
 
     def read(self, rows: Int64Array) -> dict[str, pa.Array]:
         """The columns of the rows, by the names under which they were asked for."""
         columns = {name: self._base.column(column, rows) for name, column in self._columns.items()}
-        return columns | {name: pa.array(self._base.code(code, rows)) for name, code in self._codes.items()}
+        columns |= {name: pa.array(self._base.code(code, rows)) for name, code in self._codes.items()}
+        columns |= {name: pa.array(self._hours_of(column, rows)) for name, column in self._hours.items()}
+        for name, decoding in self._classes.items():
+            values = decoding.decoded(self._base.classes(name, rows))
+            columns[name] = pa.array(values) if isinstance(values, np.ndarray) else values.dictionary_decode()
+        return columns
 
     def glance(self, numbers: Int64Array) -> dict[str, AttributeColumn]:
         """Like `read` for rows with rising numbers, without copying contiguous rows; valid until the next step.
@@ -78,7 +97,34 @@ class Attributes:
         for name, column in self._columns.items():
             plain = self._base.plain(column, rows)
             found[name] = self._base.column(column, rows) if plain is None else plain
-        return found
+        found |= {name: each.decoded(self._base.classes(name, rows)) for name, each in self._classes.items()}
+        return found | {name: self._hours_of(column, numbers) for name, column in self._hours.items()}
+
+    def _hours_of(self, column: str, rows: Int64Array) -> Doubles:
+        base = self._base
+        is_event_time = column == base.declared.event_time
+        return hours(base.times(rows) if is_event_time else base.column(column, rows))
+
+
+@dataclass(frozen=True, eq=False)
+class _Decoding:
+    """The values that stand for the classes of an attribute: numbers by class, NaN for UNKNOWN; or texts."""
+
+    numbers: Doubles
+    texts: pa.Array | None
+
+    @classmethod
+    def of(cls, column: ClassColumn) -> _Decoding:
+        if column.is_text:
+            return cls(np.empty(0), pa.array(column.values, pa.string()))
+        return cls(np.array([np.nan, *column.values], dtype=np.float64), None)
+
+    def decoded(self, classes: Classes) -> Doubles | pa.DictionaryArray:
+        if self.texts is None:
+            found: Doubles = self.numbers.take(classes)
+            return found
+        places = pa.array(classes.astype(np.int32) - 1, mask=classes == UNKNOWN)
+        return pa.DictionaryArray.from_arrays(places, self.texts)
 
 
 def whole_ruster(found: Combinations, route: CompiledRoute) -> Ruster:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch.engine.batch import Combinations, RelationBatch, deadlines, empty_batch
+from anabranch.engine.batch import Classes, Combinations, RelationBatch, deadlines, empty_batch
 from anabranch.engine.compile import bands_of
 from anabranch.engine.evaluate.codes import band_codes, combine_codes
 from anabranch.engine.evaluate.expression import evaluate
@@ -27,6 +27,7 @@ from anabranch.engine.state.counts import Counted, Counts
 from anabranch.engine.state.indexed import Indexed
 from anabranch.engine.state.ring import DEADLINE, Index, Ring
 from anabranch.engine.state.texts import TextStore
+from anabranch.plan.classes import UNKNOWN
 from anabranch.plan.join_graph import Band, JoinGraph
 from anabranch.schema import Schema, is_fixed_width, is_text
 
@@ -59,6 +60,8 @@ class BaseState(Indexed):
         columns |= {f"code.{name}": ("<i8", 1) for name, _ in self.bands}
         for field in self._fixed.values():
             columns[f"value.{field.name}"] = numpy_form(field.type)
+        self._classes = {each.attribute: each.digest for each in declared.classes}
+        columns |= {f"class.{digest}": ("|i1", 1) for digest in self._classes.values()}
         self.may_be_absent = False
         """Whether combinations may have no row of this relation, because of an outer join."""
         self.leaves_early = False
@@ -162,6 +165,9 @@ class BaseState(Indexed):
                 self._keep_nulls(field.name)
             if field.name in self._with_null:
                 columns[f"valid.{field.name}"] = validity(array)
+        for digest in self._classes.values():
+            classes = batch.classes.get(digest)
+            columns[f"class.{digest}"] = np.full(len(batch), UNKNOWN, np.int8) if classes is None else classes
         if self.is_spread:
             columns[_HASH] = row_hashes(batch)
         # Times may stand in Arrow's memory, which is read-only, or be one column of several; the kernels take neither.
@@ -231,6 +237,10 @@ class BaseState(Indexed):
     def code(self, name: str, rows: Int64Array | range) -> Int64Array:
         """The codes of the rows of those numbers."""
         return self.ring.get(f"code.{name}", rows)
+
+    def classes(self, attribute: str, rows: Int64Array | range) -> Classes:
+        """The classes of the rows of those numbers; UNKNOWN of rows that came out of a checkpoint."""
+        return self.ring.get(f"class.{self._classes[attribute]}", rows)
 
     def column(self, name: str, rows: Int64Array | range) -> pa.Array:
         """The payload column's values of the rows of those numbers; of a range, good until the next step.

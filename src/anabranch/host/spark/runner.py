@@ -135,7 +135,6 @@ class SparkRunner:
     """One started set of queries."""
 
     def __init__(self, work: Work, sinks: Mapping[str, Sink], checkpoint: str, options: RunOptions) -> None:
-        self.queries = work.queries
         self.sinks = sinks
         self.options = options
         self.failure: BaseException | None = None
@@ -145,14 +144,16 @@ class SparkRunner:
         self.store = Store(checkpoint)
         self.identity = self.store.open(work.queries, work.execution)
         self.manifest = self.store.latest()
+        if self.manifest is not None:
+            work = work.resumed(self.manifest.plans)
+        work = work.carrying()
+        self.queries = work.queries
         self.setup = work.setup
         self._tables = SparkTables(work.queries, self.store, options.tables)
         work = replace(work, held=self._tables.small())
         table = work.first_table(self.manifest.partitionings[-1] if self.manifest else None)
         self.cells = Cells(wire_layout(work.queries, table), table.without_heavy)
         self._routing: tuple[Partitioning, Routing] | None = None
-        if self.manifest is not None:
-            work = work.resumed(self.manifest.plans)
         self.steering = work.steering(table)
         self._lease = Lease(self.store)
         hot.claim(self.identity, self.store.location)

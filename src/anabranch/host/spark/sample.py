@@ -17,12 +17,15 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 
 from anabranch.engine.batch import RelationBatch
-from anabranch.host.sample import Kin, Sample, Stretch, sampled, shared_key
+from anabranch.host.sample import Kin, Sample, Stretch, narrowed, sampled, shared_key
+from anabranch.host.spark.arrow_schema import data_type
 from anabranch.host.spark.source import PASSES, event_micros, relation_frame
 from anabranch.host.wire import RELATION, TIME, WireLayout, wire_layout
+from anabranch.plan.classing import widened
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import by_itself, partitioning_of
+from anabranch.schema import Field
 
 MOST_FILES = 16
 MOST_BYTES = 16_000_000
@@ -90,10 +93,13 @@ def sample_streams(queries: Sequence[Query], samples: Mapping[str, StreamSample]
 
 
 def _sampled(queries: Sequence[Query], samples: Mapping[str, StreamSample]) -> list[Sample]:
-    layouts = [wire_layout(by_itself(query), partitioning_of(by_itself(query), 1)) for query in queries]
+    # Meshes may be learnt from columns that a query does not carry; two relations have only one order.
+    wide = [query if len(query.graph.names) < 3 else widened(query, partial(_has, samples)) for query in queries]
+    sets = [by_itself(query) for query in wide]
+    layouts = [wire_layout(each, partitioning_of(each, 1)) for each in sets]
     frames = {
         (number, position): relation_frame(position, relation, layouts[number], samples[relation.stream].frame)
-        for number, query in enumerate(queries)
+        for number, query in enumerate(wide)
         for position, relation in enumerate(query.graph.relations)
         if relation.stream in samples
     }
@@ -125,13 +131,28 @@ def _sampled(queries: Sequence[Query], samples: Mapping[str, StreamSample]) -> l
     ]
     looked_at = _collected([*parts, *kin], [*layouts, *layouts])
     return [
-        Sample(sampled(query, known, rows), rows, None if found is None else Kin(*found, _only(found[0], of_values)))
+        _sample(query, known, rows, None if found is None else Kin(*found, _only(found[0], of_values)))
         if known
         else Sample()
         for query, known, found, rows, of_values in zip(
             queries, stretches, shared, looked_at[: len(queries)], looked_at[len(queries) :], strict=True
         )
     ]
+
+
+def _has(samples: Mapping[str, StreamSample], relation: Relation, field: Field) -> bool:
+    """Whether the sample of the relation's stream has a column, which only the stream need have."""
+    sample = samples.get(relation.stream)
+    if sample is None or field.name not in sample.frame.columns:
+        return False
+    return bool(sample.frame.schema[field.name].dataType == data_type(field.type, field.name))
+
+
+def _sample(
+    query: Query, stretches: Mapping[str, Stretch], wide: Mapping[str, RelationBatch], kin: Kin | None
+) -> Sample:
+    rows = narrowed(query, wide)
+    return Sample(sampled(query, stretches, rows), rows, kin, wide)
 
 
 def _shared(graph: JoinGraph, wanted: Mapping[str, float]) -> tuple[KeyClass, float] | None:

@@ -31,6 +31,8 @@ from anabranch.host.spark.expressions import key_code, quote, to_column, value_c
 from anabranch.host.spark.offsets import in_scan_order
 from anabranch.host.spark.own import register_functions
 from anabranch.host.wire import RELATION, TIME, WHOLE, WireLayout
+from anabranch.plan.classes import ClassColumn
+from anabranch.plan.classifier import case_expression
 from anabranch.plan.dearness import dearest_last
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.partitioning import Dimension, Partitioning, row_code
@@ -147,7 +149,7 @@ def below_ceilings(names: Sequence[str], bounds: Mapping[str, int]) -> Column:
 
 def _nothing(layout: WireLayout, frame: DataFrame, is_observed: bool) -> DataFrame:
     """A scan of a stream that no query reads: no rows, in the wire layout."""
-    columns = {field.name: f.lit(None).cast(nulls_of(field.type, field.name)) for field in layout.schema}
+    columns = {field.name: f.lit(None).cast(nulls_of(field.type, field.name)) for field in layout.sent}
     columns |= {RELATION: f.lit(0).cast(ByteType()), TIME: f.lit(0).cast("long"), CELL: f.lit(0).cast(IntegerType())}
     columns |= {PASSES: f.lit(True)} if is_observed else {}
     return frame.where(f.lit(False)).select(*(column.alias(name) for name, column in columns.items()))
@@ -191,16 +193,22 @@ def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: D
                 # an outer join they come out alone, and a count window counts them.
                 selected[wire] = f.coalesce(selected[wire], f.lit(0))
     selected |= {wire: _named(name) for name, wire in layout.payload[relation.name].items()}
+    selected |= {layout.classes[relation.name][each.digest]: _class(each) for each in relation.classes}
     nulls = {
         field.name: f.lit(None).cast(nulls_of(field.type, field.name))
-        for field in layout.schema
+        for field in layout.sent
         if field.name not in selected
     }
-    columns = {name: (selected | nulls)[name] for name in layout.schema.names}
+    columns = {name: (selected | nulls)[name] for name in layout.sent.names}
     columns[PASSES] = (
         f.lit(True) if relation.filter is None else f.coalesce(to_column(dearest_last(relation.filter)), f.lit(False))
     )
     return columns
+
+
+def _class(column: ClassColumn) -> Column:
+    """The class of a row in an attribute; see `plan.classes`."""
+    return f.expr(case_expression(column.tree, {column.attribute: column.type})).cast(ByteType())
 
 
 def event_micros(relation: Relation) -> Column:

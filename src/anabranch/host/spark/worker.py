@@ -50,7 +50,7 @@ def step_function(
                     table = yield from _packed_rows(batches, layout, out)
                 else:
                     arrived = list(batches)
-                    table = pa.Table.from_batches(arrived) if arrived else layout.schema.empty_table()
+                    table = pa.Table.from_batches(arrived) if arrived else layout.sent.empty_table()
                 passed, rejected = layout.without_rejected(table, task.bounds)
                 rows = layout.split(passed)
             transfer = perf_counter() - started

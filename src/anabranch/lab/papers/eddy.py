@@ -31,7 +31,7 @@ from anabranch.engine.tracks.protocol import Ground
 from anabranch.engine.tracks.stateless import StatelessTrack
 from anabranch.errors import InvariantBroken
 from anabranch.lab.papers.content_routing import Buckets, Profile, SelectivityEstimates, make_buckets
-from anabranch.plan.classifier import is_classifiable
+from anabranch.plan.classifier import hour_of, is_classifiable
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, RelationRoutes, Route, attributes_of
 
@@ -85,7 +85,11 @@ class _Router:
             bases[target].require((index,))
         self._modules = [ProbeModule(bases[name], bases, meter) for name in others]
         self._graph, self._base, self._meter = graph, bases[relation], meter
-        self._attributes = [field.name for field in attributes_of(graph, relation) if is_classifiable(field.type)]
+        self._attributes = [
+            field.name
+            for field in attributes_of(graph, relation)
+            if is_classifiable(field.type) and hour_of(field.name) is None
+        ]
         self._batching, self._rng = batching, rng
         self._buckets: list[Buckets] = []
         self._profile = Profile(len(others), max(1, len(self._attributes)))

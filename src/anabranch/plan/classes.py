@@ -1,0 +1,127 @@
+"""Class columns: a column of a stream that the query does not carry, cut into a few classes that travel as one byte.
+
+A classifier may test any column of a stream. What it tests need not be known exactly: a class column says between which
+thresholds a number lies, or which of the listed texts a text is. The class of a row is computed where the row is read,
+by a tree whose leaves are classes (`tree`): as a CASE expression by Spark, as a walk over columns by slots that read
+files and by the host in process. The engine gets a value back that stands for the class (`values`), so that the tests
+of a classifier are the same for columns that are carried and for classes.
+
+Law: a class decides the route of a new row and nothing else. It is neither kept in a checkpoint nor part of a query's
+identity; a row without one has class `UNKNOWN`, and goes where a NULL goes.
+
+Limit: `MOST_CLASSES` classes. A classifier over a class column is exact for thresholds that are bounds of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeVar
+
+import pyarrow as pa
+
+from anabranch.errors import PlanError
+from anabranch.plan.classifier import Assign, CategoryTest, Classifier, NumberTest, column_of
+from anabranch.schema import is_text
+
+UNKNOWN = 0
+"""The class of a row of which nothing is known, and of NULL and NaN."""
+MOST_CLASSES = 62
+"""Bounds or texts of a class column; with the rest and UNKNOWN they fit a byte, and are categories of a search."""
+MOST_CODES = 127
+"""The largest class that fits a byte."""
+REST = "\uffff"
+"""Stands for every text that is not listed."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ClassColumn:
+    """An attribute in classes: numbers by bounds, each the largest value of its class; or texts, each a class."""
+
+    attribute: str
+    type: pa.DataType
+    """Of the attribute's values."""
+    bounds: tuple[float, ...] = ()
+    texts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bounds", tuple(sorted(set(self.bounds))))
+        object.__setattr__(self, "texts", tuple(sorted({*self.texts} - {REST})))
+        if len(self.values) > MOST_CODES:
+            raise PlanError(
+                f"attribute '{self.attribute}' is tested by {len(self.values) - 1} values",
+                detail=f"the query does not carry it, and a class column tells at most {MOST_CODES - 1} apart",
+                hint="test it by fewer values, or select the column",
+            )
+
+    @property
+    def column(self) -> str:
+        """The column of the stream that it is computed from."""
+        return column_of(self.attribute)
+
+    @property
+    def is_text(self) -> bool:
+        return is_text(self.type)
+
+    @cached_property
+    def values(self) -> tuple[float, ...] | tuple[str, ...]:
+        """The value that stands for each class from 1 on."""
+        if self.is_text:
+            return (*self.texts, REST)
+        last = self.bounds[-1] if self.bounds else 0.0
+        return (*self.bounds, last + max(1.0, abs(last)))
+
+    @cached_property
+    def tree(self) -> Classifier:
+        """The tree that assigns a row its class."""
+        if self.is_text:
+            return CategoryTest(self.attribute, (), Assign(UNKNOWN), self._text_tree(self.texts, True), True)
+        classes = self._number_tree(1, len(self.bounds) + 1)
+        return NumberTest(self.attribute, float("-inf"), Assign(UNKNOWN), classes, True)
+
+    def _number_tree(self, first: int, last: int) -> Classifier:
+        if first == last:
+            return Assign(first)
+        middle = (first + last) // 2
+        bound = self.bounds[middle - 1]
+        return NumberTest(self.attribute, bound, self._number_tree(first, middle), self._number_tree(middle + 1, last))
+
+    def _text_tree(self, texts: Sequence[str], with_rest: bool) -> Classifier:
+        if not texts:
+            return Assign(len(self.texts) + 1)
+        if len(texts) == 1 and not with_rest:
+            return Assign(self.texts.index(texts[0]) + 1)
+        half = (len(texts) + 1) // 2
+        first, second = texts[:half], texts[half:]
+        return CategoryTest(
+            self.attribute, tuple(first), self._text_tree(first, False), self._text_tree(second, with_rest)
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """A short name for what the classes mean; states of other classes have another."""
+        text = f"{self.attribute} {self.type} {self.bounds} {self.texts}"
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def __str__(self) -> str:
+        return f"{self.attribute} in {len(self.values)} classes"
+
+
+def merged(one: ClassColumn, other: ClassColumn) -> ClassColumn:
+    """The classes of two columns of one attribute: those of the first, and of the second as many as there is room for.
+
+    A row is in one class of the outcome; whatever either column could tell apart, this one can, up to the limit.
+    """
+    return replace(one, bounds=_some(one.bounds, other.bounds), texts=_some(one.texts, other.texts))
+
+
+def _some(first: tuple[T, ...], more: Collection[T]) -> tuple[T, ...]:
+    others = [each for each in more if each not in first]
+    room = max(0, MOST_CLASSES - len(first))
+    # At even distances, so that what is left out is not one end.
+    chosen = others if len(others) <= room else [others[at * len(others) // room] for at in range(room)]
+    return (*first, *chosen)
