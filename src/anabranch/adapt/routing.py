@@ -200,7 +200,10 @@ def decide_tree(
     if learnt.profiled is None or not isinstance(decision.plan, Mesh) or criteria.partitioning is not None:
         return decision
     graph = query.graph
-    known = _known(query, flow, _selectivities(learnt.profiled.fan_outs, flow))
+    pairs = _selectivities(learnt.profiled.fan_outs, flow)
+    # Profiled matches have passed the predicates of their pair, which must not count again.
+    passed = {str(theta): 1.0 for theta in graph.thetas if " ".join(sorted(theta.relations)) in pairs}
+    known = _known(query, flow, pairs | passed)
     view = Layered((known.view, criteria.given))
     answer = choose(
         graph,

@@ -8,7 +8,6 @@ import pyarrow as pa
 from anabranch.lab.regret_workloads import (
     ALONE,
     INTEGERS,
-    RARE,
     Columns,
     FanOuts,
     Kind,
@@ -100,36 +99,6 @@ def _correlated(rng: np.random.Generator, name: str, count: int, at: Moment) -> 
     if name == "c":
         return {"l": right // 2, "r": rng.integers(0, at.domain(2.0), count), "v": rng.integers(0, 1_000, count)}
     return {"l": rng.integers(0, at.domain(2.0), count), "r": left, "v": rng.integers(0, 1_000, count)}
-
-
-REGIONS = ("north", "east", "south", "west")
-REGIONAL: dict[str, pa.DataType] = {
-    **{f"k{number}": pa.int64() for number in range(len(REGIONS))},
-    "v": pa.int64(),
-    "region": pa.string(),
-}
-
-
-def _regional() -> str:
-    edges = " AND ".join(f"h.k{number} = {name}.k0 AND h.v > {name}.v" for number, name in enumerate("abcd"))
-    return f"SELECT h.v AS x, a.v AS y FROM {windows('habcd')} WHERE {edges}"
-
-
-def _in_regions(rng: np.random.Generator, name: str, count: int, at: Moment) -> Columns:
-    """A hub with a key for each of four streams; in each region another one's partners hardly pass the predicate.
-
-    The hub's rows have as many partners in each stream whatever their region, and no column that is selected tells it.
-    """
-    several = len(REGIONS)
-    # The others come at a quarter of the hub's rate: a row of the hub meets three partners in each.
-    domain = at.domain(12.0) // several * several
-    region = rng.integers(0, several, count)
-    keys = {f"k{number}": rng.integers(0, domain, count) // several * several + region for number in range(several)}
-    values = rng.integers(1_000, 2_000, count)
-    if name != "h":
-        is_lost = (region == "abcd".index(name)) & (rng.random(count) >= RARE)
-        values = np.where(is_lost, 2_000, values - 1_000)
-    return {**keys, "v": values, "region": np.array(REGIONS)[region]}
 
 
 def _noted(rng: np.random.Generator, name: str, count: int, at: Moment) -> Columns:
@@ -231,17 +200,6 @@ SYNTHETIC: tuple[Workload, ...] = (
     Workload("hot key", "skewed", "one value is frequent in two of four", one_key("abcd"), KEYED, _hot, tuple("abcd")),
     Workload(
         "correlated", "skewed", "independence is wrong by 25", chain("abcd"), INTEGERS, _correlated, tuple("abcd")
-    ),
-    Workload(
-        "unselected column",
-        "skewed",
-        "chosen because routes by a column that is not selected win: in each region another predicate rejects nearly "
-        "all pairs, and questions do not see predicates",
-        _regional(),
-        REGIONAL,
-        _in_regions,
-        tuple("habcd"),
-        rate=lambda stream, share: 1.0 if stream == "h" else 0.25,
     ),
     Workload(
         "dear predicate",

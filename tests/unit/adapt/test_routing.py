@@ -7,24 +7,27 @@ from dataclasses import replace
 import pytest
 
 from anabranch.adapt.decision import Decision
+from anabranch.adapt.experience import Experience
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.routing import (
     AT_ONCE,
     Flow,
     could_pay,
     decide_mesh,
+    decide_tree,
     is_worth_searching,
     price_of_search,
 )
 from anabranch.adapt.rules import BESIDE, Criteria, Staging
 from anabranch.adapt.settings import Settings
+from anabranch.cost.resources import Resources
 from anabranch.cql import compile_query
 from anabranch.plan.mesh import parse_mesh
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
 from anabranch.plan.text import parse
 from anabranch.stats.mesh.learnt import LearntMesh, LearntRoutes, Profiled
-from anabranch.stats.step import ProbeStatistics, StepStatistics
+from anabranch.stats.step import ProbeStatistics, StateStatistics, StepStatistics
 from anabranch.testing.scripted import read_script
 
 MESH = parse_mesh("mesh(a: b>c, c>b by (k <= 1.5 ? 0 : 1); b: a>c; c: a>b)")
@@ -86,6 +89,21 @@ def the_query() -> Query:
     script = read_script("\n".join(f"stream {name} (k bigint)" for name in "abc"))
     windows = ", ".join(f"{name} [RANGE 10 SECONDS]" for name in "abc")
     return compile_query(f"SELECT a.k AS k FROM {windows} WHERE a.k = b.k AND a.k = c.k", script.catalog)
+
+
+def test_predicates_that_profiled_matches_have_passed_do_not_count_again() -> None:
+    """Else a tree looks cheap behind a mesh whose lookups check predicates."""
+    script = read_script("\n".join(f"stream {name} (k bigint, v bigint)" for name in "abc"))
+    windows = ", ".join(f"{name} [RANGE 10 SECONDS]" for name in "abc")
+    text = f"SELECT a.k AS k FROM {windows} WHERE a.k = b.k AND a.v > b.v AND a.k = c.k"
+    query = compile_query(text, script.catalog)
+    states = tuple(StateStatistics(name, 1_000, 8_000) for name in "abc")
+    flow = replace(FLOW, step=StepStatistics(rows_in={"a": 10_000, "b": 10, "c": 10}, states=states))
+    learnt = replace(LEARNT, profiled=Profiled(2, 4, 1e-6, {"a b": 3.0, "b a": 3.0}))
+    running = replace(decided(learnt, flow, running=True), cost=Resources(100.0, 1e6, 100.0))
+    decision = decide_tree(running, learnt, flow, Settings(), Criteria(), query, Experience())
+    assert decision.origin == "optimizer"
+    assert decision.statistics.selectivities == {"a b": pytest.approx(0.003), "a.v > b.v": 1.0}
 
 
 def test_each_fruitless_search_makes_the_next_one_dearer() -> None:

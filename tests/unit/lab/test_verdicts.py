@@ -23,6 +23,7 @@ from anabranch.lab import (
     group_by_below,
     limits,
     limits_spark,
+    mesh_columns,
     mesh_over_time,
     mesh_questions,
     mesh_search,
@@ -613,6 +614,21 @@ def _questions() -> Doctored:
         return [mesh_questions.Found(name, runs, proposed) for name in mesh_questions.LACKING]
 
     return Doctored(found(1.0), (found(1.9), found(1.0, answer=2)))
+
+
+@case("mesh-columns")
+def _columns() -> Doctored:
+    def found(work: float, adapt: float, classes: tuple[str, ...], answer: int = 1) -> list[mesh_columns.Found]:
+        runs = {
+            "fixed": regret_runs.Run("(a b)", 2.0, 2.0, 1, 0, 5, 1),
+            "any": regret_runs.Run("mesh(a: b; b: a)", work, 1.0, 1, 0, 5, answer),
+            "adapt": regret_runs.Run("mesh(a: b; b: a)", adapt, 1.0, 1, 0, 5, 1),
+            "blind": regret_runs.Run("(a b)", 2.0, 2.0, 1, 0, 5, 1),
+        }
+        first, second = (each.name for each in mesh_columns.WORKLOADS)
+        return [mesh_columns.Found(first, runs, ("h.region",)), mesh_columns.Found(second, runs, classes)]
+
+    return Doctored(found(0.5, 0.5, ()), (found(1.5, 1.5, ()), found(0.5, 0.6, ("h.region",)), found(0.5, 0.5, (), 2)))
 
 
 @case("mesh-drift")
