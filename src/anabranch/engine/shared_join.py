@@ -154,7 +154,10 @@ class SharedJoin:
         assert isinstance(track, PlanTrack)
         shapes = tuple(part.shape for part in kept(track.plan))
         inside = {name: floors[name] for name in self.engine.bases if name in floors}
-        rows = sum(fill(track, StateMatching((), shapes, ()), track, inside).values())
+        # The state of the join is computed from those inside it: these need what rows of no matter which relation can
+        # still complete, and not only rows of the join's own.
+        reaching = inside if self._state is None else {**inside, **self._outside(floors)}
+        rows = sum(fill(track, StateMatching((), shapes, ()), track, reaching).values())
         if self._state is not None:
             low = self._low(floors) if floors else ANY_TIME
             found = self.engine.demanded(joined(track, track.program.joins[-1], low))
@@ -202,7 +205,11 @@ class SharedJoin:
         return self._bases[reader].code(name, found.rows[reader])
 
     def _low(self, floors: Mapping[str, int]) -> int:
-        return min((floors[name] for name in self.common.outside if name in floors), default=2 * FOREVER - 1)
+        return min(self._outside(floors).values(), default=2 * FOREVER - 1)
+
+    def _outside(self, floors: Mapping[str, int]) -> dict[str, int]:
+        """The floors of the relations that users join the combinations with."""
+        return {name: floors[name] for name in self.common.outside if name in floors}
 
 
 def _compared(common: CommonJoin, users: Mapping[str, tuple[JoinGraph, Plan]]) -> dict[str, frozenset[str]]:

@@ -183,7 +183,7 @@ class LocalHost:
         with functions_named(self.queries.graph, self.batch):
             arrived = {relation.name: found for relation, found in zip(present, reading, strict=True)}
         before, self._orders = self._orders, self._next_orders()
-        if self._orders.table.dimensions != expected.dimensions:
+        if self._orders.table.grid != expected.grid:
             # Another grid, which is known only now.
             arrived = {name: (batch, _cells(self._orders.table, name, batch)) for name, (batch, _) in arrived.items()}
         if self._shelf.tables:

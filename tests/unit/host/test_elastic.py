@@ -14,6 +14,7 @@ from anabranch.adapt.policy import Interval
 from anabranch.cql import compile_query
 from anabranch.host.local import LocalHost
 from anabranch.host.store import Store
+from anabranch.plan.heavy import HeavyKey
 from anabranch.plan.slots import SlotRange
 from anabranch.plan.text import parse
 from anabranch.testing.loads import given_loads, per_row
@@ -89,3 +90,18 @@ def test_a_query_scales_by_itself_in_parts(tmp_path: Path) -> None:
     assert len(moved) > 3
     # The rows are counted before the first part; while a batch is added and one leaves, groups grow a little.
     assert max(moved) <= 60 * 1.5
+
+
+def test_rows_of_a_batch_that_is_counted_go_by_the_table_that_it_has(tmp_path: Path) -> None:
+    """Found by drawn schedules: a batch whose groups were counted, before keys became heavy in parts, was cut by the
+    cells of the table to come; rows of those keys went to no slot."""
+    run = Run(slots=2, balance=Balance("manual"), checkpoint=str(tmp_path))
+    run.feed(6, batches=2)
+    grid = run.host.partitioning
+    heavy = tuple(HeavyKey("k0", key, (("a", 1), ("b", 1)), 0.0) for key in range(6))
+    run.host.spread(replace(grid, heavy=heavy, table=(*grid.table, 0, 1, 0, 1, 0, 1)), most_rows=1)
+    run.feed(6, batches=1)
+    assert not run.host.steering.table.now.heavy, "rows are counted first"
+    run.feed(6, batches=2)
+    assert run.host.steering.table.now.heavy == heavy
+    run.check()

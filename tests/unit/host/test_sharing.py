@@ -114,6 +114,24 @@ def test_a_user_that_leaves_narrows_the_join_for_the_others() -> None:
     check(LocalHost(ALL, plans(first)), rows(8, each=20), {4: {"long": "(a b c)"}})
 
 
+def test_a_join_that_comes_to_be_shared_keeps_what_only_rows_of_other_relations_complete() -> None:
+    """Found by drawn schedules: `(d a)` was filled with what rows of c could still complete. A row of b, which comes
+    late, lacked combinations of `{c (d a)}` whose a had been passed by c, but not by b."""
+    streams = "\n".join(
+        f"stream {name} (k bigint)" + (" disorder 30 seconds" if name == "b" else "") for name in "abcd"
+    )
+    catalog = read_script(streams).catalog
+    sources = "a [RANGE 1 SECOND], b [RANGE 60 SECONDS], c [RANGE 60 SECONDS], d [RANGE 60 SECONDS]"
+    text = f"SELECT a.k AS k FROM {sources} WHERE a.k = b.k AND a.k = c.k AND c.k = d.k"
+    queries = {name: compile_query(text, catalog) for name in ("one", "other")}
+    host = LocalHost(together(queries), plans(dict.fromkeys(queries, "(a b c d)")))
+    assert not host.step(read_rows(catalog, ["a 5 1", "d 5 1", "c 4 1", "c 20 2"])).num_rows
+    assert not host.step(read_rows(catalog, ["c 21 2"])).num_rows
+    host.steering.migrate(plans(dict.fromkeys(queries, "(b {c (d a)})")).plans)
+    results = ResultLayout(host.queries).split(host.step(read_rows(catalog, ["b 5 1"])))
+    assert {name: table.num_rows for name, table in results.items()} == {"one": 1, "other": 1}
+
+
 def test_the_join_is_computed_once() -> None:
     several, one = LocalHost(ALL, plans(OWN)), LocalHost(ALL, plans(SHARED))
     for batch in rows(3, each=20):
