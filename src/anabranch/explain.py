@@ -39,6 +39,10 @@ from anabranch.stats.mesh.learnt import LearntMesh
 STAGES = ("logical", "rewritten", "graph", "physical", "choice")
 
 
+PLACED = ("auto",)
+"""The late filters of a query whose filters are placed by what they cost."""
+
+
 class Explanation:
     """A query text over a catalog, compiled on demand."""
 
@@ -56,7 +60,9 @@ class Explanation:
         self._compiled = query
         self._catalog = catalog
         self._allow_unbounded = allow_unbounded
-        self._late_filters = tuple(late_filters)
+        self.places_filters = tuple(late_filters) == PLACED
+        """Whether filters are to be placed by what they cost; until that is done, none is late."""
+        self._late_filters = () if self.places_filters else tuple(late_filters)
 
     @cached_property
     def query(self) -> Query:

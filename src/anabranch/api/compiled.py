@@ -9,6 +9,7 @@ from functools import cached_property
 from anabranch.catalog import StreamDeclaration
 from anabranch.choosing import Learn
 from anabranch.explain import Explanation
+from anabranch.filter_places import FilterPlaces
 from anabranch.host.meshing import learn_from_rows
 from anabranch.host.sample import Sample, telling
 from anabranch.host.spark import session as spark_host
@@ -51,12 +52,19 @@ class CompiledQuery:
         for below in self.inputs.values():
             self.streams |= below.streams
         self.tables = {name: (tables or {})[name.lower()] for name in self.query.whole.tables}
+        self.places = FilterPlaces()
+        """Where dear filters are checked, and why, if they were placed by what they cost."""
         self._sample: Sample | None = None
 
     @property
     def sample(self) -> Sample:
         """The sample of the streams; empty until `sample_queries` takes it."""
         return self._sample or Sample()
+
+    def with_late_filters(self, late_filters: Sequence[str]) -> CompiledQuery:
+        """The same query, over the same streams and tables, with other late filters."""
+        tables = {name.lower(): table for name, table in self.tables.items()}
+        return CompiledQuery(self.stages.with_late_filters(late_filters), self.streams.__getitem__, tables)
 
     @cached_property
     def learn_mesh(self) -> Learn:

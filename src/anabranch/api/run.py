@@ -18,6 +18,7 @@ from anabranch.adapt.settings import Settings
 from anabranch.adapt.sharing import SharingRules
 from anabranch.api.changing import RunningSet
 from anabranch.api.compiled import RegisteredStream, sample_queries
+from anabranch.api.filters import with_placed_filters
 from anabranch.api.members import Member
 from anabranch.api.settings import QuerySettings, RunSettings
 from anabranch.balance.allocation import Allocation
@@ -82,6 +83,7 @@ class Run:
     def __init__(self, session: Session, members: Mapping[str, Member], settings: RunSettings) -> None:
         self._session = session
         self._settings = settings
+        members = with_placed_filters(members, settings, int(session.spark.sparkContext.defaultParallelism))
         silent = [name for name, member in members.items() if member.is_silent]
         self._queries = set_of({name: member.compiled.query for name, member in members.items()}, silent)
         self._refuse_order()
@@ -145,6 +147,9 @@ class Run:
         text = explain_queries(stages, stage, lambda name: chosen()[0][name], fill)
         if stage == "choice" and self.allocation is not None:
             text = f"{text}\n\n{self.allocation}"
+        places = [reason for name in self._given for reason in self._members[name].compiled.places.reasons]
+        if stage == "choice" and places:
+            text = "\n  ".join([f"{text}\n\nfilters, by what they cost", *places])
         joint = chosen()[1] if stage == "choice" else None
         return text if joint is None else f"{text}\n\n{explain_joint(joint)}"
 

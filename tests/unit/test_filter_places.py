@@ -1,0 +1,104 @@
+"""Where dear filters are checked: by what a check costs, what it rejects, and how few rows reach it behind joins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.choosing import AUTO, decide, on_spark
+from anabranch.cql import compile_query
+from anabranch.engine.batch import RelationBatch
+from anabranch.filter_places import FilterPlaces, dear_filters, place_filters
+from anabranch.host import filters
+from anabranch.host.filters import SeenFilter, seen_filters
+from anabranch.host.rows import relation_batch
+from anabranch.host.wire import wire_layout
+from anabranch.optimize import Choice
+from anabranch.plan.query import Query
+from anabranch.plan.query_set import by_itself, partitioning_of
+from anabranch.schema import TIMESTAMP, Schema
+from anabranch.stats.view import FixedStatistics
+
+COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("v", pa.int64()), ("note", pa.string())])
+DEAR = "RLIKE(a.note, '.*lot [0-9]+ was.*')"
+TEXT = (
+    "SELECT a.k AS k, b.v AS v FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS], c [RANGE 10 SECONDS] "
+    "WHERE a.k = b.k AND b.k = c.k AND a.note RLIKE '.*lot [0-9]+ was.*' AND a.v > 3"
+)
+ROWS = 2_000
+
+
+def compiled(late: Sequence[str] = (), text: str = TEXT) -> Query:
+    catalog = Catalog()
+    for name in "abc":
+        catalog.register(StreamDeclaration(name, Schema.from_arrow(COLUMNS), "ts"))
+    return compile_query(text, catalog, late_filters=late)
+
+
+def rows_before() -> dict[str, RelationBatch]:
+    query = compiled([DEAR])
+    layout = wire_layout(by_itself(query), partitioning_of(by_itself(query), 1))
+    times = pa.array(np.arange(ROWS) * 1_000).cast(pa.timestamp("us")).cast(TIMESTAMP)
+    notes = pa.array([f"lot {number} was {'sent' if number % 4 else 'lost'}" for number in range(ROWS)])
+    columns = {"ts": times, "k": np.arange(ROWS), "v": np.full(ROWS, 4), "note": notes}
+    return {each.name: relation_batch(each, layout, pa.table(columns)) for each in query.graph.relations}
+
+
+def decided(query: Query, known: FixedStatistics) -> Choice:
+    return decide(query, AUTO, seen=known, host=on_spark())
+
+
+def placed(share: float, seconds: float, partners: float, rate: float = 100_000.0) -> FilterPlaces:
+    """The places where a row of `a` meets so many rows of `b`."""
+    known = FixedStatistics(
+        rates={"a": rate, "b": 1_000.0, "c": 1_000.0},
+        filters={"a": 1.0},
+        selectivities={"a b": partners / 10_000, "b c": 1 / 10_000},
+        provenance="sampled",
+    )
+    return place_filters([SeenFilter("a", DEAR, share, seconds)], rows_before(), known, compiled, decided)
+
+
+def test_only_dear_conditions_that_can_be_put_off_are_weighed() -> None:
+    assert dear_filters(compiled(), compiled) == (DEAR,)
+    alone = "SELECT a.k AS k FROM a [RANGE 10 SECONDS] WHERE a.note RLIKE 'x.*y'"
+    assert dear_filters(compiled(text=alone), partial(compiled, text=alone)) == ()
+    guarding = TEXT.replace("a.v > 3", "CAST(a.note AS BIGINT) > 3")
+    assert dear_filters(compiled(text=guarding), partial(compiled, text=guarding)) == ()
+
+
+@pytest.mark.parametrize(
+    ("share", "seconds", "partners", "is_late"),
+    [
+        (0.9, 5e-6, 0.01, True),  # dear, rejects little, and few rows reach it
+        (0.9, 5e-6, 20.0, False),  # every row reaches it twenty times
+        (0.01, 5e-7, 0.5, False),  # it spares the states nearly everything
+        (0.9, 1e-8, 0.01, False),  # it costs nothing
+    ],
+)
+def test_a_filter_is_placed_where_it_costs_least(share: float, seconds: float, partners: float, is_late: bool) -> None:
+    found = placed(share, seconds, partners)
+    assert found.late == ((DEAR,) if is_late else ()), found.reasons
+    (reason,) = found.reasons
+    assert f"is checked {'by' if is_late else 'before'} the joins: {1e9 * seconds:.0f} ns a row" in reason
+
+
+def test_a_trickle_of_rows_moves_no_filter() -> None:
+    assert placed(0.9, 5e-6, 0.01, rate=100.0).late == ()
+
+
+def test_filters_are_seen_on_the_rows_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = rows_before()
+    (seen,) = seen_filters(compiled([DEAR]), rows)
+    assert (seen.relation, seen.condition, seen.share) == ("a", DEAR, 1.0)
+    assert seen.seconds > 0
+    monkeypatch.setattr(filters, "timed", lambda condition, batch: (0.0, 0.002))
+    (seen,) = seen_filters(compiled([DEAR]), rows)
+    assert (seen.share, seen.seconds) == (0.5 / ROWS, 1e-6)
+    few = {name: batch.slice(0, 10) for name, batch in rows.items()}
+    assert seen_filters(compiled([DEAR]), few) == ()
