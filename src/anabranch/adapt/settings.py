@@ -47,6 +47,9 @@ class Settings:
     """Whether all slots change together, or each by its own measurements."""
     remember: int = 8
     """Batches that are measured together."""
+    foresight: bool = True
+    """Whether all plans are weighed by how long the streams may stay. Without, the plan that is best now is taken as
+    soon as it passes the gate, whose horizon is then all that it may count on. Experiments use this; no spec does."""
 
     @classmethod
     def from_mapping(cls, entries: Mapping[str, object]) -> Settings:

@@ -99,6 +99,8 @@ class Weighing:
 
     def choose(self, decision: Decision, plans: Sequence[PhysicalPlan]) -> Choice:
         """Decides about the plans, the one that is proposed first; others count as far as the hints allow them."""
+        if not self.settings.foresight:
+            return Choice(self._judged(decision, plans[0], is_first=True))
         allowed = [plan for plan in self._with_orders_of_before(plans) if not self.criteria.hints.objection(plan)]
         plans = [plans[0], *(plan for plan in allowed if plan != plans[0])]
         judged = [self._judged(decision, plan, is_first=not place) for place, plan in enumerate(plans)]

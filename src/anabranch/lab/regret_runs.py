@@ -1,8 +1,7 @@
 """Runs of the regret suite: every static plan worth the name, `plan: auto`, and `plan: auto` that adapts.
 
-*Work* is what the engine counted (probes, candidates, matches, checks, calls, rows that entered and left states,
-results) at its built-in unit costs, so it does not depend on the machine; rows that a migration recomputed count too.
-What it leaves out (texts, searches, profiles, checks of a mesh) is in the processor time.
+*Work* is counted (`counting`), so it does not depend on the machine. What it leaves out (texts, searches, profiles,
+checks of a mesh) is in the processor time.
 
 *The best static plan* is the one of least work in hindsight. Candidates are all shapes of join trees up to five
 relations (beyond that the undominated ones; in a quick run the most promising dozen), each with the best probe orders
@@ -30,9 +29,6 @@ import pyarrow as pa
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.settings import Settings
 from anabranch.choosing import AUTO, change_rules, decide, first_plan
-from anabranch.cost.counted import counted_cpu
-from anabranch.cost.resources import with_default_orders
-from anabranch.cost.units import ENGINE
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.host.local import LocalHost
 from anabranch.host.meshing import learn_from_rows
@@ -40,23 +36,19 @@ from anabranch.host.rows import relation_batch
 from anabranch.host.sample import Sample, Stretch, narrowed, sampled, telling, with_sampled_classes
 from anabranch.host.tables import table_batch
 from anabranch.host.wire import wire_layout
+from anabranch.lab.counting import Counter
 from anabranch.lab.regret_workloads import WINDOW, Batches, Kind, Size
 from anabranch.optimize.deferring import deferring_variants
 from anabranch.optimize.jtree_finder import Space
 from anabranch.optimize.problem import resource_model
 from anabranch.optimize.shapes import Shape, in_order
 from anabranch.plan.classing import carrying, widened
-from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import ALONE, Plans, by_itself, partitioning_of
-from anabranch.stats.view import FixedStatistics
+from anabranch.plan.query_set import ALONE, by_itself, partitioning_of
 
 SAMPLED = WINDOW + 2
 """Batches from which statistics are sampled."""
-RECOMPUTED = (
-    ENGINE.probe + ENGINE.match + 2 * ENGINE.match_relation + ENGINE.insert + ENGINE.insert_joined + ENGINE.link
-)
-"""Work of one recomputed row of a state."""
 NO_TABLES: Mapping[str, pa.Table] = MappingProxyType({})
 MOST_BYTES = 2e9
 """A plan that is expected to hold more, such as the product of a stream and a large table, is not run."""
@@ -161,11 +153,7 @@ class Runner:
         self._compares = compares
         self.host = LocalHost(query, plan, rules=rules, tables=workload.tables)
         self.work, self.cpu, self.state, self.results, self.answer = 0.0, 0.0, 0, 0, 0
-        self._seen = 0
-        self._graph = query.graph
-        self._model = resource_model(
-            query.graph, FixedStatistics(costs=ENGINE.by_name()), workload.batch, query.merging
-        )
+        self._counter = Counter(query, plan, workload.batch)
 
     def step(self, batch: Mapping[str, pa.Table]) -> None:
         started = process_time()
@@ -174,14 +162,9 @@ class Runner:
         self.results += found.num_rows
         if self._compares:
             self.answer = (self.answer + fingerprint(found)) % (1 << 64)
-        history = self.host.history
-        plan = self.host.plan
-        assert not isinstance(plan, Plans)
-        ordered = plan if isinstance(plan, Mesh) else with_default_orders(plan, self._graph)
-        self.work += counted_cpu(ordered, self.host.statistics, 1, 1.0, self._model, self._graph)
-        self.work += RECOMPUTED * sum(each.get("recomputedRows", 0) for each in history[self._seen :])
-        self._seen = len(history)
-        self.state = max(self.state, self.host.statistics.state_bytes)
+        counted = self._counter.after(self.host)
+        self.work += counted.work
+        self.state = max(self.state, counted.state_bytes)
 
     @property
     def run(self) -> Run:

@@ -29,6 +29,7 @@ from anabranch.lab import (
     mesh_search,
     mesh_streams,
     mesh_throughput,
+    migration_boxes,
     migration_length,
     migration_low_high,
     migration_pause,
@@ -38,6 +39,9 @@ from anabranch.lab import (
     place_deployed,
     place_on_sites,
     place_scaling,
+    policies,
+    policy_library,
+    policy_runs,
     qualified_sets,
     qualified_sweep,
     rate_joins,
@@ -45,7 +49,10 @@ from anabranch.lab import (
     regret_runs,
     regret_spark,
 )
+from anabranch.lab.counting import Counted
 from anabranch.lab.place_common import Total
+from anabranch.lab.policy_runs import AT_ONCE, HINDSIGHT, PRODUCT, STAY
+from anabranch.lab.policy_workloads import Pattern
 from anabranch.lab.registry import Experiment, experiments, spark_variants
 from anabranch.lab.virtual_clock import Moment
 from anabranch.plan.text import parse
@@ -524,6 +531,73 @@ def _runtime() -> Doctored:
     return Doctored(
         found(run_of(0.5, 40, 4), run_of(1.0, 100, 0)), (found(run_of(1.5, 140, 1), run_of(1.2, 100, 1, 0.05)),)
     )
+
+
+@case("migration-boxes")
+def _boxes() -> Doctored:
+    def found(
+        moved: migration_boxes.Changed, tracks: migration_boxes.Changed, steps: migration_boxes.Changed
+    ) -> migration_boxes.Found:
+        once = migration_boxes.Changed(5.0, 4.0, 10, 1.5, True, True)
+        after = {"moving-state": moved, "parallel-track": tracks, "spread": once}
+        ways = {
+            case.name: {
+                (strategy, way): once if way == migration_boxes.AT_ONCE else (steps if case.is_overlapping else each)
+                for strategy, each in after.items()
+                for way in (migration_boxes.AT_ONCE, migration_boxes.STEPWISE)
+            }
+            for case in migration_boxes.CASES
+        }
+        return migration_boxes.Found(ways)
+
+    def changed(longest: float, beyond: float, batches: int, rows: float, *, is_right: bool = True) -> Any:
+        return migration_boxes.Changed(longest, beyond, batches, rows, is_right, is_right)
+
+    good = found(changed(2.2, 4.0, 2, 1.2), changed(1.5, 4.0, 20, 1.1), changed(2.0, 6.0, 3, 1.2))
+    bad = found(
+        changed(5.0, 5.0, 2, 1.2), changed(1.5, 5.0, 10, 1.5, is_right=False), changed(2.0, 3.0, 3, 1.2, is_right=False)
+    )
+    return Doctored(good, (bad,))
+
+
+def _course(work: float, *, answer: int = 1, searches: int = 1, remembered: int = 1, deciding: float = 1.0) -> Any:
+    batch = Counted("(a b c)", work, 0.0, {}, {}, 1, True, False)
+    return policy_runs.Course((batch,), 7, answer, searches, remembered, deciding)
+
+
+@case("policies")
+def _policies() -> Doctored:
+    def one(name: str, stay: float, at_once: float, others: float, product: float, answer: int = 1) -> Any:
+        works = dict.fromkeys(policy_runs.POLICIES, others)
+        works |= {STAY: stay, AT_ONCE: at_once, PRODUCT: product, HINDSIGHT: 1.0}
+        runs = {policy: _course(work) for policy, work in works.items()}
+        return policy_runs.Compared(name, {"(a b c)": _course(1.1, answer=answer)}, runs)
+
+    kinds = (Pattern("never"), Pattern("periodic", 0.5), Pattern("periodic", 8.0))
+    good = (
+        one("never", 1.0, 1.0, 1.0, 1.0),
+        one("periodic 0.5 W", 1.2, 1.4, 1.2, 1.1),
+        one("periodic 8 W", 2.0, 1.2, 1.3, 1.15),
+    )
+    bad = (
+        one("never", 1.0, 3.0, 3.0, 3.0, answer=2),
+        one("periodic 0.5 W", 1.5, 1.0, 1.0, 3.0),
+        one("periodic 8 W", 1.0, 1.0, 1.0, 3.0),
+    )
+    return Doctored(policies.Found(kinds, good), (policies.Found(kinds, bad),))
+
+
+@case("policies-library")
+def _library() -> Doctored:
+    def found(again: tuple[int, int], never: tuple[int, int], work: float, deciding: float, answer: int) -> Any:
+        def one(name: str, streams: int, comes_again: bool) -> policy_library.Remembered:
+            searches, hits = again if comes_again else never
+            on = _course(work, answer=answer, searches=searches, remembered=hits, deciding=deciding)
+            return policy_library.Remembered(name, streams, comes_again, on, _course(1.0, searches=9, remembered=0))
+
+        return [one("periodic", 3, True), one("random", 3, False), one("long", 8, True)]
+
+    return Doctored(found((2, 8), (9, 1), 1.01, 0.5, 1), (found((8, 2), (1, 9), 1.1, 0.9, 2),))
 
 
 # --- mesh ------------------------------------------------------------------------------------------------------------
