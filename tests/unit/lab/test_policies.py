@@ -123,8 +123,8 @@ def test_a_run_that_changed_does_the_work_of_its_new_plan(rows: list[dict[str, p
 def test_what_a_change_computes_is_estimated(pattern: Pattern, most: float) -> None:
     rows = list(pattern.workload(3, 24).batches(3, Size(24, 200)))
     new = course(rows, str(RIGHT))
-    changed = course(rows, str(LEFT), ChangeRules(switches=(Switch(15, RIGHT, "moving-state"),)))
-    assert live(new.batches, "(b c)", 15) * RECOMPUTED == pytest.approx(changed.batches[15].migrating, rel=most)
+    changed = course(rows, str(LEFT), ChangeRules(switches=(Switch(22, RIGHT, "moving-state"),)))
+    assert live(new.batches, "(b c)", 22) * RECOMPUTED == pytest.approx(changed.batches[22].migrating, rel=most)
 
 
 def test_rows_of_both_plans_are_held_while_they_run_side_by_side(rows: list[dict[str, pa.Table]]) -> None:

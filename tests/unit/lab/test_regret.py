@@ -116,6 +116,21 @@ def test_a_miss_is_marked_in_its_row() -> None:
     assert (row["regret"], row["gain"]) == pytest.approx((1.2, 1.25))
 
 
+def test_a_run_of_one_workload_is_not_judged_by_what_others_show() -> None:
+    run = Run("(a b c)", 1.0, 1.0, 1)
+    still, changing = (Found(kind, kind, 3, 4, (run,), run, run, run, run) for kind in ("steady", "changing"))
+    judged = [{verdict.paper for verdict in present([each]).verdicts} for each in (still, changing)]
+    assert [any("real data" in paper for paper in papers) for papers in judged] == [False, False]
+    assert [any("times less" in paper for paper in papers) for papers in judged] == [False, True]
+    assert [any("deciding" in paper for paper in papers) for papers in judged] == [True, False]
+
+
+def test_a_run_of_all_workloads_without_real_data_is_missed() -> None:
+    run = Run("(a b c)", 1.0, 1.0, 1)
+    several = [Found(each.name, each.kind, 3, 4, (run,), run, run, run, run) for each in SYNTHETIC]
+    assert ("real data",) in [verdict.missed for verdict in present(several).verdicts]
+
+
 def test_static_plans_have_the_orders_of_every_phase() -> None:
     workload = named("several drifts")
     query = workload.query

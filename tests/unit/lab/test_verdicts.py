@@ -113,7 +113,7 @@ def _regret() -> Doctored:
         one("swap", "changing", 2.4, 1.3),
         one("flights", "real", 1.0, 1.06),
     )
-    return Doctored(good, (bad, good[:2]))
+    return Doctored(good, (bad,))
 
 
 @case("limits")
@@ -560,9 +560,9 @@ def _boxes() -> Doctored:
     return Doctored(good, (bad,))
 
 
-def _course(work: float, *, answer: int = 1, searches: int = 1, remembered: int = 1, deciding: float = 1.0) -> Any:
+def _course(work: float, *, answer: int = 1, searches: int = 1, remembered: int = 1) -> Any:
     batch = Counted("(a b c)", work, 0.0, {}, {}, 1, True, False)
-    return policy_runs.Course((batch,), 7, answer, searches, remembered, deciding)
+    return policy_runs.Course((batch,), 7, answer, searches, remembered, cpu=1.0)
 
 
 @case("policies")
@@ -589,15 +589,16 @@ def _policies() -> Doctored:
 
 @case("policies-library")
 def _library() -> Doctored:
-    def found(again: tuple[int, int], never: tuple[int, int], work: float, deciding: float, answer: int) -> Any:
+    def found(again: tuple[int, int], never: tuple[int, int], work: float, answer: int) -> Any:
         def one(name: str, streams: int, comes_again: bool) -> policy_library.Remembered:
             searches, hits = again if comes_again else never
-            on = _course(work, answer=answer, searches=searches, remembered=hits, deciding=deciding)
-            return policy_library.Remembered(name, streams, comes_again, on, _course(1.0, searches=9, remembered=0))
+            on = _course(work, answer=answer, searches=searches, remembered=hits)
+            off = _course(1.0, searches=10, remembered=0)
+            return policy_library.Remembered(name, streams, comes_again, on, off, search=0.002)
 
         return [one("periodic", 3, True), one("random", 3, False), one("long", 8, True)]
 
-    return Doctored(found((2, 8), (9, 1), 1.01, 0.5, 1), (found((8, 2), (1, 9), 1.1, 0.9, 2),))
+    return Doctored(found((2, 8), (9, 1), 1.01, 1), (found((8, 2), (1, 9), 1.1, 2),))
 
 
 # --- mesh ------------------------------------------------------------------------------------------------------------
