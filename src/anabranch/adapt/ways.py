@@ -4,7 +4,8 @@ A migration holds the new states beside the old ones, so it needs more memory th
 strategy would break the limit, another one is taken, or the boxes in which the plans differ change one after another:
 then only the states of one box are held twice. Where nothing fits, the cheapest is returned, and the gate refuses it.
 
-A way that would stop the slots for longer than a batch is taken only if no other serves.
+A way that would stop the slots for longer than a batch is taken only if no other serves. Spread then goes box by box:
+new states have to be kept up while they are filled, and with one box at a time fewer are.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from anabranch.adapt.gate import has_memory_for
 from anabranch.adapt.rules import Pricing
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
 from anabranch.migrate.itinerary import box_by_box
+from anabranch.migrate.strategies.spread import Spread
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.proposals import Budget
 from anabranch.plan.join_graph import JoinGraph
@@ -40,9 +42,12 @@ def way(
     ]
     ways.sort(key=lambda each: bool(model.batch) and each.pause / budget.slots > model.batch)
     fitting = next((each for each in ways if has_memory_for(each, cost, budget)), None)
-    if fitting is not None or not ways:
+    if not ways or (fitting is not None and fitting.strategy != Spread.name):
         return fitting
     plans = (old, *box_by_box(old, new, graph.thetas))
+    if fitting is not None:
+        steps = by_boxes(graph, plans, model, pricing, fitting.strategy) if len(plans) > 2 else None
+        return steps if steps is not None and steps.cpu < fitting.cpu else fitting
     boxes = [by_boxes(graph, plans, model, pricing, each.strategy) for each in ways] if len(plans) > 2 else []
     return next((each for each in boxes if each is not None and has_memory_for(each, cost, budget)), ways[0])
 

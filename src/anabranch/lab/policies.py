@@ -21,7 +21,7 @@ from anabranch.lab.policy_workloads import CHANGES, Pattern, patterns
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from anabranch.lab.regret_workloads import Size
 
-FULL, QUICK = Size(batches=480, rows=4_000), Size(batches=120, rows=1_500)
+FULL, QUICK = Size(batches=400, rows=3_000), Size(batches=120, rows=2_000)
 FULL_INTERVALS, QUICK_INTERVALS = (0.5, 2.0, 8.0), (0.5, 3.0)
 ALL_INTERVALS = tuple(sorted({*QUICK_INTERVALS, *FULL_INTERVALS}))
 TWICE, QUARTER = 2.0, 1.25
