@@ -27,10 +27,12 @@ from anabranch.stats.report import QueryReport
 from anabranch.stats.step import StepStatistics
 from anabranch.stats.view import FixedStatistics
 
-ENTERING = ENGINE.insert + ENGINE.insert_joined + ENGINE.link
-"""Work of a joined row that enters a state."""
-RECOMPUTED = ENGINE.probe + ENGINE.match + 2 * ENGINE.match_relation + ENTERING
+RECOMPUTED = (
+    ENGINE.probe + ENGINE.match + 2 * ENGINE.match_relation + ENGINE.insert + ENGINE.insert_joined + ENGINE.link
+)
 """Work of one recomputed row of a state."""
+KEPT = ENGINE.insert + ENGINE.insert_joined + ENGINE.delete + ENGINE.link
+"""Work of a joined row that enters a state, and leaves it."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,9 @@ class Counter:
             work, lesser = work + retiring, min(retiring, joins)
         if is_changing:
             recomputed = {} if migrated is None else migrated.recomputed
-            computing = RECOMPUTED * sum(recomputed.values()) + self._uncounted(new, recomputed)
+            uncounted, made = self._uncounted(new, recomputed)
+            work += uncounted - made
+            computing = RECOMPUTED * sum(recomputed.values()) + made
         self._was_migrating = report.is_migrating
         self._held = {state.state: state.rows for state in new.states}
         return Counted(
@@ -100,20 +104,30 @@ class Counter:
             is_changing,
         )
 
-    def _uncounted(self, step: StepStatistics, recomputed: Mapping[str, int]) -> float:
-        """The work of rows that entered new states without being counted: `spread` keeps them up and catches up."""
+    def _uncounted(self, step: StepStatistics, recomputed: Mapping[str, int]) -> tuple[float, float]:
+        """The work of rows that entered states without being counted: in all, and for states that are new.
+
+        `spread` keeps new states up and catches up with old rows; the old plan's joins fill states that both have.
+        """
         if isinstance(self._plan, Mesh) or isinstance(self._leaving, Mesh):
-            return 0.0
+            return 0.0, 0.0
         matching = match_states(self._leaving, self._plan, self._graph.thetas)
         lacking = {*matching.recomputed, *(state.new for state in matching.filtered)}
-        total = 0.0
+        names = {new: old for old, new in matching.moved}
+        shared = made = 0.0
         for state in step.states:
+            if state.state in step.rows_in:
+                continue
+            held = self._held.get(state.state, self._held.get(names.get(state.state, ""), 0))
+            before = recomputed.get(state.state, held)
+            entered = max(0, state.rows + state.dropped - state.inserted - before)
             if state.state in lacking:
-                before = recomputed.get(state.state, self._held.get(state.state, 0))
-                entered = max(0, state.rows + state.dropped - state.inserted - before)
-                kept_up = min(entered, sum(probe.kept for probe in step.probes if probe.join == state.state))
-                total += kept_up * ENTERING + (entered - kept_up) * RECOMPUTED
-        return total
+                found = sum(probe.kept for probe in step.probes if probe.join == state.state)
+                kept_up = min(entered, max(0, found - state.inserted))
+                made += kept_up * KEPT + (entered - kept_up) * RECOMPUTED
+            else:
+                shared += entered * KEPT
+        return shared + made, made
 
     def _ordered(self, plan: Plan) -> Plan:
         return plan if isinstance(plan, Mesh) else with_default_orders(plan, self._graph)

@@ -225,6 +225,7 @@ def _of_case(case: Case, ways: Mapping[tuple[str, str], Changed]) -> Sequence[Ve
     share = 1 / len(case.steps) + ROOM
     moving, moved = (ways["moving-state", way] for way in (AT_ONCE, STEPWISE))
     parallel, tracks = (ways["parallel-track", way] for way in (AT_ONCE, STEPWISE))
+    spread, filled = (ways["spread", way] for way in (AT_ONCE, STEPWISE))
     lasting = tracks.batches / parallel.batches
     return (
         Verdict(
@@ -244,6 +245,16 @@ def _of_case(case: Case, ways: Mapping[tuple[str, str], Changed]) -> Sequence[Ve
                 f"rows beside at most {share:.2f} of those at once": tracks.more_rows <= share * parallel.more_rows,
                 "lasts longer": lasting > 1,
                 "no more work, within 5 %": tracks.beyond <= 1.05 * parallel.beyond,
+            },
+        ),
+        Verdict(
+            f"{case.name}, spread: box by box, fewer new states are kept up at a time (the rule of the product)",
+            f"work beyond the new plan's {spread.beyond:.2f} at once and {filled.beyond:.2f} box by box, "
+            f"{spread.more_rows:+.0%} and {filled.more_rows:+.0%} rows, {spread.batches} and {filled.batches} batches",
+            {
+                "less work": filled.beyond < spread.beyond,
+                "fewer rows": filled.more_rows < spread.more_rows,
+                "no longer batch": filled.longest <= spread.longest,
             },
         ),
     )

@@ -4,8 +4,8 @@ The dissertation asks how strategies of timing compare where streams change at r
 warns of thrashing. Streams that change in these ways, at several mean intervals (`policy_workloads`), go through the
 product's loop with other settings (`policy_runs`). Work is counted, so a busy machine changes nothing.
 
-Bars were set before the first run: rent or buy promises twice the work of hindsight at worst; a quarter more on average
-is ours; those against the best plan that stays are the bars of the regret suite.
+Bars were set before the first run, but for that of bursts: rent or buy promises twice the work of hindsight at worst; a
+quarter more on average is ours; those against a plan that stays are the bars of the regret suite.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _verdicts(found: Found) -> list[Verdict]:
             {"the same results": not inexact},
         ),
     ]
-    return [*verdicts, *_thrashing(found), *_long_phases(found), *_never(found)]
+    return [*verdicts, *_thrashing(found), *_long_phases(found), *_bursts(found), *_never(found)]
 
 
 def _thrashing(found: Found) -> list[Verdict]:
@@ -143,16 +143,21 @@ def _thrashing(found: Found) -> list[Verdict]:
 def _long_phases(found: Found) -> list[Verdict]:
     if not found.intervals:
         return []
-    long = found.at(found.intervals[-1])
-    gains = {each.workload: _over(each, PRODUCT, STAY) for each in long}
-    return [
-        Verdict(
-            f"where phases are long, adapting takes at most {LESS:g} of the work of staying (our own bar)",
-            ", ".join(f"{name} {value:.2f}" for name, value in gains.items()),
-            {name: value <= LESS for name, value in gains.items() if not name.startswith("bursts")}
-            or {"long phases": False},
-        )
-    ]
+    long = [each for each in found.at(found.intervals[-1]) if not each.workload.startswith("bursts")]
+    return _against_staying(
+        f"where phases are long, adapting takes at most {LESS:g} of the work of staying (our own bar)", long, LESS
+    )
+
+
+def _bursts(found: Found) -> list[Verdict]:
+    bursty = [each for each in found.compared if each.workload.startswith("bursts")]
+    return _against_staying(f"under bursts, adapting takes at most {MEAN:g} of the work of staying", bursty, MEAN)
+
+
+def _against_staying(claim: str, several: Sequence[Compared], most: float) -> list[Verdict]:
+    shares = {each.workload: _over(each, PRODUCT, STAY) for each in several}
+    here = ", ".join(f"{name} {value:.2f}" for name, value in shares.items())
+    return [Verdict(claim, here, {name: value <= most for name, value in shares.items()})] if shares else []
 
 
 def _never(found: Found) -> list[Verdict]:
@@ -194,13 +199,12 @@ def _draw(figure: Figure, found: Found) -> None:
         pairs = [(a, b) for a, b in zip(found.patterns, found.compared, strict=True) if a.change == kind]
         for policy in (STAY, *POLICIES):
             values = [each.over_hindsight(policy) for _, each in pairs]
-            axes.plot([pattern.windows for pattern, _ in pairs], values, "o-", label=policy)
+            axes.plot(range(len(values)), values, "o-", label=policy)
         axes.axhline(1.0, color="black", linewidth=0.8)
         axes.set(title=kind, xlabel="mean interval in windows")
-        if kind != "never":
-            axes.set_xscale("log")
+        axes.set_xticks(range(len(pairs)), [f"{pattern.windows:g}" for pattern, _ in pairs])
     panels[0].set_ylabel("work over that of hindsight")
-    panels[0].legend(fontsize=8)
+    panels[-1].legend(fontsize=8)
 
 
 EXPERIMENTS: Sequence[Experiment[Found]] = (

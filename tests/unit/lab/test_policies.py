@@ -15,7 +15,7 @@ from anabranch.adapt.gate import Gate
 from anabranch.adapt.policy import Interval
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Switch
 from anabranch.adapt.settings import Settings
-from anabranch.lab import migration_boxes, policies, policy_library
+from anabranch.lab import counting, migration_boxes, policies, policy_library
 from anabranch.lab.counting import RECOMPUTED, Counted
 from anabranch.lab.policy_runs import (
     CHAIN_PLANS,
@@ -30,7 +30,7 @@ from anabranch.lab.policy_runs import (
     live,
     walked,
 )
-from anabranch.lab.policy_workloads import CHANGES, FIRST, SECOND, Pattern, patterns
+from anabranch.lab.policy_workloads import CHANGES, FIRST, SECOND, Pattern, chain_of, patterns
 from anabranch.lab.registry import Setting
 from anabranch.lab.regret_runs import fingerprint
 from anabranch.lab.regret_workloads import BATCH, Size
@@ -117,6 +117,27 @@ def test_a_run_that_changed_does_the_work_of_its_new_plan(rows: list[dict[str, p
     if strategy == "moving-state":
         computed = changed.batches[15].work - new.batches[15].work
         assert computed == pytest.approx(changed.batches[15].migrating, rel=0.01)
+
+
+def test_a_state_of_both_plans_counts_while_it_is_filled_by_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the joins of the old plan put into it has no counts of its own; here such a row is all that costs."""
+    monkeypatch.setattr(counting, "KEPT", 1.0)
+    workload = chain_of("", "abcd", [(1.5, 1.2, 1.5)] * 30)
+    rows = list(workload.batches(1, Size(30, 300)))
+    old, new = parse("(((a b) c) d)"), parse("((a (b c)) d)")
+    switches = (Switch(24, new, "spread"),)
+    walks = {
+        "still": Walk(workload.query, old, BATCH),
+        "spread": Walk(workload.query, old, BATCH, ChangeRules(switches=switches)),
+    }
+    courses = walked(walks, rows)
+    still, spread = courses["still"].batches, courses["spread"].batches
+    during = [number for number, each in enumerate(spread) if each.is_changing]
+    assert len(during) > 1
+    # The last of them runs the new plan already, which counts by itself.
+    for number in during[:-1]:
+        assert spread[number].work >= still[number].entered["((a b) c)"] > 100
+    assert all(each.work < 1 for each in (*spread[:24], *spread[during[-1] :]))
 
 
 @pytest.mark.parametrize(("pattern", "most"), [(Pattern("never"), 0.05), (Pattern("periodic", 1.0), 0.5)])

@@ -536,10 +536,10 @@ def _runtime() -> Doctored:
 @case("migration-boxes")
 def _boxes() -> Doctored:
     def found(
-        moved: migration_boxes.Changed, tracks: migration_boxes.Changed, steps: migration_boxes.Changed
+        moved: migration_boxes.Changed, tracks: migration_boxes.Changed, steps: migration_boxes.Changed, spread: Any
     ) -> migration_boxes.Found:
         once = migration_boxes.Changed(5.0, 4.0, 10, 1.5, True, True)
-        after = {"moving-state": moved, "parallel-track": tracks, "spread": once}
+        after = {"moving-state": moved, "parallel-track": tracks, "spread": spread}
         ways = {
             case.name: {
                 (strategy, way): once if way == migration_boxes.AT_ONCE else (steps if case.is_overlapping else each)
@@ -553,9 +553,14 @@ def _boxes() -> Doctored:
     def changed(longest: float, beyond: float, batches: int, rows: float, *, is_right: bool = True) -> Any:
         return migration_boxes.Changed(longest, beyond, batches, rows, is_right, is_right)
 
-    good = found(changed(2.2, 4.0, 2, 1.2), changed(1.5, 4.0, 20, 1.1), changed(2.0, 6.0, 3, 1.2))
+    good = found(
+        changed(2.2, 4.0, 2, 1.2), changed(1.5, 4.0, 20, 1.1), changed(2.0, 6.0, 3, 1.2), changed(1.2, 3.0, 12, 1.1)
+    )
     bad = found(
-        changed(5.0, 5.0, 2, 1.2), changed(1.5, 5.0, 10, 1.5, is_right=False), changed(2.0, 3.0, 3, 1.2, is_right=False)
+        changed(5.0, 5.0, 2, 1.2),
+        changed(1.5, 5.0, 10, 1.5, is_right=False),
+        changed(2.0, 3.0, 3, 1.2, is_right=False),
+        changed(6.0, 5.0, 9, 1.6),
     )
     return Doctored(good, (bad,))
 
@@ -573,16 +578,18 @@ def _policies() -> Doctored:
         runs = {policy: _course(work) for policy, work in works.items()}
         return policy_runs.Compared(name, {"(a b c)": _course(1.1, answer=answer)}, runs)
 
-    kinds = (Pattern("never"), Pattern("periodic", 0.5), Pattern("periodic", 8.0))
+    kinds = (Pattern("never"), Pattern("periodic", 0.5), Pattern("periodic", 8.0), Pattern("bursts", 8.0))
     good = (
         one("never", 1.0, 1.0, 1.0, 1.0),
         one("periodic 0.5 W", 1.2, 1.4, 1.2, 1.1),
         one("periodic 8 W", 2.0, 1.2, 1.3, 1.15),
+        one("bursts 8 W", 1.0, 1.2, 1.1, 1.0),
     )
     bad = (
         one("never", 1.0, 3.0, 3.0, 3.0, answer=2),
         one("periodic 0.5 W", 1.5, 1.0, 1.0, 3.0),
         one("periodic 8 W", 1.0, 1.0, 1.0, 3.0),
+        one("bursts 8 W", 1.0, 1.0, 1.0, 3.0),
     )
     return Doctored(policies.Found(kinds, good), (policies.Found(kinds, bad),))
 
