@@ -21,6 +21,7 @@ from anabranch.host.local import LocalHost
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.difference import match_states
 from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.physical import nodes, plain_shape
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE
 from anabranch.stats.report import QueryReport
@@ -85,7 +86,8 @@ class Counter:
         if old.probes or old.states:
             retiring = counted_joins(self._ordered(self._leaving), old, 1, 1.0, self._model, self._graph)
             joins = counted_joins(self._ordered(self._plan), new, 1, 1.0, self._model, self._graph)
-            work, lesser = work + retiring, min(retiring, joins)
+            idle, idle_too = _idle(self._plan, new), _idle(self._leaving, old)
+            work, lesser = work - idle + retiring - idle_too, min(retiring - idle_too, joins - idle)
         if is_changing:
             recomputed = {} if migrated is None else migrated.recomputed
             uncounted, made = self._uncounted(new, recomputed)
@@ -131,6 +133,14 @@ class Counter:
 
     def _ordered(self, plan: Plan) -> Plan:
         return plan if isinstance(plan, Mesh) else with_default_orders(plan, self._graph)
+
+
+def _idle(plan: Plan, step: StepStatistics) -> float:
+    """The calls that are priced of joins that were not at work: of two plans, each runs only a part of its joins."""
+    if isinstance(plan, Mesh):
+        return 0.0
+    at_work = {probe.join for probe in step.probes}
+    return ENGINE.call * sum(len(node.inputs) ** 2 for node in nodes(plan) if plain_shape(node) not in at_work)
 
 
 def _apart(step: StepStatistics) -> tuple[StepStatistics, StepStatistics]:
