@@ -167,7 +167,7 @@ def test_a_search_that_fails_leaves_the_plan_as_it_is(monkeypatch: pytest.Monkey
     def fails(*_: object) -> None:
         raise ZeroDivisionError("no rows")
 
-    monkeypatch.setattr("anabranch.adapt.steering.learn_mesh", fails)
+    monkeypatch.setattr("anabranch.adapt.looking.learn_mesh", fails)
     query, rng = the_query(), np.random.default_rng(1)
     host = LocalHost(
         query, mjoin(query.graph.names), rules=ChangeRules(ANY_SAVING, staging=Staging(first=2), waits=True)

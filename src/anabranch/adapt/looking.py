@@ -1,0 +1,251 @@
+"""Looks for routes while a query runs: when slots look, whether a look could pay, and what becomes of a search.
+
+A *look* asks some slots to run their operators on their youngest rows after the next step. What they report is searched
+for a mesh (`mesh_watch.learn_mesh`), and what the search finds goes through the gate (`routing`). Slots that adapt
+together look together: what each has seen of its rows counts for all.
+
+Law: a look is a bet with a price. It is made after so many batches (`Staging`), when the routes of a mesh drift, or
+when the loop finds that the streams changed and keeps its plan; but where the plan is free, never if even the best mesh
+there could be would not repay the search. Nothing here changes a plan: wishes are handed to the steering of the query.
+
+Limit: one search at a time for the same slots counts only if they still run the plan that it began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+from anabranch.adapt.experience import Experience, longest_window
+from anabranch.adapt.facts import BatchFacts
+from anabranch.adapt.loop import Loop
+from anabranch.adapt.mesh_watch import MeshWatch, learn_mesh, pooled
+from anabranch.adapt.records import DecisionMade
+from anabranch.adapt.routing import (
+    Flow,
+    could_pay,
+    decide_mesh,
+    decide_tree,
+    is_worth_searching,
+    price_of_search,
+    running_cpu,
+    together,
+)
+from anabranch.adapt.rules import Criteria, Staging
+from anabranch.adapt.searches import Search, Searches
+from anabranch.adapt.settings import Settings
+from anabranch.migrate.strategies.strategy import Price
+from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.query import Query
+from anabranch.plan.sharing import shares
+from anabranch.plan.slots import SlotPlan
+from anabranch.stats.mesh.learnt import LearntMesh
+from anabranch.stats.report import QueryReport
+
+DEARER = 1.15
+"""A mesh is looked at again once a row costs this many times what it was to cost, or cost at best."""
+
+Slots: TypeAlias = tuple[int, ...]
+"""Slots that look together."""
+
+
+@dataclass(frozen=True)
+class _MeshSearch:
+    """A search of a mesh for slots that ran `plan` when it began."""
+
+    slots: Slots
+    plan: Plan
+    trigger: str
+    found: Search[LearntMesh]
+
+
+class Looking:
+    """The looks of one query, and the searches that they led to."""
+
+    def __init__(
+        self,
+        query: Query,
+        staging: Staging,
+        settings: Settings,
+        criteria: Criteria,
+        groups: Sequence[Slots],
+        loops: Sequence[tuple[Slots, Loop]],
+        searches: Searches,
+    ) -> None:
+        """`groups` are the slots that look together. With `loops` the plan is free, and looks must pay."""
+        self.settings = settings
+        self.criteria = criteria
+        self._query = query
+        self._staging = staging
+        self._groups = tuple(groups)
+        self._loops = tuple(loops)
+        self._searches = searches
+        filling = longest_window(query)
+        cool_down = settings.gate.cool_down
+        self._watches = {slot: MeshWatch(cool_down, filling) for slots in groups for slot in slots}
+        self._under_way: list[_MeshSearch] = []
+        self._news: dict[Slots, str] = {}
+        self._best: dict[Slots, tuple[Plan, float]] = {}
+        """Of the mesh that slots run, what a row costs at best; what was promised, until that is tested."""
+        self._untested: set[Slots] = set()
+        self._factors: dict[Slots, float] = {}
+        """How many times what was promised of it the last mesh of some slots took."""
+        self._fruitless: dict[Slots, int] = {}
+        """Searches of some slots that led to no change, since the last that did."""
+        self._passed = 0.0
+        """Event time so far."""
+        self._triggers: dict[int, str] = {}
+
+    def is_asked(self, slot: int) -> bool:
+        """Whether a slot is to run its operators on its youngest rows after the next step."""
+        return slot in self._triggers
+
+    def tell(self, slots: Slots, reason: str) -> None:
+        """Takes in that the loop of some slots found the streams changed, and keeps its plan."""
+        self._news[slots] = reason
+
+    def after(self, facts: BatchFacts, reports: Mapping[int, QueryReport], plans: Mapping[int, SlotPlan]) -> None:
+        """Watches the slots, begins a search where some reported their operators, and asks others to do so next time.
+
+        `plans` are those of the next batch.
+        """
+        self._passed += facts.seconds or 0.0
+        drifts = {
+            slot: self._watches[slot].note(report.plan, report.statistics, facts.seconds)
+            for slot, report in reports.items()
+        }
+        for slots in self._groups:
+            told = [slot for slot in slots if slot in reports and reports[slot].profiles is not None]
+            if told:
+                first = reports[told[0]]
+                profiles = pooled([reports[slot].profiles or () for slot in told])
+                is_worth = self._worth(slots, first.plan)
+                search = partial(learn_mesh, self._query.graph, profiles, facts.batch, first.plan, is_worth)
+                found = self._searches.begin("routes", search, is_long=True)
+                trigger = [self._triggers.pop(slot, "") for slot in slots]
+                self._under_way.append(_MeshSearch(slots, first.plan, trigger[0], found))
+            reason = next((drifts[slot] for slot in slots if drifts.get(slot) is not None), None)
+            is_cooling = any(self._watches[slot].is_cooling for slot in slots)
+            if slots in self._untested and not is_cooling:
+                self._may_look(slots, plans)
+            if reason is None and not is_cooling:
+                is_due = self._staging.is_due(facts.batch + 1)
+                reason = f"batch {facts.batch} has passed" if is_due else self._changed(slots)
+            if reason is not None and self._may_look(slots, plans):
+                self._triggers |= dict.fromkeys(slots, reason)
+
+    def decisions(
+        self, batch: int, plans: Sequence[SlotPlan], *, is_busy: bool
+    ) -> tuple[list[DecisionMade], dict[int, SlotPlan]]:
+        """Decisions on the meshes that searches have found, and the plans that slots are to take with the next batch.
+
+        `plans` are those of the batch that has ended. While the query `is_busy` with another change, nothing is taken.
+        """
+        ended = [each for each in self._under_way if each.found.is_done]
+        self._under_way = [each for each in self._under_way if each not in ended]
+        records: list[DecisionMade] = []
+        chosen: dict[int, SlotPlan] = {}
+        for each in ended:
+            learnt, slots = each.found.outcome(), each.slots
+            flow = self._flow(slots)
+            if learnt is None or flow is None or not all(plans[slot].plan == each.plan for slot in slots):
+                continue
+            decision = decide_mesh(
+                batch,
+                each.trigger,
+                each.plan,
+                learnt,
+                flow,
+                self.settings,
+                self.criteria,
+                self._query,
+                slots=len(slots),
+                is_free=bool(self._loops),
+                factor=self._factors.get(slots, 1.0),
+            )
+            if self._loops:
+                experience = next((loop.experience for own, loop in self._loops if slots[0] in own), Experience())
+                decision = decide_tree(decision, learnt, flow, self.settings, self.criteria, self._query, experience)
+            if decision.action == "migrate" and is_busy:
+                reason = f"another change is under way; otherwise: {decision.reason}"
+                decision = replace(decision, action="keep", reason=reason)
+            records.append(DecisionMade(decision, slots, learnt))
+            self._fruitless[slots] = 0 if decision.action == "migrate" else self._fruitless.get(slots, 0) + 1
+            if decision.action == "migrate" and decision.strategy is not None:
+                chosen |= dict.fromkeys(slots, SlotPlan(decision.proposed, decision.strategy))
+                promised = decision.proposed_cost.cpu / max(sum(flow.rates.values()), 1e-9)
+                self._best[slots] = (decision.proposed, promised)
+                if isinstance(decision.proposed, Mesh):
+                    self._untested.add(slots)
+        return records, chosen
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _flow(self, slots: Slots) -> Flow | None:
+        """The flow of some slots together; None while that of one is not known."""
+        flows = [flow for slot in slots if (flow := self._watches[slot].flow) is not None]
+        return together(flows) if len(flows) == len(slots) else None
+
+    def _changed(self, slots: Slots) -> str | None:
+        """The reason to look that the loop of these slots has found: the streams are no longer as they were."""
+        return self._news.pop(slots, None) if any(own == slots for own, _ in self._loops) else None
+
+    def _may_look(self, slots: Slots, now: Mapping[int, SlotPlan]) -> bool:
+        """Whether a look can lead to anything: not if the slots share a join, or if no mesh could pay."""
+        plans = {now[slot].plan for slot in slots}
+        if len(plans) > 1 or any(shares(plan) for plan in plans):
+            return False
+        flow = self._flow(slots) if self._loops else None
+        if flow is None:
+            return True
+        (plan,) = plans
+        return self._is_dearer(slots, plan, flow) and could_pay(
+            plan, flow, self._query, self._searching, self.criteria, self._price(slots)
+        )
+
+    def _price(self, slots: Slots) -> Price:
+        return price_of_search(self._staging, self._query, self._fruitless.get(slots, 0))
+
+    @property
+    def _searching(self) -> Settings:
+        """The settings by which a search is judged: it must pay back in as much time as the query has run so far."""
+        gate = self.settings.gate
+        return replace(self.settings, gate=replace(gate, horizon=min(gate.horizon, self._passed)))
+
+    def _worth(self, slots: Slots, plan: Plan) -> Callable[[LearntMesh], bool] | None:
+        """Judges whether a mesh is worth searching, by the least that any could take; None: it always is."""
+        flow = self._flow(slots) if self._loops else None
+        if flow is None:
+            return None
+        return partial(
+            is_worth_searching,
+            plan=plan,
+            flow=flow,
+            query=self._query,
+            settings=self._searching,
+            criteria=self.criteria,
+            price=self._price(slots),
+            slots=len(slots),
+            factor=self._factors.get(slots, 1.0),
+        )
+
+    def _is_dearer(self, slots: Slots, plan: Plan, flow: Flow) -> bool:
+        """Whether a mesh costs more for a row than it did at its best: one that keeps its promise is left alone."""
+        cpu = running_cpu(plan, flow, self._query, self.criteria)
+        rows = sum(flow.rates.values())
+        if not isinstance(plan, Mesh) or cpu is None or not rows:
+            return True
+        before = self._best.get(slots)
+        if before is None or before[0] != plan:
+            self._best[slots] = (plan, cpu / rows)
+            return False
+        if slots in self._untested:
+            # The first look at it: what it takes now is held against what was promised of it, and of others like it.
+            self._untested.discard(slots)
+            self._factors[slots] = max(1.0, cpu / rows / before[1])
+            self._best[slots] = (plan, cpu / rows)
+            return False
+        self._best[slots] = (plan, min(before[1], cpu / rows))
+        return cpu / rows > DEARER * before[1]

@@ -1,0 +1,383 @@
+"""Steers the plans of one running query: which plan each slot has, and the one change that is under way.
+
+The user, a schedule, the adaptation loops and the looks for routes may ask for a change. It is checked when it is asked
+for and takes effect with the next batch; `adapt.change` leads the slots through it.
+
+Law: a query has one change at a time; until it has ended, another is refused and the running plans stay. What is
+refused has no effect. Limit: what concerns several queries, such as a shared join, is decided above (`adapt.steering`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from anabranch.adapt.change import Change, Wish, begin
+from anabranch.adapt.facts import BatchFacts
+from anabranch.adapt.looking import Looking
+from anabranch.adapt.loop import Loop, Observation
+from anabranch.adapt.memory import QueryMemory
+from anabranch.adapt.records import Author, DecisionMade, QueryRecord, Refusal
+from anabranch.adapt.rules import NO_RULES, ChangeRules, Criteria, Staging, Switch
+from anabranch.adapt.searches import Searches
+from anabranch.adapt.settings import Settings
+from anabranch.errors import MigrationError
+from anabranch.migrate.machine import Instruction, Run
+from anabranch.migrate.strategies.registry import check_migration, strategy_names
+from anabranch.optimize.problem import resource_model
+from anabranch.plan.mesh import Mesh, Plan, check_plan
+from anabranch.plan.partitioning import Partitioning
+from anabranch.plan.physical import mjoin, unshared
+from anabranch.plan.query import Query
+from anabranch.plan.sharing import SHARING, shares
+from anabranch.plan.slots import SlotPlan, most_frequent
+from anabranch.stats.report import QueryReport, merged_statistics
+
+
+class QuerySteering:
+    """The plans of one running query; `migrate`, `abort` and `freeze` may be called from any thread."""
+
+    def __init__(
+        self,
+        query: Query,
+        plan: Plan,
+        partitioning: Partitioning,
+        rules: ChangeRules = NO_RULES,
+        check: Callable[[Plan], None] = lambda plan: None,
+    ) -> None:
+        """`check` refuses a plan that does not go with those of the other queries of the set."""
+        self._query = query
+        self._check = check
+        self._settings = rules.adapt or Settings()
+        self._slots = tuple(range(partitioning.slots))
+        self._plans = dict.fromkeys(self._slots, SlotPlan(check_plan(plan, query.graph, query.merging)))
+        self._criteria = replace(rules.criteria, partitioning=_spread(partitioning))
+        self.searches = Searches(waits=rules.waits)
+        self._loops = _loops(query, rules.adapt, self._criteria, self._slots, self.searches)
+        self._switches = self._schedule(rules.switches)
+        self._looking = self._looks(rules.staging)
+        self._wish: Wish | None = None
+        self._given_up: Wish | None = None
+        self._under_way: list[Change] = []
+        self._lock = threading.Lock()
+
+    def spread(self, partitioning: Partitioning) -> None:
+        """Takes in that rows are spread over slots in another way from now on."""
+        with self._lock:
+            now = _spread(partitioning)
+            if now == self._criteria.partitioning:
+                return
+            self._criteria = replace(self._criteria, partitioning=now)
+            if self._looking is not None:
+                self._looking.criteria = self._criteria
+            for _, loop in self._loops:
+                if loop.settings.scope == "query":
+                    loop.spread(now)
+
+    @property
+    def lock(self) -> threading.Lock:
+        """Held while `wish` and `ask` are called from outside."""
+        return self._lock
+
+    def wish(self, plan: Plan, strategy: str, slots: tuple[int, ...] | None = None, author: Author = "user") -> Wish:
+        """The wish for a plan, checked; nothing changes until it is asked for."""
+        self._require_rest()
+        return Wish(self._checked(plan, strategy, slots), author)
+
+    @property
+    def loop(self) -> Loop | None:
+        """The loop that adapts the query as a whole, if there is one."""
+        return self._loops[0][1] if len(self._loops) == 1 and self._loops[0][0] == self._slots else None
+
+    def ask(self, wish: Wish) -> None:
+        """Makes a checked wish the change that begins with the next batch."""
+        self._wish = wish
+
+    @property
+    def plans(self) -> tuple[SlotPlan, ...]:
+        """The plans of the latest batch, by slot."""
+        return tuple(self._plans[slot] for slot in self._slots)
+
+    @property
+    def has_loops(self) -> bool:
+        """True if the query adapts."""
+        return bool(self._loops)
+
+    @property
+    def is_changing(self) -> bool:
+        """True while a change of plan is asked for or under way."""
+        with self._lock:
+            return self._wish is not None or bool(self._under_way)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that most slots have."""
+        return most_frequent(self.plans)
+
+    def migrate(
+        self, plan: Plan, strategy: str = "auto", slots: Iterable[int] | None = None, *, box_by_box: bool = False
+    ) -> None:
+        """Changes the plan of all slots, or of those that are named, with the next batch; refuses without any effect.
+
+        Box by box, the parts in which the plans differ change one after another.
+        """
+        check_plan(plan, self._query.graph, self._query.merging)
+        self._check(plan)
+        if isinstance(slots, int):
+            raise MigrationError(f"slots are named in a list, not as {slots}", hint=f"write slots=[{slots}]")
+        with self._lock:
+            self._require_rest()
+            together = [slots for slots, loop in self._loops if not loop.settings.freeze and len(slots) > 1]
+            if slots is not None and together:
+                raise MigrationError(
+                    "single slots cannot be changed while the query adapts as a whole",
+                    hint="adapt with scope: slot, freeze the adaptation, or leave the slots out",
+                )
+            wish = self.wish(plan, strategy, None if slots is None else tuple(slots))
+            self._wish = replace(wish, box_by_box=box_by_box)
+
+    def abort(self, reason: str = "asked for") -> None:
+        """Leads all slots of the change under way, or asked for, back to their old plans with the next batch."""
+        with self._lock:
+            if self._wish is None and not self._under_way:
+                raise MigrationError("no change of plan is under way", hint="only such a change can be aborted")
+            self._wish = None
+            for change in self._under_way:
+                self._obey(change.abort(reason))
+
+    def freeze(self, frozen: bool = True) -> None:
+        """Keeps the loop from changing plans, or lets it again; it goes on watching.
+
+        A change that the loop decided on and that has not begun is not made, and is recorded as refused.
+        """
+        with self._lock:
+            self._settings = replace(self._settings, freeze=frozen)
+            if self._looking is not None:
+                self._looking.settings = self._settings
+            for _, loop in self._loops:
+                loop.settings = replace(loop.settings, freeze=frozen)
+            if frozen and self._wish is not None and self._wish.by in ("loop", "mesh"):
+                self._given_up, self._wish = self._wish, None
+
+    @property
+    def memory(self) -> QueryMemory:
+        """The statistics and plans that the loops have learnt; see `recall`."""
+        return {name: loop.memory for name, loop in self._named_loops()}
+
+    def recall(self, memory: QueryMemory) -> None:
+        """Gives the loops what those of an earlier run have learnt; raises an error when it is of another query."""
+        for name, loop in self._named_loops():
+            if name in memory:
+                loop.recall(memory[name])
+
+    def next(self, batch: int) -> tuple[tuple[SlotPlan, ...], list[Refusal]]:
+        """The plans for a batch, and records of changes that could not be begun."""
+        refused: list[Refusal] = []
+        with self._lock:
+            if self._given_up is not None:
+                plans = {wanted.plan for wanted in self._given_up.plans.values()}
+                refused += [
+                    Refusal(batch, plan, "the query was frozen before it began") for plan in sorted(plans, key=str)
+                ]
+                self._given_up = None
+            scheduled: dict[int, SlotPlan] = {}
+            for switch in self._switches.pop(batch, []):
+                try:
+                    self._require_rest()
+                    scheduled |= self._checked(switch.plan, switch.strategy, switch.slots)
+                except MigrationError as error:
+                    refused.append(Refusal(batch, switch.plan, error.message))
+            if scheduled:
+                self._wish = Wish(scheduled, "schedule")
+            if self._wish is not None:
+                change, instructions = begin(self._wish, self._plans, batch, self._query.graph)
+                self._under_way.append(change)
+                self._obey(instructions)
+                self._wish = None
+            now = self.plans
+            if (looking := self._looking) is not None:
+                now = tuple(replace(plan, learns=looking.is_asked(slot)) for slot, plan in enumerate(now))
+        return now, refused
+
+    def after(
+        self, facts: BatchFacts, reports: Mapping[int, QueryReport], *, is_moving: bool = False
+    ) -> list[QueryRecord]:
+        """Takes in a batch that was committed; the loop may decide on a change for the next.
+
+        While partition groups move, statistics mix two tables, so nothing is learnt and nothing decided.
+        """
+        with self._lock:
+            # The situation of the batch, before the change under way makes its next move.
+            plans, changing = self.plans, set(self._changing)
+            records = self._progress(facts.batch, reports)
+            for slots, loop in self._loops:
+                plan = plans[slots[0]].plan
+                # Where slots run different plans, their counts tell of none of them.
+                if not isinstance(plan, Mesh) and all(plans[slot].plan == plan for slot in slots):
+                    is_shared = shares(plan)
+                    seen = Observation(
+                        facts.batch,
+                        unshared(plan) if is_shared else plan,
+                        partial(merged_statistics, [reports[slot] for slot in slots]),
+                        facts.seconds,
+                        facts.waiting,
+                        facts.behind,
+                        is_migrating=is_moving or bool(changing & {*slots}),
+                        backlog=facts.backlog,
+                    )
+                    if is_shared:
+                        loop.watch(seen)
+                    else:
+                        records += self._decisions(loop, seen, slots)
+            if self._looking is not None:
+                self._looking.after(facts, reports, self._plans)
+                is_busy = bool(self._under_way) or self._wish is not None
+                decided, chosen = self._looking.decisions(facts.batch, plans, is_busy=is_busy)
+                records += decided
+                if chosen:
+                    self._wish = Wish(chosen, "mesh")
+            return records
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _schedule(self, switches: Iterable[Switch]) -> dict[int, list[Switch]]:
+        """The scheduled changes by their batch; refuses one that can never be made."""
+        schedule: dict[int, list[Switch]] = {}
+        for switch in switches:
+            check_plan(switch.plan, self._query.graph, self._query.merging)
+            self._require_slots(switch.slots)
+            if switch.strategy not in ("auto", *strategy_names()):
+                raise MigrationError(
+                    f"no migration strategy '{switch.strategy}'", hint=f"one of auto, {', '.join(strategy_names())}"
+                )
+            if switch.at_batch < 0:
+                raise MigrationError(f"there is no batch {switch.at_batch} to switch at", hint="batches begin with 0")
+            others = schedule.setdefault(switch.at_batch, [])
+            for other in others:
+                if shared := self._slots_of(switch) & self._slots_of(other):
+                    raise MigrationError(
+                        f"two switches at batch {switch.at_batch}, to '{other.plan}' and to '{switch.plan}'",
+                        detail=f"slot {min(shared)} cannot take both",
+                        hint="leave one of them out, or name different batches",
+                    )
+            others.append(switch)
+        return schedule
+
+    def _looks(self, staging: Staging | None) -> Looking | None:
+        """The looks for routes, if any: of slots that adapt together, or of all slots of a query that has no loop."""
+        if staging is None or len(self._query.graph.names) < 2:
+            return None
+        together = [slots for slots, _ in self._loops] or [self._slots]
+        return Looking(self._query, staging, self._settings, self._criteria, together, self._loops, self.searches)
+
+    def _named_loops(self) -> list[tuple[str, Loop]]:
+        return [("all" if slots == self._slots else f"slot {slots[0]}", loop) for slots, loop in self._loops]
+
+    def _slots_of(self, switch: Switch) -> set[int]:
+        return set(self._slots if switch.slots is None else switch.slots)
+
+    def _decisions(self, loop: Loop, seen: Observation, slots: tuple[int, ...]) -> list[QueryRecord]:
+        """The decision of a loop on a batch, if there is one; slots that are to migrate do so with the next batch."""
+        decision = loop.observe(seen)
+        if decision is None:
+            return []
+        is_news = decision.action == "keep" and "changed" in decision.trigger and "inf" not in decision.trigger
+        if is_news and self._looking is not None:
+            self._looking.tell(slots, decision.trigger)
+        if decision.action == "migrate" and self._wish is not None and self._wish.by == "user":
+            reason = f"another change was asked for; otherwise: {decision.reason}"
+            decision = replace(decision, action="keep", reason=reason)
+        if decision.action == "migrate" and decision.strategy is not None:
+            chosen = dict.fromkeys(slots, SlotPlan(decision.proposed, decision.strategy))
+            others = self._wish.plans if self._wish is not None else {}
+            by_boxes = decision.takes_steps or (self._wish is not None and self._wish.box_by_box)
+            self._wish = Wish({**others, **chosen}, "loop", box_by_box=by_boxes)
+        return [DecisionMade(decision, slots)]
+
+    def _obey(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Run):
+                self._plans[instruction.slot] = SlotPlan(instruction.plan, instruction.strategy)
+
+    def _progress(self, batch: int, reports: Mapping[int, QueryReport]) -> list[QueryRecord]:
+        """Takes the changes under way one batch further; returns their records."""
+        records: list[QueryRecord] = []
+        for change in self._under_way:
+            instructions, own = change.progress(batch, reports)
+            self._obey(instructions)
+            records += own
+        self._under_way = [change for change in self._under_way if not change.is_over]
+        return records
+
+    @property
+    def _changing(self) -> list[int]:
+        """The slots of the changes under way; where each slot adapts by itself there may be several changes at once."""
+        return sorted(slot for change in self._under_way for slot in change.slots)
+
+    def _require_rest(self) -> None:
+        busy = self._changing or (sorted(self._wish.plans) if self._wish else [])
+        if busy:
+            raise MigrationError(
+                "the query is changing its plan already",
+                detail=f"slots {', '.join(map(str, busy))} are on their way",
+                hint="wait until that has ended, or abort it",
+            )
+
+    def _require_slots(self, slots: tuple[int, ...] | None) -> None:
+        if slots is not None and not slots:
+            raise MigrationError("no slot is named whose plan should change", hint="name some, or leave the slots out")
+        for slot in slots or ():
+            if slot not in self._slots:
+                raise MigrationError(f"there is no slot {slot}", hint=f"slots are 0 to {self._slots[-1]}")
+
+    def _checked(self, plan: Plan, strategy: str, slots: tuple[int, ...] | None) -> dict[int, SlotPlan]:
+        """The new plans of the slots, with a strategy that can serve each."""
+        check_plan(plan, self._query.graph, self._query.merging)
+        self._require_slots(slots)
+        return {
+            slot: SlotPlan(plan, self._strategy(self._plans[slot].plan, plan, strategy))
+            for slot in (self._slots if slots is None else slots)
+        }
+
+    def _strategy(self, old: Plan, new: Plan, wished: str) -> str:
+        graph = self._query.graph
+        if shares(old) or shares(new):
+            if wished not in ("auto", SHARING):
+                raise MigrationError(
+                    f"strategy '{wished}' cannot change plan '{old}' into '{new}'",
+                    detail="queries begin and stop to share a join by moving its state",
+                    hint=f"use '{SHARING}', or leave the strategy out",
+                )
+            return SHARING
+        if isinstance(new, Mesh):
+            # A mesh keeps no state but the base rows, so there is nothing to move and nothing to wait for.
+            return "none"
+        if isinstance(old, Mesh):
+            old = mjoin(graph.names)
+        if wished != "auto":
+            check_migration(old, new, graph, wished, self._query.merging)
+            return wished
+        known = self._loops[0][1].view if self._loops else self._criteria.given
+        spread = self._criteria.partitioning
+        model = resource_model(graph, known, grouping=self._query.merging, partitioning=spread)
+        return self._criteria.pricing(graph, old, new, model)[0].strategy
+
+
+def _spread(partitioning: Partitioning) -> Partitioning | None:
+    """How often rows are counted: where every row has one slot, none is counted twice."""
+    return None if partitioning.is_partition else partitioning
+
+
+def _loops(
+    query: Query, adapt: Settings | None, criteria: Criteria, slots: tuple[int, ...], searches: Searches
+) -> list[tuple[tuple[int, ...], Loop]]:
+    """The loop over all slots, or one loop for each, with the slots that it observes."""
+    if adapt is None or len(query.graph.names) < 2:
+        return []
+    if adapt.scope == "query":
+        return [(slots, Loop(query, adapt, criteria, searches))]
+    host = None if criteria.host is None else criteria.host.of_one_slot(len(slots))
+    alone = replace(criteria, partitioning=None, budget=replace(criteria.budget, slots=1), host=host)
+    return [((slot,), Loop(query, adapt, alone, searches)) for slot in slots]
