@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from anabranch.adapt.policy import Interval
 from anabranch.adapt.routing import Flow
-from anabranch.mesh.drift import drifted, mesh_use
+from anabranch.mesh.drift import MeshUse, drifted, mesh_use
 from anabranch.mesh.learn import CURRENT, SearchSetting
 from anabranch.mesh.proposal import MeshProposal
-from anabranch.mesh.search import MeshCosts, Stop
+from anabranch.mesh.search import MeshCosts
 from anabranch.mesh.whole import find_query_mesh
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, Plan, one_route, orders_of
@@ -30,7 +30,7 @@ from anabranch.stats.mesh.profiles import OperatorProfile
 from anabranch.stats.mesh.routes import RouteStatistics, merge_routes
 from anabranch.stats.step import StepStatistics, merge
 
-SEARCH = SearchSetting(size=10, method="improve", stop=Stop(iterations=250, plateau=60), early_out=True, asks=True)
+SEARCH = SearchSetting(size=10, method="merge", early_out=True, asks=True)
 BASELINE = 3
 """Batches after a change of plan that give the baseline of the routes."""
 MOST_PATIENCE = 96
@@ -63,7 +63,11 @@ def learn_mesh(
 
     setting = replace(SEARCH, asks=SEARCH.asks and may_ask)
     orders = orders_of(current, graph)
-    found = find_query_mesh(graph, profiles, np.random.default_rng(seed), setting, mesh, asked, orders)
+    from sklearn import config_context  # two seconds to load, and workers that never train need it not
+
+    # Samples are checked when they are made; checking them in every fit takes a third of the time.
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        found = find_query_mesh(graph, profiles, np.random.default_rng(seed), setting, mesh, asked, orders)
     overheads = {each.relation: _overhead(each) for each in profiles}
     relations = {name: _learnt(each, overheads[name]) for name, each in found.proposals.items()}
     return LearntMesh(found.mesh, relations, perf_counter() - started, profiled)
@@ -142,6 +146,8 @@ class MeshWatch:
         self._looked = 0
         self._patience = 0
         self._before: tuple[RouteStatistics, ...] = ()
+        self._uses: tuple[MeshUse, ...] = ()
+        """The baseline of each relation of the mesh, once it is complete."""
 
     def note(self, plan: Plan, step: StepStatistics, seconds: float | None) -> str | None:
         """Takes in a batch and the event time that passed; returns the reason when the mesh may not fit any more.
@@ -165,9 +171,12 @@ class MeshWatch:
         self._looked += 1
         if self._looked <= BASELINE:
             self._before = merge_routes([*self._before, *step.routes])
+            self._uses = tuple(mesh_use(way, self._before) for way in plan.ways) if self._looked == BASELINE else ()
         if self._looked <= max(BASELINE, self._patience) or self._is_cooling:
             return None
-        reasons = (drifted(mesh_use(way, self._before), mesh_use(way, step.routes)) for way in plan.ways)
+        reasons = (
+            drifted(before, mesh_use(way, step.routes)) for way, before in zip(plan.ways, self._uses, strict=True)
+        )
         reason = next((reason for reason in reasons if reason is not None), None)
         if reason is not None:
             self._looked, self._before = 0, ()
@@ -178,6 +187,11 @@ class MeshWatch:
     def is_cooling(self) -> bool:
         """True while the last change of plan is too recent for another."""
         return self._is_cooling
+
+    @property
+    def latest(self) -> tuple[StepStatistics, float] | None:
+        """What the latest batch counted, and its event time; None while that is not known."""
+        return self._recent[-1] if self._recent else None
 
     @property
     def flow(self) -> Flow | None:

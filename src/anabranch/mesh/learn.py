@@ -23,6 +23,7 @@ from anabranch.mesh.search import (
     anneal,
     exhaustive,
     improve,
+    merge_down,
     start_solution,
 )
 from anabranch.mesh.training import Condensed
@@ -30,7 +31,7 @@ from anabranch.plan.classifier import Assign, Classifier, by_leaf, leaves, map_l
 from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.operators import Needs
 
-SearchMethod: TypeAlias = Literal["exhaustive", "improve", "anneal"]
+SearchMethod: TypeAlias = Literal["exhaustive", "improve", "anneal", "merge"]
 
 CURRENT = "current mesh"
 """The name of the mesh that runs now, among the mesh candidates."""
@@ -112,6 +113,10 @@ class Learner:
                 found = exhaustive(space)
             case "improve":
                 found = improve(space, first, rng, setting.stop)
+            case "merge":
+                # What suited the rows of yesterday may be far from what suits those of today.
+                starts = [first] if current is None else [first, start_solution(space, setting.start, rng)]
+                found = min((merge_down(space, each) for each in starts), key=lambda solution: solution.cost)
             case "anneal" | "exhaustive":
                 found = anneal(space, first, rng, setting.stop)
         origin = setting.start if current is None else "partition of the current mesh"

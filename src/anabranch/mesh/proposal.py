@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anabranch.arrays import Doubles, Integers
+from anabranch.arrays import Doubles
 from anabranch.classify import assign_routes
 from anabranch.errors import StatisticsError
 from anabranch.mesh.learn import Learner, MeshCandidate, SearchSetting
 from anabranch.mesh.routes import row_costs
-from anabranch.mesh.training import TrainingSet, condense, differ, folds
+from anabranch.mesh.training import Condensed, TrainingSet, condense, differ, folds
 from anabranch.plan.classifier import ONE_ROUTE, by_leaf, leaves
 from anabranch.plan.mesh import RelationRoutes, Route
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
@@ -25,7 +25,10 @@ from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 LEAST_ROWS = 8
 """With fewer sampled rows, a gain cannot be checked on rows held out."""
 FOLDS = 3
+CLEAR = 0.5
+"""A gain on the sampled rows that is far from chance: one part of them is held out instead of each in turn."""
 RESAMPLES = 40
+TRACE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,12 @@ def find_mesh(
     rng: np.random.Generator,
     setting: SearchSetting | None = None,
     current: RelationRoutes | None = None,
+    condensed: Condensed | None = None,
 ) -> MeshProposal:
-    """The best mesh for the rows of one relation, or its best single route; starts from the current mesh if given."""
+    """The best mesh for the rows of one relation, or its best single route; starts from the current mesh if given.
+
+    `condensed` is the sample condensed to the size of the setting, where somebody has done that already.
+    """
     setting = setting or SearchSetting()
     if matrix.rows != sample.rows:
         raise StatisticsError(f"there are operator statistics for {matrix.rows} rows, and the sample has {sample.rows}")
@@ -85,7 +92,7 @@ def find_mesh(
         return one_route_only(sample, matrix, needs, setting, reason)
     if setting.early_out and not differ(sample, matrix):
         return one_route_only(sample, matrix, needs, setting, "no attribute tells the rows apart")
-    learner = Learner(condense(sample, matrix, setting.size), needs, setting)
+    learner = Learner(condensed or condense(sample, matrix, setting.size), needs, setting)
     if setting.early_out and not _could_gain(learner):
         return _single(learner, f"even a route for each kind of rows would gain less than {setting.least_gain:.0%}")
     solution, considered = learner.search(rng, current)
@@ -94,7 +101,7 @@ def find_mesh(
     priced = learner.classify(solution)
     if len(priced.orders) == 1:
         return _single(learner, "telling the rows apart costs more than it saves", considered)
-    held_out = held_out_gain(sample, matrix, needs, rng, setting)
+    held_out = held_out_gain(sample, matrix, needs, rng, setting, parts_held_out(_best_single(learner)[1], priced.cost))
     if held_out.gain < max(setting.least_gain, held_out.error):
         why = f"less than {setting.least_gain:.0%}" if held_out.gain < setting.least_gain else "no more than chance"
         return _single(learner, f"{len(priced.orders)} routes gain {held_out}, {why}", considered, held_out)
@@ -123,10 +130,15 @@ def one_route_only(
     return _single(Learner(condense(sample, matrix, 1), needs, setting), reason)
 
 
-def least_cost(sample: TrainingSet, matrix: OperatorMatrix, needs: Needs, setting: SearchSetting) -> float:
+def least_cost(condensed: Condensed, needs: Needs, setting: SearchSetting) -> float:
     """Seconds of a row if every kind of rows had its own route, and routes cost nothing: a mesh takes no less."""
+    return _apart(Learner(condensed, needs, setting))
+
+
+def told_apart(sample: TrainingSet, matrix: OperatorMatrix, setting: SearchSetting) -> Condensed:
+    """The sample as far as attributes can tell its rows apart: condensed to one row where they cannot."""
     size = 1 if _nothing_to_learn(sample, matrix) or not differ(sample, matrix) else setting.size
-    return _apart(Learner(condense(sample, matrix, size), needs, setting))
+    return condense(sample, matrix, size)
 
 
 def _nothing_to_learn(sample: TrainingSet, matrix: OperatorMatrix) -> str:
@@ -177,41 +189,55 @@ def _single(
 # --- the check on rows held out --------------------------------------------------------------------------------------
 
 
+def parts_held_out(single: float, cost: float) -> int:
+    """How many parts of the sample are held out in turn, by what is gained on the whole of it."""
+    return 1 if single >= (1 + CLEAR) * cost else FOLDS
+
+
 def held_out_gain(
-    sample: TrainingSet, matrix: OperatorMatrix, needs: Needs, rng: np.random.Generator, setting: SearchSetting
+    sample: TrainingSet,
+    matrix: OperatorMatrix,
+    needs: Needs,
+    rng: np.random.Generator,
+    setting: SearchSetting,
+    parts: int = FOLDS,
 ) -> HeldOut:
-    """Learns from all rows but a third, three times, and prices mesh and single route on that third."""
+    """Learns from all rows but a third and prices mesh and single route on that third, for so many of the thirds."""
     single, mesh = np.zeros(RESAMPLES + 1), np.zeros(RESAMPLES + 1)
-    for learning, held in folds(sample.rows, FOLDS, rng):
+    for learning, held in folds(sample.rows, FOLDS, rng)[:parts]:
         learner = Learner(condense(sample.take(learning), matrix.take(learning), setting.size), needs, setting)
         priced = learner.classify(learner.search(rng)[0])
         one = learner.router.best(learner.router.everything).order
-        rest, rest_matrix, ends = sample.take(held), matrix.take(held), leaves(priced.tree)
-        leaf_of = assign_routes(by_leaf(priced.tree), rest.columns, rest.rows).astype(np.int64)
-        tests = setting.costs.test * np.array([tests for _, tests in ends])
-        for place, weights in enumerate(resampled(rest.weights, rng)):
-            seen, shares = _by_leaf(rest_matrix, leaf_of, weights, len(ends))
-            paid = [row_costs(seen, priced.orders[route], np.array([at]))[0] for at, (route, _) in enumerate(ends)]
-            single[place] += shares @ row_costs(seen, one, np.arange(len(ends))) + setting.costs.route
-            mesh[place] += shares @ (np.array(paid) + tests) + setting.costs.route * len(priced.orders)
+        rest, rest_matrix = sample.take(held), matrix.take(held)
+        leaf_of = assign_routes(by_leaf(priced.tree), rest.columns, rest.rows)
+        weights = np.stack(resampled(rest.weights, rng))
+        total = weights.sum(axis=1)
+        single += setting.costs.route
+        mesh += setting.costs.route * len(priced.orders)
+        for leaf, (route, tests) in enumerate(leaves(priced.tree)):
+            rows = np.flatnonzero(leaf_of == leaf)
+            means, of_leaf = _averages(rest_matrix.take(rows), weights[:, rows])
+            every = np.arange(len(weights))
+            single += of_leaf / total * row_costs(means, one, every)
+            mesh += of_leaf / total * (row_costs(means, priced.orders[route], every) + setting.costs.test * tests)
     gains = np.divide(single, mesh, out=np.ones_like(single), where=mesh > 0) - 1
     return HeldOut(float(gains[0]), float(gains[1:].std()))
 
 
 def resampled(weights: Doubles, rng: np.random.Generator) -> list[Doubles]:
     """The weights of the sample, and then those of other samples of the same rows."""
-    drawn = rng.multinomial(weights.size, np.full(weights.size, 1 / weights.size), RESAMPLES)
-    return [weights, *(weights * times for times in drawn)]
+    size = weights.size
+    # As a multinomial draw, which takes ten times as long: how often each row comes up in as many draws as there are.
+    drawn = rng.integers(0, size, (RESAMPLES, size)) + size * np.arange(RESAMPLES)[:, None]
+    times = np.bincount(drawn.reshape(-1), minlength=RESAMPLES * size).reshape(RESAMPLES, size)
+    return [weights, *(weights * each for each in times)]
 
 
-def _by_leaf(matrix: OperatorMatrix, leaf_of: Integers, weights: Doubles, size: int) -> tuple[OperatorMatrix, Doubles]:
-    """Mean statistics and share of each leaf; one that no row reached has a share of 0."""
-    shares: Doubles = np.bincount(leaf_of, weights, size).astype(np.float64)
-    every = np.arange(size)
-    nothing = np.zeros((size, len(matrix.operators)))
-    padded = OperatorMatrix(
-        matrix.operators, np.vstack([matrix.selectivity, nothing]), np.vstack([matrix.cost, nothing])
-    )
-    # A trace of weight keeps the mean of an empty leaf a number.
-    averaged = padded.averaged(np.concatenate([leaf_of, every]), np.concatenate([weights, np.full(size, 1e-12)]), size)
-    return averaged, shares / shares.sum()
+def _averages(matrix: OperatorMatrix, weights: Doubles) -> tuple[OperatorMatrix, Doubles]:
+    """Mean statistics of some rows, one for each of several weightings, and how much the rows weigh in each."""
+    total: Doubles = weights.sum(axis=1)
+    # A trace of weight keeps the mean of rows that weigh nothing a number.
+    share = weights / (total + TRACE)[:, None]
+    # Not by a matrix product: those start threads, which on a busy machine cost more than the sum.
+    selectivity, cost = (np.einsum("wr,ro->wo", share, of) for of in (matrix.selectivity, matrix.cost))
+    return OperatorMatrix(matrix.operators, selectivity, cost), total

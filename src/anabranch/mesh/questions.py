@@ -21,7 +21,7 @@ import numpy as np
 from anabranch.arrays import Doubles, Integers
 from anabranch.classify import assign_routes
 from anabranch.mesh.learn import SearchSetting
-from anabranch.mesh.proposal import FOLDS, LEAST_ROWS, HeldOut, MeshProposal, resampled
+from anabranch.mesh.proposal import FOLDS, LEAST_ROWS, HeldOut, MeshProposal, parts_held_out, resampled
 from anabranch.mesh.routes import Router
 from anabranch.mesh.search import MeshCosts
 from anabranch.mesh.training import TrainingSet, folds
@@ -30,7 +30,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import RelationRoutes, asked, certain, is_question, question
 from anabranch.stats.mesh.operators import Needs, OperatorMatrix
 
-MOST_ROWS, MOST_SETS = 1_000, 1 << 19
+MOST_ROWS, MOST_SETS = 400, 1 << 19
 """Rows that questions are chosen by, and rows times sets of operators."""
 CLEARLY = 0.9
 """The share of the cost of questions below which a classifier is preferred: it fits only as long as rows stay alike."""
@@ -65,7 +65,8 @@ def ask_first(
     asking, single = (certain_ways(sample.relation, each) for each in (route, plain))
     cost, single_cost = (price(each, sample, matrix, setting.costs) for each in (asking, single))
     gain = single_cost / cost - 1 if cost > 0 else 0.0
-    held_out = _held_out(sample, matrix, needs, may_ask, rng, setting.costs)
+    parts = parts_held_out(single_cost, cost)
+    held_out = _held_out(sample, matrix, needs, may_ask, rng, setting.costs, parts)
     if min(gain, held_out.gain) < max(setting.least_gain, held_out.error):
         return None
     questions = [asked(name) for name in route if is_question(name)]
@@ -138,7 +139,8 @@ def _best(
     rows = _thinned(matrix)
     seen, shares = matrix.take(rows), sample.shares[rows] / sample.shares[rows].sum()
     call = costs.route / len(matrix.operators)
-    plain = _probes(seen, shares, needs)
+    router = Router(seen, shares, needs)
+    plain = _probes(router, shares)
     best, least = plain, _paid(seen, shares, plain, call)
     questions: tuple[str, ...] = ()
     while len(questions) < len(may_ask):
@@ -147,7 +149,7 @@ def _best(
             if question(name) not in questions:
                 asks = (*questions, question(name))
                 left = shares * _left(seen, asks)
-                options.append((*asks, *_probes(seen, left, needs)))
+                options.append((*asks, *_probes(router, left)))
         prices = [_paid(seen, shares, route, call) for route in options]
         place = int(np.argmin(prices))
         if prices[place] >= least:
@@ -168,10 +170,9 @@ def _left(matrix: OperatorMatrix, questions: tuple[str, ...]) -> Doubles:
     return left
 
 
-def _probes(matrix: OperatorMatrix, left: Doubles, needs: Needs) -> tuple[str, ...]:
+def _probes(router: Router, left: Doubles) -> tuple[str, ...]:
     """The best order of the probes for the rows that are left."""
-    order = Router(matrix, left, needs).best(np.arange(matrix.rows)).order
-    return tuple(matrix.operators[at] for at in order)
+    return tuple(router.matrix.operators[at] for at in router.best_by(left).order)
 
 
 def _held_out(
@@ -181,11 +182,12 @@ def _held_out(
     may_ask: tuple[str, ...],
     rng: np.random.Generator,
     costs: MeshCosts,
+    parts: int,
 ) -> HeldOut:
-    """Chooses questions from all rows but a third, three times, and prices both routes on that third, row by row."""
+    """Chooses questions from all rows but a third and prices both routes on that third, for so many of the thirds."""
     paid = np.zeros((2, matrix.rows))
     call = costs.route / len(matrix.operators)
-    for learning, held in folds(sample.rows, FOLDS, rng):
+    for learning, held in folds(sample.rows, FOLDS, rng)[:parts]:
         routes = _best(sample.take(learning), matrix.take(learning), needs, may_ask, costs)
         for place, route in enumerate(routes):
             paid[place, held] = row_costs(matrix.take(held), route) + call * len(route)

@@ -11,7 +11,7 @@ is rank ordering, which is optimal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 from typing import TypeAlias
@@ -64,6 +64,13 @@ class Router:
             found = self._known[key] = self._exact(rows) if len(self.needs) <= MOST_EXACT else self._greedy(rows)
         return found
 
+    def best_by(self, shares: Doubles) -> Ordered:
+        """A cheapest order for all rows if they weighed so much."""
+        if len(self.needs) > MOST_EXACT:
+            return replace(self, shares=shares).best(self.everything)
+        order, cost = best_order(self._surviving * shares[:, None], self.matrix.cost, self.everything, self._allowed)
+        return Ordered(tuple(int(operator) for operator in order), float(cost))
+
     def price(self, order: Order, rows: Integers) -> float:
         """The cost of these rows when they take the order."""
         return float(self.shares[rows] @ self.row_costs(order, rows))
@@ -106,9 +113,14 @@ class Router:
         return {}
 
     @cached_property
+    def _surviving(self) -> Doubles:
+        """Rows x sets of operators: offspring of each row after the set."""
+        return surviving(self.matrix.selectivity)
+
+    @cached_property
     def _left(self) -> Doubles:
-        """Rows x sets of operators: weighted offspring of each row after the set."""
-        weighted: Doubles = surviving(self.matrix.selectivity) * self.shares[:, None]
+        """The same, weighted."""
+        weighted: Doubles = self._surviving * self.shares[:, None]
         return weighted
 
     @cached_property

@@ -206,8 +206,10 @@ def condense(sample: TrainingSet, matrix: OperatorMatrix, size: int) -> Condense
     else:
         behaviour = _behaviour(matrix)
         columns = np.stack([_ordered(a, behaviour, sample.weights) for a in sample.attributes], axis=1)
-        cells = _distinct(columns)
-        if cells.max(initial=0) >= size:
+        # To compare all rows is slow, and one attribute with many values is enough to know that many differ.
+        are_many = any(attribute.levels.size > size for attribute in sample.attributes)
+        cells = _distinct(columns) if not are_many else np.zeros(0, np.int64)
+        if are_many or cells.max(initial=0) >= size:
             cells = _grown(columns, behaviour, sample.weights, size)
     count = int(cells.max(initial=-1)) + 1
     weights: Doubles = np.bincount(cells, sample.weights, count).astype(np.float64)

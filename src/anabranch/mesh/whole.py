@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
 
 from anabranch.mesh.learn import CURRENT, SearchSetting
 from anabranch.mesh.precedence import precedence
-from anabranch.mesh.proposal import MeshProposal, find_mesh, least_cost, one_route_only
+from anabranch.mesh.proposal import MeshProposal, find_mesh, least_cost, one_route_only, told_apart
 from anabranch.mesh.questions import ask_first, askable, preferred, price
-from anabranch.mesh.training import TrainingSet, training_set
+from anabranch.mesh.training import Condensed, TrainingSet, training_set
 from anabranch.plan.classifier import attributes
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Mesh, RelationRoutes, certain, check_mesh, one_route
@@ -130,7 +131,11 @@ class _Sample:
 
     @property
     def least(self) -> float:
-        return least_cost(self.rows, self.seen.matrix, self.needs, self.setting)
+        return least_cost(self._condensed, self.needs, self.setting)
+
+    @cached_property
+    def _condensed(self) -> Condensed:
+        return told_apart(self.rows, self.seen.matrix, self.setting)
 
     def ask(self, rng: np.random.Generator) -> MeshProposal | None:
         """The route that asks first, if that saves."""
@@ -140,7 +145,8 @@ class _Sample:
         """The cheapest routes, with a classifier or with questions; no classifier takes less than the least."""
         if asking is not None and least > BEYOND * asking.cost:
             return asking
-        found = find_mesh(self.rows, self.seen.matrix, self.needs, rng, self.setting, self.running)
+        condensed = self._condensed if self.setting.early_out else None
+        found = find_mesh(self.rows, self.seen.matrix, self.needs, rng, self.setting, self.running, condensed)
         return found if asking is None else preferred(asking, found, self.rows, self.seen.matrix, self.setting.costs)
 
     def keeping(self, order: tuple[str, ...], found: MeshProposal) -> MeshProposal:

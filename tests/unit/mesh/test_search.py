@@ -24,6 +24,7 @@ from anabranch.mesh.search import (
     canonical,
     exhaustive,
     improve,
+    merge_down,
     neighbour,
     start_solution,
 )
@@ -124,13 +125,14 @@ def test_a_search_never_ends_above_its_start_and_is_the_same_again(start: object
 
 
 def test_heuristics_come_within_a_twentieth_of_the_optimum_on_average() -> None:
-    ratios: dict[str, list[float]] = {"improve": [], "anneal": []}
+    ratios: dict[str, list[float]] = {"improve": [], "anneal": [], "merge": []}
     for seed in range(8):
         space = space_of(seed, 8)
         least = exhaustive(space).cost
         for name, search in (("improve", improve), ("anneal", anneal)):
             rng = np.random.default_rng(seed)
             ratios[name].append(search(space, start_solution(space, "route", rng), rng).cost / least)
+        ratios["merge"].append(merge_down(space, start_solution(space, "route", rng)).cost / least)
     assert all(np.mean(found) < 1.05 for found in ratios.values())
 
 

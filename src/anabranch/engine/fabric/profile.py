@@ -41,7 +41,7 @@ FEW, CALLS = 4, 3
 """Combinations on which an operator is run, and how often, to see what a call costs before the first row."""
 LEAST_SHARE = 0.2
 """Of the time of a call on many rows, what is put down to the rows at least."""
-MOST_COMBINATIONS = 1 << 16
+MOST_COMBINATIONS = 1 << 14
 """Beyond this many combinations only some of them are brought further."""
 
 
