@@ -95,7 +95,14 @@ class Weighing:
 
     def price(self, plan: PhysicalPlan) -> Resources:
         """What a plan costs now, by the model and by what was counted."""
-        return self.experience.price(plan, self.model, self.current)
+        found = self._prices.get(plan)
+        if found is None:
+            found = self._prices[plan] = self.experience.price(plan, self.model, self.current)
+        return found
+
+    @cached_property
+    def _prices(self) -> dict[PhysicalPlan, Resources]:
+        return {}
 
     def choose(self, decision: Decision, plans: Sequence[PhysicalPlan]) -> Choice:
         """Decides about the plans, the one that is proposed first; others count as far as the hints allow them."""

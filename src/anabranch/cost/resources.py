@@ -103,6 +103,15 @@ class ResourceModel:
         return {0: 1.0}
 
     @cached_property
+    def _turnovers(self) -> dict[int, float]:
+        return {}
+
+    @cached_property
+    def _steps(self) -> dict[tuple[int, int], float]:
+        """Plans of one query consist of the same few lookups, so a decision prices each once."""
+        return {}
+
+    @cached_property
     def key_members(self) -> tuple[tuple[int, tuple[tuple[float, int], ...]], ...]:
         """For each key class the mask of its members, and the members by rising number of distinct values."""
         classes = (
@@ -143,7 +152,12 @@ class ResourceModel:
 
     def turnover(self, mask: int) -> float:
         """Births per second for each living combination."""
-        return sum(1 / window for position, window in enumerate(self.estimates.windows) if mask >> position & 1)
+        found = self._turnovers.get(mask)
+        if found is None:
+            windows = self.estimates.windows
+            found = sum(1 / window for position, window in enumerate(windows) if mask >> position & 1)
+            self._turnovers[mask] = found
+        return found
 
     def births(self, mask: int) -> float:
         """Combinations of the set born per second."""
@@ -261,6 +275,12 @@ class ResourceModel:
 
     def step(self, bound: int, block: int) -> float:
         """Cost of letting each living combination of `bound` probe the state of `block` once."""
+        found = self._steps.get((bound, block))
+        if found is None:
+            found = self._steps[bound, block] = self._step(bound, block)
+        return found
+
+    def _step(self, bound: int, block: int) -> float:
         units = self.units
         thetas = self.thetas_between(bound, block)
         checks = self._checks(bound, block) if self.deferred else sum(theta.weight for theta in thetas)
