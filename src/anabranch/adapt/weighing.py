@@ -112,7 +112,8 @@ class Weighing:
         plans = [plans[0], *(plan for plan in allowed if plan != plans[0])]
         judged = [self._judged(decision, plan, is_first=not place) for place, plan in enumerate(plans)]
         choice = self._lasting(decision, judged)
-        if choice.decision.action == "keep" and (steadier := self._steadier(decision, plans)) is not None:
+        would_pay = any(each.action == "migrate" for each in judged)
+        if choice.decision.action == "keep" and would_pay and (steadier := self._steadier(decision, plans)) is not None:
             return replace(choice, decision=steadier)
         return choice
 
@@ -217,8 +218,6 @@ class Weighing:
         Asked only where the streams change too often to follow them, and some plan would pay if they did not.
         """
         if not self.stability.is_restless(self.settings.gate.horizon):
-            return None
-        if all(self._judged(decision, plan, is_first=True).action == "keep" for plan in plans):
             return None
         known = {str(plan): plan for plan in (*plans, self.current)}
         means = self.stability.mean_costs(known, self._model_of)

@@ -92,12 +92,12 @@ class JoinNode:
     def relations(self) -> tuple[str, ...]:
         return tuple(name for child in self.inputs for name in child.relations)
 
-    @property
+    @cached_property
     def shape(self) -> str:
         """The plan text without probe orders."""
         return f"({' '.join([*(shape(child) for child in self.inputs), *self._checks])})"
 
-    @property
+    @cached_property
     def content(self) -> Content:
         """The content of the join's combinations, apart from deferred predicates.
 
@@ -116,6 +116,11 @@ class JoinNode:
         return tuple(selection_name(position) for position in self.checks)
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
+        """Plans are told apart by their texts wherever several are weighed."""
         body = " ".join([*(str(child) for child in self.inputs), *self._checks])
         orders = ", ".join(
             ">".join(shape(self.inputs[step]) for step in (position, *order))
