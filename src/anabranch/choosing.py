@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
+from anabranch.adapt.basis import Basis
 from anabranch.adapt.gate import Gate, Verdict, judge
 from anabranch.adapt.routing import AT_ONCE
 from anabranch.adapt.rules import BESIDE, ChangeRules, Criteria, Staging, Switch
@@ -367,6 +368,7 @@ def change_rules(
         hints=_hints(query, free),
         host=None if choice.host is None else choice.host.host,
         expected=_expected(choice),
+        basis=_basis(query, choice) if free is wishes else None,
     )
     is_learning = learns(wishes, choice, adapt)
     return ChangeRules(
@@ -382,6 +384,15 @@ def _expected(choice: Choice) -> Resources:
     """What the first plan is expected to need."""
     offer = choice.mesh
     return choice.answer.cost if offer is None or not offer.is_taken or offer.cost is None else offer.cost
+
+
+def _basis(query: Query, choice: Choice) -> Basis | None:
+    """What a free choice rests on; where limits were kept by estimates, they are held against measurements at once."""
+    if choice.written is not None or isinstance(choice.answer, Infeasible) or choice.budget.is_limited:
+        return None
+    seen = choice.statistics
+    is_known = all(seen.rate(each.name, each.stream) is not None for each in query.graph.streamed)
+    return Basis(first_plan(choice), seen, choice.model.batch) if is_known else None
 
 
 def _staging(wishes: Wishes, choice: Choice, adapt: Settings | None) -> Staging | None:

@@ -8,13 +8,16 @@ it counts. A single batch of few rows would look like a change all the time, so 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import TypeAlias
 
-from anabranch.stats.step import StepStatistics, merge
+from anabranch.stats.step import StepStatistics
 
 ALIKE = 1.2
 """The factor up to which counts of like batches may differ."""
+NOISE = 3.0
+"""The factor up to which a batch may be an outlier where batches differ all the time, and it leads to nothing."""
 CHANCE = 3.0
 """Standard deviations up to which a difference is chance: one count in 370 differs by more."""
 
@@ -22,24 +25,41 @@ Counts: TypeAlias = Mapping[object, tuple[float, float]]
 """What was counted, and out of how much: rows in so many seconds, matches of so many lookups."""
 
 
+@dataclass(frozen=True)
+class Calm:
+    """How long a loop may be left alone."""
+
+    silent: int = 0
+    """Batches in which it would decide nothing, whatever they bring."""
+    lasted: int = 0
+    """Batches in which the streams have been what they were when measured last."""
+    usual: Counts = field(default_factory=dict)
+    """What was counted then."""
+
+
 def counts(steps: Sequence[StepStatistics], seconds: float) -> Counts:
     """The counts of some batches that cover so much event time."""
     if not seconds:
         return {}
-    step = merge(steps) if len(steps) > 1 else steps[0]
-    found: dict[object, tuple[float, float]] = {name: (rows, seconds) for name, rows in step.rows_in.items()}
-    for probe in step.probes:
-        found[probe.join, probe.origin, probe.target] = probe.matches, probe.probes
-    return found
+    rows: dict[str, int] = {}
+    found: dict[object, tuple[float, float]] = {}
+    for step in steps:
+        for name, count in step.rows_in.items():
+            rows[name] = rows.get(name, 0) + count
+        for probe in step.probes:
+            key = probe.join, probe.origin, probe.target
+            matches, probes = found.get(key, (0, 0))
+            found[key] = matches + probe.matches, probes + probe.probes
+    return {**found, **{name: (count, seconds) for name, count in rows.items()}}
 
 
-def are_alike(now: Counts, known: Counts) -> bool:
-    """True when the counts are what the known ones let expect, but for chance."""
+def are_alike(now: Counts, known: Counts, factor: float = ALIKE) -> bool:
+    """True when the counts are what the known ones let expect, up to a factor and but for chance."""
     if now.keys() != known.keys():
         return False
     for name, (count, out_of) in now.items():
         known_count, known_out_of = known[name]
         expected = known_count / known_out_of * out_of if known_out_of else 0.0
-        if abs(count - expected) > (ALIKE - 1) * expected + CHANCE * sqrt(max(expected, count)):
+        if abs(count - expected) > (factor - 1) * expected + CHANCE * sqrt(max(expected, count)):
             return False
     return True

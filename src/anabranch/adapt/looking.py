@@ -36,6 +36,8 @@ from anabranch.adapt.routing import (
 from anabranch.adapt.rules import Criteria, Staging
 from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
+from anabranch.cost.steps import price_of_step
+from anabranch.cost.units import unit_costs
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.query import Query
@@ -46,6 +48,12 @@ from anabranch.stats.report import QueryReport
 
 DEARER = 1.15
 """A mesh is looked at again once a row costs this many times what it was to cost, or cost at best."""
+
+ROUGHLY = 2.0
+"""How many times the price of one batch the running plan may take: a batch may have been a small one."""
+FIRST, ON_EVIDENCE, BY_SCHEDULE = 0.1, 0.05, 0.01
+"""The share of what the running plan has taken so far that looks may take: where nothing was known before the start and
+none was made yet, where something changed, and where only time has passed."""
 
 Slots: TypeAlias = tuple[int, ...]
 """Slots that look together."""
@@ -94,6 +102,8 @@ class Looking:
         """How many times what was promised of it the last mesh of some slots took."""
         self._fruitless: dict[Slots, int] = {}
         """Searches of some slots that led to no change, since the last that did."""
+        self._looks: dict[Slots, int] = {}
+        """Looks of some slots so far."""
         self._passed = 0.0
         """Event time so far."""
         self._triggers: dict[int, str] = {}
@@ -106,16 +116,26 @@ class Looking:
         """Takes in that the loop of some slots found the streams changed, and keeps its plan."""
         self._news[slots] = reason
 
+    def is_idle(self, batch: int) -> bool:
+        """Whether no look is due after a batch, and none is under way."""
+        return not (self._triggers or self._under_way or self._news or self._staging.is_due(batch + 1))
+
+    def watch(self, facts: BatchFacts, reports: Mapping[int, QueryReport]) -> dict[int, str]:
+        """Takes in a batch; returns why the meshes of slots may not fit any more."""
+        self._passed += facts.seconds or 0.0
+        found = {}
+        for slot, report in reports.items():
+            drift = self._watches[slot].note(report.plan, report.statistics, facts.seconds)
+            if drift is not None:
+                found[slot] = drift
+        return found
+
     def after(self, facts: BatchFacts, reports: Mapping[int, QueryReport], plans: Mapping[int, SlotPlan]) -> None:
         """Watches the slots, begins a search where some reported their operators, and asks others to do so next time.
 
         `plans` are those of the next batch.
         """
-        self._passed += facts.seconds or 0.0
-        drifts = {
-            slot: self._watches[slot].note(report.plan, report.statistics, facts.seconds)
-            for slot, report in reports.items()
-        }
+        drifts = self.watch(facts, reports)
         for slots in self._groups:
             told = [slot for slot in slots if slot in reports and reports[slot].profiles is not None]
             if told:
@@ -126,15 +146,20 @@ class Looking:
                 found = self._searches.begin("routes", search, is_long=True)
                 trigger = [self._triggers.pop(slot, "") for slot in slots]
                 self._under_way.append(_MeshSearch(slots, first.plan, trigger[0], found))
-            reason = next((drifts[slot] for slot in slots if drifts.get(slot) is not None), None)
+            reason = next((drifts[slot] for slot in slots if slot in drifts), None)
             is_cooling = any(self._watches[slot].is_cooling for slot in slots)
+            share = ON_EVIDENCE
             if slots in self._untested and not is_cooling:
-                self._may_look(slots, plans)
+                self._may_look(slots, plans, share)
             if reason is None and not is_cooling:
-                is_due = self._staging.is_due(facts.batch + 1)
-                reason = f"batch {facts.batch} has passed" if is_due else self._changed(slots)
-            if reason is not None and self._may_look(slots, plans):
+                reason = self._changed(slots)
+                if reason is None and self._staging.is_due(facts.batch + 1):
+                    reason = f"batch {facts.batch} has passed"
+                    is_new = self.criteria.basis is None and slots not in self._looks
+                    share = FIRST if is_new else BY_SCHEDULE
+            if reason is not None and self._may_look(slots, plans, share):
                 self._triggers |= dict.fromkeys(slots, reason)
+                self._looks[slots] = self._looks.get(slots, 0) + 1
 
     def decisions(
         self, batch: int, plans: Sequence[SlotPlan], *, is_busy: bool
@@ -192,18 +217,42 @@ class Looking:
         """The reason to look that the loop of these slots has found: the streams are no longer as they were."""
         return self._news.pop(slots, None) if any(own == slots for own, _ in self._loops) else None
 
-    def _may_look(self, slots: Slots, now: Mapping[int, SlotPlan]) -> bool:
-        """Whether a look can lead to anything: not if the slots share a join, or if no mesh could pay."""
+    def _may_look(self, slots: Slots, now: Mapping[int, SlotPlan], share: float) -> bool:
+        """Whether a look can lead to anything: not if the slots share a join, or if no mesh could pay.
+
+        Where the plan is free, looks may take so large a share of what it has taken so far.
+        """
         plans = {now[slot].plan for slot in slots}
         if len(plans) > 1 or any(shares(plan) for plan in plans):
+            return False
+        (plan,) = plans
+        is_too_dear = bool(self._loops) and self._is_too_dear(slots, share)
+        if is_too_dear and not isinstance(plan, Mesh):
             return False
         flow = self._flow(slots) if self._loops else None
         if flow is None:
             return True
-        (plan,) = plans
-        return self._is_dearer(slots, plan, flow) and could_pay(
-            plan, flow, self._query, self._searching, self.criteria, self._price(slots)
+        # What a mesh takes is noted even if nothing comes of it.
+        return (
+            self._is_dearer(slots, plan, flow)
+            and not is_too_dear
+            and could_pay(plan, flow, self._query, self._searching, self.criteria, self._price(slots))
         )
+
+    def _is_too_dear(self, slots: Slots, share: float) -> bool:
+        """Whether looks would take more than a share of what the slots have done so far, or a search more than all.
+
+        A few sums over the latest batch tell; predicates that joins check are not in them, so there they tell nothing.
+        """
+        units, cores = unit_costs(self.criteria.given)[0], 0.0
+        for slot in slots:
+            latest = self._watches[slot].latest
+            if latest is None or latest[0].checks or not latest[1]:
+                return False
+            cores += price_of_step(latest[0], units) / latest[1]
+        looks = (self._looks.get(slots, 0) + 1) * self._staging.look * len(self._query.graph.names)
+        is_beyond = looks > share * cores * self._passed
+        return is_beyond or ROUGHLY * cores * self._searching.gate.horizon < self._price(slots).cpu
 
     def _price(self, slots: Slots) -> Price:
         return price_of_search(self._staging, self._query, self._fruitless.get(slots, 0))
@@ -233,9 +282,11 @@ class Looking:
 
     def _is_dearer(self, slots: Slots, plan: Plan, flow: Flow) -> bool:
         """Whether a mesh costs more for a row than it did at its best: one that keeps its promise is left alone."""
-        cpu = running_cpu(plan, flow, self._query, self.criteria)
         rows = sum(flow.rates.values())
-        if not isinstance(plan, Mesh) or cpu is None or not rows:
+        if not isinstance(plan, Mesh) or not rows:
+            return True
+        cpu = running_cpu(plan, flow, self._query, self.criteria)
+        if cpu is None:
             return True
         before = self._best.get(slots)
         if before is None or before[0] != plan:

@@ -21,17 +21,16 @@ compare with the situation of the last decision.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
-from anabranch.adapt.calm import Counts, are_alike, counts
+from anabranch.adapt.calm import NOISE, Calm, Counts, are_alike, counts
 from anabranch.adapt.decision import Decision, Origin, Rival
 from anabranch.adapt.experience import Experience
-from anabranch.adapt.facts import rows_waiting
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.library import Library
 from anabranch.adapt.memory import LoopMemory
+from anabranch.adapt.observation import Observation, Since
 from anabranch.adapt.policy import Situation
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.searches import Search, Searches
@@ -49,11 +48,7 @@ from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.stats.measured import intermediate_rows, measured
-from anabranch.stats.step import StepStatistics
 from anabranch.stats.view import Layered, StatisticsView
-
-REMEMBERED_WAITING = 64
-"""Batches in which a trend is looked for."""
 
 SETTLED = 1.5
 """The factor up to which two halves of the remembered batches agree."""
@@ -66,51 +61,6 @@ MOST_SEEN = 32
 
 TELLING_BATCHES, TELLING_ROWS = 3, 1_000
 """Batches, and rows of each stream in them, by which a query decides for the first time."""
-
-
-@dataclass(frozen=True)
-class Observation:
-    """One batch as the loop sees it."""
-
-    batch: int
-    plan: PhysicalPlan
-    read: Callable[[], StepStatistics]
-    """Adds up the statistics of the slots; most batches are never asked for them."""
-    seconds: float | None
-    """Event time that passed with it; None when that is not known, as with the first batch."""
-    waiting: int | None = None
-    """Rows that waited at the inputs when it began and that it took, as far as a source lets a batch take them all."""
-    behind: float | None = None
-    """Seconds from its newest event time to the time of day when it was done."""
-    is_migrating: bool = False
-    """Whether the plan was being changed during any of it."""
-    backlog: float | None = None
-    """Rows that wait in the sources, as they say; None where none says."""
-
-    @cached_property
-    def step(self) -> StepStatistics:
-        return self.read()
-
-
-@dataclass(frozen=True)
-class _Since:
-    """The stretch since the last decision, or since the plan was last being changed."""
-
-    batches: int = 0
-    seconds: float = 0.0
-    waiting: tuple[float, ...] = ()
-    behind: float | None = None
-    """How far behind the first batch of the stretch was."""
-
-    def after(self, seen: Observation) -> _Since:
-        behind = seen.behind if self.behind is None else self.behind
-        rows = rows_waiting(seen.waiting, seen.backlog, seen.behind, behind, seen.seconds)
-        return _Since(
-            self.batches + 1,
-            self.seconds + (seen.seconds or 0.0),
-            (self.waiting if rows is None else (*self.waiting, rows))[-REMEMBERED_WAITING:],
-            behind,
-        )
 
 
 @dataclass(frozen=True)
@@ -148,7 +98,7 @@ class Loop:
         self._known = Knowledge()
         self._baseline: Knowledge | None = None
         self._is_cooling = False
-        self._since = _Since()
+        self._since = Since()
         self._put_off = 0
         self._recent: tuple[Observation, ...] = ()
         self._stability = Stability()
@@ -159,6 +109,13 @@ class Loop:
         self._distance = 1.0
         self._changed_at: float | None = None
         """Event time at which a change began that no decision has taken in yet."""
+        self._calm_for = 0
+        """Batches since which nothing was measured anew; of these, some were not compared yet, or not all together."""
+        self._uncompared, self._apart = 0, 0
+        self._vain, self._noisy = 0, 0
+        """Measurements since the last decision, and batches since the last of them that differed and were let pass."""
+        self._is_new = True
+        """Until a first decision, or until the first batches confirm what the plan was chosen by."""
         self._look_again: float | None = None
         """Seconds of a phase after which a plan is looked at again that was put off."""
 
@@ -209,10 +166,20 @@ class Loop:
         self._learn()
         return bool(self._known.rates)
 
+    @property
+    def calm(self) -> Calm:
+        """Whether the loop may be left alone for some batches."""
+        if self._search is not None or self._look_again is not None or self._is_new:
+            return Calm()
+        since = self._since.batches
+        interval = self.settings.gate.cool_down.surely_left(since) if self._is_cooling else 0
+        sure = max(interval, self.settings.policy.silent_for(since))
+        return Calm(sure) if sure or self._calm is None else Calm(0, self._calm_for, self._calm)
+
     def watch(self, seen: Observation) -> None:
-        """Takes in a batch without deciding anything: while the query shares a join, others decide."""
+        """Takes in a batch without deciding anything: others decide, or a later batch will show what there is."""
         if seen.is_migrating:
-            self._since, self._recent, self._is_cooling, self._search = _Since(), (), True, None
+            self._since, self._recent, self._is_cooling, self._search = Since(), (), True, None
         else:
             self._note(seen)
 
@@ -220,7 +187,8 @@ class Loop:
         """Takes in a batch; returns a decision when one was due and its search has ended."""
         if seen.is_migrating:
             # A search that still runs was begun for another plan.
-            self._since, self._recent, self._is_cooling, self._search = _Since(), (), True, None
+            self._since, self._recent, self._is_cooling, self._search = Since(), (), True, None
+            self._calm_for = 0
             return None
         self._note(seen)
         since = self._since
@@ -239,25 +207,28 @@ class Loop:
                 self.criteria.budget.total_memory,
             )
             trigger = self.settings.policy.suggestion(situation) or self._outlasted()
+            self._is_new = self._is_new and (trigger is not None or self._baseline is None)
             if trigger is None or not self._learned_seconds or not self._is_settled():
                 return None
             self._search = self._begin_search(seen.batch, trigger)
         if not self._search.found.is_done:
             return None
         search, self._search = self._search, None
-        self._baseline, self._since, self._put_off = search.known, _Since(), 0
+        self._baseline, self._since, self._put_off, self._is_new = search.known, Since(), 0, False
         changed = self._passed - self._changed_at if self._changed_at is not None else 0.0
         self._stability = self._stability.decided(search.known, max(self._learned_seconds, changed))
         self._changed_at = None
-        self._calm, self._distance = search.counts, 1.0
+        self._calm, self._distance, self._calm_for = search.counts, 1.0, 0
+        self._vain = self._noisy = self._uncompared = 0
         return self._decide(seen, search)
 
     # --- what was seen ------------------------------------------------------------------------------------------------
 
     def _note(self, seen: Observation) -> None:
         self._since = self._since.after(seen)
+        self._uncompared += 1
         if self._recent and self._recent[-1].plan != seen.plan:
-            self._recent, self._calm = (), None
+            self._recent, self._calm, self._calm_for = (), None, 0
         if seen.seconds is not None:
             self._passed += seen.seconds
             self._stability = self._stability.after(seen.seconds)
@@ -294,24 +265,58 @@ class Loop:
         return False
 
     def _change(self) -> float | None:
-        if self._baseline is None:
+        if self._baseline is None and not self._rests_on_basis():
             return None
-        if not self._is_calm():
+        assert self._baseline is not None
+        if self._is_calm():
+            self._calm_for += self._uncompared
+        elif not self._is_noise():
+            self._calm_for, self._noisy, self._vain = 0, 0, self._vain + 1
             self._distance = self._learn().distance(self._baseline)
             self._calm = counts([each.step for each in self._recent], self._learned_seconds)
+        self._uncompared = 0
         return self._distance
+
+    def _rests_on_basis(self) -> bool:
+        """Takes what the plan was chosen by as the baseline, if it has a number for all that is measured."""
+        if self.criteria.basis is None or not self._learned_seconds:
+            return False
+        known, plan = self._learn(), self._recent[-1].plan
+        told = self.criteria.basis.told(plan, known, self._query.graph)
+        if told is None:
+            return False
+        self._baseline, self._distance = told, known.distance(told)
+        self._calm = counts([each.step for each in self._recent], self._learned_seconds)
+        self._stability = self._stability.began(known, self._passed)
+        self._since = Since()
+        if self._distance <= self.library.tolerance:
+            self.library = self.library.learn(known, with_default_orders(plan, self._query.graph))
+        return True
 
     def _is_calm(self) -> bool:
         """True when the latest batch is like those measured last; then nothing needs measuring again."""
         if self._calm is None or not self._recent:
             return False
         # A change that hides in the noise of every batch shows in several together.
-        latest = self._recent if self._since.batches % self.settings.remember == 0 else self._recent[-1:]
+        self._apart += self._uncompared
+        latest = self._recent[-self._uncompared :]
+        if self._apart >= self.settings.remember:
+            latest, self._apart = self._recent, 0
         return are_alike(counts([each.step for each in latest], _seconds(latest)), self._calm)
+
+    def _is_noise(self) -> bool:
+        """True of a batch that differs, but no more than others did that led to nothing; such are measured together."""
+        if self._calm is None or not self._recent:
+            return False
+        self._calm_for, self._noisy = 0, self._noisy + self._uncompared
+        if self._noisy > min(self._vain // 2, self.settings.remember // 4):
+            return False
+        latest = self._recent[-self._uncompared :]
+        return are_alike(counts([each.step for each in latest], _seconds(latest)), self._calm, NOISE)
 
     def _is_telling(self) -> bool:
         """True when nothing has been decided yet, and the first batches have rows enough to decide by."""
-        if self._baseline is not None or len(self._recent) < TELLING_BATCHES:
+        if not self._is_new or len(self._recent) < TELLING_BATCHES:
             return False
         steps = [each.step for each in self._recent]
         names = [relation.name for relation in self._query.graph.streamed]

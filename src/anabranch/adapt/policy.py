@@ -34,6 +34,10 @@ class Interval:
     def has_passed(self, batches: int, seconds: float) -> bool:
         return batches >= self.batches and seconds >= self.seconds
 
+    def surely_left(self, batches: int) -> int:
+        """Batches that may end, after so many, without it having passed: event time may pass in any of them."""
+        return max(0, self.batches - batches - 1)
+
 
 TEN_BATCHES = Interval(batches=10)
 
@@ -99,6 +103,12 @@ class Policy(Protocol):
     def suggestion(self, seen: Situation) -> str | None:
         """The reason to look for a better plan now, or None."""
 
+    def silent_for(self, batches: int) -> int:
+        """Batches in which it suggests nothing, whatever they bring, when so many have passed since the last decision.
+
+        Asked after the first decision.
+        """
+
 
 @dataclass(frozen=True)
 class Periodic:
@@ -107,6 +117,9 @@ class Periodic:
 
     def suggestion(self, seen: Situation) -> str | None:
         return "the interval has passed" if self.every.has_passed(seen.batches, seen.seconds) else None
+
+    def silent_for(self, batches: int) -> int:
+        return self.every.surely_left(batches)
 
 
 @dataclass(frozen=True)
@@ -125,6 +138,9 @@ class DataDriven:
             return "the first statistics are in"
         return f"statistics changed by a factor of {factor:.3g}" if factor >= self.threshold else None
 
+    def silent_for(self, batches: int) -> int:
+        return 0 if self.eager else self.every.surely_left(batches)
+
 
 @dataclass(frozen=True)
 class MemoryDriven:
@@ -137,6 +153,9 @@ class MemoryDriven:
 
     def suggestion(self, seen: Situation) -> str | None:
         return _short_of_memory(seen, self.memory, self.share) or _waiting(seen, self.trend)
+
+    def silent_for(self, batches: int) -> int:
+        return 0
 
 
 @dataclass(frozen=True)
@@ -151,6 +170,9 @@ class RefinedMemoryDriven:
         if reason is None and self.trend.holds(between := seen.between()):
             return f"intermediate rows rose to {between[-1]:g} a batch over {self.trend.batches} batches"
         return reason
+
+    def silent_for(self, batches: int) -> int:
+        return 0
 
 
 def _short_of_memory(seen: Situation, memory: float | None, share: float) -> str | None:

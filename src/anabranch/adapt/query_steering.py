@@ -17,9 +17,11 @@ from functools import partial
 from anabranch.adapt.change import Change, Wish, begin
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.looking import Looking
-from anabranch.adapt.loop import Loop, Observation
+from anabranch.adapt.loop import Loop
 from anabranch.adapt.memory import QueryMemory
+from anabranch.adapt.observation import Observation
 from anabranch.adapt.records import Author, DecisionMade, QueryRecord, Refusal
+from anabranch.adapt.resting import Batch, Rest
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.searches import Searches
 from anabranch.adapt.settings import Settings
@@ -46,8 +48,13 @@ class QuerySteering:
         partitioning: Partitioning,
         rules: ChangeRules = NO_RULES,
         check: Callable[[Plan], None] = lambda plan: None,
+        *,
+        rests: bool = True,
     ) -> None:
-        """`check` refuses a plan that does not go with those of the other queries of the set."""
+        """`check` refuses a plan that does not go with those of the other queries of the set.
+
+        A query that others decide for, by what its loop has learnt, takes in every batch at once: it never `rests`.
+        """
         self._query = query
         self._check = check
         self._settings = rules.adapt or Settings()
@@ -58,6 +65,8 @@ class QuerySteering:
         self._loops = _loops(query, rules.adapt, self._criteria, self._slots, self.searches)
         self._switches = self._schedule(rules.switches)
         self._looking = self._looks(rules.staging)
+        self._rest = Rest()
+        self._rests = rests and len(self._loops) == 1
         self._wish: Wish | None = None
         self._given_up: Wish | None = None
         self._under_way: list[Change] = []
@@ -210,37 +219,50 @@ class QuerySteering:
         """
         with self._lock:
             # The situation of the batch, before the change under way makes its next move.
-            plans, changing = self.plans, set(self._changing)
-            records = self._progress(facts.batch, reports)
-            for slots, loop in self._loops:
-                plan = plans[slots[0]].plan
-                # Where slots run different plans, their counts tell of none of them.
-                if not isinstance(plan, Mesh) and all(plans[slot].plan == plan for slot in slots):
-                    is_shared = shares(plan)
-                    seen = Observation(
-                        facts.batch,
-                        unshared(plan) if is_shared else plan,
-                        partial(merged_statistics, [reports[slot] for slot in slots]),
-                        facts.seconds,
-                        facts.waiting,
-                        facts.behind,
-                        is_migrating=is_moving or bool(changing & {*slots}),
-                        backlog=facts.backlog,
-                    )
-                    if is_shared:
-                        loop.watch(seen)
-                    else:
-                        records += self._decisions(loop, seen, slots)
-            if self._looking is not None:
-                self._looking.after(facts, reports, self._plans)
-                is_busy = bool(self._under_way) or self._wish is not None
-                decided, chosen = self._looking.decisions(facts.batch, plans, is_busy=is_busy)
-                records += decided
-                if chosen:
-                    self._wish = Wish(chosen, "mesh")
-            return records
+            batch = Batch(facts, reports, self.plans)
+            if self._rest.left and self._is_idle(facts.batch) and not is_moving and self._rest.takes(batch):
+                return []
+            for earlier in self._rest.end():
+                self._take_in(earlier)
+            return self._decided(batch, is_moving)
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _is_idle(self, batch: int) -> bool:
+        """Whether nothing is asked for or under way, and nothing is due after a batch."""
+        is_changing = self._wish is not None or self._under_way
+        return not is_changing and (self._looking is None or self._looking.is_idle(batch))
+
+    def _take_in(self, batch: Batch) -> None:
+        """Takes in a batch that was put aside."""
+        for slots, loop in self._loops:
+            if (seen := _observation(batch, slots)) is not None:
+                loop.watch(seen)
+        if self._looking is not None:
+            self._looking.watch(batch.facts, batch.reports)
+
+    def _decided(self, batch: Batch, is_moving: bool) -> list[QueryRecord]:
+        """The records of a batch, and of what was decided after it."""
+        changing = set(self._changing)
+        records = self._progress(batch.facts.batch, batch.reports)
+        for slots, loop in self._loops:
+            if (seen := _observation(batch, slots)) is None:
+                continue
+            seen = replace(seen, is_migrating=True) if is_moving or changing & {*slots} else seen
+            if shares(batch.plans[slots[0]].plan):
+                loop.watch(seen)
+                continue
+            records += self._decisions(loop, seen, slots)
+            if self._rests:
+                self._rest.begin(loop.calm, 2 * self._settings.remember - 1)
+        if self._looking is not None:
+            self._looking.after(batch.facts, batch.reports, self._plans)
+            is_busy = bool(self._under_way) or self._wish is not None
+            decided, chosen = self._looking.decisions(batch.facts.batch, batch.plans, is_busy=is_busy)
+            records += decided
+            if chosen:
+                self._wish = Wish(chosen, "mesh")
+        return records
 
     def _schedule(self, switches: Iterable[Switch]) -> dict[int, list[Switch]]:
         """The scheduled changes by their batch; refuses one that can never be made."""
@@ -363,6 +385,23 @@ class QuerySteering:
         spread = self._criteria.partitioning
         model = resource_model(graph, known, grouping=self._query.merging, partitioning=spread)
         return self._criteria.pricing(graph, old, new, model)[0].strategy
+
+
+def _observation(batch: Batch, slots: tuple[int, ...]) -> Observation | None:
+    """A batch as the loop of some slots sees it; None if its plan has no joins to count, or slots differ in it."""
+    facts, plan = batch.facts, batch.plans[slots[0]].plan
+    # Where slots run different plans, their counts tell of none of them.
+    if isinstance(plan, Mesh) or any(batch.plans[slot].plan != plan for slot in slots[1:]):
+        return None
+    return Observation(
+        facts.batch,
+        unshared(plan) if shares(plan) else plan,
+        partial(merged_statistics, [batch.reports[slot] for slot in slots]),
+        facts.seconds,
+        facts.waiting,
+        facts.behind,
+        backlog=facts.backlog,
+    )
 
 
 def _spread(partitioning: Partitioning) -> Partitioning | None:

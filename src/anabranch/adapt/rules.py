@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
+from anabranch.adapt.basis import Basis
 from anabranch.adapt.settings import Settings
 from anabranch.cost.host import Host, HostNeed, host_need
 from anabranch.cost.resources import ResourceModel, Resources
@@ -46,6 +47,8 @@ class Criteria:
     """What runs the query, whose needs count for the limits; None in process."""
     expected: Resources | None = None
     """What the first plan needs, by the estimates that it was chosen by."""
+    basis: Basis | None = None
+    """What the first plan was chosen by; None where it was not chosen freely."""
 
     def around(self, query: Query, seen: StatisticsView) -> Callable[[ResourceModel], HostNeed] | None:
         """Tells what the host needs by these statistics; None in process."""
@@ -79,6 +82,9 @@ class Staging:
     """Batches before the first search."""
     widening: int = 2
     """The factor between two distances."""
+    look: float = 0.0
+    """Seconds of a core that a look is taken to need for each relation, in slots and to bound what a mesh could save;
+    all looks together may take a share of what the plan has taken so far."""
     search: float = 0.0
     """Seconds of a core that a search is taken to need for each relation; what a mesh saves must repay them."""
 
@@ -93,7 +99,7 @@ class Staging:
         return due == batches
 
 
-BESIDE = Staging(first=16, widening=4, search=0.1)
+BESIDE = Staging(first=16, widening=4, look=0.008, search=0.02)
 """For a query that considers meshes beside all other plans: its windows fill first, and looking costs little."""
 
 

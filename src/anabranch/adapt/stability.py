@@ -48,7 +48,7 @@ class Stability:
         if not self.phases:
             return self
         last = self.phases[-1]
-        return replace(self, phases=(*self.phases[:-1], replace(last, seconds=last.seconds + seconds)))
+        return Stability((*self.phases[:-1], Phase(last.known, last.seconds + seconds)))
 
     def began(self, known: Knowledge, seconds: float) -> Stability:
         """Takes in that the streams no longer are as they were at first, before anything was decided."""

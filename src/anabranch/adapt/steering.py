@@ -59,6 +59,7 @@ class Steering:
                 spread,
                 rules.get(member.name, NO_RULES),
                 check=partial(self._check_sharing, member.name),
+                rests=not self._sharing.is_active,
             )
             for member in queries.members
         }

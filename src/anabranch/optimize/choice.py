@@ -26,7 +26,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.physical import Leaf, PhysicalPlan
 from anabranch.plan.query import Grouping
-from anabranch.stats.view import Provenance, StatisticsView
+from anabranch.stats.view import NOTHING_KNOWN, Provenance, StatisticsView
 
 COMPARED = ("mjoin ordering", "min-state")
 """The optimizers whose plans are shown beside a plan that the user wrote out: the two ends of the scale."""
@@ -47,6 +47,8 @@ class Choice:
     """The plan as the user wrote it, where it shares a join with other queries."""
     host: HostNeed | None = None
     """What the host needs in each slot around any plan; the budget has it off already. None in process."""
+    statistics: StatisticsView = NOTHING_KNOWN
+    """What was known when the choice was made; the model has assumed the rest."""
 
     @property
     def estimates(self) -> Estimates:
@@ -90,7 +92,9 @@ def choose(
     if host is not None:
         problem = replace(problem, budget=within(problem.budget, host))
     answer = _answer(problem, optimizers)
-    return Choice(answer, problem.model, problem.budget, problem.objective, units_from, host=host)
+    return Choice(
+        answer, problem.model, problem.budget, problem.objective, units_from, host=host, statistics=statistics
+    )
 
 
 def within(budget: Budget, host: HostNeed) -> Budget:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from anabranch.adapt.decision import Decision
-from anabranch.adapt.loop import Loop, Observation
+from anabranch.adapt.loop import Loop
+from anabranch.adapt.observation import Observation
 from anabranch.adapt.rules import Pricing
 from anabranch.cost.resources import ResourceModel
 from anabranch.cql import compile_query

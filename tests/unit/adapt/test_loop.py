@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anabranch.adapt.basis import Basis
 from anabranch.adapt.decision import Decision
 from anabranch.adapt.gate import Gate
-from anabranch.adapt.loop import Loop, Observation
+from anabranch.adapt.loop import Loop
+from anabranch.adapt.observation import Observation
 from anabranch.adapt.policy import DataDriven, Interval, MemoryDriven, Periodic, Policy, RefinedMemoryDriven, Trend
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
@@ -32,6 +34,8 @@ from tests.unit.adapt.simulated import QUERY, observed, pricing, run, steady_ste
 LEFT, RIGHT = parse("((a b) c)"), parse("(a (b c))")
 FOR_LEFT, FOR_RIGHT = truth(0.0001, 0.01), truth(0.01, 0.0001)
 OFTEN = Periodic(Interval(batches=5))
+ALL_PASS = dict.fromkeys("abc", 1.0)
+"""The keys of these streams may be NULL, which filters them."""
 
 
 TREES = Hints(kinds=("tree",))
@@ -314,6 +318,30 @@ def test_the_first_decision_comes_as_soon_as_there_are_rows_enough(rate: float, 
     decisions = run(loop(DataDriven()), LEFT, [truth(0.0001, 0.01, rate)] * 12)[1]
     assert decisions[0].batch == first
     assert decisions[0].trigger == "the first statistics are in"
+
+
+@pytest.mark.parametrize(
+    "chosen_by",
+    [
+        FOR_LEFT,
+        FixedStatistics({"a": 900.0, "b": 1_100.0, "c": 1_000.0}, selectivities={"a b": 0.00012, "b c": 0.009}),
+    ],
+)
+def test_nothing_is_asked_while_the_streams_are_what_the_first_plan_was_chosen_by(chosen_by: FixedStatistics) -> None:
+    criteria = Criteria(pricing=pricing(), hints=TREES, basis=Basis(LEFT, replace(chosen_by, filters=ALL_PASS), 1.0))
+    adapting = Loop(QUERY, Settings(), criteria)
+    assert run(adapting, LEFT, [FOR_LEFT] * 30) == (LEFT, [])
+    # What came first is a phase like any other, so a change is followed as one that a decision came before.
+    plan, decisions = run(adapting, LEFT, [FOR_RIGHT] * 30, first=30)
+    assert plan == RIGHT
+    assert [decision.action for decision in decisions].count("migrate") == 1
+
+
+def test_a_first_plan_that_was_chosen_by_other_statistics_is_looked_at_as_soon_as_there_are_rows_enough() -> None:
+    criteria = Criteria(pricing=pricing(), hints=TREES, basis=Basis(LEFT, replace(FOR_LEFT, filters=ALL_PASS), 1.0))
+    decisions = run(Loop(QUERY, Settings(), criteria), LEFT, [FOR_RIGHT] * 12)[1]
+    assert decisions[0].batch == 2
+    assert decisions[0].trigger == "statistics changed by a factor of 100"
 
 
 def swinging(period: int, batches: int) -> list[FixedStatistics]:
