@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
+from time import perf_counter, thread_time
 from types import MappingProxyType
 from typing import Any
 
@@ -134,6 +134,7 @@ class LocalHost:
         self.steering = work.steering(work.first_table(manifest.partitionings[-1] if manifest else None))
         self._records: list[Record] = []
         self.seconds_adapting = 0.0
+        """Processor time of deciding so far, in this thread: searches that batches do not wait for are not in it."""
         self._orders = Orders(self.steering.plans, self.steering.table.now)
         self._began: float | None = None
         self._engines: dict[int, Engine] = {}
@@ -226,7 +227,7 @@ class LocalHost:
             deliver(task, answer)
         earlier, self.clocks = self.clocks, clocks
         self._commit(task, reports, clocks)
-        started = perf_counter()
+        started = thread_time()
         waiting = sum(rows_by_stream(self.queries, reports).values())
         facts = BatchFacts(
             self.batch,
@@ -240,7 +241,7 @@ class LocalHost:
         if self._store is not None:
             records += keep(self._store, self.steering, self.batch, records)
         self._note(records)
-        self.seconds_adapting += perf_counter() - started
+        self.seconds_adapting += thread_time() - started
         self.batch += 1
         self._is_broken = False
         return answer
@@ -360,9 +361,11 @@ class LocalHost:
         return next_task(self._setup, self._orders, self.batch, *before, clocks_after, limits, self._versions)
 
     def _next_orders(self) -> Orders:
+        started = thread_time()
         now = moment(self.queries, self.clocks, self._setup.execution)
         orders, refused = self.steering.next(self.batch, now)
         self._note(refused)
+        self.seconds_adapting += thread_time() - started
         return orders
 
     def _held(self, task: SlotTask) -> list[Holding]:

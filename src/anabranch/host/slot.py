@@ -292,20 +292,24 @@ def advance(
     kept = engine.export() if task.is_compacting(slot) else _both(admitted, opening.taken)
     statistics, wanted = engine.statistics(), task.of_slot(slot)
     held, left = _held(task, slot, engine) if task.counts_cells else (None, 0.0)
+    reporting = thread_time()
+    queries = {
+        name: _query_report(
+            each, wanted[name], statistics.queries[name], opening.changes.get(name, UNCHANGED), task.is_last
+        )
+        for name, each in engine.engines.items()
+    }
+    has_looked = any(each.profiles is not None for each in queries.values())
+    looking = {"look": thread_time() - reporting} if has_looked else {}
     report = SlotReport(
-        queries={
-            name: _query_report(
-                each, wanted[name], statistics.queries[name], opening.changes.get(name, UNCHANGED), task.is_last
-            )
-            for name, each in engine.engines.items()
-        },
+        queries=queries,
         statistics=statistics.total,
         rows=rows,
         late=late,
         ahead=ahead,
         newest=newest,
         rejected=opening.rejected,
-        seconds={**opening.seconds, "admit": admitting},
+        seconds={**opening.seconds, "admit": admitting, **looking},
         was_hot=opening.was_hot,
         files=() if store is None else (_written(kept, task.stage),),
         cpu=opening.cpu + thread_time() - cpu,

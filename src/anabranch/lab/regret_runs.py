@@ -88,6 +88,13 @@ class Run:
     results: int = 0
     answer: int = 0
     """The fingerprint of the results."""
+    deciding: float = 0.0
+    """Of the processor time, what the driver decided in, and slots looked at their operators in."""
+
+    @property
+    def share_deciding(self) -> float:
+        """What deciding adds to the processor time of the batches."""
+        return self.deciding / (self.cpu - self.deciding)
 
 
 @dataclass(frozen=True)
@@ -110,8 +117,12 @@ class Found:
 
     @property
     def idle(self) -> float | None:
-        """What deciding adds to the processor time; None where the plan changed, so that the two runs differ."""
-        return None if self.adapt.changes else max(0.0, self.adapt.cpu / self.auto.cpu - 1)
+        """What deciding adds to the processor time; None where the plan changed: then it was not idle.
+
+        Every run hands out plans and takes in reports; only what the adapting one does beyond that counts.
+        """
+        added = self.adapt.deciding - self.auto.deciding
+        return None if self.adapt.changes else max(0.0, added / (self.auto.cpu - self.auto.deciding))
 
     @property
     def regret(self) -> float:
@@ -153,6 +164,7 @@ class Runner:
         self._compares = compares
         self.host = LocalHost(query, plan, rules=rules, tables=workload.tables)
         self.work, self.cpu, self.state, self.results, self.answer = 0.0, 0.0, 0, 0, 0
+        self._looking = 0.0
         self._counter = Counter(query, plan, workload.batch)
 
     def step(self, batch: Mapping[str, pa.Table]) -> None:
@@ -165,11 +177,13 @@ class Runner:
         counted = self._counter.after(self.host)
         self.work += counted.work
         self.state = max(self.state, counted.state_bytes)
+        self._looking += sum(report.seconds.get("look", 0.0) for report in self.host.reports.values())
 
     @property
     def run(self) -> Run:
         changes = sum(each.get("phase") == "began" for each in self.host.history)
-        return Run(str(self.host.plan), self.work, self.cpu, self.state, changes, self.results, self.answer)
+        deciding = self.host.seconds_adapting + self._looking
+        return Run(str(self.host.plan), self.work, self.cpu, self.state, changes, self.results, self.answer, deciding)
 
 
 def measured(workload: AnyWorkload, seed: int, size: Size) -> Found:

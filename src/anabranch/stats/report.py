@@ -86,7 +86,7 @@ class SlotReport:
     rejected: Mapping[str, int] = field(default_factory=dict)
     """The largest event time among rows that a filter rejected, by relation."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Wall clock before the step, by kind of work."""
+    """Wall clock before the step, by kind of work; of a look at the operators after it, processor time."""
     was_hot: bool = False
     """Whether the slot found its hot state."""
     files: tuple[RowsWritten, ...] = ()
