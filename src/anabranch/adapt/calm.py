@@ -16,8 +16,6 @@ from anabranch.stats.step import StepStatistics
 
 ALIKE = 1.2
 """The factor up to which counts of like batches may differ."""
-NOISE = 3.0
-"""The factor up to which a batch may be an outlier where batches differ all the time, and it leads to nothing."""
 CHANCE = 3.0
 """Standard deviations up to which a difference is chance: one count in 370 differs by more."""
 
@@ -53,13 +51,13 @@ def counts(steps: Sequence[StepStatistics], seconds: float) -> Counts:
     return {**found, **{name: (count, seconds) for name, count in rows.items()}}
 
 
-def are_alike(now: Counts, known: Counts, factor: float = ALIKE) -> bool:
-    """True when the counts are what the known ones let expect, up to a factor and but for chance."""
+def are_alike(now: Counts, known: Counts) -> bool:
+    """True when the counts are what the known ones let expect, but for chance."""
     if now.keys() != known.keys():
         return False
     for name, (count, out_of) in now.items():
         known_count, known_out_of = known[name]
         expected = known_count / known_out_of * out_of if known_out_of else 0.0
-        if abs(count - expected) > (factor - 1) * expected + CHANCE * sqrt(max(expected, count)):
+        if abs(count - expected) > (ALIKE - 1) * expected + CHANCE * sqrt(max(expected, count)):
             return False
     return True

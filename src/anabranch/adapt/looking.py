@@ -51,7 +51,7 @@ DEARER = 1.15
 
 ROUGHLY = 2.0
 """How many times the price of one batch the running plan may take: a batch may have been a small one."""
-FIRST, ON_EVIDENCE, BY_SCHEDULE = 0.1, 0.05, 0.01
+FIRST, ON_EVIDENCE, BY_SCHEDULE = 0.2, 0.05, 0.01
 """The share of what the running plan has taken so far that looks may take: where nothing was known before the start and
 none was made yet, where something changed, and where only time has passed."""
 

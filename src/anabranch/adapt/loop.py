@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from anabranch.adapt.calm import NOISE, Calm, Counts, are_alike, counts
+from anabranch.adapt.calm import Calm, Counts, are_alike, counts
 from anabranch.adapt.decision import Decision, Origin, Rival
 from anabranch.adapt.experience import Experience
 from anabranch.adapt.knowledge import Knowledge
@@ -112,8 +112,6 @@ class Loop:
         self._calm_for = 0
         """Batches since which nothing was measured anew; of these, some were not compared yet, or not all together."""
         self._uncompared, self._apart = 0, 0
-        self._vain, self._noisy = 0, 0
-        """Measurements since the last decision, and batches since the last of them that differed and were let pass."""
         self._is_new = True
         """Until a first decision, or until the first batches confirm what the plan was chosen by."""
         self._look_again: float | None = None
@@ -218,8 +216,7 @@ class Loop:
         changed = self._passed - self._changed_at if self._changed_at is not None else 0.0
         self._stability = self._stability.decided(search.known, max(self._learned_seconds, changed))
         self._changed_at = None
-        self._calm, self._distance, self._calm_for = search.counts, 1.0, 0
-        self._vain = self._noisy = self._uncompared = 0
+        self._calm, self._distance, self._calm_for, self._uncompared = search.counts, 1.0, 0, 0
         return self._decide(seen, search)
 
     # --- what was seen ------------------------------------------------------------------------------------------------
@@ -270,8 +267,8 @@ class Loop:
         assert self._baseline is not None
         if self._is_calm():
             self._calm_for += self._uncompared
-        elif not self._is_noise():
-            self._calm_for, self._noisy, self._vain = 0, 0, self._vain + 1
+        else:
+            self._calm_for = 0
             self._distance = self._learn().distance(self._baseline)
             self._calm = counts([each.step for each in self._recent], self._learned_seconds)
         self._uncompared = 0
@@ -303,16 +300,6 @@ class Loop:
         if self._apart >= self.settings.remember:
             latest, self._apart = self._recent, 0
         return are_alike(counts([each.step for each in latest], _seconds(latest)), self._calm)
-
-    def _is_noise(self) -> bool:
-        """True of a batch that differs, but no more than others did that led to nothing; such are measured together."""
-        if self._calm is None or not self._recent:
-            return False
-        self._calm_for, self._noisy = 0, self._noisy + self._uncompared
-        if self._noisy > min(self._vain // 2, self.settings.remember // 4):
-            return False
-        latest = self._recent[-self._uncompared :]
-        return are_alike(counts([each.step for each in latest], _seconds(latest)), self._calm, NOISE)
 
     def _is_telling(self) -> bool:
         """True when nothing has been decided yet, and the first batches have rows enough to decide by."""
