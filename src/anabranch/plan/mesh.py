@@ -194,7 +194,8 @@ def attributes_of(graph: JoinGraph, relation: str) -> Schema:
 def timed_columns(relation: Relation) -> tuple[str, ...]:
     """Return the columns of timestamps that the engine has: the event time, and those that are carried."""
     carried = (each.name for each in relation.schema if each.type == TIMESTAMP)
-    own = () if relation.is_table or relation.is_derived else (relation.event_time,)
+    has_times = not (relation.is_table or relation.is_derived or relation.is_result)
+    own = (relation.event_time,) if has_times else ()
     return tuple(dict.fromkeys((*own, *carried)))
 
 

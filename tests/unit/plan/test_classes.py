@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,7 +18,7 @@ from anabranch.plan.classes import MOST_CLASSES, REST, UNKNOWN, ClassColumn, mer
 from anabranch.plan.classifier import attributes
 from anabranch.plan.classing import carrying, classes_for, with_classes, without_sources
 from anabranch.plan.describe import describe_mesh
-from anabranch.plan.mesh import check_mesh, parse_mesh
+from anabranch.plan.mesh import check_mesh, parse_mesh, timed_columns
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, alone, together
 from anabranch.schema import TIMESTAMP, Schema
@@ -128,3 +130,10 @@ def test_queries_together_have_no_class_columns() -> None:
     several = together({"q": query, "r": query})
     assert carrying(several, [mesh]) is several
     assert carrying(alone(query), [mesh]).member(ALONE).query.graph.relation("a").classes
+
+
+def test_the_event_time_of_a_result_has_no_hour() -> None:
+    """Found by drawn schedules: a mesh over another query's results tested the hour of a column that no state has."""
+    relation = the_query().graph.relation("a")
+    assert timed_columns(relation) == ("ts",)
+    assert timed_columns(replace(relation, is_result=True)) == ()
