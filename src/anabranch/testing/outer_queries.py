@@ -124,6 +124,10 @@ def final_watermark(tables: Mapping[str, pa.Table], disorder: Mapping[str, int])
     return -(2**60) if least == -math.inf else least
 
 
+ALIASES = "abceghijklmnoqrvwz"
+"""Names of relations: more than a query draws, and none that a column has."""
+
+
 class _Drawn:
     def __init__(self, draw: st.DrawFn, streams: int, slide: int | None, tables: int) -> None:
         self.draw = draw
@@ -139,7 +143,7 @@ class _Drawn:
     def relation(self, *, may_be_table: bool = True) -> _Relation:
         number = len(self.made)
         if may_be_table and self.tables and self.draw(st.booleans()):
-            table = _Relation("abceghij"[number], f"t{self.draw(st.integers(0, self.tables - 1))}", 0, is_table=True)
+            table = _Relation(ALIASES[number], f"t{self.draw(st.integers(0, self.tables - 1))}", 0, is_table=True)
             self.made.append(table)
             return table
         seconds = self.draw(st.sampled_from(self.windows))
@@ -151,7 +155,7 @@ class _Drawn:
             kind = self.draw(st.sampled_from(["RANGE", "TUMBLE"]))
             seconds = self.windows[-1] if kind == "TUMBLE" else seconds
         # All streams are read, or the watermark would not be that of all rows.
-        made = _Relation("abceghij"[number], f"s{number % self.streams}", seconds, kind=kind)
+        made = _Relation(ALIASES[number], f"s{number % self.streams}", seconds, kind=kind)
         self.made.append(made)
         return made
 
