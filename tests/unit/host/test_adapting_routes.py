@@ -51,11 +51,11 @@ def batches(count: int, skewed: range, seed: int = 1) -> Iterator[Mapping[str, p
 
 
 def adapting(slots: int = 1, settings: Settings = SETTINGS) -> LocalHost:
-    """These streams are too short for a search to pay back, so it costs nothing here."""
+    """These streams are too short for looks and searches to pay back, so they cost nothing here."""
     choice = decide(QUERY, batch=BATCH, slots=slots)
     rules = change_rules(QUERY, AUTO, choice, adapt=settings)
     assert rules.staging is not None
-    rules = replace(rules, staging=replace(rules.staging, search=0.0), waits=True)
+    rules = replace(rules, staging=replace(rules.staging, look=0.0, search=0.0), waits=True)
     return LocalHost(QUERY, first_plan(choice), rules=rules, slots=slots)
 
 

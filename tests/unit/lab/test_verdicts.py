@@ -95,12 +95,14 @@ def _heavy_key() -> Doctored:
 
 @case("regret")
 def _regret() -> Doctored:
-    def one(name: str, kind: Any, auto: float, adapt: float, results: int = 7, changes: int = 1) -> Any:
-        def run(work: float, count: int = 7, changed: int = 0) -> regret_runs.Run:
-            return regret_runs.Run("(a b c)", work, work, 1, changed, count)
+    def one(
+        name: str, kind: Any, auto: float, adapt: float, results: int = 7, changes: int = 1, deciding: float = 0.0
+    ) -> Any:
+        def run(work: float, count: int = 7, changed: int = 0, deciding: float = 0.0) -> regret_runs.Run:
+            return regret_runs.Run("(a b c)", work, work, 1, changed, count, deciding=deciding)
 
         best, other = run(1.0), run(2.0)
-        found = run(adapt, results, changes)
+        found = run(adapt, results, changes, deciding)
         return regret_runs.Found(name, kind, 3, 4, (best, other), run(auto), found, run(adapt), run(auto))
 
     good = (
@@ -109,7 +111,7 @@ def _regret() -> Doctored:
         one("flights", "real", 1.0, 1.04),
     )
     bad = (
-        one("still", "steady", 1.0, 1.2, results=6, changes=0),
+        one("still", "steady", 1.0, 1.2, results=6, changes=0, deciding=0.02),
         one("swap", "changing", 2.4, 1.3),
         one("flights", "real", 1.0, 1.06),
     )
