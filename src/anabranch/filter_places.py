@@ -94,7 +94,7 @@ def place_filters(
             break
         best = min(options, key=lambda condition: options[condition].all)
         then = options[best]
-        if now.all - then.all < LEAST or now.all < RATIO * then.all:
+        if not _pays(now, then):
             reasons += [_reason(each, now, options[each.condition]) for each in seen if each.condition in options]
             break
         (chosen,) = (each for each in seen if each.condition == best)
@@ -148,8 +148,13 @@ def _bytes(query: Query, rows: Mapping[str, RelationBatch]) -> dict[str, float]:
     return found
 
 
+def _pays(early: Cores, late: Cores) -> bool:
+    """Whether putting a filter off saves enough."""
+    return early.all - late.all >= LEAST and early.all >= RATIO * late.all
+
+
 def _reason(each: SeenFilter, early: Cores, late: Cores) -> str:
-    is_late = early.all - late.all >= LEAST and early.all >= RATIO * late.all
+    is_late = _pays(early, late)
     place, other = ("by the joins", "before them") if is_late else ("before the joins", "by them")
     here, there = (late, early) if is_late else (early, late)
     return (

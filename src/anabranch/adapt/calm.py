@@ -58,6 +58,11 @@ def are_alike(now: Counts, known: Counts) -> bool:
     for name, (count, out_of) in now.items():
         known_count, known_out_of = known[name]
         expected = known_count / known_out_of * out_of if known_out_of else 0.0
-        if abs(count - expected) > (ALIKE - 1) * expected + CHANCE * sqrt(max(expected, count)):
+        if not is_near(count, expected):
             return False
     return True
+
+
+def is_near(count: float, expected: float) -> bool:
+    """True when a count is what was expected, but for chance."""
+    return abs(count - expected) <= (ALIKE - 1) * expected + CHANCE * sqrt(max(expected, count))

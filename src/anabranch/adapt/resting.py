@@ -1,7 +1,7 @@
 """Leaves a calm query alone: its batches are put aside for a while, and then taken in together.
 
-Where nothing changes, deciding costs hardly any computing, and yet a tenth of a millisecond: after each batch its code
-and values have left the caches. Taking in several batches at once pays that once. So the longer the streams have been
+Where nothing changes, deciding costs hardly any computing, and yet a tenth of a millisecond: the first touch after a
+batch is slow. Taking in several batches at once pays that once. So the longer the streams have been
 calm, the more batches are put aside, up to twice as many as are measured together.
 
 Law: nothing is lost, only later: every batch is taken in, in its order. A batch is put aside only if its totals are
@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import sqrt
 
-from anabranch.adapt.calm import ALIKE, CHANCE, Calm
+from anabranch.adapt.calm import Calm, is_near
 from anabranch.adapt.facts import BatchFacts
 from anabranch.plan.slots import SlotPlan
 from anabranch.stats.report import QueryReport
@@ -80,9 +79,4 @@ class Rest:
             for probe in report.statistics.probes:
                 matches += probe.matches
         seconds = batch.facts.seconds or 0.0
-        return _near(rows, self.rows * seconds) and _near(matches, self.matches * rows)
-
-
-def _near(count: float, expected: float) -> bool:
-    """As `calm.are_alike` has it."""
-    return abs(count - expected) <= (ALIKE - 1) * expected + CHANCE * sqrt(max(expected, count))
+        return is_near(rows, self.rows * seconds) and is_near(matches, self.matches * rows)

@@ -25,6 +25,7 @@ from anabranch.host.sample import telling, with_sampled_classes
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from anabranch.lab.regret_runs import Run, Runner, race, sampled_places, static_plans
 from anabranch.lab.regret_workloads import RARE, Columns, Draw, Moment, Size, Workload, windows
+from anabranch.lab.ways import draw_over_first, figures
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.classing import carrying
 from anabranch.plan.mesh import Mesh, Plan
@@ -173,23 +174,14 @@ def present(found: Sequence[Found]) -> Outcome:
 
 
 def _row(each: Found) -> tuple[Cell, ...]:
-    figures: list[Cell] = []
-    for way in WAYS:
-        run = each.runs.get(way)
-        figures += ["-", "-"] if run is None else [run.work, run.cpu]
-    return each.name, *figures, ", ".join(each.travelling) or "-"
+    return each.name, *figures(each.runs, WAYS), ", ".join(each.travelling) or "-"
 
 
 def _draw(figure: Figure, found: Sequence[Found]) -> None:
     axes = figure.subplots()
-    width = 0.8 / (len(WAYS) - 1)
-    for place, way in enumerate(WAYS[1:]):
-        places = [number + width * place - 0.3 for number in range(len(found))]
-        axes.bar(places, [each.work(way) / each.work("fixed") for each in found], width, label=way)
-    axes.axhline(1.0, color="black", linewidth=0.8)
+    draw_over_first(axes, [{way: each.work(way) for way in WAYS} for each in found], WAYS)
     axes.set(ylabel="work over that of the best plan without routes")
     axes.set_xticks(range(len(found)), [each.name for each in found])
-    axes.legend()
 
 
 EXPERIMENTS = (

@@ -23,6 +23,7 @@ from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from anabranch.lab.regret_runs import Run, Runner, race, sampled_places, static_plans
 from anabranch.lab.regret_suite import SYNTHETIC
 from anabranch.lab.regret_workloads import Columns, Moment, Size, Workload, skewed, texts, windows
+from anabranch.lab.ways import draw_over_first, figures
 from anabranch.optimize.problem import resource_model
 from anabranch.plan.mesh import Mesh, Plan, orders_of
 
@@ -142,23 +143,15 @@ def present(found: Sequence[Found]) -> Outcome:
 
 
 def _row(each: Found) -> tuple[Cell, ...]:
-    figures: list[Cell] = []
-    for way in WAYS:
-        run = each.runs.get(way)
-        figures += ["-", "-"] if run is None else [run.work, run.cpu]
     plan = each.runs["questions"].plan if "questions" in each.runs else "-"
-    return each.name, each.proposed, *figures, plan
+    return each.name, each.proposed, *figures(each.runs, WAYS), plan
 
 
 def _draw(figure: Figure, found: Sequence[Found]) -> None:
     axes = figure.subplots()
-    for place, way in enumerate(WAYS[1:]):
-        places = [number + 0.4 * place - 0.2 for number in range(len(found))]
-        axes.bar(places, [each.work(way) / each.work("fixed") for each in found], 0.4, label=way)
-    axes.axhline(1.0, color="black", linewidth=0.8)
+    draw_over_first(axes, [{way: each.work(way) for way in WAYS} for each in found], WAYS)
     axes.set(ylabel="work over that of the best plan without routes")
     axes.set_xticks(range(len(found)), [each.name for each in found], rotation=60, ha="right", fontsize=7)
-    axes.legend()
 
 
 EXPERIMENTS = (
