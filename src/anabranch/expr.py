@@ -181,7 +181,9 @@ def relations(expr: Expr) -> frozenset[str]:
     return frozenset(column.relation for column in columns(expr))
 
 
-_FALLIBLE = frozenset({"add", "subtract", "multiply", "divide", "negate", "abs"})
+_FALLIBLE = frozenset(
+    {"add", "subtract", "multiply", "divide", "negate", "abs", "timestamp_seconds", "timestamp_millis"}
+)
 
 
 def can_fail(expr: Expr) -> bool:

@@ -25,7 +25,10 @@ from anabranch.cql.ast import (
     Statement,
     walk,
 )
+from anabranch.cql.cursor import Cursor
+from anabranch.cql.expressions import expression
 from anabranch.cql.from_clause import Rows, bind_rows
+from anabranch.cql.lexer import Kind
 from anabranch.cql.parser import parse
 from anabranch.cql.scope import Scope, aggregate_column
 from anabranch.cql.windows import common_slide, event_time_of, lag_of, refuse_sides, refuse_steps, with_window_calls
@@ -33,7 +36,8 @@ from anabranch.errors import BindError, Span, UnboundedJoin, Unsupported
 from anabranch.expr import GROUPED, AggregateCall, Call, Cast, Column, Expr, Literal, columns
 from anabranch.functions import AGGREGATES, is_nullable, kind_of
 from anabranch.plan.logical import Aggregate, Filter, LogicalPlan, Output, Project, Source
-from anabranch.schema import type_name
+from anabranch.schema import Schema, type_name
+from anabranch.window import ALWAYS
 
 _BindItem: TypeAlias = Callable[[Expression], Expr]
 
@@ -41,6 +45,16 @@ _BindItem: TypeAlias = Callable[[Expression], Expr]
 def bind(text: str, catalog: Catalog, *, allow_unbounded: bool = False) -> LogicalPlan:
     """Bind a query text to the streams of a catalog and return its logical plan."""
     return _bind(parse(text, catalog.functions), catalog, allow_unbounded=allow_unbounded)
+
+
+def bind_expression(text: str, relation: str, schema: Schema) -> Expr:
+    """Bind the text of one expression over the columns of one relation."""
+    cursor = Cursor(text)
+    written = expression(cursor)
+    if cursor.peek().kind is not Kind.END:
+        raise cursor.unexpected("the end of the expression")
+    source = Source(relation, relation, schema, "", ALWAYS, is_table=True)
+    return Scope(text, "the expression", (source,)).expression(written)
 
 
 def _bind(written: Statement, catalog: Catalog, *, allow_unbounded: bool) -> LogicalPlan:

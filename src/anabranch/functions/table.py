@@ -151,6 +151,9 @@ FUNCTIONS: dict[str, Rule] = {
     "element": element,
     "size": size,
     "unix_micros": fixed(BIGINT, TIMESTAMP),
+    "timestamp_seconds": fixed(TIMESTAMP, BIGINT),
+    "timestamp_millis": fixed(TIMESTAMP, BIGINT),
+    "timestamp_micros": fixed(TIMESTAMP, BIGINT),
     "date": fixed(DATE, TIMESTAMP),
 }
 _SUGAR: dict[str, Rule] = {
@@ -168,7 +171,7 @@ SPELLINGS: dict[str, str] = {
             "hour", "if", "least", "length", "ln", "lower", "ltrim", "minute", "month", "nullif", "power", "replace",
             "round", "rtrim", "second", "sqrt", "starts_with", "substring", "trim", "unix_micros", "upper", "year",
             "quarter", "dayofweek", "dayofyear", "weekofyear", "date_trunc", "rlike", "regexp_extract",
-            "regexp_replace", "size", "get_json_object",
+            "regexp_replace", "size", "get_json_object", "timestamp_seconds", "timestamp_millis", "timestamp_micros",
         )
     },
     "ceiling": "ceil",

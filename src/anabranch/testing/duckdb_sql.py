@@ -189,6 +189,10 @@ def _call(expr: Call, arguments: list[str]) -> str:
             return f"{function}({value}, ' ')"
         case "date":
             return f"CAST({value} AS DATE)"
+        case "timestamp_seconds" | "timestamp_millis":
+            return f"make_timestamp({value} * {1_000_000 if function == 'timestamp_seconds' else 1_000})"
+        case "timestamp_micros":
+            return f"make_timestamp({value})"
         case "rlike":
             return f"regexp_matches({value}, {arguments[1]})"
         case "date_trunc":

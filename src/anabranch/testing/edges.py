@@ -278,6 +278,7 @@ def _times() -> list[Case]:
     return [
         *_calls((TIMESTAMP,), INT, "year", "month", "day", "hour", "minute", "second", "unix_micros"),
         *_calls((TIMESTAMP,), DATE, "date"),
+        *_calls((INT,), TIMESTAMP, "timestamp_seconds", "timestamp_millis", "timestamp_micros"),
         *_calls((DATE,), INT, "year", "month", "day"),
         *_calls((TIMESTAMP,), INT, "quarter", "dayofweek", "dayofyear", "weekofyear"),
         *_calls((DATE,), INT, "quarter", "dayofweek", "dayofyear", "weekofyear"),

@@ -180,6 +180,8 @@ def _arithmetic(function: str, values: list[Value]) -> Value:
                 return values[0] * values[1]
             case "negate":
                 return -values[0]
+            case "timestamp_seconds" | "timestamp_millis":
+                return values[0] * (1_000_000 if function == "timestamp_seconds" else 1_000)
             case "abs":
                 return abs(values[0])
     raise AssertionError(f"no function '{function}'")
@@ -349,6 +351,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "element": _element,
     "size": len,
     "unix_micros": lambda micros: micros,
+    "timestamp_micros": lambda micros: micros,
     "date": lambda micros: _moment(micros).date(),
 }
 

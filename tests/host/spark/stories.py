@@ -172,7 +172,8 @@ def frames(spark: SparkSession, story: Story, folder: Path) -> dict[str, DataFra
         return {name: files.parquet(str(folder / name)) for name in story.streams}
     (folder / FEEDS).mkdir(parents=True, exist_ok=True)
     reader = spark.readStream.schema(f"{SPARK_COLUMNS}, {STREAM} string").option("maxFilesPerTrigger", 1)
-    source = reader.parquet(str(folder / FEEDS))
+    # Slots do not know the option, so that Spark reads.
+    source = reader.option("mergeSchema", "false").parquet(str(folder / FEEDS))
     return {name: source.where(source[STREAM] == name).drop(STREAM) for name in story.streams}
 
 

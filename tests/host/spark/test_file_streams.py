@@ -1,7 +1,8 @@
-"""Slots read the Parquet files of their streams themselves, and the answer is that of Spark reading them."""
+"""Slots read the files of their streams themselves, and the answer is that of Spark reading them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,24 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 import anabranch
 from anabranch.host.spark.runner import SparkRunner
 from anabranch.testing.oracle import describe_difference
-from tests.host.spark.stories import SPARK_COLUMNS, Story, cut, feed_apart, register, run, write_apart, written
+from tests.host.spark.stories import (
+    FEEDS,
+    SPARK_COLUMNS,
+    STREAM,
+    Story,
+    cut,
+    feed,
+    feed_apart,
+    register,
+    run,
+    write_apart,
+    written,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -200,3 +214,81 @@ def test_the_stream_whose_files_are_largest_is_not_copied(spark: SparkSession, t
         assert progress is not None
         sent = progress["adaptive"]["sent"]
         assert (sent["a"], sent["c"]) == ((1.0, 2.0) if large == "s0" else (2.0, 1.0))
+
+
+def as_csv(rows: pa.Table, *, is_quoted: bool) -> str:
+    """Rows as CSV with a first row of names; times in milliseconds, and texts in quotes where that is asked for."""
+    lines = ["p,ms,s,y,x"]
+    for row in rows.to_pylist():
+        text = f'"{row["s"]}"' if is_quoted and row["s"] else row["s"]
+        values = [row["p"], round(row["ts"].timestamp() * 1000), text, row["y"], row["x"]]
+        lines.append(",".join("" if value is None else str(value) for value in values))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_streams_of_csv_that_compute_their_times(is_grouped: bool, spark: SparkSession, tmp_path: Path) -> None:
+    """A batch with quotes on the way is read by Spark, through the same expressions; so is each after a restart."""
+    groups = (
+        "SELECT WINDOW_END() AS at, a.s AS s, COUNT(*) AS n, SUM(b.x) AS x FROM s0 [RANGE 9 SECONDS SLIDE 3 SECONDS]"
+    )
+    story = Story(
+        groups
+        + "FROM s0 [RANGE 9 SECONDS SLIDE 3 SECONDS] AS a, s1 [RANGE 6 SECONDS SLIDE 3 SECONDS] AS b WHERE a.x = b.x AND b.y > 0 GROUP BY a.s"
+        if is_grouped
+        else PAIR + "a.s = b.s AND a.x + 1 = b.x",
+        slots=3,
+        disorder={"s1": 3},
+        rows=90,
+    )
+    tables = {name: without_empty_texts(rows) for name, rows in story.tables().items()}
+    session = anabranch.Session(spark)
+    for name in story.streams:
+        (tmp_path / name).mkdir()
+        reader = spark.readStream.schema("p bigint, ms bigint, s string, y int, x bigint").option("header", "true")
+        frame = reader.option("maxFilesPerTrigger", 1).csv(str(tmp_path / name))
+        frame = frame.where("x IS NULL OR x <> 3").withColumn("ts", f.timestamp_millis("ms")).drop("ms")
+        session.register(name, frame, "ts", watermark=f"{story.disorder.get(name, 0)} seconds")
+    for number, batch in enumerate(cut(tables, 6)):
+        for name, rows in batch.items():
+            path = tmp_path / name / f"part {number}.csv"
+            path.write_text(as_csv(rows, is_quoted=number in (2, 5)))
+            os.utime(path, (1_700_000_000 + number,) * 2)
+        if number % 2:
+            handle = run(session.sql(story.cql), tmp_path, story.plan, story.slots)
+            assert is_read_by_slots(handle)
+            two = list(cut(tables, 6))[number - 1 : number + 1]
+            assert handle.report()["rows_in"] == sum(map(rows_in, two))
+    kept = {
+        name: rows.filter(pa.compute.fill_null(pa.compute.not_equal(rows["x"], 3), True))
+        for name, rows in tables.items()
+    }
+    expected = story.expected(kept)
+    assert len(expected) > 10
+    assert not describe_difference(expected, written(tmp_path))
+
+
+def without_empty_texts(rows: pa.Table) -> pa.Table:
+    """What CSV makes of texts without letters."""
+    texts = rows["s"]
+    return rows.set_column(3, "s", pa.compute.if_else(pa.compute.equal(texts, ""), None, texts))
+
+
+def test_several_streams_of_one_folder_are_told_apart_by_slots(spark: SparkSession, tmp_path: Path) -> None:
+    """Each stream is a part of the same files; each is a scan of its own, and a plan changes on the way."""
+    story = Story(THREE + "a.x = b.x AND b.y = c.y", slots=2, disorder={"s2": 2}, rows=90)
+    tables = story.tables()
+    folder = tmp_path / FEEDS
+    folder.mkdir()
+    session = anabranch.Session(spark)
+    source = spark.readStream.schema(f"{SPARK_COLUMNS}, {STREAM} string").option("maxFilesPerTrigger", 1)
+    for name in story.streams:
+        frame = source.parquet(str(folder)).where(f.col(STREAM) == name).drop(STREAM)
+        session.register(name, frame, "ts", watermark=f"{story.disorder.get(name, 0)} seconds")
+    for number, batch in enumerate(cut(tables, 4)):
+        feed(tmp_path, batch)
+        handle = run(session.sql(story.cql), tmp_path, "mjoin" if number % 2 else "((a b) c)", story.slots)
+        assert is_read_by_slots(handle)
+    expected = story.expected(tables)
+    assert len(expected) > 10
+    assert not describe_difference(expected, written(tmp_path))

@@ -17,7 +17,10 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.engine.ownership import needed_in
 from anabranch.errors import CatalogError
-from anabranch.host.file_rows import Footer, SlotFiles, columns_to_read, look_into, read
+from anabranch.expr import Column
+from anabranch.host.file_rows import SlotFiles, columns_to_read
+from anabranch.host.files.form import Columns, Footer, Reading
+from anabranch.host.files.parquet import Parquet
 from anabranch.host.rows import relation_batch
 from anabranch.host.slot import SlotTask
 from anabranch.host.wire import wire_layout
@@ -55,6 +58,14 @@ def table(rows: list[tuple[int | None, int | None, int | None, str | None]]) -> 
     arrays = [pa.array(ts, pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP), pa.array(x, pa.int64())]
     arrays += [pa.array(y, pa.int32()), pa.array(s, pa.string()), pa.nulls(len(rows), pa.decimal128(9, 2))]
     return pa.table(arrays, schema=COLUMNS)
+
+
+def readings(columns: dict[str, dict[str, pa.DataType]]) -> dict[str, Reading]:
+    return {stream: reading(wanted) for stream, wanted in columns.items()}
+
+
+def reading(wanted: Columns) -> Reading:
+    return Reading(Parquet(), {name: Column("stream", name, kind) for name, kind in wanted.items()})
 
 
 def task_of(condition: str, slots: int, ceilings: dict[str, int]) -> SlotTask:
@@ -97,8 +108,8 @@ def test_each_row_is_in_the_slots_that_need_it(
     task = task_of(condition, slots, {"a": 40})
     columns = columns_to_read(task.queries)
     assert columns is not None
-    assert all(look_into(path, columns[name]).is_readable for name in paths for path in paths[name])
-    files = SlotFiles(paths, columns)
+    files = SlotFiles(paths, readings(columns))
+    assert all(files.readings[name].look_into(path).is_readable for name in paths for path in paths[name])
     layout = wire_layout(task.queries, task.partitioning)
     found = [files.rows(task, slot) for slot in range(slots)]
     for relation in task.queries.graph.relations:
@@ -144,32 +155,32 @@ def test_files_of_other_types_are_left_to_spark(change: dict[str, pa.DataType], 
     parquet.write_table(stored, tmp_path / "rows.parquet")
     wanted = {field.name: field.type for field in COLUMNS}
     path = str(tmp_path / "rows.parquet")
-    assert look_into(path, wanted) == Footer(2, is_read)
+    assert Parquet().look_into(path, wanted) == Footer(2, is_read)
     if is_read:
-        assert read(path, wanted).equals(rows)
+        assert Parquet().read(path, wanted).equals(rows)
 
 
 def test_times_of_96_bits_are_instants(tmp_path: Path) -> None:
     rows = table([(1_000, 1, 2, "a"), (1_700_000_000_123_456, None, 3, None), (-1, 1, 1, "")])
     parquet.write_table(rows, tmp_path / "rows.parquet", use_deprecated_int96_timestamps=True)
     wanted = {field.name: field.type for field in COLUMNS}
-    assert look_into(str(tmp_path / "rows.parquet"), wanted) == Footer(3, is_readable=True)
-    assert read(str(tmp_path / "rows.parquet"), wanted).equals(rows)
+    assert Parquet().look_into(str(tmp_path / "rows.parquet"), wanted) == Footer(3, is_readable=True)
+    assert Parquet().read(str(tmp_path / "rows.parquet"), wanted).equals(rows)
 
 
 def test_a_file_that_is_no_file_of_the_stream_is_left_to_spark(tmp_path: Path) -> None:
     wanted = {field.name: field.type for field in COLUMNS}
     rows = table([(1_000, 1, 2, "a")])
-    assert not look_into(str(tmp_path / "gone.parquet"), wanted).is_readable
+    assert not Parquet().look_into(str(tmp_path / "gone.parquet"), wanted).is_readable
     (tmp_path / "text.parquet").write_text("no Parquet")
-    assert not look_into(str(tmp_path / "text.parquet"), wanted).is_readable
+    assert not Parquet().look_into(str(tmp_path / "text.parquet"), wanted).is_readable
     parquet.write_table(rows.drop_columns(["x"]), tmp_path / "narrow.parquet")
-    assert not look_into(str(tmp_path / "narrow.parquet"), wanted).is_readable
+    assert not Parquet().look_into(str(tmp_path / "narrow.parquet"), wanted).is_readable
     parquet.write_table(rows.rename_columns(["ts", "X", "y", "s", "d"]), tmp_path / "case.parquet")
-    assert not look_into(str(tmp_path / "case.parquet"), wanted).is_readable
+    assert not Parquet().look_into(str(tmp_path / "case.parquet"), wanted).is_readable
     old = rows.replace_schema_metadata({"org.apache.spark.legacyDateTime": ""})
     parquet.write_table(old, tmp_path / "old.parquet")
-    assert not look_into(str(tmp_path / "old.parquet"), wanted).is_readable
+    assert not Parquet().look_into(str(tmp_path / "old.parquet"), wanted).is_readable
 
 
 def test_slots_read_the_columns_that_queries_need() -> None:
@@ -186,7 +197,7 @@ def test_the_newest_times_count_what_filters_reject_and_nothing_beyond_a_ceiling
     assert columns is not None
     parquet.write_table(table([(5, 1, 2, "a"), (9, None, 0, "a"), (None, 1, 2, "")]), tmp_path / "0.parquet")
     parquet.write_table(table([(7, 1, 2, "a"), (40, 1, 2, "a")]), tmp_path / "1.parquet")
-    files = SlotFiles({"s0": (str(tmp_path / "0.parquet"), str(tmp_path / "1.parquet")), "s1": ()}, columns)
+    files = SlotFiles({"s0": (str(tmp_path / "0.parquet"), str(tmp_path / "1.parquet")), "s1": ()}, readings(columns))
     assert files.newest(queries, {}) == {"a": 40}
     assert files.newest(queries, {"a": 30}) == {"a": 9}
     assert files.newest(queries, {"a": 4}) == {}
@@ -194,4 +205,4 @@ def test_the_newest_times_count_what_filters_reject_and_nothing_beyond_a_ceiling
 
 def test_a_file_that_breaks_is_named(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match="of a stream cannot be read"):
-        read(str(tmp_path / "gone.parquet"), {"ts": TIMESTAMP})
+        Parquet().read(str(tmp_path / "gone.parquet"), {"ts": TIMESTAMP})

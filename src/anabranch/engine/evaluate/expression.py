@@ -265,6 +265,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "element": nested.element,
     "size": nested.size,
     "unix_micros": lambda value: value.cast(pa.int64()),
+    "timestamp_seconds": times.from_count(1_000_000),
+    "timestamp_millis": times.from_count(1_000),
+    "timestamp_micros": times.from_count(1),
     "date": lambda value: times.moment(value).cast(pa.date32()),
 }
 """Kernel by function; `and`, `or`, `case` and `coalesce`, which skip rows, have functions of their own above."""

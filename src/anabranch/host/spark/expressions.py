@@ -79,6 +79,9 @@ _PREFIX = {
     "contains": "contains",
     "replace": "replace",
     "unix_micros": "unix_micros",
+    "timestamp_seconds": "timestamp_seconds",
+    "timestamp_millis": "timestamp_millis",
+    "timestamp_micros": "timestamp_micros",
 }
 _CLOCK = {"hour": (3_600_000_000, 24), "minute": (60_000_000, 60), "second": (1_000_000, 60)}
 

@@ -1,13 +1,13 @@
-"""Streams of Parquet files whose rows never pass through the JVM: Spark finds the files, the slots read them.
+"""Streams of files whose rows never pass through the JVM: Spark finds the files, the slots read them.
 
 Spark lists the folders, keeps the offsets and decides which files are of a micro-batch, as ever. Of its plan for the
 batch only the files are taken: the streaming plan is a scan of each stream that nobody runs, and the slots read the
 files themselves (`host/file_rows`). So a micro-batch has one stage without a shuffle, and Spark has next to nothing to
 plan, to generate and to compile.
 
-Law: a batch has the rows that Spark would read. Streams that are more than a scan of Parquet files, and queries that
-need Spark to compute or to observe something, are read by Spark from the start. A batch with a file that slots cannot
-read is read by Spark as a whole, from the same files.
+Law: a batch has the rows that Spark would read. Streams that are not scans of files, or that compute what the engine
+does not understand (`scans`), and queries that need Spark to compute or to observe something, are read by Spark from
+the start. A batch with a file that slots cannot read is read by Spark as a whole, from the same files.
 
 The files of a batch are found in Spark's plan of it, by calls that are not part of its interface. Where Spark has not
 got them, it reads.
@@ -21,17 +21,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
 
-from anabranch.host.file_rows import MOST_READERS, Columns, Footer, SlotFiles, columns_to_read, look_into
+from anabranch.host.file_rows import MOST_READERS, SlotFiles, columns_to_read
+from anabranch.host.files.csv import Csv
+from anabranch.host.files.form import Columns, FileForm, Footer, Reading
+from anabranch.host.files.parquet import Parquet
 from anabranch.host.spark.arrow_schema import from_spark
+from anabranch.host.spark.expressions import to_column
 from anabranch.host.spark.failure import query_id
+from anabranch.host.spark.scans import Scan, scan_of, source_of
 from anabranch.host.spark.source import Cells, tagged_union
 from anabranch.host.wire import RELATION
 from anabranch.plan.join_graph import Relation
@@ -44,9 +48,7 @@ MOST_FILES = 256
 """Of more files in a batch, Spark reads all, with tasks for them."""
 MOST_LISTED = 10_000
 """Files whose sizes are added up."""
-_SCAN, _FILES = "StreamingRelation", "LogicalRelation"
-_THROUGH = ("EventTimeWatermark", "SubqueryAlias")
-"""Nodes above a scan that change no row."""
+_FILES = "LogicalRelation"
 _LISTING = frozenset(
     (
         *("path", "basepath", "pathglobfilter", "recursivefilelookup", "__globpaths__", "filenameonly"),
@@ -58,6 +60,9 @@ _LISTING = frozenset(
 _NEEDED = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
+}
+"""Settings under which files are what they are."""
+_NEEDED_FOR_PARQUET = {
     "spark.sql.parquet.datetimeRebaseModeInRead": "corrected",
     "spark.sql.parquet.int96RebaseModeInRead": "corrected",
     "spark.sql.parquet.int96TimestampConversion": "false",
@@ -68,9 +73,15 @@ _CALLS = {
     "org.apache.spark.sql.execution.streaming.runtime.StreamingQueryWrapper": "streamingQuery",
     "org.apache.spark.sql.execution.streaming.runtime.StreamExecution": "lastExecution",
 }
+_NEEDED_FOR_CSV = {"spark.sql.legacy.timeParserPolicy": "corrected"}
+_OF_CSV = frozenset(("header", "sep", "delimiter", "inferschema"))
+_SEPARATORS = frozenset(",;|")
+_CORRUPT = "spark.sql.columnNameOfCorruptRecord"
+_ZONE, _UTC = "spark.sql.session.timeZone", frozenset(("utc", "etc/utc", "gmt", "z", "+00:00"))
 _WATERMARK = "spark.watermarkDelayMs"
 
-Scan = tuple[int, Relation]
+Place: TypeAlias = tuple[int, Relation]
+"""A relation, and its number on the wire."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +91,8 @@ class FileStreams:
     spark: SparkSession
     """The session that runs the query."""
     cells: Cells
-    scans: Sequence[Scan]
-    columns: Mapping[str, Columns]
+    scans: Sequence[Place]
+    readings: Mapping[str, Reading]
 
     def frame(self, frames: Mapping[str, DataFrame]) -> DataFrame:
         """A streaming frame that finds the files of each micro-batch, and reads nothing of them."""
@@ -96,12 +107,12 @@ class FileStreams:
         of_stream = {relation.stream: found for (_, relation), found in zip(self.scans, relations, strict=True)}
         files = {stream: () if found is None else _paths(found) for stream, found in of_stream.items()}
         footers = {
-            stream: [look_into(_local(path), self.columns[stream]) for path in paths] for stream, paths in files.items()
+            stream: [self.readings[stream].look_into(_local(path)) for path in paths] for stream, paths in files.items()
         }
         rows = {stream: sum(footer.rows for footer in several) for stream, several in footers.items()}
         _count(execution, [rows[relation.stream] for _, relation in self.scans])
         if self._can_read(files, footers) and not any(map(_is_partitioned, relations)):
-            return SlotFiles({stream: tuple(map(_local, paths)) for stream, paths in files.items()}, self.columns)
+            return SlotFiles({stream: tuple(map(_local, paths)) for stream, paths in files.items()}, self.readings)
         return self._read_by_spark(frame.sparkSession, of_stream)
 
     def _can_read(self, files: Mapping[str, Sequence[str]], footers: Mapping[str, Sequence[Footer]]) -> bool:
@@ -113,7 +124,7 @@ class FileStreams:
     def _read_by_spark(self, session: SparkSession, relations: Mapping[str, Any]) -> DataFrame:
         java = session._jsparkSession
         frames = {
-            stream: DataFrame(java.baseRelationToDataFrame(found), session)
+            stream: _made(self.readings[stream], DataFrame(java.baseRelationToDataFrame(found), session))
             for stream, found in relations.items()
             if found is not None
         }
@@ -125,7 +136,14 @@ def slots_frame(session: SparkSession, slots: int, anchor: DataFrame | None) -> 
     return session.range(0, slots, 1, slots) if anchor is None else anchor
 
 
-def file_streams(cells: Cells, frames: Mapping[str, DataFrame], scans: Iterable[Scan | str]) -> FileStreams | None:
+def _made(reading: Reading, frame: DataFrame) -> DataFrame:
+    """The rows of a stream over those of its files, computed by Spark."""
+    for condition in reading.conditions:
+        frame = frame.where(to_column(condition))
+    return frame.select(*(to_column(each).alias(name) for name, each in reading.made.items()))
+
+
+def file_streams(cells: Cells, frames: Mapping[str, DataFrame], scans: Iterable[Place | str]) -> FileStreams | None:
     """The streams of a run if slots can read them all; None if Spark has to."""
     ours = list(scans)
     columns = columns_to_read(cells.layout.queries)
@@ -136,13 +154,16 @@ def file_streams(cells: Cells, frames: Mapping[str, DataFrame], scans: Iterable[
         return None
     session = frames[wanted[0][1].stream].sparkSession
     with suppress(Py4JError, TypeError, AttributeError):
-        if (
-            all(str(session.conf.get(name)).lower() == value for name, value in _NEEDED.items())
-            and all(_is_scan_of_parquet(frames[stream]) and _folder(frames[stream]) for stream in columns)
-            and _has_plans_of_batches(session)
-        ):
-            return FileStreams(session, cells, wanted, columns)
+        if _has(session, _NEEDED) and all(_folder(frames[stream]) for stream in columns):
+            readings = {stream: _reading(frames[stream], each) for stream, each in columns.items()}
+            known = {stream: each for stream, each in readings.items() if each is not None}
+            if len(known) == len(columns) and _has_plans_of_batches(session):
+                return FileStreams(session, cells, wanted, known)
     return None
+
+
+def _has(session: SparkSession, settings: Mapping[str, str]) -> bool:
+    return all(str(session.conf.get(name)).lower() == value for name, value in settings.items())
 
 
 def _has_plans_of_batches(session: SparkSession) -> bool:
@@ -169,8 +190,8 @@ def bytes_of_files(queries: QuerySet, frames: Mapping[str, DataFrame]) -> dict[s
 
 def _folder(frame: DataFrame) -> str | None:
     with suppress(Py4JError, TypeError, AttributeError):
-        node = _scan(frame)
-        path = None if node is None else node.dataSource().options().get("path")
+        source = source_of(frame)
+        path = None if source is None else source.options().get("path")
         if path is not None and path.isDefined():
             local = str(path.get()).removeprefix("file://")
             return local if os.path.isdir(local) else None
@@ -189,24 +210,40 @@ def _has_times(relation: Relation, frame: DataFrame) -> bool:
     return field is not None and field.type == TIMESTAMP
 
 
-def _is_scan_of_parquet(frame: DataFrame) -> bool:
-    schema: StructType = frame.schema
-    if any(field.metadata.keys() - {_WATERMARK} for field in schema):
-        return False
-    node = _scan(frame)
-    if node is None:
-        return False
-    source = node.dataSource()
-    options = _listed(source.options().keys().toSeq())
-    return source.className() == "parquet" and {option.lower() for option in options} <= _LISTING
+def _reading(frame: DataFrame, wanted: Columns) -> Reading | None:
+    """How slots make the wanted columns of a stream from its files; None where they cannot."""
+    scan = scan_of(frame)
+    form = None if scan is None else _form(frame.sparkSession, scan)
+    if scan is None or form is None or any(name not in scan.made for name in wanted):
+        return None
+    reading = Reading(form, {name: scan.made[name] for name in wanted}, scan.conditions)
+    is_typed = all(reading.made[name].type == kind for name, kind in wanted.items())
+    return reading if is_typed and reading.columns and all(map(form.can_hold, reading.columns.values())) else None
 
 
-def _scan(frame: DataFrame) -> Any | None:
-    """The scan of a source that a streaming frame is; None of a frame that computes something."""
-    node = frame._jdf.queryExecution().analyzed()
-    while node.nodeName() in _THROUGH:
-        node = node.children().apply(0)
-    return node if node.nodeName() == _SCAN else None
+def _form(session: SparkSession, scan: Scan) -> FileForm | None:
+    """The form of the files of a scan, if slots read it with these options."""
+    if any(field.metadata.keys() - {_WATERMARK} for field in scan.schema):
+        return None
+    given = scan.source.options()
+    options = {str(name).lower(): str(given.apply(name)) for name in _listed(given.keys().toSeq())}
+    others = options.keys() - _LISTING
+    match scan.source.className():
+        case "parquet" if not others and _has(session, _NEEDED_FOR_PARQUET):
+            return Parquet()
+        case "csv" if others <= _OF_CSV and _has(session, _NEEDED_FOR_CSV):
+            return _csv(session, scan.schema.names, options)
+    return None
+
+
+def _csv(session: SparkSession, names: Sequence[str], options: Mapping[str, str]) -> Csv | None:
+    separator, header = options.get("sep", options.get("delimiter", ",")), options.get("header", "false").lower()
+    if separator not in _SEPARATORS or {"sep", "delimiter"} <= options.keys() or header not in ("true", "false"):
+        return None
+    if session.conf.get(_CORRUPT) in names:
+        return None  # the schema asks for the text of rows that cannot be read
+    is_utc = str(session.conf.get(_ZONE)).lower() in _UTC
+    return Csv(tuple(names), separator, header == "true", is_utc)
 
 
 def _relation(leaf: Any) -> Any | None:
