@@ -21,9 +21,9 @@ from anabranch.host.spark.sinks.files import FileSink
 from anabranch.host.spark.sinks.functions import ForeachBatchSink
 from anabranch.host.spark.sinks.make import MAKERS, SinkRequest, make_sink
 from anabranch.host.spark.sinks.memory import MemorySink
-from anabranch.host.spark.sinks.parquet import ParquetSink
 from anabranch.host.spark.sinks.sink import Batch, Sink
 from anabranch.host.spark.sinks.table import TableSink
+from anabranch.host.spark.sinks.worker_files import ParquetFiles, WorkerFileSink
 from anabranch.plan.query_set import ALONE
 from anabranch.schema import Field, Schema
 from tests.host.spark.delivering import results
@@ -73,7 +73,9 @@ def memory(spark: SparkSession, folder: Path) -> Case:
 
 
 def parquet(spark: SparkSession, folder: Path) -> Case:
-    return Case(lambda: ParquetSink(str(folder)), lambda: read_files(spark, "parquet", folder))
+    return Case(
+        lambda: WorkerFileSink(str(folder), ParquetFiles("snappy")), lambda: read_files(spark, "parquet", folder)
+    )
 
 
 def files(format: str, **options: str) -> Callable[[SparkSession, Path], Case]:

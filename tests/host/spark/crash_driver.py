@@ -26,7 +26,7 @@ from anabranch.cql import compile_query
 from anabranch.host.spark import worker
 from anabranch.host.spark.runner import RunOptions, SparkRunner, start_query
 from anabranch.host.spark.session import local_session
-from anabranch.host.spark.sinks.parquet import ParquetSink
+from anabranch.host.spark.sinks.worker_files import ParquetFiles, WorkerFileSink
 from anabranch.host.work import Work
 from anabranch.plan.mesh import parse_plan
 from anabranch.plan.query_set import ALONE, alone, as_plans
@@ -45,7 +45,7 @@ def main(folder: Path, moment: str, batch: int, plan: str, slots: int, story: St
 
 def start(spark: SparkSession, folder: Path, moment: str, batch: int, plan: str, slots: int, story: Story) -> Any:
     query = compile_query(story.cql, story.catalog())
-    sink = ParquetSink(str(folder / "out"))
+    sink = WorkerFileSink(str(folder / "out"), ParquetFiles("snappy"))
     runner: SparkRunner | None = None
 
     def announce(phase: str, number: int) -> None:
@@ -72,30 +72,30 @@ def start(spark: SparkSession, folder: Path, moment: str, batch: int, plan: str,
 # --- in the driver: set up when the batch begins, or when its results are written -------------------------------------
 
 
-def _before_publish(runner: SparkRunner, sink: ParquetSink) -> None:
+def _before_publish(runner: SparkRunner, sink: WorkerFileSink) -> None:
     die_at(sink.folder, "publish", after=False)
 
 
-def _amid_publish(runner: SparkRunner, sink: ParquetSink) -> None:
+def _amid_publish(runner: SparkRunner, sink: WorkerFileSink) -> None:
     sink.folder._files = MortalFiles()
     die_at(sink.folder._files, "move", after=True)
 
 
-def _after_publish(runner: SparkRunner, sink: ParquetSink) -> None:
+def _after_publish(runner: SparkRunner, sink: WorkerFileSink) -> None:
     die_at(sink.folder, "publish", after=True)
 
 
-def _before_rename(runner: SparkRunner, sink: ParquetSink) -> None:
+def _before_rename(runner: SparkRunner, sink: WorkerFileSink) -> None:
     runner.store.files = MortalFiles()
     die_at(runner.store.files, "move", after=False)
 
 
-def _amid_collection(runner: SparkRunner, sink: ParquetSink) -> None:
+def _amid_collection(runner: SparkRunner, sink: WorkerFileSink) -> None:
     runner.store.files = MortalFiles()
     die_at(runner.store.files, "delete_file", after=True)
 
 
-MOMENTS: Mapping[str, Callable[[SparkRunner, ParquetSink], None]] = {
+MOMENTS: Mapping[str, Callable[[SparkRunner, WorkerFileSink], None]] = {
     "before the files are published": _before_publish,
     "when one file is published": _amid_publish,
     "when all files are published": _after_publish,

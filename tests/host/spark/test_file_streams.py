@@ -231,7 +231,8 @@ def test_streams_of_csv_that_compute_their_times(is_grouped: bool, spark: SparkS
     """A batch with quotes on the way is read by Spark, through the same expressions; so is each after a restart."""
     groups = (
         "SELECT WINDOW_END() AS at, a.s AS s, COUNT(*) AS n, SUM(b.x) AS x "
-        "FROM s0 [RANGE 9 SECONDS SLIDE 3 SECONDS] AS a, s1 [RANGE 6 SECONDS SLIDE 3 SECONDS] AS b WHERE a.x = b.x AND b.y > 0 GROUP BY a.s"
+        "FROM s0 [RANGE 9 SECONDS SLIDE 3 SECONDS] AS a, s1 [RANGE 6 SECONDS SLIDE 3 SECONDS] AS b "
+        "WHERE a.x = b.x AND b.y > 0 GROUP BY a.s"
     )
     story = Story(
         groups if is_grouped else PAIR + "a.s = b.s AND a.x + 1 = b.x",

@@ -15,16 +15,17 @@ from pyspark import AccumulatorParam, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch import errors
+from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.failure import for_spark, query_id
 from anabranch.host.spark.sinks.delivery import deliver
 from anabranch.host.spark.sinks.files import FileSink
 from anabranch.host.spark.sinks.functions import ConsoleSink, ForeachBatchSink
 from anabranch.host.spark.sinks.make import make_sink
 from anabranch.host.spark.sinks.memory import MemorySink
-from anabranch.host.spark.sinks.parquet import ParquetSink
 from anabranch.host.spark.sinks.sink import Batch, Sink
 from anabranch.host.spark.sinks.spark_writer import WriterSink
 from anabranch.host.spark.sinks.table import TableSink
+from anabranch.host.spark.sinks.worker_files import WorkerFileSink
 from anabranch.plan.query_set import ALONE
 from anabranch.schema import TIMESTAMP, Field, Schema
 from tests.host.spark.delivering import results
@@ -325,10 +326,50 @@ def test_parquet_takes_the_compressions_that_spark_names(spark: SparkSession, tm
     assert content(spark, tmp_path) == [(1, "a"), (2, "b")]
 
 
+@pytest.mark.parametrize("options", [{}, {"header": "true"}, {"sep": ";", "header": "TRUE"}])
+def test_numbers_in_csv_are_written_by_workers_as_by_spark(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str]
+) -> None:
+    frame = spark.sql(
+        "SELECT * FROM VALUES (1L, 2Y, TRUE), (-9223372036854775807L, NULL, FALSE), (NULL, NULL, NULL), "
+        "(0L, -1Y, NULL) AS t(k, n, is_so)"
+    ).coalesce(1)
+    schema = from_spark(frame.schema, "results")
+    lines = {}
+    for name in ("workers", "spark"):
+        folder = tmp_path / name
+        sink = make_sink("csv", {"path": str(folder), **options}, spark=spark, schema=schema)
+        assert isinstance(sink, WorkerFileSink)
+        write(sink if name == "workers" else FileSink("csv", str(folder), options), frame, 0)
+        (file,) = folder.glob("part-*.csv")
+        lines[name] = file.read_text()
+    assert lines["workers"] == lines["spark"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options"),
+    [
+        ("k bigint, v string", {}),
+        ("k bigint, v double", {}),
+        ("k bigint, v date", {}),
+        ("k bigint, v bigint", {"nullValue": "-"}),
+        ("k bigint, v bigint", {"sep": "\t"}),
+        ("k bigint", {}),
+        ("k bigint, `a, b` bigint", {"header": "true"}),
+    ],
+)
+def test_other_csv_is_for_sparks_writer(
+    spark: SparkSession, tmp_path: Path, columns: str, options: dict[str, str]
+) -> None:
+    schema = from_spark(spark.createDataFrame([], columns).schema, "results")
+    sink = make_sink("csv", {"path": str(tmp_path), **options}, spark=spark, schema=schema)
+    assert isinstance(sink, FileSink)
+
+
 def test_a_length_of_time_comes_back_as_one(spark: SparkSession, tmp_path: Path) -> None:
     """Parquet knows none: without Spark's own note of the types it was a number of microseconds."""
     sink = make_sink("parquet", {"path": str(tmp_path)}, spark=spark, schema=SCHEMA)
-    assert isinstance(sink, ParquetSink)
+    assert isinstance(sink, WorkerFileSink)
     frame = spark.sql("SELECT 1L AS k, INTERVAL '1 02:03:04.000005' DAY TO SECOND AS v, array(struct(1 AS n)) AS s")
     write(sink, frame, 0)
     back = spark.read.parquet(str(tmp_path))

@@ -19,7 +19,7 @@ from anabranch.schema import TIMESTAMP
 KINDS = {"n": pa.int64(), "x": pa.float64(), "s": pa.string(), "b": pa.bool_(), "d": pa.date32(), "t": TIMESTAMP}
 FORM = Csv(tuple(KINDS))
 PLAIN = "1,1.5,one two,true,2024-02-29,2024-02-29 12:00:00.25\n"
-TEXTS = st.text(st.characters(blacklist_characters='",\\\r\n\t\0', blacklist_categories=("Cs",)), min_size=1).filter(
+TEXTS = st.text(st.characters(exclude_characters='",\\\r\n\t\0', exclude_categories=["Cs"]), min_size=1).filter(
     lambda text: text == text.strip() and "0x" not in text.lower() and "\ufeff" not in text
 )
 ROW = st.tuples(

@@ -20,7 +20,7 @@ LINEAR_ALGEBRA = "scipy.linalg"
 loaded: dict[str, Any] = sys.modules
 # numba imports it only to know whether it is there: a quarter of a second for what no kernel of ours needs.
 loaded.setdefault(LINEAR_ALGEBRA, None)
-import anabranch.host.spark.sinks.parquet  # noqa: E402
+import anabranch.host.spark.sinks.worker_files  # noqa: E402
 import anabranch.host.spark.worker  # noqa: E402, F401
 
 if loaded[LINEAR_ALGEBRA] is None:

@@ -22,9 +22,9 @@ from anabranch.host.spark.sinks.files import FileSink
 from anabranch.host.spark.sinks.functions import ConsoleSink
 from anabranch.host.spark.sinks.jdbc import JdbcSink
 from anabranch.host.spark.sinks.memory import MemorySink
-from anabranch.host.spark.sinks.parquet import ParquetSink, can_write
 from anabranch.host.spark.sinks.sink import Sink
 from anabranch.host.spark.sinks.spark_writer import WriterSink
+from anabranch.host.spark.sinks.worker_files import WorkerFileSink, written_form
 from anabranch.schema import Schema
 
 
@@ -70,8 +70,9 @@ def _files(request: SinkRequest) -> Sink:
     sink = request.sink
     assert sink.path is not None
     format = sink.format.lower()
-    if format == "parquet" and not sink.partition_by and can_write(sink.options):
-        return ParquetSink(sink.path, **sink.options)
+    form = None if sink.partition_by else written_form(format, sink.options, request.schema)
+    if form is not None:
+        return WorkerFileSink(sink.path, form)
     _require_format(format, request.spark)
     return FileSink(format, sink.path, sink.options, sink.partition_by)
 
