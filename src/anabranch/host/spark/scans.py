@@ -65,7 +65,7 @@ def scan_of(frame: DataFrame) -> Scan | None:
         return None
     session = frame.sparkSession
     try:
-        schema = _frame_of(session, node).schema
+        schema = _frame_of(session, node).schema if layers else frame.schema
         made: dict[str, Expr] = dict(_columns(schema))
         conditions: tuple[Expr, ...] = ()
         for layer in layers:
