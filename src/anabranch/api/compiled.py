@@ -68,22 +68,17 @@ class CompiledQuery:
 
     @cached_property
     def learn_mesh(self) -> Learn:
-        """The function that learns a mesh from the sampled rows; it remembers them by sizes of states and rival."""
-        return self._learning(lambda: self.query)
+        """The function that learns a mesh from the sampled rows; it remembers them by sizes of states and rival.
 
-    @cached_property
-    def learn_wide_mesh(self) -> Learn:
-        """Like `learn_mesh` for a query that runs alone: classifiers may test columns that it does not carry."""
-        return self._learning(lambda: telling(self.query, self.sample.wide))
-
-    def _learning(self, as_seen: Callable[[], Query]) -> Learn:
+        Classifiers may test columns that the query does not carry.
+        """
         known: dict[tuple[str, ...], LearntMesh] = {}
 
         def learn(held: Mapping[str, float], rival: PhysicalPlan) -> LearntMesh:
             key = (str(rival), *(repr(held[name]) for name in self.query.graph.names))
             if key not in known:
-                rows = self.sample.wide or self.sample.rows
-                known[key] = learn_from_rows(as_seen(), rows, held, rival, kin=self.sample.kin)
+                wide, kin = self.sample.wide, self.sample.kin
+                known[key] = learn_from_rows(telling(self.query, wide), wide, held, rival, kin=kin)
             return known[key]
 
         return learn

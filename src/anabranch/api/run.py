@@ -47,7 +47,7 @@ from anabranch.host.counting import cells_of_sample
 from anabranch.host.deferral import follow_late_filters
 from anabranch.host.diverted import DivertedLayout
 from anabranch.host.keys import scheduled
-from anabranch.host.sample import Sample, with_sampled_classes
+from anabranch.host.sample import Sample, sampled_classes
 from anabranch.host.sink_settings import require_columns
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.file_streams import bytes_of_files
@@ -265,24 +265,21 @@ class Run:
             sample=self._sampled_rows(),
         )
 
-    @property
-    def _is_alone(self) -> bool:
-        return self._queries.names == (ALONE,)
-
     def _carrying(self, choices: Mapping[str, Choice], plans: Plans) -> QuerySet:
-        """The queries with class columns: of the plans, and of the mesh of a query that may take it while it runs.
+        """The queries with class columns: of the plans, and of the meshes that queries may take while they run.
 
-        The classes are those of the sample, and not only those that the meshes tell apart, so that a search while the
+        The classes are those of the sample, and not only those that the meshes tell apart, so that a search while a
         query runs can move their thresholds.
         """
-        if not self._is_alone:
-            return self._queries
-        member, choice = self._members[ALONE], choices[ALONE]
-        offer = choice.mesh
-        is_open = learns(member.settings.wishes, choice, member.settings.adapt)
-        offered = [offer.learnt.mesh] if is_open and offer is not None and offer.learnt is not None else []
-        finer = partial(with_sampled_classes, member.compiled.sample.wide)
-        return carrying(self._queries, [*plans.plans.values(), *offered], finer)
+        offered = [
+            (name, offer.learnt.mesh)
+            for name, member in self._members.items()
+            if learns(member.settings.wishes, choices[name], member.settings.adapt)
+            and (offer := choices[name].mesh) is not None
+            and offer.learnt is not None
+        ]
+        samples = {name: member.compiled.sample for name, member in self._members.items()}
+        return carrying(self._queries, [*plans.plans.items(), *offered], sampled_classes(samples))
 
     def _refuse_order(self) -> None:
         if self._queries.stages > 1 and self._settings.execution.orders_results:
@@ -334,14 +331,13 @@ class Run:
     def _choice(self, member: Member, slots: int, *, may_learn: bool) -> Choice:
         compiled, settings = member.compiled, member.settings
         sample = compiled.sample if member.needs_sample(self._most_slots) else Sample()
-        learn = compiled.learn_wide_mesh if self._is_alone else compiled.learn_mesh
         return decide(
             compiled.query,
             settings.wishes,
             slots=slots,
             batch=self._settings.trigger.seconds or DEFAULT_BATCH,
             seen=sample.statistics,
-            learn=learn if may_learn and _has_rows(compiled.query, sample) else None,
+            learn=compiled.learn_mesh if may_learn and _has_rows(compiled.query, sample) else None,
             gate=(settings.adapt or Settings()).gate,
             host=on_spark(self._settings.trigger.seconds, len(self._members)),
         )

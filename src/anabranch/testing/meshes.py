@@ -15,16 +15,19 @@ from anabranch.schema import Field, is_text
 
 
 @st.composite
-def meshes(draw: st.DrawFn, graph: JoinGraph, *, wide: bool = False) -> Mesh:
-    """Any mesh over the relations of a graph; a wide one, with which a query can only start, tests any column."""
+def meshes(draw: st.DrawFn, graph: JoinGraph) -> Mesh:
+    """Any mesh over the relations of a graph, by any column that it knows.
+
+    Before a query starts, that is any column of a stream; the graph of a running one knows what travels.
+    """
     # Functions that draw, not strategies of strategies: thousands of meshes are drawn, and each is drawn once.
-    return Mesh(tuple(_ways(draw, graph, relation, wide) for relation in graph.relations))
+    return Mesh(tuple(_ways(draw, graph, relation) for relation in graph.relations))
 
 
-def _ways(draw: st.DrawFn, graph: JoinGraph, relation: Relation, wide: bool) -> RelationRoutes:
+def _ways(draw: st.DrawFn, graph: JoinGraph, relation: Relation) -> RelationRoutes:
     several = tuple(_route(draw, graph, relation.name) for _ in range(draw(st.integers(1, 3))))
     known = attributes_of(graph, relation.name)
-    every = [*known, *(field for field in relation.source if wide and known.find(field.name) is None)]
+    every = [*known, *(field for field in relation.source if known.find(field.name) is None)]
     columns = [field for field in every if is_classifiable(field.type)]
     return RelationRoutes(relation.name, several, _classifier(draw, columns, len(several), _TESTS))
 

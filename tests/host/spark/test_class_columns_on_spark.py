@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import anabranch
-from anabranch.api import ContinuousQuery, compiled
+from anabranch.api import ContinuousQuery, ContinuousQueryWriter, QueryHandle, compiled
 from anabranch.errors import UnknownAttribute
 from anabranch.host.sample import Sample
 from anabranch.host.spark.file_streams import OFF
 from anabranch.plan.classifier import attributes
 from anabranch.plan.mesh import Mesh
 from anabranch.testing.duckdb_sql import duckdb_answer
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
+from anabranch.testing.oracle import comparable, describe_difference, rows_as_multiset, timed_results
 from anabranch.testing.regions import MESH, ROWS, regional_batch, regional_query, regional_text
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("counted_costs")]
@@ -81,6 +82,66 @@ def test_a_mesh_by_an_unselected_column_is_learnt_taken_and_pays(
     assert str(again) == str(mesh)
     assert {route["route"] for route in routes if route["relation"] == "h"} == {0, 1}
     assert not difference(tmp_path / "routed", batches)
+
+
+@pytest.mark.parametrize("reader", ["slots", "spark"])
+def test_queries_together_route_by_columns_that_none_of_them_selects(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    """One learns its mesh from the sample, another joins with one of its own; a restart, and one leaves."""
+    if reader == "spark":
+        monkeypatch.setenv(OFF, "1")
+    rng = np.random.default_rng(1)
+    batches = [feed(tmp_path, number, rng) for number in range(4)]
+    by_number = "mesh(h: a>b, b>a by (number <= 5500.0 or null ? 1 : (region in {'north'} ? 0 : 1)); a: h>b; b: h>a)"
+    query = the_query(spark, tmp_path)
+
+    def writer(name: str, plan: str) -> ContinuousQueryWriter:
+        return query.writeStream.plan(plan).option("path", str(tmp_path / name))
+
+    def start(**writers: ContinuousQueryWriter) -> QueryHandle:
+        together = query.session.together(**writers).option("checkpointLocation", str(tmp_path / "kept"))
+        return together.slots(2).start()
+
+    def routes(handle: QueryHandle, name: str) -> set[int]:
+        seen = handle.lastProgress["adaptive"]["queries"][name]["statistics"]["routes"]
+        return {route["route"] for route in seen if route["relation"] == "h"}
+
+    handle = start(one=writer("one", "mesh"))
+    try:
+        handle.processAllAvailable()
+        mesh = handle.plan["one"]
+        assert "region" in attributes(mesh.of("h").classifier)
+        assert routes(handle, "one") == {0, 1}
+        with pytest.raises(UnknownAttribute, match="'planet' is not a column of stream 'h'"):
+            handle.add("two", writer("two", MESH.replace("region", "planet")))
+        since = handle.add("two", writer("two", by_number))
+        batches.append(feed(tmp_path, 4, rng))
+        handle.processAllAvailable()
+        assert routes(handle, "one") == routes(handle, "two") == {0, 1}
+        handle.stop()
+        # Again, and without a sample: the plan of the last batch says what travels.
+        monkeypatch.setattr(compiled, "sample_streams", lambda queries, _: [Sample() for _ in queries])
+        query = the_query(spark, tmp_path)
+        handle = start(one=writer("one", "mesh"), two=writer("two", by_number))
+        batches.append(feed(tmp_path, 5, rng))
+        handle.processAllAvailable()
+        assert routes(handle, "one") == routes(handle, "two") == {0, 1}
+        handle.remove("two")
+        batches.append(feed(tmp_path, 6, rng))
+        handle.processAllAvailable()
+        assert str(handle.plan["one"]) == str(mesh)
+        assert routes(handle, "one") == {0, 1}
+    finally:
+        handle.stop()
+    assert not difference(tmp_path / "one", batches)
+    first = int(since.timestamp() * 1e6)
+    whole = {name: pa.concat_tables([each[name] for each in batches[:6]]) for name in "hab"}
+    expected = Counter(
+        tuple(map(comparable, values)) for time, values in timed_results(regional_query(), whole) if time >= first
+    )
+    assert expected
+    assert not describe_difference(expected, rows_as_multiset(pq.read_table(tmp_path / "two")))
 
 
 def test_files_without_the_column_and_a_stream_that_has_lost_it(spark: SparkSession, tmp_path: Path) -> None:
