@@ -1,8 +1,8 @@
 """Which columns of streams travel as classes: those that the meshes of a run test and that its queries do not carry.
 
-The columns that travel are fixed for a run, so this is decided at its start, from the plans that it begins with and
-from those that it may change to. Whoever knows rows may ask for finer classes than a mesh tests (`carrying`), so that a
-later search of the same run can move thresholds.
+This is decided at the start of a run, from the plans that it begins with and from those that it may change to; of
+streams that cannot be sampled again after the first batches, by what those showed. Whoever knows rows may ask for finer
+classes than a mesh tests (`carrying`), so that a later search of the same run can move thresholds.
 
 Queries together share relations whose rows travel once for all. A relation then has the classes of all plans, one class
 column for each attribute: what any classifier tests of it is a bound of it, and any query may route by it.
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -42,17 +43,19 @@ from anabranch.schema import TIMESTAMP, Field, Schema
 MOST_COLUMNS = 64
 """Columns of a stream that are sampled beyond those that a query carries."""
 
+Classes: TypeAlias = dict[str, tuple[ClassColumn, ...]]
+"""Class columns, by relation."""
 Finer = Callable[[str, str, ClassColumn], ClassColumn]
 """Gives the classes that a column is to have for a query, of a relation by name: at least those given."""
 
 
-def classes_for(plan: Plan, graph: JoinGraph) -> dict[str, tuple[ClassColumn, ...]]:
+def classes_for(plan: Plan, graph: JoinGraph) -> Classes:
     """The class columns of each relation that a plan tests and the engine would not have: only meshes test any.
 
     A mesh that tests a column which the stream does not have is an UnknownAttribute. A relation of whose stream no
     columns are known has none; whether its classifier fits is seen where the mesh is checked.
     """
-    found: dict[str, tuple[ClassColumn, ...]] = {}
+    found: Classes = {}
     for way in plan.ways if isinstance(plan, Mesh) else ():
         if way.relation not in graph.names:
             continue
@@ -74,24 +77,43 @@ def with_classes(graph: JoinGraph, classes: Mapping[str, Iterable[ClassColumn]])
 def carrying(
     queries: QuerySet, plans: Iterable[tuple[str, Plan]], finer: Finer = lambda query, relation, column: column
 ) -> QuerySet:
-    """The queries with the class columns that meshes test among plans, each with the name of its query.
+    """The queries with the class columns that meshes test among plans, each with the name of its query."""
+    return carried(queries, tested_classes(queries, plans, finer))
 
-    What the plans test comes first; what is finer, and what the queries carried so far, as far as there is room.
+
+def carried(queries: QuerySet, classes: Mapping[str, Iterable[ClassColumn]]) -> QuerySet:
+    """The queries with class columns, by relation, beside those that they have."""
+    return _over(queries, lambda graph: with_classes(graph, classes)) if any(classes.values()) else queries
+
+
+def tested_classes(queries: QuerySet, plans: Iterable[tuple[str, Plan]], finer: Finer) -> Classes:
+    """The class columns that meshes among plans test, each with the name of its query.
+
+    What the plans test comes first, what is finer as far as there is room.
     """
-    tested: dict[str, tuple[ClassColumn, ...]] = {}
-    wished: dict[str, tuple[ClassColumn, ...]] = {}
+    tested: Classes = {}
+    wished: Classes = {}
     for name, plan in plans:
         for relation, several in classes_for(plan, queries.member(name).query.graph).items():
             tested[relation] = _together(tested.get(relation, ()), several, MOST_CODES - 1)
             more = tuple(finer(name, relation, each) for each in several)
             wished[relation] = _together(more, wished.get(relation, ()))
-    classes = {relation: _together(wished[relation], several) for relation, several in tested.items()}
-    return _over(queries, lambda graph: with_classes(graph, classes)) if classes else queries
+    return {relation: _together(wished[relation], several) for relation, several in tested.items()}
+
+
+def classes_of(graph: JoinGraph) -> Classes:
+    """The class columns that rows of each relation travel with."""
+    return {each.name: each.classes for each in graph.relations}
 
 
 def without_sources(queries: QuerySet) -> QuerySet:
     """The queries as they travel to slots: what their streams have beside what they read is no matter there."""
     return _over(queries, lambda graph: _each(graph, lambda each: replace(each, source=Schema(()))))
+
+
+def without_classes(queries: QuerySet) -> QuerySet:
+    """The queries as if no class travelled."""
+    return _over(queries, lambda graph: _each(graph, lambda each: replace(each, classes=())))
 
 
 def _over(queries: QuerySet, change: Callable[[JoinGraph], JoinGraph]) -> QuerySet:
@@ -113,12 +135,13 @@ def widened(query: Query, is_there: Callable[[Relation, Field], bool]) -> Query:
     """The query as if it carried the columns of its streams that a classifier can test and that are there."""
 
     def wide(each: Relation) -> Relation:
-        return replace(each, schema=Schema((*each.schema, *_others(each, partial(is_there, each)))))
+        return replace(each, schema=Schema((*each.schema, *further_columns(each, partial(is_there, each)))))
 
     return replace(query, graph=_each(query.graph, wide))
 
 
-def _others(relation: Relation, is_there: Callable[[Field], bool]) -> list[Field]:
+def further_columns(relation: Relation, is_there: Callable[[Field], bool] = lambda _: True) -> list[Field]:
+    """The columns of a relation's stream that it does not carry, that a classifier can test and that are there."""
     found = [
         each
         for each in relation.source

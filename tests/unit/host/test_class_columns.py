@@ -144,7 +144,7 @@ def test_a_column_is_a_class_until_another_query_carries_it_and_again_when_that_
         queries = sets[min(number, 2)]
         if before is not None and before is not queries:
             change_set(Store(kept), before, queries, partitioning_of(queries, 1))
-        plans = {"one": parse_mesh(MESH)} | ({"two": mjoin("hab")} if "two" in queries.names else {})
+        plans = {"one": parse_mesh(MESH)} | ({"two": mjoin(("h", "a", "b"))} if "two" in queries.names else {})
         host = kind(queries, Plans(plans), checkpoint=kept)
         assert len(host.queries.graph.relation("h").classes) == (number != 1)
         answers.append(ResultLayout(queries).split(host.step(rows))["one"])
@@ -169,7 +169,7 @@ def test_a_mesh_over_another_querys_results_routes_by_what_travels() -> None:
     # Streams beside them have classes.
     mesh = parse_mesh("mesh(h: a>b; a: h>b, b>h by (region in {'south'} ? 1 : 0); b: h>a)")
     host = LocalHost(alone(reader), Plans({ALONE: mesh, "below": parse_plan("s")}))
-    plain = LocalHost(alone(reader), Plans({ALONE: mjoin("hab"), "below": parse_plan("s")}))
+    plain = LocalHost(alone(reader), Plans({ALONE: mjoin(reader.graph.names), "below": parse_plan("s")}))
     assert [each.attribute for each in host.queries.graph.relation("a").classes] == ["region"]
     for number in range(2):
         rows = regional_batch(number, rng)
