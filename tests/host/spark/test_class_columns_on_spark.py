@@ -153,15 +153,16 @@ def test_queries_together_route_by_columns_that_none_of_them_selects(
     assert not describe_difference(expected, rows_as_multiset(pq.read_table(tmp_path / "two")))
 
 
-@pytest.mark.parametrize("kind", ["alone", "together"])
+@pytest.mark.parametrize(("kind", "reader"), [("alone", "spark"), ("alone", "slots"), ("together", "spark")])
 def test_streams_that_cannot_be_sampled_are_learnt_from_in_their_first_batches(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, reader: str
 ) -> None:
-    """Spark reads the files, one of each stream in a batch, and nobody knows them before.
+    """Files come one by one, and nobody knows them before.
 
     The streams are fast, so that a change is worth what the gate asks for.
     """
-    monkeypatch.setenv(OFF, "1")
+    if reader == "spark":
+        monkeypatch.setenv(OFF, "1")
     monkeypatch.setattr("anabranch.choosing.ChangeRules", partial(ChangeRules, waits=True))
     rng, batches = np.random.default_rng(1), []
     for name in "hab":

@@ -19,7 +19,7 @@ import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -30,6 +30,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from anabranch.host.file_rows import MOST_READERS, Columns, Footer, SlotFiles, columns_to_read, look_into
+from anabranch.host.first_rows import WideLayout
 from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.failure import query_id
 from anabranch.host.spark.source import Cells, tagged_union
@@ -88,12 +89,14 @@ class FileStreams:
         found = [frames[relation.stream].select(f.lit(place).alias(RELATION)) for place, relation in self.scans]
         return reduce(DataFrame.unionAll, found)
 
+    def carrying(self, cells: Cells) -> FileStreams | None:
+        """The same streams, with rows that come with other classes; None where only Spark can make those."""
+        columns = columns_to_read(cells.layout.queries)
+        return None if columns is None else replace(self, cells=cells, columns=columns)
+
     def of_batch(self, frame: DataFrame) -> SlotFiles | DataFrame:
         """The files of a micro-batch or, if slots cannot read all of them, its rows in the wire layout."""
-        execution = self.spark._jsparkSession.streams().get(query_id(frame)).streamingQuery().lastExecution()
-        relations = [_relation(leaf) for leaf in _listed(execution.logical().collectLeaves())]
-        assert len(relations) == len(self.scans), "Spark's plan of the batch has other scans"
-        of_stream = {relation.stream: found for (_, relation), found in zip(self.scans, relations, strict=True)}
+        execution, relations, of_stream = self._found(frame)
         files = {stream: () if found is None else _paths(found) for stream, found in of_stream.items()}
         footers = {
             stream: [look_into(_local(path), self.columns[stream]) for path in paths] for stream, paths in files.items()
@@ -104,20 +107,35 @@ class FileStreams:
             return SlotFiles({stream: tuple(map(_local, paths)) for stream, paths in files.items()}, self.columns)
         return self._read_by_spark(frame.sparkSession, of_stream)
 
+    def wide(self, frame: DataFrame, wide: WideLayout) -> DataFrame | None:
+        """The rows of a micro-batch with wide columns, read by Spark; None of a batch without any."""
+        _, _, of_stream = self._found(frame)
+        return self._read_by_spark(frame.sparkSession, of_stream, wide) if any(of_stream.values()) else None
+
+    def _found(self, frame: DataFrame) -> tuple[Any, list[Any | None], dict[str, Any | None]]:
+        """Spark's plan of a micro-batch, and what its scans read, by place and by stream."""
+        execution = self.spark._jsparkSession.streams().get(query_id(frame)).streamingQuery().lastExecution()
+        relations = [_relation(leaf) for leaf in _listed(execution.logical().collectLeaves())]
+        assert len(relations) == len(self.scans), "Spark's plan of the batch has other scans"
+        of_stream = {relation.stream: found for (_, relation), found in zip(self.scans, relations, strict=True)}
+        return execution, relations, of_stream
+
     def _can_read(self, files: Mapping[str, Sequence[str]], footers: Mapping[str, Sequence[Footer]]) -> bool:
         paths = [path for several in files.values() for path in several]
         is_local = all(urlsplit(path).scheme == "file" for path in paths)
         is_readable = all(footer.is_readable for several in footers.values() for footer in several)
         return len(paths) <= MOST_FILES and is_local and is_readable
 
-    def _read_by_spark(self, session: SparkSession, relations: Mapping[str, Any]) -> DataFrame:
+    def _read_by_spark(
+        self, session: SparkSession, relations: Mapping[str, Any], wide: WideLayout | None = None
+    ) -> DataFrame:
         java = session._jsparkSession
         frames = {
             stream: DataFrame(java.baseRelationToDataFrame(found), session)
             for stream, found in relations.items()
             if found is not None
         }
-        return tagged_union(self.cells, frames, None, [scan for scan in self.scans if scan[1].stream in frames])
+        return tagged_union(self.cells, frames, None, [scan for scan in self.scans if scan[1].stream in frames], wide)
 
 
 def slots_frame(session: SparkSession, slots: int, anchor: DataFrame | None) -> DataFrame:

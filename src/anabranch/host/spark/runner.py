@@ -306,13 +306,15 @@ class SparkRunner:
             self._clocks = self._clocks.resumed(now)
         self._configure(frame.sparkSession)
         self.options.announce("begin", batch_id)
+        if self._wide is not None and self._wide.is_drawing:
+            seen = frame if self._files is None else self._files.wide(frame, self._wide.layout)
+            with evaluating(batch_id):
+                if seen is not None:
+                    self._wide.look(seen)
         files = None
         if self._files is not None:
             found = self._files.of_batch(frame)
             frame, files = (found, None) if isinstance(found, DataFrame) else (frame, found)
-        if self._wide is not None:
-            with evaluating(batch_id):
-                self._wide.look(frame)
         # Once per batch: whether a stream is idle depends on the time of day, and what a grouped query answers, or
         # which rows have waited long enough, on that.
         clocks = None
@@ -334,7 +336,7 @@ class SparkRunner:
                 frame = frame.observe(observation, *newest.maxima(self.queries, moving))
             if self._is_filtered:
                 frame = frame.where(PASSES).drop(PASSES)
-        if self._wide is not None:
+        if self._wide is not None and self._files is None:
             frame = self._wide.classed(frame, self.cells.layout)
         self._places.meet(frame.sparkSession)
         orders, refused = self.steering.next(batch_id, moment(self.queries, self._clocks, self.setup.execution))
@@ -400,10 +402,14 @@ class SparkRunner:
         }
         if found is None or not any(further.values()):
             return []
-        self.queries = carried(self.queries, found)
-        self.setup = replace(self.setup, queries=self.queries)
-        self.cells = replace(self.cells, layout=replace(self.cells.layout, queries=self.queries))
-        self.steering.carry(self.queries)
+        queries = carried(self.queries, found)
+        cells = replace(self.cells, layout=replace(self.cells.layout, queries=queries))
+        files = None if self._files is None else self._files.carrying(cells)
+        if files is None and self._files is not None:
+            return []
+        self.queries, self.cells, self._files = queries, cells, files
+        self.setup = replace(self.setup, queries=queries)
+        self.steering.carry(queries)
         return [ColumnsTravel(batch_id + 1, {name: each for name, each in further.items() if each})]
 
     def follow(self, running: StreamingQuery) -> None:
@@ -438,12 +444,12 @@ class SparkRunner:
         scans = in_scan_order(self.queries, (self.store.metadata() or {}).get("streams"))
         is_left_to_slots = self.options.late is None and not self._prefilter.may_filter
         self._files = file_streams(self.cells, frames, scans) if is_left_to_slots else None
+        first = self.options.first
+        self._wide = None if first is None else Wide(first, self.cells, waits=self._waits)
         if self._files is not None:
             union = self._files.frame(frames)
         else:
             late = None if self.options.late is None else self.options.late.layout
-            first = self.options.first
-            self._wide = None if first is None else Wide(first, self.cells, waits=self._waits)
             wide = None if self._wide is None else self._wide.layout
             union = tagged_union(self.cells, frames, late, scans, wide)
         return union, [scan if isinstance(scan, str) else scan[1].stream for scan in scans]

@@ -3,9 +3,11 @@
 The streaming plan of a query is fixed, and what it does not select cannot be asked for later. So where a query may
 learn routes and no sample tells which columns decide them, the plan reads every column that a classifier could test
 (`host/first_rows`). Each batch computes the classes that are known by then, before rows are sent; the columns
-themselves go no further. The first batches are read a second time, by a small job that brings some rows to the driver.
+themselves go no further. Where slots read files, nothing of this is in the plan: the slots read the columns of the
+classes that are known by then. In both cases a few of the first batches are read a second time, by a small job that
+brings some of their rows to the driver.
 
-Limit: a column that is read costs its copy within a row, for as long as the query runs, used or not.
+Limit: a column that Spark reads costs its copy within a row, for as long as the query runs, used or not.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from anabranch.adapt.searches import Search, Searches
-from anabranch.host.first_rows import Draw, FirstBatches, FirstRows
+from anabranch.host.first_rows import MOST_ROWS, Draw, FirstBatches, FirstRows
 from anabranch.host.spark.source import CELL, PASSES, Cells, class_column
 from anabranch.host.wire import RELATION, TIME, WireLayout
 from anabranch.plan.classes import ClassColumn
@@ -41,16 +43,22 @@ class Wide:
         self._searches = Searches(waits=waits)
         self._search: Search[Classes] | None = None
 
+    @property
+    def is_drawing(self) -> bool:
+        """Whether rows of the batch at hand are to be drawn."""
+        return self._rows is not None and self._rows.draw is not None
+
     def look(self, frame: DataFrame) -> None:
-        """Draws rows of a batch, if that is still to be done."""
-        if self._rows is None or self._rows.draw is None or self._search is not None:
-            return
+        """Draws rows of a batch, which has all wide columns."""
+        assert self._rows is not None
+        assert self._rows.draw is not None
         layout, draw = self._cells.layout, self._rows.draw
         rows = frame.where(PASSES) if PASSES in frame.columns else frame
         if later := self._cells.later_copies:
             rows = rows.where(~f.col(CELL).isin(later))
-        table = rows.where(_is_drawn(layout, draw)).select(*layout.schema.names, *self.layout.columns).toArrow()
-        self._rows.take(table)
+        drawn = rows.where(_is_drawn(layout, draw)).select(*layout.schema.names, *self.layout.columns)
+        # A batch may have many times the rows of the one before.
+        self._rows.take(drawn.limit(MOST_ROWS * len(draw.relations)).toArrow())
 
     def after(self, reports: SlotReports, plans: Plans) -> Classes | None:
         """Takes in a batch; the classes that rows should travel with, once when they are known."""
