@@ -64,7 +64,7 @@ from anabranch.host.store import Store
 from anabranch.host.work import Work
 from anabranch.optimize import Choice
 from anabranch.optimize.joint import JointChoice
-from anabranch.plan.classing import Classes, carried, tested_classes
+from anabranch.plan.classing import Classes, carried, wanted_classes
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
@@ -285,7 +285,7 @@ class Run:
             and (offer := choice.mesh) is not None
             and offer.learnt is not None
         ]
-        return tested_classes(self._queries, [*plans.plans.items(), *offered], sampled_classes(samples))
+        return wanted_classes(self._queries, [*plans.plans.items(), *offered], sampled_classes(samples))
 
     def _first_batches(self) -> FirstBatches | None:
         """The queries that learn from their first batches, as no sample of their streams was to be had."""

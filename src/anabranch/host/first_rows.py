@@ -37,6 +37,8 @@ MOST_ROWS = 20_000
 """Rows of a relation that are kept, about."""
 BATCHES = 4
 """Batches that are drawn from, at least."""
+TOO_FEW = 4
+"""How many times the rows that are drawn could be drawn, for the drawing to begin anew."""
 MOST_BATCHES = 64
 """Batches after which what was drawn must do."""
 
@@ -129,9 +131,12 @@ class FirstRows:
         """Takes in how many rows of each relation a batch had."""
         self._seen += 1
         most = max((arrived.get(name, 0.0) for name in self.first.relations), default=0.0)
-        if self._draw is None and most:
-            share = min(1.0, MOST_ROWS / BATCHES / most)
+        share = min(1.0, MOST_ROWS / BATCHES / most) if most else 0.0
+        if share > (0.0 if self._draw is None else TOO_FEW * self._draw.share):
+            # The first, or a batch that is much smaller than the one that told: a run may begin with a long backlog.
             self._draw = Draw(self.first.relations, shared_key(self.first.queries.graph), share)
+            self._tables.clear()
+            self._counts.clear()
 
     def take(self, table: pa.Table) -> None:
         """Takes in the rows that were drawn from a batch: in the wire layout, with wide columns."""

@@ -78,7 +78,7 @@ def carrying(
     queries: QuerySet, plans: Iterable[tuple[str, Plan]], finer: Finer = lambda query, relation, column: column
 ) -> QuerySet:
     """The queries with the class columns that meshes test among plans, each with the name of its query."""
-    return carried(queries, tested_classes(queries, plans, finer))
+    return carried(queries, wanted_classes(queries, plans, finer))
 
 
 def carried(queries: QuerySet, classes: Mapping[str, Iterable[ClassColumn]]) -> QuerySet:
@@ -86,7 +86,7 @@ def carried(queries: QuerySet, classes: Mapping[str, Iterable[ClassColumn]]) -> 
     return _over(queries, lambda graph: with_classes(graph, classes)) if any(classes.values()) else queries
 
 
-def tested_classes(queries: QuerySet, plans: Iterable[tuple[str, Plan]], finer: Finer) -> Classes:
+def wanted_classes(queries: QuerySet, plans: Iterable[tuple[str, Plan]], finer: Finer) -> Classes:
     """The class columns that meshes among plans test, each with the name of its query.
 
     What the plans test comes first, what is finer as far as there is room.

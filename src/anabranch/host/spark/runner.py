@@ -308,9 +308,8 @@ class SparkRunner:
         self.options.announce("begin", batch_id)
         if self._wide is not None and self._wide.is_drawing:
             seen = frame if self._files is None else self._files.wide(frame, self._wide.layout)
-            with evaluating(batch_id):
-                if seen is not None:
-                    self._wide.look(seen)
+            if seen is not None:
+                self._wide.look(seen)
         files = None
         if self._files is not None:
             found = self._files.of_batch(frame)

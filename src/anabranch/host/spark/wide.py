@@ -12,9 +12,11 @@ Limit: a column that Spark reads costs its copy within a row, for as long as the
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import reduce
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
@@ -27,6 +29,8 @@ from anabranch.plan.classifier import hour_attribute, hour_of
 from anabranch.plan.classing import Classes, classes_of
 from anabranch.plan.query_set import Plans
 from anabranch.stats.report import SlotReports, merged_statistics
+
+_log = logging.getLogger(__name__)
 
 _VALUES = 1 << 30
 """Parts into which the values of a key are cut, to draw some of them."""
@@ -57,8 +61,12 @@ class Wide:
         if later := self._cells.later_copies:
             rows = rows.where(~f.col(CELL).isin(later))
         drawn = rows.where(_is_drawn(layout, draw)).select(*layout.schema.names, *self.layout.columns)
-        # A batch may have many times the rows of the one before.
-        self._rows.take(drawn.limit(MOST_ROWS * len(draw.relations)).toArrow())
+        try:
+            # A batch may have many times the rows of the one before.
+            self._rows.take(drawn.limit(MOST_ROWS * len(draw.relations)).toArrow())
+        except PySparkException as error:
+            self._rows = None
+            _log.warning("nothing is learnt from the first batches, as their rows could not be drawn: %s", error)
 
     def after(self, reports: SlotReports, plans: Plans) -> Classes | None:
         """Takes in a batch; the classes that rows should travel with, once when they are known."""
