@@ -26,12 +26,12 @@ from anabranch.expr import Column
 from anabranch.host.profiles import SAMPLED
 from anabranch.host.sample import FEWEST_ROWS, Kin, Sample, Stretch, narrowed, sampled, shared_key
 from anabranch.host.wire import RELATION, TIME, WireLayout, placed_by_type, wire_layout
-from anabranch.plan.classing import Classes, further_columns
+from anabranch.plan.classing import MOST_COLUMNS, Classes, further_columns
 from anabranch.plan.join_graph import KeyClass
 from anabranch.plan.partitioning import row_code
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import Member, Plans, QuerySet, by_itself, partitioning_of
-from anabranch.schema import Field
+from anabranch.schema import Field, is_text
 
 MOST_ROWS = 20_000
 """Rows of a relation that are kept, about."""
@@ -77,14 +77,18 @@ class FirstBatches:
     def relations(self) -> frozenset[str]:
         return frozenset(name for query in self.learning.values() for name in query.graph.names)
 
-    def layout(self, classes: Classes) -> WideLayout:
-        """The columns to read: of relations that are learnt from, all that could decide; of others, their classes'."""
+    def layout(self, classes: Classes, most: int = MOST_COLUMNS) -> WideLayout:
+        """The columns to read: those of classes and, of relations that are learnt from, so many that could decide.
+
+        Texts and booleans come first: kinds and regions are such columns.
+        """
         found = {}
         for relation in self.queries.graph.relations:
             needed = {each.column for each in classes.get(relation.name, ())}
             more = further_columns(relation) if relation.name in self.relations else []
-            every = {each.name: each for each in relation.source if each.name in needed} | {e.name: e for e in more}
-            found[relation.name] = tuple(every.values())
+            more.sort(key=lambda field: not (is_text(field.type) or pa.types.is_boolean(field.type)))
+            every = [*(each for each in relation.source if each.name in needed), *more[:most]]
+            found[relation.name] = tuple({each.name: each for each in every}.values())
         return WideLayout(found)
 
 

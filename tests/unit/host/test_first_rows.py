@@ -163,6 +163,10 @@ def test_relations_that_are_not_learnt_from_keep_the_columns_of_their_classes() 
     assert {each.name for each in wide.fields["h"]} == {"region", "moment"}
     assert wide.fields["a"] == ()
     assert len(wide.columns) == 2
+    # Of those that are learnt from, not all are read, and texts first.
+    some = FirstBatches(alone(regional_query()), {ALONE: regional_query()}, learns_nothing).layout({"h": (hour,)}, 1)
+    assert [each.name for each in some.fields["h"]] == ["moment", "region"]
+    assert [each.name for each in some.fields["a"]] == ["region"]
 
 
 def test_a_query_looks_once_further_columns_travel() -> None:

@@ -444,7 +444,8 @@ class SparkRunner:
         is_left_to_slots = self.options.late is None and not self._prefilter.may_filter
         self._files = file_streams(self.cells, frames, scans) if is_left_to_slots else None
         first = self.options.first
-        self._wide = None if first is None else Wide(first, self.cells, waits=self._waits)
+        if first is not None:
+            self._wide = Wide(first, self.cells, is_read_by_slots=self._files is not None, waits=self._waits)
         if self._files is not None:
             union = self._files.frame(frames)
         else:

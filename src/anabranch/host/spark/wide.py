@@ -7,7 +7,8 @@ themselves go no further. Where slots read files, nothing of this is in the plan
 classes that are known by then. In both cases a few of the first batches are read a second time, by a small job that
 brings some of their rows to the driver.
 
-Limit: a column that Spark reads costs its copy within a row, for as long as the query runs, used or not.
+Limit: a column that Spark reads costs its copy within a row, for as long as the query runs, used or not; so it reads
+`MOST_READ` of them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from anabranch.host.spark.source import CELL, PASSES, Cells, class_column
 from anabranch.host.wire import RELATION, TIME, WireLayout
 from anabranch.plan.classes import ClassColumn
 from anabranch.plan.classifier import hour_attribute, hour_of
-from anabranch.plan.classing import Classes, classes_of
+from anabranch.plan.classing import MOST_COLUMNS, Classes, classes_of
 from anabranch.plan.query_set import Plans
 from anabranch.stats.report import SlotReports, merged_statistics
 
 _log = logging.getLogger(__name__)
 
+MOST_READ = 8
+"""Columns of a relation that Spark reads beyond those that a query needs, for as long as the query runs."""
 _VALUES = 1 << 30
 """Parts into which the values of a key are cut, to draw some of them."""
 
@@ -39,8 +42,9 @@ _VALUES = 1 << 30
 class Wide:
     """The columns that are read beyond those that travel, and what the first batches show of them."""
 
-    def __init__(self, first: FirstBatches, cells: Cells, *, waits: bool) -> None:
-        self.layout = first.layout(classes_of(cells.layout.queries.graph))
+    def __init__(self, first: FirstBatches, cells: Cells, *, is_read_by_slots: bool, waits: bool) -> None:
+        most = MOST_COLUMNS if is_read_by_slots else MOST_READ
+        self.layout = first.layout(classes_of(cells.layout.queries.graph), most)
         self._first = first
         self._cells = cells
         self._rows: FirstRows | None = FirstRows(first, self.layout)
