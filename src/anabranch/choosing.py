@@ -446,8 +446,7 @@ def _mesh_offer(query: Query, wishes: Wishes, choice: Choice, learn: Learn | Non
     graph = query.graph
     if is_mesh_text(wishes.plan):
         written = parse_mesh(wishes.plan)
-        carried = with_classes(query, classes_for(written, graph)).graph
-        return MeshOffer("as written", True, check_mesh(written, carried))
+        return MeshOffer("as written", True, check_mesh(written, with_classes(graph, classes_for(written, graph))))
     if isinstance(choice.answer, Infeasible):
         return None
     wanted = wishes.plan == "mesh"

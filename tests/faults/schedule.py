@@ -193,7 +193,7 @@ def _start(data: st.DataObject, world: World, folder: str, execution: ExecutionM
     rules = {
         each.name: ChangeRules(
             switches=tuple(
-                Switch(batch, data.draw(_trees(each.query), "switch to"), data.draw(HOW, "switch by"))
+                Switch(batch, data.draw(_any_plan(each.query), "switch to"), data.draw(HOW, "switch by"))
                 for batch in sorted(at)
             )
         )

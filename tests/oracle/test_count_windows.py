@@ -87,7 +87,8 @@ def _run(data: st.DataObject, query: Query, rows: Arrivals) -> tuple[Answer, int
     results: list[pa.Table] = []
 
     def start() -> LocalHost:
-        plan, slots = data.draw(count_plans(query.graph), "plan"), data.draw(st.sampled_from([1, 2, 3]), "slots")
+        plan = data.draw(count_plans(query.graph) | meshes(query.graph), "plan")
+        slots = data.draw(st.sampled_from([1, 2, 3]), "slots")
         return LocalHost(query, plan, slots=slots, checkpoint=checkpoint, execution=execution)
 
     with (
@@ -101,7 +102,7 @@ def _run(data: st.DataObject, query: Query, rows: Arrivals) -> tuple[Answer, int
         for number, batch in enumerate(batches):
             if number in crashes:
                 host = start()
-            _ask(data, host, query)
+            _ask(data, host)
             if host.partitioning.slots == 1 and 0 in host._engines and data.draw(st.booleans(), "found again"):
                 host._engines[0] = _found_again(host._engines[0], Path(folder) / f"hot{number}")
             results.append(host.step(batch))
@@ -109,13 +110,14 @@ def _run(data: st.DataObject, query: Query, rows: Arrivals) -> tuple[Answer, int
     return rows_as_multiset(pa.concat_tables(results)), host.clocks.watermark
 
 
-def _ask(data: st.DataObject, host: LocalHost, query: Query) -> None:
+def _ask(data: st.DataObject, host: LocalHost) -> None:
     """Another table of groups, plan or mesh now and then."""
+    graph = host.queries.member(ALONE).query.graph
     if not data.draw(st.integers(0, 2), "moves"):
         host.spread(data.draw(tables(host.partitioning, host.queries.uncut), "table"))
-    if len(query.graph.names) == 1 or not data.draw(st.booleans(), "change"):
+    if len(graph.names) == 1 or not data.draw(st.booleans(), "change"):
         return
-    drawn = meshes(query.graph) if data.draw(st.booleans(), "mesh") else count_plans(query.graph)
+    drawn = meshes(graph) if data.draw(st.booleans(), "mesh") else count_plans(graph)
     try:
         host.migrate(data.draw(drawn, "new plan"), data.draw(st.sampled_from(["auto", "moving-state"]), "strategy"))
     except MigrationError:

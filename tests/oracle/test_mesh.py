@@ -39,7 +39,7 @@ def test_a_mesh_gives_the_batch_answer(data: st.DataObject, relations: int) -> N
     drawn = data.draw(join_queries(relations, relations), "query")
     late = data.draw(late_filters(drawn, rows), "late filters")
     query = compile_query(drawn.cql, rows.catalog, late_filters=late)
-    mesh = data.draw(meshes(query.graph, wide=True), "mesh")
+    mesh = data.draw(meshes(query.graph), "mesh")
     host = LocalHost(query, mesh, slots=data.draw(st.sampled_from([1, 1, 2, 3])))
     event(f"class columns: {min(2, sum(len(each.classes) for each in host.queries.graph.relations))}")
     results = [host.step(batch) for batch in data.draw(batch_cuts(rows), "batches")]
@@ -53,7 +53,7 @@ def test_a_mesh_gives_the_batch_answer(data: st.DataObject, relations: int) -> N
 def test_a_grouped_query_by_a_mesh_gives_the_batch_answer(data: st.DataObject, relations: int) -> None:
     rows = data.draw(arrivals(relations, most_rows=10), "rows")
     query = compile_query(data.draw(grouped_queries(relations, relations), "query").cql, rows.catalog)
-    mesh = data.draw(meshes(query.graph, wide=True), "mesh")
+    mesh = data.draw(meshes(query.graph), "mesh")
     host = LocalHost(query, mesh, slots=data.draw(st.sampled_from([1, 2])))
     results = [host.step(batch) for batch in data.draw(batch_cuts(rows), "batches")]
     assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))
@@ -65,7 +65,7 @@ def test_swapping_meshes_and_plans_at_any_batch_changes_nothing(data: st.DataObj
     rows = data.draw(arrivals(relations, most_rows=10), "rows")
     drawn = data.draw(join_queries(relations, relations), "query")
     query = compile_query(drawn.cql, rows.catalog, late_filters=data.draw(late_filters(drawn, rows), "late filters"))
-    host = LocalHost(query, data.draw(_any_plan(query, wide=True), "first"))
+    host = LocalHost(query, data.draw(_any_plan(query), "first"))
     running = host.queries.member(ALONE).query
     results = []
     for batch in data.draw(batch_cuts(rows), "batches"):
@@ -86,8 +86,8 @@ def test_the_eddy_gives_the_batch_answer(data: st.DataObject, relations: int, ba
     assert not describe_difference(batch_answer(query, rows.tables), rows_as_multiset(pa.concat_tables(results)))
 
 
-def _any_plan(query: Query, *, wide: bool = False) -> st.SearchStrategy[Plan]:
-    return meshes(query.graph, wide=wide) | plans(query.graph.names, query.graph.thetas)
+def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
+    return meshes(query.graph) | plans(query.graph.names, query.graph.thetas)
 
 
 def _put_eddy(engine: Engine, batching: int | None) -> None:
@@ -119,7 +119,7 @@ def test_a_query_that_changes_its_mind_at_every_chance_gives_the_batch_answer(
     """From any plan to any other, as the loop and the search propose them: trees, mjoins, meshes and back."""
     rows = data.draw(arrivals(relations, most_rows=12), "rows")
     query = compile_query(data.draw(join_queries(relations, relations), "query").cql, rows.catalog)
-    first = data.draw(_any_plan(query, wide=True), "first")
+    first = data.draw(_any_plan(query), "first")
     eager = Settings(
         policy=Periodic(Interval(batches=1)),
         gate=Gate(cool_down=Interval(batches=1)),

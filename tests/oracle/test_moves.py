@@ -28,9 +28,9 @@ from anabranch.host.slot import SlotTask
 from anabranch.plan.execution import EXECUTION_MODELS, ExecutionModel
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import ALONE, Plans, QuerySet, as_set, together
+from anabranch.plan.query_set import Plans, QuerySet, as_set, together
 from anabranch.testing.loads import given_loads
-from anabranch.testing.meshes import meshes
+from anabranch.testing.meshes import draw_carried, meshes
 from anabranch.testing.moves import BALANCES, SLOTS, draw_move, drawn_loads
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
 from anabranch.testing.strategies import Arrivals, arrivals, batch_cuts, grouped_queries, join_queries, plans
@@ -102,6 +102,7 @@ def _run(
                 event("restarted on tracks" if host.steering.table.now.mark is not None else "restarted")
                 host = _host(data, queries, checkpoint, execution)
             mine = {name: table for name, table in batch.items() if name in queries.graph.streams}
+            draw_carried(data, host, queries)
             _ask(data, host)
             if number in deaths:
                 with pytest.raises(Death):
@@ -127,19 +128,18 @@ def _ask(data: st.DataObject, host: LocalHost) -> None:
 
 
 def _host(data: st.DataObject, queries: QuerySet, checkpoint: str | None, execution: ExecutionModel) -> LocalHost:
-    is_alone = queries.names == (ALONE,)
-    chosen = Plans({m.name: data.draw(_any_plan(m.query, wide=is_alone), "plan") for m in queries.members})
+    chosen = Plans({m.name: data.draw(_any_plan(m.query), "plan") for m in queries.members})
     slots, balance = data.draw(SLOTS, "slots"), data.draw(BALANCES, "balance")
     if checkpoint is not None and data.draw(st.booleans(), "as workers"):
         return WorkerHost(queries, chosen, slots=slots, checkpoint=checkpoint, execution=execution, balance=balance)
     return LocalHost(queries, chosen, slots=slots, checkpoint=checkpoint, execution=execution, balance=balance)
 
 
-def _any_plan(query: Query, *, wide: bool = False) -> st.SearchStrategy[Plan]:
+def _any_plan(query: Query) -> st.SearchStrategy[Plan]:
     trees = plans(query.graph.names, query.graph.thetas, merging=query.grouping is not None)
     if query.grouping is not None or len(query.graph.names) < 2:
         return trees
-    return meshes(query.graph, wide=wide) | trees
+    return meshes(query.graph) | trees
 
 
 def _answer(query: Query, rows: Arrivals, before: int | None) -> Answer:

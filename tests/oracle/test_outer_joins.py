@@ -89,7 +89,7 @@ def _run(data: st.DataObject, query: Query, rows: Arrivals) -> Answer:
 
     def start() -> LocalHost:
         slots = data.draw(SLOTS, "slots")
-        plan = data.draw(plans(query.graph.names), "plan")
+        plan = data.draw(plans(query.graph.names) | meshes(query.graph), "plan")
         return LocalHost(query, plan, slots=slots, checkpoint=f"{folder}/kept", execution=execution)
 
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(commit, "COMPACT_FILES_ALWAYS", few):
@@ -97,7 +97,7 @@ def _run(data: st.DataObject, query: Query, rows: Arrivals) -> Answer:
         for number, batch in enumerate(batches):
             if number in crashes:
                 host = start()
-            _ask(data, host, query)
+            _ask(data, host)
             if host.partitioning.slots == 1 and 0 in host._engines and data.draw(st.booleans(), "found again"):
                 host._engines[0] = _found_again(host._engines[0], Path(folder) / f"hot{number}")
             results.append(host.step(batch))
@@ -105,13 +105,14 @@ def _run(data: st.DataObject, query: Query, rows: Arrivals) -> Answer:
     return rows_as_multiset(pa.concat_tables(results))
 
 
-def _ask(data: st.DataObject, host: LocalHost, query: Query) -> None:
+def _ask(data: st.DataObject, host: LocalHost) -> None:
     """Another table, plan or mesh now and then."""
+    graph = host.queries.member(ALONE).query.graph
     if not data.draw(st.integers(0, 2), "moves"):
         draw_move(data, host)
-    if len(query.graph.names) == 1 or not data.draw(st.booleans(), "change"):
+    if len(graph.names) == 1 or not data.draw(st.booleans(), "change"):
         return
-    drawn = meshes(query.graph) if data.draw(st.booleans(), "mesh") else plans(query.graph.names, query.graph.thetas)
+    drawn = meshes(graph) if data.draw(st.booleans(), "mesh") else plans(graph.names, graph.thetas)
     try:
         host.migrate(data.draw(drawn, "new plan"), data.draw(HOW, "strategy"))
     except MigrationError:

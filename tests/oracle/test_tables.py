@@ -18,6 +18,7 @@ from anabranch.errors import MigrationError
 from anabranch.host import tables as host_tables
 from anabranch.host.local import LocalHost
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import ALONE
 from anabranch.testing.duckdb_sql import select
 from anabranch.testing.meshes import meshes
 from anabranch.testing.oracle import Answer, batch_answer, describe_difference, rows_as_multiset
@@ -77,7 +78,7 @@ def test_a_changed_table_is_met_by_the_batches_after(data: st.DataObject, stream
                 offered[name] = data.draw(drawn_tables(1), "new rows")["t0"]
                 host.change_table(name, offered[name])
             now = dict(offered)
-            _ask(data, host, query)
+            _ask(data, host)
             answer += rows_as_multiset(host.step(batch))
             before = dict(so_far)
             so_far |= {name: pa.concat_tables([so_far[name], table]) for name, table in batch.items()}
@@ -104,7 +105,7 @@ def _run(data: st.DataObject, query: Query, rows: Arrivals, beside: dict[str, pa
         for number, batch in enumerate(batches):
             if number in crashes:
                 host = _host(data, query, folder, given_tables)
-            _ask(data, host, query)
+            _ask(data, host)
             results.append(host.step(batch))
     assert not any(host.late.values())
     return rows_as_multiset(pa.concat_tables(results))
@@ -114,18 +115,19 @@ def _host(data: st.DataObject, query: Query, checkpoint: str | None, beside: dic
     # A table of three rows is large, now and then; it may have grown so since the host before.
     small = data.draw(st.sampled_from([2, host_tables.SMALL]), "small")
     slots = data.draw(st.sampled_from([1, 2, 3]), "slots")
-    plan = data.draw(plans(query.graph.names), "plan")
+    plan = data.draw(plans(query.graph.names) | meshes(query.graph), "plan")
     with mock.patch.object(host_tables, "SMALL", small):
         return LocalHost(query, plan, slots=slots, checkpoint=checkpoint, tables=beside)
 
 
-def _ask(data: st.DataObject, host: LocalHost, query: Query) -> None:
+def _ask(data: st.DataObject, host: LocalHost) -> None:
     """Another table of groups, plan or mesh now and then."""
+    graph = host.queries.member(ALONE).query.graph
     if not data.draw(st.integers(0, 2), "moves"):
         host.spread(data.draw(tables(host.partitioning, host.queries.uncut), "table of groups"))
-    if len(query.graph.names) == 1 or not data.draw(st.booleans(), "change of plan"):
+    if len(graph.names) == 1 or not data.draw(st.booleans(), "change of plan"):
         return
-    drawn = meshes(query.graph) if data.draw(st.booleans(), "mesh") else plans(query.graph.names, query.graph.thetas)
+    drawn = meshes(graph) if data.draw(st.booleans(), "mesh") else plans(graph.names, graph.thetas)
     try:
         host.migrate(data.draw(drawn, "new plan"), data.draw(HOW, "strategy"))
     except MigrationError:

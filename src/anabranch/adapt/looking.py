@@ -4,8 +4,9 @@ A *look* asks some slots to run their operators on their youngest rows after the
 for a mesh (`mesh_watch.learn_mesh`), and what the search finds goes through the gate (`routing`). Slots that adapt
 together look together: what each has seen of its rows counts for all.
 
-Law: a look is a bet with a price. It is made after so many batches (`Staging`), when the routes of a mesh drift, or
-when the loop finds that the streams changed and keeps its plan; but where the plan is free, never if even the best mesh
+Law: a look is a bet with a price. It is made after so many batches (`Staging`), when the routes of a mesh drift, when
+rows have begun to travel with further columns, or when the loop finds that the streams changed and keeps its plan; but
+where the plan is free, never if even the best mesh
 there could be would not repay the search. Nothing here changes a plan: wishes are handed to the steering of the query.
 
 Limit: one search at a time for the same slots counts only if they still run the plan that it began with.
@@ -39,6 +40,7 @@ from anabranch.adapt.settings import Settings
 from anabranch.cost.steps import price_of_step
 from anabranch.cost.units import unit_costs
 from anabranch.migrate.strategies.strategy import Price
+from anabranch.plan.classing import classes_of
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.query import Query
 from anabranch.plan.sharing import shares
@@ -54,6 +56,9 @@ ROUGHLY = 2.0
 FIRST, ON_EVIDENCE, BY_SCHEDULE = 0.2, 0.05, 0.01
 """The share of what the running plan has taken so far that looks may take: where nothing was known before the start and
 none was made yet, where something changed, and where only time has passed."""
+
+YOUNG = 1_000
+"""Rows of a relation that a look is taken from, about: so many must have a column before a look can tell of it."""
 
 Slots: TypeAlias = tuple[int, ...]
 """Slots that look together."""
@@ -85,7 +90,7 @@ class Looking:
         """`groups` are the slots that look together. With `loops` the plan is free, and looks must pay."""
         self.settings = settings
         self.criteria = criteria
-        self._query = query
+        self.query = query
         self._staging = staging
         self._groups = tuple(groups)
         self._loops = tuple(loops)
@@ -107,6 +112,18 @@ class Looking:
         self._passed = 0.0
         """Event time so far."""
         self._triggers: dict[int, str] = {}
+        self._coming: dict[str, float] = {}
+        """Of relations whose rows travel with further columns: how many are still to come before a look tells of it."""
+        self._curious: set[Slots] = set()
+        """The slots that have not looked since."""
+
+    def carry(self, query: Query) -> None:
+        """Takes in the query with other class columns, which rows travel with from the next batch on."""
+        before, self.query = classes_of(self.query.graph), query
+        further = [name for name, several in classes_of(query.graph).items() if several != before[name]]
+        if further:
+            self._coming = dict.fromkeys(further, float(YOUNG))
+            self._curious = set(self._groups)
 
     def is_asked(self, slot: int) -> bool:
         """Whether a slot is to run its operators on its youngest rows after the next step."""
@@ -118,7 +135,8 @@ class Looking:
 
     def is_idle(self, batch: int) -> bool:
         """Whether no look is due after a batch, and none is under way."""
-        return not (self._triggers or self._under_way or self._news or self._staging.is_due(batch + 1))
+        is_busy = self._triggers or self._under_way or self._news or self._curious
+        return not (is_busy or self._staging.is_due(batch + 1))
 
     def watch(self, facts: BatchFacts, reports: Mapping[int, QueryReport]) -> dict[int, str]:
         """Takes in a batch; returns why the meshes of slots may not fit any more."""
@@ -126,6 +144,8 @@ class Looking:
         found = {}
         for slot, report in reports.items():
             drift = self._watches[slot].note(report.plan, report.statistics, facts.seconds)
+            for name in self._coming:
+                self._coming[name] -= report.statistics.rows_in.get(name, 0)
             if drift is not None:
                 found[slot] = drift
         return found
@@ -142,7 +162,7 @@ class Looking:
                 first = reports[told[0]]
                 profiles = pooled([reports[slot].profiles or () for slot in told])
                 is_worth = self._worth(slots, first.plan)
-                search = partial(learn_mesh, self._query.graph, profiles, facts.batch, first.plan, is_worth)
+                search = partial(learn_mesh, self.query.graph, profiles, facts.batch, first.plan, is_worth)
                 found = self._searches.begin("routes", search, is_long=True)
                 trigger = [self._triggers.pop(slot, "") for slot in slots]
                 self._under_way.append(_MeshSearch(slots, first.plan, trigger[0], found))
@@ -157,6 +177,9 @@ class Looking:
                     reason = f"batch {facts.batch} has passed"
                     is_new = self.criteria.basis is None and slots not in self._looks
                     share = FIRST if is_new else BY_SCHEDULE
+                if slots in self._curious and max(self._coming.values()) <= 0:
+                    self._curious.discard(slots)
+                    reason, share = reason or "rows travel with further columns", FIRST
             if reason is not None and self._may_look(slots, plans, share):
                 self._triggers |= dict.fromkeys(slots, reason)
                 self._looks[slots] = self._looks.get(slots, 0) + 1
@@ -185,14 +208,14 @@ class Looking:
                 flow,
                 self.settings,
                 self.criteria,
-                self._query,
+                self.query,
                 slots=len(slots),
                 is_free=bool(self._loops),
                 factor=self._factors.get(slots, 1.0),
             )
             if self._loops:
                 experience = next((loop.experience for own, loop in self._loops if slots[0] in own), Experience())
-                decision = decide_tree(decision, learnt, flow, self.settings, self.criteria, self._query, experience)
+                decision = decide_tree(decision, learnt, flow, self.settings, self.criteria, self.query, experience)
             if decision.action == "migrate" and is_busy:
                 reason = f"another change is under way; otherwise: {decision.reason}"
                 decision = replace(decision, action="keep", reason=reason)
@@ -236,7 +259,7 @@ class Looking:
         return (
             self._is_dearer(slots, plan, flow)
             and not is_too_dear
-            and could_pay(plan, flow, self._query, self._searching, self.criteria, self._price(slots))
+            and could_pay(plan, flow, self.query, self._searching, self.criteria, self._price(slots))
         )
 
     def _is_too_dear(self, slots: Slots, share: float) -> bool:
@@ -250,12 +273,12 @@ class Looking:
             if latest is None or latest[0].checks or not latest[1]:
                 return False
             cores += price_of_step(latest[0], units) / latest[1]
-        looks = (self._looks.get(slots, 0) + 1) * self._staging.look * len(self._query.graph.names)
+        looks = (self._looks.get(slots, 0) + 1) * self._staging.look * len(self.query.graph.names)
         is_beyond = looks > share * cores * self._passed
         return is_beyond or ROUGHLY * cores * self._searching.gate.horizon < self._price(slots).cpu
 
     def _price(self, slots: Slots) -> Price:
-        return price_of_search(self._staging, self._query, self._fruitless.get(slots, 0))
+        return price_of_search(self._staging, self.query, self._fruitless.get(slots, 0))
 
     @property
     def _searching(self) -> Settings:
@@ -272,7 +295,7 @@ class Looking:
             is_worth_searching,
             plan=plan,
             flow=flow,
-            query=self._query,
+            query=self.query,
             settings=self._searching,
             criteria=self.criteria,
             price=self._price(slots),
@@ -285,7 +308,7 @@ class Looking:
         rows = sum(flow.rates.values())
         if not isinstance(plan, Mesh) or not rows:
             return True
-        cpu = running_cpu(plan, flow, self._query, self.criteria)
+        cpu = running_cpu(plan, flow, self.query, self.criteria)
         if cpu is None:
             return True
         before = self._best.get(slots)

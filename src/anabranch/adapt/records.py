@@ -396,7 +396,24 @@ class QueriesChanged:
         return {"kind": self.kind, "batch": self.batch, "joined": dict(self.joined), "left": list(self.left)}
 
 
-Record: TypeAlias = QueryRecord | TableRecord | SharingDecided | Warned | QueriesChanged | FellBehind | LimitBroken
+@dataclass(frozen=True)
+class ColumnsTravel:
+    """Columns that no query carries and that rows travel with, as classes, after what the first batches showed."""
+
+    kind: ClassVar[str] = "columns"
+    batch: int
+    """The first batch whose rows have them."""
+    columns: Mapping[str, tuple[str, ...]]
+    """The attributes, by relation."""
+
+    def to_json(self) -> dict[str, Any]:
+        columns = {relation: list(several) for relation, several in self.columns.items()}
+        return {"kind": self.kind, "batch": self.batch, "columns": columns}
+
+
+Record: TypeAlias = (
+    QueryRecord | TableRecord | SharingDecided | Warned | QueriesChanged | ColumnsTravel | FellBehind | LimitBroken
+)
 
 
 def _keys(split: tuple[str, ...], united: tuple[str, ...]) -> dict[str, list[str]]:

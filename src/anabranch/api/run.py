@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.sharing import SharingRules
 from anabranch.api.changing import RunningSet
-from anabranch.api.compiled import RegisteredStream, sample_queries
+from anabranch.api.compiled import RegisteredStream, learning, sample_queries
 from anabranch.api.filters import with_placed_filters
 from anabranch.api.members import Member
 from anabranch.api.settings import QuerySettings, RunSettings
@@ -25,6 +25,7 @@ from anabranch.balance.allocation import Allocation
 from anabranch.balance.first import FirstTable, first_table
 from anabranch.choosing import (
     DEFAULT_BATCH,
+    Learn,
     adapts_as_a_whole,
     allocate,
     as_run,
@@ -46,8 +47,9 @@ from anabranch.explain import explain_joint, explain_queries, shared_lines
 from anabranch.host.counting import cells_of_sample
 from anabranch.host.deferral import follow_late_filters
 from anabranch.host.diverted import DivertedLayout
+from anabranch.host.first_rows import FirstBatches
 from anabranch.host.keys import scheduled
-from anabranch.host.sample import Sample, with_sampled_classes
+from anabranch.host.sample import Sample, sampled_classes
 from anabranch.host.sink_settings import require_columns
 from anabranch.host.spark import session as spark_host
 from anabranch.host.spark.file_streams import bytes_of_files
@@ -62,7 +64,7 @@ from anabranch.host.store import Store
 from anabranch.host.work import Work
 from anabranch.optimize import Choice
 from anabranch.optimize.joint import JointChoice
-from anabranch.plan.classing import carrying
+from anabranch.plan.classing import Classes, carried, wanted_classes
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, Plans, QuerySet, set_of
@@ -234,6 +236,7 @@ class Run:
             late=late,
             tables={name: each for member in self._members.values() for name, each in member.compiled.tables.items()},
             assumed_disorder=frozenset(name for name, each in self._streams.items() if not each.has_watermark),
+            first=self._first_batches(),
         )
 
     def work(self, running: Plans) -> Work:
@@ -265,24 +268,39 @@ class Run:
             sample=self._sampled_rows(),
         )
 
-    @property
-    def _is_alone(self) -> bool:
-        return self._queries.names == (ALONE,)
-
     def _carrying(self, choices: Mapping[str, Choice], plans: Plans) -> QuerySet:
-        """The queries with class columns: of the plans, and of the mesh of a query that may take it while it runs.
+        """The queries with class columns: of the plans, and of the meshes that queries may take while they run.
 
-        The classes are those of the sample, and not only those that the meshes tell apart, so that a search while the
+        The classes are those of the sample, and not only those that the meshes tell apart, so that a search while a
         query runs can move their thresholds.
         """
-        if not self._is_alone:
-            return self._queries
-        member, choice = self._members[ALONE], choices[ALONE]
-        offer = choice.mesh
-        is_open = learns(member.settings.wishes, choice, member.settings.adapt)
-        offered = [offer.learnt.mesh] if is_open and offer is not None and offer.learnt is not None else []
-        finer = partial(with_sampled_classes, member.compiled.sample.wide)
-        return carrying(self._queries, [*plans.plans.values(), *offered], finer)
+        samples = {name: member.compiled.sample for name, member in self._members.items()}
+        return carried(self._queries, self._classes(choices, samples, plans))
+
+    def _classes(self, choices: Mapping[str, Choice], samples: Mapping[str, Sample], plans: Plans) -> Classes:
+        offered = [
+            (name, offer.learnt.mesh)
+            for name, choice in choices.items()
+            if learns(self._members[name].settings.wishes, choice, self._members[name].settings.adapt)
+            and (offer := choice.mesh) is not None
+            and offer.learnt is not None
+        ]
+        return wanted_classes(self._queries, [*plans.plans.items(), *offered], sampled_classes(samples))
+
+    def _first_batches(self) -> FirstBatches | None:
+        """The queries that learn from their first batches, as no sample of their streams was to be had."""
+        learning = {name: member.compiled.query for name, member in self._members.items() if _learns_late(member)}
+        return FirstBatches(self._queries, learning, self._learnt_classes) if learning else None
+
+    def _learnt_classes(self, samples: Mapping[str, Sample], plans: Plans) -> Classes:
+        """The classes that rows travel with once the first batches are known: the same choice as at a start."""
+        slots = self._slots.most
+        choices = {
+            name: self._choice(member := self._members[name], slots, sample, learning(member.compiled.query, sample))
+            for name, sample in samples.items()
+        }
+        every = {name: samples.get(name, member.compiled.sample) for name, member in self._members.items()}
+        return self._classes(choices, every, plans)
 
     def _refuse_order(self) -> None:
         if self._queries.stages > 1 and self._settings.execution.orders_results:
@@ -324,24 +342,28 @@ class Run:
         sample_queries([member.compiled for member in self._members.values() if member.needs_sample(most)])
 
     def _choices(self, slots: int, *, may_learn: bool = True) -> dict[str, Choice]:
-        return {name: self._choice(member, slots, may_learn=may_learn) for name, member in self._members.items()}
+        found = {}
+        for name, member in self._members.items():
+            compiled = member.compiled
+            sample = compiled.sample if member.needs_sample(self._most_slots) else Sample()
+            learn = compiled.learn_mesh if may_learn and _has_rows(compiled.query, sample) else None
+            found[name] = self._choice(member, slots, sample, learn)
+        return found
 
     def _first_table(self, grid: Partitioning, amounts: Mapping[str, float]) -> FirstTable:
         """A grid with the table of a run that begins: by the sample, and by the speeds of slots."""
         rows = cells_of_sample(grid, self._sampled_rows(), amounts)
         return first_table(grid, rows, self._settings.balancing.capacities)
 
-    def _choice(self, member: Member, slots: int, *, may_learn: bool) -> Choice:
+    def _choice(self, member: Member, slots: int, sample: Sample, learn: Learn | None) -> Choice:
         compiled, settings = member.compiled, member.settings
-        sample = compiled.sample if member.needs_sample(self._most_slots) else Sample()
-        learn = compiled.learn_wide_mesh if self._is_alone else compiled.learn_mesh
         return decide(
             compiled.query,
             settings.wishes,
             slots=slots,
             batch=self._settings.trigger.seconds or DEFAULT_BATCH,
             seen=sample.statistics,
-            learn=learn if may_learn and _has_rows(compiled.query, sample) else None,
+            learn=learn,
             gate=(settings.adapt or Settings()).gate,
             host=on_spark(self._settings.trigger.seconds, len(self._members)),
         )
@@ -425,6 +447,15 @@ def _with_inputs(members: Mapping[str, Member]) -> dict[str, Member]:
 def _has_rows(query: Query, sample: Sample) -> bool:
     """True when the sample has rows of every relation, so that a mesh can be learnt from it."""
     return all(name in sample.rows and len(sample.rows[name]) for name in query.graph.names)
+
+
+def _learns_late(member: Member) -> bool:
+    """Whether a query may learn routes while it runs, over streams of which there was nothing to learn from before."""
+    query, wishes = member.compiled.query, member.settings.wishes
+    is_free = wishes.plan == "auto" and not wishes.has_hints and member.settings.adapt is not None
+    is_streamed = not any(each.is_table or each.is_result for each in query.graph.relations)
+    is_open = (is_free or wishes.plan == "mesh") and len(query.graph.names) > 2 and is_streamed
+    return is_open and not _has_rows(query, member.compiled.sample)
 
 
 def _streams(members: Mapping[str, Member]) -> dict[str, RegisteredStream]:

@@ -54,6 +54,8 @@ from anabranch.host.store import Store
 from anabranch.host.tables import Shelf, read_columns
 from anabranch.host.wire import WireLayout, wire_layout
 from anabranch.host.work import Work
+from anabranch.plan.classes import ClassColumn
+from anabranch.plan.classing import carried, classes_of
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel
 from anabranch.plan.join_graph import Relation
 from anabranch.plan.mesh import Plan
@@ -271,6 +273,12 @@ class LocalHost:
         """
         self.steering.of_query(query).migrate(plan, strategy, slots, box_by_box=box_by_box)
 
+    def carry(self, classes: Mapping[str, Iterable[ClassColumn]]) -> None:
+        """Lets rows travel with class columns, by relation, beside those that they have, from the next batch on."""
+        self.queries = carried(self.queries, classes)
+        self._setup = replace(self._setup, queries=self.queries)
+        self.steering.carry(self.queries)
+
     def change_table(self, name: str, rows: pa.Table) -> None:
         """Gives a table other rows, from the next batch on (the one after it, right after a restart)."""
         if name in self._shelf.fixed:
@@ -370,7 +378,7 @@ class LocalHost:
 
     def _held(self, task: SlotTask) -> list[Holding]:
         """The rows of all engines, where groups move and no checkpoint has the rows."""
-        is_changing = any(e.versions != task.versions or e.is_wasteful for e in self._engines.values())
+        is_changing = any(not _goes_on(engine, task) for engine in self._engines.values())
         if self._store is not None or not (task.is_moving or is_changing):
             return []
         tables = task.partitionings[-1:] or (task.partitioning,)
@@ -380,12 +388,12 @@ class LocalHost:
     def _is_ready(self, task: SlotTask) -> bool:
         """Whether every slot has an engine that is at the task's table and versions, so that there is none to open."""
         engines = [self._engines.get(slot) for slot in task.partitioning.working]
-        return not task.is_moving and all(e and e.versions == task.versions and not e.is_wasteful for e in engines)
+        return not task.is_moving and all(engine is not None and _goes_on(engine, task) for engine in engines)
 
     def _open(self, task: SlotTask, slot: int, held: list[Holding], same_plans: bool = True) -> Opening:
         """Brings the engine of a slot to the task's table and plans."""
         engine = self._engines.get(slot)
-        if engine is not None and engine.versions == task.versions and not engine.is_wasteful:
+        if engine is not None and _goes_on(engine, task):
             taken: Rows | None = {}
             if task.is_moving:
                 taken = follow(engine, task, slot, self._holdings(task, slot, held))
@@ -446,6 +454,13 @@ class LocalHost:
         if self._store is not None:
             self._store.commit(self._manifest)
             self._store.collect((self._manifest, before) if before else (self._manifest,))
+
+
+def _goes_on(engine: Engine, task: SlotTask) -> bool:
+    """Whether an engine can take the task: with its tables and classes, and with states that are worth keeping."""
+    return (
+        engine.versions == task.versions and engine.classes == classes_of(task.queries.graph) and not engine.is_wasteful
+    )
 
 
 def _cells(table: Partitioning, relation: str, batch: RelationBatch) -> Int64Array | None:

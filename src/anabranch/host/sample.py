@@ -27,7 +27,7 @@ from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.errors import ExpressionError
 from anabranch.expr import Call, Column, walk
 from anabranch.plan.classes import MOST_CLASSES, ClassColumn, merged
-from anabranch.plan.classing import widened
+from anabranch.plan.classing import Finer, widened
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
 from anabranch.plan.pregrouping import Agreement, agreement
 from anabranch.plan.query import Query
@@ -103,6 +103,11 @@ def telling(query: Query, rows: Mapping[str, RelationBatch]) -> Query:
         return field.type == TIMESTAMP or not _grows(payload.column(field.name))
 
     return widened(query, tells)
+
+
+def sampled_classes(samples: Mapping[str, Sample]) -> Finer:
+    """Gives class columns the classes of the samples of queries, by name."""
+    return lambda query, relation, column: with_sampled_classes(samples[query].wide, relation, column)
 
 
 def with_sampled_classes(rows: Mapping[str, RelationBatch], relation: str, column: ClassColumn) -> ClassColumn:

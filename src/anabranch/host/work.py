@@ -83,8 +83,8 @@ class Work:
 
         Whoever runs it does this once it knows the plans: rows of a run travel with the same columns all the time.
         """
-        switched = (switch.plan for rules in self.rules.values() for switch in rules.switches)
-        queries = carrying(self.queries, [*self.plans.plans.values(), *switched])
+        switched = ((name, switch.plan) for name, rules in self.rules.items() for switch in rules.switches)
+        queries = carrying(self.queries, [*self.plans.plans.items(), *switched])
         return replace(self, queries=without_sources(queries))
 
     def steering(self, partitioning: Partitioning) -> Steering:

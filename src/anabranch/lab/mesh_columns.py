@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from anabranch.adapt.settings import Settings
 from anabranch.choosing import AUTO, change_rules, decide, first_plan
 from anabranch.host.meshing import learn_from_rows
-from anabranch.host.sample import telling, with_sampled_classes
+from anabranch.host.sample import sampled_classes, telling
 from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from anabranch.lab.regret_runs import Run, Runner, race, sampled_places, static_plans
 from anabranch.lab.regret_workloads import RARE, Columns, Draw, Moment, Size, Workload, windows
@@ -118,8 +118,8 @@ def measured(workload: Workload, seed: int, size: Size) -> Found:
     plans |= {name: each.mesh for name, each in learnt.items() if each.is_mesh}
     runners = {name: Runner(workload, query, plan) for name, plan in plans.items()}
     choice, blind = decide(query, batch=workload.batch, seen=first.statistics, learn=wide), decide(query)
-    classes = partial(with_sampled_classes, first.wide)
-    carried = carrying(alone(query), [first_plan(choice)], classes).member(ALONE).query
+    classes = sampled_classes({ALONE: first})
+    carried = carrying(alone(query), [(ALONE, first_plan(choice))], classes).member(ALONE).query
     rules = partial(change_rules, query, AUTO, adapt=Settings())
     runners["adapt"] = Runner(workload, carried, first_plan(choice), replace(rules(choice), waits=True))
     runners["blind"] = Runner(workload, query, first_plan(blind), replace(rules(blind), waits=True))

@@ -33,7 +33,7 @@ from anabranch.engine.batch import RelationBatch, joined
 from anabranch.host.local import LocalHost
 from anabranch.host.meshing import learn_from_rows
 from anabranch.host.rows import relation_batch
-from anabranch.host.sample import Sample, Stretch, narrowed, sampled, telling, with_sampled_classes
+from anabranch.host.sample import Sample, Stretch, narrowed, sampled, sampled_classes, telling
 from anabranch.host.tables import table_batch
 from anabranch.host.wire import wire_layout
 from anabranch.lab.counting import Counter
@@ -200,8 +200,8 @@ def measured(workload: AnyWorkload, seed: int, size: Size) -> Found:
     runners = {name: Runner(workload, query, plan) for name, plan in plans.items()}
     stays = partial(change_rules, query, AUTO)
     free = partial(change_rules, query, AUTO, adapt=Settings())
-    sampled_classes = partial(with_sampled_classes, samples[0].wide)
-    carried = carrying(by_itself(query), [first_plan(choice)], sampled_classes).member(ALONE).query
+    classes = sampled_classes({ALONE: samples[0]})
+    carried = carrying(by_itself(query), [(ALONE, first_plan(choice))], classes).member(ALONE).query
     runners["auto"] = Runner(workload, carried, first_plan(choice), replace(stays(choice), staging=None))
     runners["adapt"] = Runner(workload, carried, first_plan(choice), replace(free(choice), waits=True))
     runners["blind"] = Runner(workload, query, first_plan(nothing), replace(free(nothing), waits=True))

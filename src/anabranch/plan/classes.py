@@ -111,17 +111,18 @@ class ClassColumn:
         return f"{self.attribute} in {len(self.values)} classes"
 
 
-def merged(one: ClassColumn, other: ClassColumn) -> ClassColumn:
+def merged(one: ClassColumn, other: ClassColumn, most: int = MOST_CLASSES) -> ClassColumn:
     """The classes of two columns of one attribute: those of the first, and of the second as many as there is room for.
 
-    A row is in one class of the outcome; whatever either column could tell apart, this one can, up to the limit.
+    A row is in one class of the outcome; whatever either column could tell apart, this one can, up to `most` bounds or
+    texts. Beyond that the second tells fewer rows apart, and its classifiers send some by a route nearby.
     """
-    return replace(one, bounds=_some(one.bounds, other.bounds), texts=_some(one.texts, other.texts))
+    return replace(one, bounds=_some(one.bounds, other.bounds, most), texts=_some(one.texts, other.texts, most))
 
 
-def _some(first: tuple[T, ...], more: Collection[T]) -> tuple[T, ...]:
+def _some(first: tuple[T, ...], more: Collection[T], most: int) -> tuple[T, ...]:
     others = [each for each in more if each not in first]
-    room = max(0, MOST_CLASSES - len(first))
+    room = max(0, most - len(first))
     # At even distances, so that what is left out is not one end.
     chosen = others if len(others) <= room else [others[at * len(others) // room] for at in range(room)]
     return (*first, *chosen)

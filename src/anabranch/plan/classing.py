@@ -1,12 +1,15 @@
 """Which columns of streams travel as classes: those that the meshes of a run test and that its queries do not carry.
 
-The columns that travel are fixed for a run, so this is decided at its start, from the plans that it begins with and
-from those that it may change to. Whoever knows rows may ask for finer classes than a mesh tests (`carrying`), so that a
-later search of the same run can move thresholds.
+This is decided at the start of a run, from the plans that it begins with and from those that it may change to; of
+streams that cannot be sampled again after the first batches, by what those showed. Whoever knows rows may ask for finer
+classes than a mesh tests (`carrying`), so that a later search of the same run can move thresholds.
+
+Queries together share relations whose rows travel once for all. A relation then has the classes of all plans, one class
+column for each attribute: what any classifier tests of it is a bound of it, and any query may route by it.
 
 Law: the queries mean what they meant: classes are no part of a fingerprint.
 
-Limit: a query that runs alone and reads streams only. Queries together share relations whose rows travel once for all.
+Limit: relations of streams. Tables and results of other queries have no classes.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from anabranch.errors import UnknownAttribute
-from anabranch.plan.classes import ClassColumn, merged
+from anabranch.plan.classes import MOST_CLASSES, MOST_CODES, ClassColumn, merged
 from anabranch.plan.classifier import (
     Assign,
     CategoryTest,
@@ -33,75 +37,111 @@ from anabranch.plan.classifier import (
 from anabranch.plan.join_graph import JoinGraph, Relation
 from anabranch.plan.mesh import Mesh, Plan, attributes_of
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import ALONE, QuerySet, alone
+from anabranch.plan.query_set import QuerySet
 from anabranch.schema import TIMESTAMP, Field, Schema
 
 MOST_COLUMNS = 64
 """Columns of a stream that are sampled beyond those that a query carries."""
 
-Finer = Callable[[str, ClassColumn], ClassColumn]
-"""Gives the classes that a column of a relation is to have, at least those given."""
+Classes: TypeAlias = dict[str, tuple[ClassColumn, ...]]
+"""Class columns, by relation."""
+Finer = Callable[[str, str, ClassColumn], ClassColumn]
+"""Gives the classes that a column is to have for a query, of a relation by name: at least those given."""
 
 
-def classes_for(plan: Plan, graph: JoinGraph) -> dict[str, tuple[ClassColumn, ...]]:
+def classes_for(plan: Plan, graph: JoinGraph) -> Classes:
     """The class columns of each relation that a plan tests and the engine would not have: only meshes test any.
 
     A mesh that tests a column which the stream does not have is an UnknownAttribute. A relation of whose stream no
     columns are known has none; whether its classifier fits is seen where the mesh is checked.
     """
-    found: dict[str, tuple[ClassColumn, ...]] = {}
+    found: Classes = {}
     for way in plan.ways if isinstance(plan, Mesh) else ():
         if way.relation not in graph.names:
             continue
         relation = graph.relation(way.relation)
         if not relation.source.fields:
             continue
-        engines = replace(graph, relations=tuple(replace(each, classes=()) for each in graph.relations))
+        engines = _each(graph, lambda each: replace(each, classes=()))
         known = attributes_of(engines, way.relation).names
         lacking = [name for name in attributes(way.classifier) if name not in known]
         found[way.relation] = tuple(_tested(name, _type(relation, name), way.classifier) for name in lacking)
     return found
 
 
-def with_classes(query: Query, classes: Mapping[str, tuple[ClassColumn, ...]]) -> Query:
-    """The query with class columns, beside those that it has."""
-    relations = tuple(
-        replace(each, classes=_together(each.classes, classes.get(each.name, ()))) for each in query.graph.relations
-    )
-    return replace(query, graph=replace(query.graph, relations=relations))
+def with_classes(graph: JoinGraph, classes: Mapping[str, Iterable[ClassColumn]]) -> JoinGraph:
+    """The graph with class columns, by relation, beside those that it has."""
+    return _each(graph, lambda each: replace(each, classes=_together(each.classes, classes.get(each.name, ()))))
 
 
-def carrying(queries: QuerySet, plans: Iterable[Plan], finer: Finer = lambda _, column: column) -> QuerySet:
-    """The queries with the class columns that meshes among the plans of a query that runs alone test."""
-    if queries.names != (ALONE,) or queries.member(ALONE).query.inputs:
-        return queries
-    query = queries.member(ALONE).query
-    for plan in plans:
-        wanted = classes_for(plan, query.graph)
-        classes = {name: tuple(finer(name, each) for each in several) for name, several in wanted.items()}
-        query = with_classes(query, classes)
-    return alone(query)
+def carrying(
+    queries: QuerySet, plans: Iterable[tuple[str, Plan]], finer: Finer = lambda query, relation, column: column
+) -> QuerySet:
+    """The queries with the class columns that meshes test among plans, each with the name of its query."""
+    return carried(queries, wanted_classes(queries, plans, finer))
+
+
+def carried(queries: QuerySet, classes: Mapping[str, Iterable[ClassColumn]]) -> QuerySet:
+    """The queries with class columns, by relation, beside those that they have."""
+    return _over(queries, lambda graph: with_classes(graph, classes)) if any(classes.values()) else queries
+
+
+def wanted_classes(queries: QuerySet, plans: Iterable[tuple[str, Plan]], finer: Finer) -> Classes:
+    """The class columns that meshes among plans test, each with the name of its query.
+
+    What the plans test comes first, what is finer as far as there is room.
+    """
+    tested: Classes = {}
+    wished: Classes = {}
+    for name, plan in plans:
+        for relation, several in classes_for(plan, queries.member(name).query.graph).items():
+            tested[relation] = _together(tested.get(relation, ()), several, MOST_CODES - 1)
+            more = tuple(finer(name, relation, each) for each in several)
+            wished[relation] = _together(more, wished.get(relation, ()))
+    return {relation: _together(wished[relation], several) for relation, several in tested.items()}
+
+
+def classes_of(graph: JoinGraph) -> Classes:
+    """The class columns that rows of each relation travel with."""
+    return {each.name: each.classes for each in graph.relations}
 
 
 def without_sources(queries: QuerySet) -> QuerySet:
     """The queries as they travel to slots: what their streams have beside what they read is no matter there."""
-    if queries.names != (ALONE,) or queries.member(ALONE).query.inputs:
-        return queries
-    query = queries.member(ALONE).query
-    relations = tuple(replace(each, source=Schema(())) for each in query.graph.relations)
-    return alone(replace(query, graph=replace(query.graph, relations=relations)))
+    return _over(queries, lambda graph: _each(graph, lambda each: replace(each, source=Schema(()))))
+
+
+def without_classes(queries: QuerySet) -> QuerySet:
+    """The queries as if no class travelled."""
+    return _over(queries, lambda graph: _each(graph, lambda each: replace(each, classes=())))
+
+
+def _over(queries: QuerySet, change: Callable[[JoinGraph], JoinGraph]) -> QuerySet:
+    """The queries, which mean the same, over relations that a change gives more or less to know."""
+
+    def changed(query: Query) -> Query:
+        sides = tuple(replace(side, graph=change(side.graph)) for side in query.sides)
+        return replace(query, graph=change(query.graph), sides=sides)
+
+    members = tuple(replace(each, query=changed(each.query)) for each in queries.members)
+    return replace(queries, members=members, graph=change(queries.graph))
+
+
+def _each(graph: JoinGraph, change: Callable[[Relation], Relation]) -> JoinGraph:
+    return replace(graph, relations=tuple(map(change, graph.relations)))
 
 
 def widened(query: Query, is_there: Callable[[Relation, Field], bool]) -> Query:
     """The query as if it carried the columns of its streams that a classifier can test and that are there."""
-    relations = tuple(
-        replace(each, schema=Schema((*each.schema, *_others(each, partial(is_there, each)))))
-        for each in query.graph.relations
-    )
-    return replace(query, graph=replace(query.graph, relations=relations))
+
+    def wide(each: Relation) -> Relation:
+        return replace(each, schema=Schema((*each.schema, *further_columns(each, partial(is_there, each)))))
+
+    return replace(query, graph=_each(query.graph, wide))
 
 
-def _others(relation: Relation, is_there: Callable[[Field], bool]) -> list[Field]:
+def further_columns(relation: Relation, is_there: Callable[[Field], bool] = lambda _: True) -> list[Field]:
+    """The columns of a relation's stream that it does not carry, that a classifier can test and that are there."""
     found = [
         each
         for each in relation.source
@@ -139,10 +179,12 @@ def _tested(attribute: str, kind: pa.DataType, classifier: Classifier) -> ClassC
     )
 
 
-def _together(some: tuple[ClassColumn, ...], more: tuple[ClassColumn, ...]) -> tuple[ClassColumn, ...]:
-    """Class columns, one for each attribute; what a later one tests is kept first."""
+def _together(
+    some: Iterable[ClassColumn], first: Iterable[ClassColumn], most: int = MOST_CLASSES
+) -> tuple[ClassColumn, ...]:
+    """Class columns, one for each attribute, with so many bounds or texts at most; those of `first` come first."""
     found = {each.attribute: each for each in some}
-    for each in more:
+    for each in first:
         known = found.get(each.attribute)
-        found[each.attribute] = each if known is None else merged(each, known)
+        found[each.attribute] = each if known is None else merged(each, known, most)
     return tuple(found.values())

@@ -432,7 +432,7 @@ def _shared_relation(name: str, several: Sequence[tuple[str, Relation]]) -> Rela
         fields |= {c.name: Field(c.name, c.type, c.nullable) for c in columns(part) if c.name not in fields}
     window = longest_window([relation.window for _, relation in several])
     schema, condition = Schema(tuple(fields.values())), conjunction(common)
-    return replace(first, schema=schema, window=window, filter=condition, source=Schema(()))
+    return replace(first, schema=schema, window=window, filter=condition)
 
 
 def _several(first: str, second: str) -> str:

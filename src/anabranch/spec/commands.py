@@ -353,8 +353,8 @@ def explain_spec(arguments: argparse.Namespace) -> int:
     for name, each in explained.items():
         for switch in chosen.queries[name].switches:
             plan = parse_plan(switch.plan)
-            query = with_classes(each.query, classes_for(plan, each.query.graph))
-            check_plan(plan, query.graph, query.grouping)
+            graph = with_classes(each.query.graph, classes_for(plan, each.query.graph))
+            check_plan(plan, graph, each.query.grouping)
 
     @cache
     def jointly() -> tuple[Mapping[str, Choice], JointChoice | None]:

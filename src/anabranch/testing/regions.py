@@ -40,11 +40,15 @@ def regional_text(window: str = "100 SECONDS") -> str:
     return f"SELECT h.v AS x, a.v AS y FROM {windows} WHERE {conditions}"
 
 
-def regional_query(columns: pa.Schema = COLUMNS, window: str = "100 SECONDS") -> Query:
+def regional_catalog(columns: pa.Schema = COLUMNS) -> Catalog:
     catalog = Catalog()
     for name in "hab":
         catalog.register(StreamDeclaration(name, Schema.from_arrow(columns), "ts"))
-    return compile_query(regional_text(window), catalog)
+    return catalog
+
+
+def regional_query(columns: pa.Schema = COLUMNS, window: str = "100 SECONDS") -> Query:
+    return compile_query(regional_text(window), regional_catalog(columns))
 
 
 def regional_batch(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +14,43 @@ import pytest
 from pyspark.sql import SparkSession
 
 import anabranch
-from anabranch.api import ContinuousQuery, compiled
+from anabranch.adapt.rules import ChangeRules
+from anabranch.api import ContinuousQuery, ContinuousQueryWriter, QueryHandle, compiled
 from anabranch.errors import UnknownAttribute
 from anabranch.host.sample import Sample
 from anabranch.host.spark.file_streams import OFF
 from anabranch.plan.classifier import attributes
 from anabranch.plan.mesh import Mesh
+from anabranch.plan.query_set import Plans
 from anabranch.testing.duckdb_sql import duckdb_answer
-from anabranch.testing.oracle import describe_difference, rows_as_multiset
-from anabranch.testing.regions import MESH, ROWS, regional_batch, regional_query, regional_text
+from anabranch.testing.oracle import comparable, describe_difference, rows_as_multiset, timed_results
+from anabranch.testing.regions import MESH, ROWS, SECONDS, regional_batch, regional_query, regional_text
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("counted_costs")]
 
 BATCHES = 12
+FAST = "100 MILLISECONDS"
 SCHEMA = "ts timestamp, k0 bigint, k1 bigint, v bigint, region string, number bigint, moment timestamp"
 
 
-def feed(folder: Path, number: int, rng: np.random.Generator) -> dict[str, pa.Table]:
-    """A file of each stream."""
-    rows = regional_batch(number, rng)
+def feed(folder: Path, number: int, rng: np.random.Generator, length: int = 10 * SECONDS) -> dict[str, pa.Table]:
+    """A file of each stream, of so many microseconds."""
+    rows = regional_batch(number, rng, length)
     for name, table in rows.items():
         (folder / name).mkdir(exist_ok=True)
         pq.write_table(table, folder / name / f"{number:03d}.parquet")
     return rows
 
 
-def the_query(spark: SparkSession, folder: Path, schema: str = SCHEMA) -> ContinuousQuery:
+def the_query(
+    spark: SparkSession, folder: Path, schema: str = SCHEMA, *, window: str = "100 SECONDS", is_sampled: bool = True
+) -> ContinuousQuery:
     session = anabranch.Session(spark)
     for name in "hab":
         frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 3).parquet(str(folder / name))
-        sample = spark.read.schema(schema).parquet(str(folder / name))
+        sample = spark.read.schema(schema).parquet(str(folder / name)) if is_sampled else None
         session.register(name, frame, event_time="ts", watermark="0 seconds", sample=sample)
-    return session.sql(regional_text())
+    return session.sql(regional_text(window))
 
 
 def run(query: ContinuousQuery, folder: Path, plan: str, name: str) -> tuple[object, int, list[dict[str, Any]]]:
@@ -83,6 +90,118 @@ def test_a_mesh_by_an_unselected_column_is_learnt_taken_and_pays(
     assert not difference(tmp_path / "routed", batches)
 
 
+@pytest.mark.parametrize("reader", ["slots", "spark"])
+def test_queries_together_route_by_columns_that_none_of_them_selects(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    """One learns its mesh from the sample, another joins with one of its own; a restart, and one leaves."""
+    if reader == "spark":
+        monkeypatch.setenv(OFF, "1")
+    rng = np.random.default_rng(1)
+    batches = [feed(tmp_path, number, rng) for number in range(4)]
+    by_number = "mesh(h: a>b, b>a by (number <= 5500.0 or null ? 1 : (region in {'north'} ? 0 : 1)); a: h>b; b: h>a)"
+    query = the_query(spark, tmp_path)
+
+    def writer(name: str, plan: str) -> ContinuousQueryWriter:
+        return query.writeStream.plan(plan).option("path", str(tmp_path / name))
+
+    def start(**writers: ContinuousQueryWriter) -> QueryHandle:
+        together = query.session.together(**writers).option("checkpointLocation", str(tmp_path / "kept"))
+        return together.slots(2).start()
+
+    def routes(handle: QueryHandle, name: str) -> set[int]:
+        latest = [each["adaptive"]["queries"] for each in handle.recentProgress if each["adaptive"]][-1]
+        return {route["route"] for route in latest[name]["statistics"]["routes"] if route["relation"] == "h"}
+
+    handle = start(one=writer("one", "mesh"))
+    try:
+        handle.processAllAvailable()
+        assert isinstance(handle.plan, Plans)
+        mesh = handle.plan["one"]
+        assert isinstance(mesh, Mesh)
+        assert "region" in attributes(mesh.of("h").classifier)
+        assert routes(handle, "one") == {0, 1}
+        with pytest.raises(UnknownAttribute, match="'planet' is not a column of stream 'h'"):
+            handle.add("two", writer("two", MESH.replace("region", "planet")))
+        since = handle.add("two", writer("two", by_number))
+        batches.append(feed(tmp_path, 4, rng))
+        handle.processAllAvailable()
+        assert routes(handle, "one") == routes(handle, "two") == {0, 1}
+        handle.stop()
+        # Again, and without a sample: the plan of the last batch says what travels.
+        monkeypatch.setattr(compiled, "sample_streams", lambda queries, _: [Sample() for _ in queries])
+        query = the_query(spark, tmp_path)
+        handle = start(one=writer("one", "mesh"), two=writer("two", by_number))
+        batches.append(feed(tmp_path, 5, rng))
+        handle.processAllAvailable()
+        assert routes(handle, "one") == routes(handle, "two") == {0, 1}
+        handle.remove("two")
+        batches.append(feed(tmp_path, 6, rng))
+        handle.processAllAvailable()
+        assert str(handle.plan) == f"one: {mesh}"
+        assert routes(handle, "one") == {0, 1}
+    finally:
+        handle.stop()
+    assert not difference(tmp_path / "one", batches)
+    assert since is not None
+    first = int(since.timestamp() * 1e6)
+    whole = {name: pa.concat_tables([each[name] for each in batches[:6]]) for name in "hab"}
+    expected = Counter(
+        tuple(map(comparable, values)) for time, values in timed_results(regional_query(), whole) if time >= first
+    )
+    assert expected
+    assert not describe_difference(expected, rows_as_multiset(pq.read_table(tmp_path / "two")))
+
+
+@pytest.mark.parametrize(("kind", "reader"), [("alone", "spark"), ("alone", "slots"), ("together", "spark")])
+def test_streams_that_cannot_be_sampled_are_learnt_from_in_their_first_batches(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, reader: str
+) -> None:
+    """Files come one by one, and nobody knows them before.
+
+    The streams are fast, so that a change is worth what the gate asks for.
+    """
+    if reader == "spark":
+        monkeypatch.setenv(OFF, "1")
+    monkeypatch.setattr("anabranch.choosing.ChangeRules", partial(ChangeRules, waits=True))
+    rng, batches = np.random.default_rng(1), []
+    for name in "hab":
+        (tmp_path / name).mkdir()
+
+    def start() -> QueryHandle:
+        query = the_query(spark, tmp_path, window=FAST, is_sampled=False)
+        writer = query.writeStream.plan("mesh")
+        if kind == "alone":
+            kept = writer.format("parquet").option("checkpointLocation", str(tmp_path / "kept"))
+            return kept.slots(1).start(str(tmp_path / "one"))
+        other = query.writeStream.plan("mjoin").option("path", str(tmp_path / "two"))
+        together = query.session.together(one=writer.option("path", str(tmp_path / "one")), two=other)
+        return together.option("checkpointLocation", str(tmp_path / "kept")).slots(2).start()
+
+    handle = start()
+    try:
+        for number in range(19):  # a change of plan before has its cool-down of ten batches
+            batches.append(feed(tmp_path, number, rng, SECONDS // 100))
+            handle.processAllAvailable()
+        travelling = [each for each in handle.history if each["kind"] == "columns"]
+        assert [each["columns"]["h"] for each in travelling] == [["region"]]
+        assert travelling[0]["batch"] <= 8
+        assert "region in {" in str(handle.plan)
+        progress = [each["adaptive"] for each in handle.recentProgress if each["adaptive"]]
+        # Slots went on with their states when the class came.
+        assert all(slot["hot"] for each in progress[1:] for slot in each["slotStatistics"])
+        handle.stop()
+        handle = start()
+        for number in range(19, 21):
+            batches.append(feed(tmp_path, number, rng, SECONDS // 100))
+            handle.processAllAvailable()
+        assert "region in {" in str(handle.plan)
+    finally:
+        handle.stop()
+    for name in ["one"] if kind == "alone" else ["one", "two"]:
+        assert not difference(tmp_path / name, batches, FAST)
+
+
 def test_files_without_the_column_and_a_stream_that_has_lost_it(spark: SparkSession, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     batches = [feed(tmp_path, number, rng) for number in range(3)]
@@ -100,8 +219,8 @@ def test_files_without_the_column_and_a_stream_that_has_lost_it(spark: SparkSess
     run(lost, tmp_path, "mjoin", "routed")
 
 
-def difference(folder: Path, batches: list[dict[str, pa.Table]]) -> str:
+def difference(folder: Path, batches: list[dict[str, pa.Table]], window: str = "100 SECONDS") -> str:
     whole = {name: pa.concat_tables([each[name] for each in batches]) for name in "hab"}
     return describe_difference(
-        rows_as_multiset(duckdb_answer(regional_query(), whole)), rows_as_multiset(pq.read_table(folder))
+        rows_as_multiset(duckdb_answer(regional_query(window=window), whole)), rows_as_multiset(pq.read_table(folder))
     )

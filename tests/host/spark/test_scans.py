@@ -18,7 +18,7 @@ from anabranch.schema import TIMESTAMP
 
 pytestmark = pytest.mark.spark
 
-COLUMNS = "n bigint, k int, x double, s string, t timestamp, d date"
+COLUMNS = "n bigint, k int, x double, s string, t timestamp, d date, w timestamp_ntz"
 UNDERSTOOD: dict[str, tuple[Callable[[DataFrame], DataFrame], dict[str, str], list[str]]] = {
     "times by number": (
         lambda frame: frame.select(f.timestamp_millis("n").alias("ts"), "s"),
@@ -44,6 +44,11 @@ UNDERSTOOD: dict[str, tuple[Callable[[DataFrame], DataFrame], dict[str, str], li
         lambda frame: frame.select((f.col("x") + 1).alias("y")).where("y < 3"),
         {"y": "stream.x + CAST(1 AS DOUBLE)"},
         ["(stream.x + CAST(1 AS DOUBLE)) < CAST(3 AS DOUBLE)"],
+    ),
+    "a clock without a zone, renamed": (
+        lambda frame: frame.withColumn("c", f.col("s")).select(f.col("w").alias("v"), "c"),
+        {"v": "stream.w", "c": "stream.s"},
+        [],
     ),
     "a wider type": (
         lambda frame: frame.select(f.col("k").cast("bigint").alias("k")),

@@ -9,24 +9,37 @@ import pyarrow as pa
 import pytest
 
 from anabranch.choosing import Wishes, decide, first_plan
+from anabranch.cql import compile_query, declared_results
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.fabric import sorting
 from anabranch.errors import BatchError, UnknownAttribute
+from anabranch.host.changing import change_set
 from anabranch.host.local import LocalHost
 from anabranch.host.meshing import learn_from_rows
+from anabranch.host.results import ResultLayout
 from anabranch.host.rows import relation_batch
 from anabranch.host.sample import narrowed, telling, with_sampled_classes
+from anabranch.host.store import Store
 from anabranch.host.wire import wire_layout
 from anabranch.plan.classes import MOST_CLASSES, ClassColumn
 from anabranch.plan.classifier import attributes, hour_of
 from anabranch.plan.classing import widened
 from anabranch.plan.execution import execution_model
-from anabranch.plan.mesh import parse_mesh
+from anabranch.plan.mesh import parse_mesh, parse_plan
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import by_itself, partitioning_of
+from anabranch.plan.query_set import ALONE, Plans, alone, by_itself, partitioning_of, together
 from anabranch.testing.oracle import batch_answer, describe_difference, rows_as_multiset
-from anabranch.testing.regions import COLUMNS, DAY, MESH, ROWS, regional_batch, regional_query
+from anabranch.testing.regions import (
+    COLUMNS,
+    DAY,
+    MESH,
+    ROWS,
+    regional_batch,
+    regional_catalog,
+    regional_query,
+    regional_text,
+)
 from anabranch.testing.workers import WorkerHost
 
 pytestmark = pytest.mark.usefixtures("counted_costs")
@@ -78,6 +91,90 @@ def test_rows_of_a_checkpoint_have_no_class_and_miss_nothing(
     expected = batch_answer(query, whole)
     assert expected
     assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(results)))
+
+
+def selecting(text: str, window: str = "100 SECONDS") -> Query:
+    """The query with other columns in its SELECT."""
+    return compile_query(regional_text(window).replace("a.v AS y", text), regional_catalog())
+
+
+def taken_by(host: LocalHost, query: str) -> dict[int, int]:
+    """How many rows of h took each route of a query's mesh in the latest batch."""
+    return {
+        route.route: route.rows
+        for report in host.reports.values()
+        for route in report.queries[query].statistics.routes
+        if route.relation == "h"
+    }
+
+
+def test_queries_together_route_by_columns_that_none_of_them_selects() -> None:
+    """Each by its own thresholds of the same columns; rows travel once."""
+    queries, rng = {"one": regional_query(), "two": regional_query(window="40 SECONDS")}, np.random.default_rng(1)
+    by_number = "mesh(h: a>b, b>a by (number <= 300.0 or null ? 1 : (region in {'north'} ? 0 : 1)); a: h>b; b: h>a)"
+    meshes = {"one": parse_mesh(MESH), "two": parse_mesh(by_number)}
+    routed = LocalHost(together(queries), Plans(meshes))
+    plain = {name: LocalHost(query, mjoin(query.graph.names)) for name, query in queries.items()}
+    carried = {str(each) for each in routed.queries.graph.relation("h").classes}
+    assert carried == {"region in 3 classes", "number in 2 classes"}
+    for number in range(3):
+        rows = regional_batch(number, rng)
+        found = ResultLayout(routed.queries).split(routed.step(rows))
+        for name, host in plain.items():
+            assert rows_as_multiset(found[name]) == rows_as_multiset(host.step(rows))
+        regions, numbers = rows["h"]["region"].to_pylist(), rows["h"]["number"].to_pylist()
+        south = regions.count("south")
+        assert taken_by(routed, "one") == {0: ROWS - south, 1: south}
+        first = sum(each == "north" and at > 300 for each, at in zip(regions, numbers, strict=True))
+        assert taken_by(routed, "two") == {0: first, 1: ROWS - first}
+
+
+@pytest.mark.parametrize("kind", [LocalHost, WorkerHost])
+def test_a_column_is_a_class_until_another_query_carries_it_and_again_when_that_has_left(
+    kind: type[LocalHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANABRANCH_HOT_FOLDER", str(tmp_path / "hot"))
+    monkeypatch.setattr(sorting, "SMALLEST_RUSTER", 1)
+    query, rng, kept = regional_query(), np.random.default_rng(1), str(tmp_path / "kept")
+    batches = [{name: rows.slice(0, 60) for name, rows in regional_batch(number, rng).items()} for number in range(4)]
+    other = selecting("h.region AS region")
+    sets = [together({"one": query}), together({"one": query, "two": other}), together({"one": query})]
+    answers, before = [], None
+    for number, rows in enumerate(batches):
+        queries = sets[min(number, 2)]
+        if before is not None and before is not queries:
+            change_set(Store(kept), before, queries, partitioning_of(queries, 1))
+        plans = {"one": parse_mesh(MESH)} | ({"two": mjoin(("h", "a", "b"))} if "two" in queries.names else {})
+        host = kind(queries, Plans(plans), checkpoint=kept)
+        assert len(host.queries.graph.relation("h").classes) == (number != 1)
+        answers.append(ResultLayout(queries).split(host.step(rows))["one"])
+        south = rows["h"]["region"].to_pylist().count("south")
+        assert taken_by(host, "one") == {0: 60 - south, 1: south}
+        before = queries
+    whole = {name: pa.concat_tables([each[name] for each in batches]) for name in "hab"}
+    expected = batch_answer(query, whole)
+    assert expected
+    assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(answers)))
+
+
+def test_a_mesh_over_another_querys_results_routes_by_what_travels() -> None:
+    """Columns of results have no classes: what the reader does not select, it cannot test."""
+    catalog, rng = regional_catalog(), np.random.default_rng(1)
+    below = compile_query("SELECT s.k0 AS k0, s.k1 AS k1, s.v AS v, s.region AS region FROM h [NOW] AS s", catalog)
+    catalog.register(declared_results("below", below))
+    windows = "below [RANGE 100 SECONDS] AS h, a [RANGE 100 SECONDS], b [RANGE 100 SECONDS]"
+    reader = compile_query(f"SELECT h.v AS x FROM {windows} WHERE h.k0 = a.k0 AND h.k1 = b.k0", catalog)
+    with pytest.raises(UnknownAttribute, match="attribute 'region' is not a column of relation 'h'"):
+        LocalHost(alone(reader), Plans({ALONE: parse_mesh(MESH), "below": parse_plan("s")}))
+    # Streams beside them have classes.
+    mesh = parse_mesh("mesh(h: a>b; a: h>b, b>h by (region in {'south'} ? 1 : 0); b: h>a)")
+    host = LocalHost(alone(reader), Plans({ALONE: mesh, "below": parse_plan("s")}))
+    plain = LocalHost(alone(reader), Plans({ALONE: mjoin(reader.graph.names), "below": parse_plan("s")}))
+    assert [each.attribute for each in host.queries.graph.relation("a").classes] == ["region"]
+    for number in range(2):
+        rows = regional_batch(number, rng)
+        assert rows_as_multiset(host.step(rows)) == rows_as_multiset(plain.step(rows))
+        assert {route.route for route in host.statistics.routes if route.relation == "a"} == {0, 1}
 
 
 def sampled(query: Query, batches: list[dict[str, pa.Table]]) -> dict[str, RelationBatch]:

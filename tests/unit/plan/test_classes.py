@@ -14,11 +14,11 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.classify import assign_routes
 from anabranch.cql import compile_query
 from anabranch.errors import PlanError, UnknownAttribute
-from anabranch.plan.classes import MOST_CLASSES, REST, UNKNOWN, ClassColumn, merged
+from anabranch.plan.classes import MOST_CLASSES, MOST_CODES, REST, UNKNOWN, ClassColumn, merged
 from anabranch.plan.classifier import attributes
 from anabranch.plan.classing import carrying, classes_for, with_classes, without_sources
 from anabranch.plan.describe import describe_mesh
-from anabranch.plan.mesh import check_mesh, parse_mesh, timed_columns
+from anabranch.plan.mesh import Mesh, check_mesh, parse_mesh, parse_plan, timed_columns
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, alone, together
 from anabranch.schema import TIMESTAMP, Schema
@@ -37,12 +37,16 @@ COLUMNS = pa.schema(
 NUMBERS = st.sampled_from([-2.5, -1.0, 0.0, 0.5, 1.0, 7.0, float("inf"), float("-inf")])
 
 
-def the_query() -> Query:
+def the_catalog() -> Catalog:
     catalog = Catalog()
     for name in "abc":
         catalog.register(StreamDeclaration(name, Schema.from_arrow(COLUMNS), "ts"))
+    return catalog
+
+
+def the_query(more: str = "") -> Query:
     windows = ", ".join(f"{name} [RANGE 10 SECONDS]" for name in "abc")
-    return compile_query(f"SELECT a.v AS v FROM {windows} WHERE a.k = b.k AND b.k = c.k", catalog)
+    return compile_query(f"SELECT a.v AS v{more} FROM {windows} WHERE a.k = b.k AND b.k = c.k", the_catalog())
 
 
 @given(bounds=st.lists(NUMBERS, max_size=5), values=st.lists(NUMBERS | st.none() | st.just(float("nan")), min_size=1))
@@ -95,11 +99,13 @@ def test_a_mesh_names_the_columns_that_must_travel() -> None:
     }
     with pytest.raises(UnknownAttribute, match="attribute 'region' is not a column of relation 'a'"):
         check_mesh(mesh, query.graph)
-    carried = with_classes(query, classes)
+    carried = replace(query, graph=with_classes(query.graph, classes))
     assert check_mesh(mesh, carried.graph) is mesh
     assert carried.fingerprint == query.fingerprint
     assert "rows travel with their classes: region, hour(moment)" in describe_mesh(mesh, query.graph)
-    finer = carrying(alone(carried), [mesh], lambda _, column: merged(column, ClassColumn("y", column.type, (9.0,))))
+    finer = carrying(
+        alone(carried), [(ALONE, mesh)], lambda q, r, each: merged(each, ClassColumn("y", each.type, (9.0,)))
+    )
     (price,) = finer.graph.relation("c").classes
     assert price.bounds == (2.5, 9.0)
     travelling = without_sources(finer)
@@ -121,15 +127,82 @@ def test_a_mesh_names_the_columns_that_must_travel() -> None:
 def test_what_cannot_be_tested_is_refused_by_name(test: str, message: str) -> None:
     mesh, query = parse_mesh(f"mesh(a: b>c, c>b by ({test} ? 0 : 1); b: a>c; c: a>b)"), the_query()
     with pytest.raises(PlanError, match=message):
-        check_mesh(mesh, with_classes(query, classes_for(mesh, query.graph)).graph)
+        check_mesh(mesh, with_classes(query.graph, classes_for(mesh, query.graph)))
 
 
-def test_queries_together_have_no_class_columns() -> None:
+def test_queries_together_have_the_classes_of_all_their_plans() -> None:
     query = the_query()
-    mesh = parse_mesh("mesh(a: b>c, c>b by (region in {'x'} ? 0 : 1); b: a>c; c: a>b)")
+    meshes = {
+        "q": parse_mesh("mesh(a: b>c, c>b by (region in {'x'} ? 0 : 1); b: a>c; c: a>b)"),
+        "r": parse_mesh("mesh(a: b>c, c>b by (region in {'y'} ? 0 : (price <= 2.5 ? 0 : 1)); b: a>c; c: a>b)"),
+    }
+    several = together({"q": query, "r": query, "s": query})
+    carried = carrying(several, meshes.items())
+    assert carried.fingerprint == several.fingerprint
+    assert carried.graph.relation("a").classes == (
+        ClassColumn("region", pa.string(), texts=("x", "y")),
+        ClassColumn("price", pa.float64(), (2.5,)),
+    )
+    assert not carried.graph.relation("b").classes
+    for member in carried.members:
+        # Any query may route by what another one brought.
+        assert member.query.graph.relations == carried.graph.relations
+        for mesh in meshes.values():
+            assert check_mesh(mesh, member.query.graph) is mesh
+    assert carrying(several, [("q", parse_plan("(a b c)"))]) is several
+    travelling = without_sources(carried)
+    assert not any(each.source.fields for m in travelling.members for each in m.query.graph.relations)
+
+
+def test_what_another_query_of_the_set_carries_needs_no_class() -> None:
+    query, mesh = the_query(), parse_mesh("mesh(a: b>c, c>b by (price <= 2.5 ? 0 : 1); b: a>c; c: a>b)")
+    other = the_query(", a.price AS price")
+    both = carrying(together({"q": query, "r": other}), [("q", mesh)])
+    assert not both.graph.relation("a").classes
+    assert check_mesh(mesh, both.member("q").query.graph) is mesh
+    (price,) = carrying(together({"q": query}), [("q", mesh)]).graph.relation("a").classes
+    assert price.bounds == (2.5,)
+
+
+def test_relations_of_sides_have_the_classes_too() -> None:
+    """What is the side of one query is in the core of another, and both are the same rows."""
+    mesh = parse_mesh("mesh(a: b>c; b: a>c; c: a>b, b>a by (region in {'x'} ? 0 : 1))")
+    outer = compile_query(
+        "SELECT a.v AS v, c.v AS w FROM a [RANGE 10 SECONDS] JOIN b [RANGE 10 SECONDS] ON a.k = b.k "
+        "LEFT JOIN c [RANGE 10 SECONDS] ON b.k = c.k",
+        the_catalog(),
+    )
+    several = carrying(together({"q": the_query(), "r": outer}), [("q", mesh)])
+    (region,) = several.graph.relation("c").classes
+    assert several.member("r").query.whole.relation("c").classes == (region,)
+    assert [each.classes for each in several.member("r").query.sides[0].own] == [(region,)]
+
+
+def test_what_plans_test_comes_before_what_is_finer() -> None:
+    """Two plans with more bounds than a search takes: all are kept, and no finer ones."""
+    query = the_query()
+
+    def chain(bounds: list[float]) -> Mesh:
+        tests = "0"
+        for bound in bounds:
+            tests = f"(price <= {bound} ? 1 : {tests})"
+        return parse_mesh(f"mesh(a: b>c, c>b by {tests}; b: a>c; c: a>b)")
+
+    def finer(query: str, relation: str, column: ClassColumn) -> ClassColumn:
+        return merged(column, replace(column, bounds=(-1.0, *map(float, range(1_000, 1_050)))))
+
+    one, other = [float(each) for each in range(40)], [each + 0.5 for each in range(40)]
     several = together({"q": query, "r": query})
-    assert carrying(several, [mesh]) is several
-    assert carrying(alone(query), [mesh]).member(ALONE).query.graph.relation("a").classes
+    (price,) = carrying(several, [("q", chain(one)), ("r", chain(other))], finer).graph.relation("a").classes
+    assert price.bounds == tuple(sorted([*one, *other]))
+    (few,) = carrying(several, [("q", chain(one[:2])), ("r", chain(other[:2]))], finer).graph.relation("a").classes
+    assert {0.0, 0.5, 1.0, 1.5, -1.0} < {*few.bounds}
+    assert len(few.bounds) <= MOST_CLASSES
+    # More than fit a byte: all of the last plan, and of the first as many as there is room for.
+    most = [("q", chain([float(each) for each in range(100)])), ("r", chain([each + 0.5 for each in range(100)]))]
+    (full,) = carrying(several, most).graph.relation("a").classes
+    assert len(full.values) == MOST_CODES
+    assert {each + 0.5 for each in range(100)} < {*full.bounds}
 
 
 def test_the_event_time_of_a_result_has_no_hour() -> None:

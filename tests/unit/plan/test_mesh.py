@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from anabranch.cql import compile_query
 from anabranch.errors import PlanError, UnknownAttribute
+from anabranch.plan.classing import classes_for, with_classes
 from anabranch.plan.describe import describe_mesh
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import check_mesh, check_plan, one_route, parse_mesh, parse_plan
@@ -32,7 +33,7 @@ def test_a_mesh_is_read_back_as_it_was_printed(data: st.DataObject, relations: i
     rows = data.draw(arrivals(relations, most_rows=0))
     graph = compile_query(data.draw(join_queries(relations, relations)).cql, rows.catalog).graph
     mesh = data.draw(meshes(graph))
-    assert check_mesh(mesh, graph) == mesh
+    assert check_mesh(mesh, with_classes(graph, classes_for(mesh, graph))) == mesh
     assert parse_mesh(str(mesh)) == mesh
     assert parse_plan(f"  {str(mesh).replace(' ', '  ')} ") == mesh
 

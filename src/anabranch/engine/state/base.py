@@ -112,6 +112,7 @@ class BaseState(Indexed):
             "spread": self.is_spread,
             "kept_rows": self.kept_rows,
             "with_null": sorted(self._with_null),
+            "classes": sorted(self._classes.values()),
             "ring": self.ring.layout(),
             "texts": self.texts.layout() if self.texts else None,
             "chunks": self.chunks.layout() if self.chunks else None,
@@ -124,7 +125,13 @@ class BaseState(Indexed):
         self.ring.columns.pop(_HASH, None)
         if layout["spread"]:
             self.ring.columns[_HASH] = _HASH_FORM
+        # Classes that rows travel with since are not known of the rows so far.
+        lacking = [f"class.{digest}" for digest in self._classes.values() if digest not in layout["classes"]]
+        for column in lacking:
+            del self.ring.columns[column]
         self.ring.reopen(layout["ring"])
+        for column in lacking:
+            self.ring.add_column(column, "|i1", UNKNOWN)
         if self.texts is not None:
             self.texts.reopen(layout["texts"])
         if self.chunks is not None:

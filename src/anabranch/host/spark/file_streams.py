@@ -19,7 +19,7 @@ import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -32,10 +32,11 @@ from anabranch.host.file_rows import MOST_READERS, SlotFiles, columns_to_read
 from anabranch.host.files.csv import Csv
 from anabranch.host.files.form import Columns, FileForm, Footer, Reading
 from anabranch.host.files.parquet import Parquet
+from anabranch.host.first_rows import WideLayout
 from anabranch.host.spark.arrow_schema import from_spark
 from anabranch.host.spark.expressions import to_column
 from anabranch.host.spark.failure import query_id
-from anabranch.host.spark.scans import Scan, scan_of, source_of
+from anabranch.host.spark.scans import Scan, made_column, scan_of, source_of
 from anabranch.host.spark.source import Cells, tagged_union
 from anabranch.host.wire import RELATION
 from anabranch.plan.join_graph import Relation
@@ -92,19 +93,24 @@ class FileStreams:
     """The session that runs the query."""
     cells: Cells
     scans: Sequence[Place]
+    whole: Mapping[str, Reading]
+    """How all columns of each stream are made from its files."""
     readings: Mapping[str, Reading]
+    """How those are made that the queries read."""
 
     def frame(self, frames: Mapping[str, DataFrame]) -> DataFrame:
         """A streaming frame that finds the files of each micro-batch, and reads nothing of them."""
         found = [frames[relation.stream].select(f.lit(place).alias(RELATION)) for place, relation in self.scans]
         return reduce(DataFrame.unionAll, found)
 
+    def carrying(self, cells: Cells) -> FileStreams | None:
+        """The same streams, with rows that come with other classes; None where only Spark can make those."""
+        readings = _readings(self.whole, cells)
+        return None if readings is None else replace(self, cells=cells, readings=readings)
+
     def of_batch(self, frame: DataFrame) -> SlotFiles | DataFrame:
         """The files of a micro-batch or, if slots cannot read all of them, its rows in the wire layout."""
-        execution = self.spark._jsparkSession.streams().get(query_id(frame)).streamingQuery().lastExecution()
-        relations = [_relation(leaf) for leaf in _listed(execution.logical().collectLeaves())]
-        assert len(relations) == len(self.scans), "Spark's plan of the batch has other scans"
-        of_stream = {relation.stream: found for (_, relation), found in zip(self.scans, relations, strict=True)}
+        execution, relations, of_stream = self._found(frame)
         files = {stream: () if found is None else _paths(found) for stream, found in of_stream.items()}
         footers = {
             stream: [self.readings[stream].look_into(_local(path)) for path in paths] for stream, paths in files.items()
@@ -115,20 +121,35 @@ class FileStreams:
             return SlotFiles({stream: tuple(map(_local, paths)) for stream, paths in files.items()}, self.readings)
         return self._read_by_spark(frame.sparkSession, of_stream)
 
+    def wide(self, frame: DataFrame, wide: WideLayout) -> DataFrame | None:
+        """The rows of a micro-batch with wide columns, read by Spark; None of a batch without any."""
+        _, _, of_stream = self._found(frame)
+        return self._read_by_spark(frame.sparkSession, of_stream, wide) if any(of_stream.values()) else None
+
+    def _found(self, frame: DataFrame) -> tuple[Any, list[Any | None], dict[str, Any | None]]:
+        """Spark's plan of a micro-batch, and what its scans read, by place and by stream."""
+        execution = self.spark._jsparkSession.streams().get(query_id(frame)).streamingQuery().lastExecution()
+        relations = [_relation(leaf) for leaf in _listed(execution.logical().collectLeaves())]
+        assert len(relations) == len(self.scans), "Spark's plan of the batch has other scans"
+        of_stream = {relation.stream: found for (_, relation), found in zip(self.scans, relations, strict=True)}
+        return execution, relations, of_stream
+
     def _can_read(self, files: Mapping[str, Sequence[str]], footers: Mapping[str, Sequence[Footer]]) -> bool:
         paths = [path for several in files.values() for path in several]
         is_local = all(urlsplit(path).scheme == "file" for path in paths)
         is_readable = all(footer.is_readable for several in footers.values() for footer in several)
         return len(paths) <= MOST_FILES and is_local and is_readable
 
-    def _read_by_spark(self, session: SparkSession, relations: Mapping[str, Any]) -> DataFrame:
+    def _read_by_spark(
+        self, session: SparkSession, relations: Mapping[str, Any], wide: WideLayout | None = None
+    ) -> DataFrame:
         java = session._jsparkSession
         frames = {
-            stream: _made(self.readings[stream], DataFrame(java.baseRelationToDataFrame(found), session))
+            stream: _made(self.whole[stream], DataFrame(java.baseRelationToDataFrame(found), session))
             for stream, found in relations.items()
             if found is not None
         }
-        return tagged_union(self.cells, frames, None, [scan for scan in self.scans if scan[1].stream in frames])
+        return tagged_union(self.cells, frames, None, [scan for scan in self.scans if scan[1].stream in frames], wide)
 
 
 def slots_frame(session: SparkSession, slots: int, anchor: DataFrame | None) -> DataFrame:
@@ -140,25 +161,25 @@ def _made(reading: Reading, frame: DataFrame) -> DataFrame:
     """The rows of a stream over those of its files, computed by Spark."""
     for condition in reading.conditions:
         frame = frame.where(to_column(condition))
-    return frame.select(*(to_column(each).alias(name) for name, each in reading.made.items()))
+    return frame.select(*(made_column(each, name) for name, each in reading.made.items()))
 
 
 def file_streams(cells: Cells, frames: Mapping[str, DataFrame], scans: Iterable[Place | str]) -> FileStreams | None:
     """The streams of a run if slots can read them all; None if Spark has to."""
     ours = list(scans)
-    columns = columns_to_read(cells.layout.queries)
-    if OFF in os.environ or columns is None or cells.start.slots > MOST_READERS:
+    if OFF in os.environ or cells.start.slots > MOST_READERS:
         return None
     wanted = [scan for scan in ours if not isinstance(scan, str)]
     if len(wanted) < len(ours) or not all(_has_times(relation, frames[relation.stream]) for _, relation in wanted):
         return None
     session = frames[wanted[0][1].stream].sparkSession
     with suppress(Py4JError, TypeError, AttributeError):
-        if _has(session, _NEEDED) and all(_folder(frames[stream]) for stream in columns):
-            readings = {stream: _reading(frames[stream], each) for stream, each in columns.items()}
-            known = {stream: each for stream, each in readings.items() if each is not None}
-            if len(known) == len(columns) and _has_plans_of_batches(session):
-                return FileStreams(session, cells, wanted, known)
+        streams = {relation.stream for _, relation in wanted}
+        if _has(session, _NEEDED) and all(_folder(frames[stream]) for stream in streams):
+            whole = {stream: reading for stream in streams if (reading := _whole(frames[stream])) is not None}
+            readings = _readings(whole, cells)
+            if readings is not None and _has_plans_of_batches(session):
+                return FileStreams(session, cells, wanted, whole, readings)
     return None
 
 
@@ -210,15 +231,25 @@ def _has_times(relation: Relation, frame: DataFrame) -> bool:
     return field is not None and field.type == TIMESTAMP
 
 
-def _reading(frame: DataFrame, wanted: Columns) -> Reading | None:
-    """How slots make the wanted columns of a stream from its files; None where they cannot."""
+def _whole(frame: DataFrame) -> Reading | None:
+    """How all columns of a stream are made from its files; None where the frame, or the files, are for Spark alone."""
     scan = scan_of(frame)
     form = None if scan is None else _form(frame.sparkSession, scan)
-    if scan is None or form is None or any(name not in scan.made for name in wanted):
+    return None if scan is None or form is None else Reading(form, scan.made, scan.conditions)
+
+
+def _readings(whole: Mapping[str, Reading], cells: Cells) -> dict[str, Reading] | None:
+    """How slots make the columns that the queries read; None where they cannot."""
+    wanted = columns_to_read(cells.layout.queries)
+    if wanted is None or not all(stream in whole and _has_columns(whole[stream], wanted[stream]) for stream in wanted):
         return None
-    reading = Reading(form, {name: scan.made[name] for name in wanted}, scan.conditions)
-    is_typed = all(reading.made[name].type == kind for name, kind in wanted.items())
-    return reading if is_typed and reading.columns and all(map(form.can_hold, reading.columns.values())) else None
+    found = {stream: whole[stream].only(names) for stream, names in wanted.items()}
+    is_readable = all(each.columns and all(map(each.form.can_hold, each.columns.values())) for each in found.values())
+    return found if is_readable else None
+
+
+def _has_columns(reading: Reading, wanted: Columns) -> bool:
+    return all(name in reading.made and reading.made[name].type == kind for name, kind in wanted.items())
 
 
 def _form(session: SparkSession, scan: Scan) -> FileForm | None:

@@ -20,13 +20,14 @@ from typing import Any
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from anabranch.cql import bind_expression
 from anabranch.errors import AnabranchError
 from anabranch.expr import Column, Expr, can_fail, conjuncts, transform
 from anabranch.host.spark.arrow_schema import from_spark
-from anabranch.host.spark.expressions import to_column
+from anabranch.host.spark.expressions import quote, to_column
 from anabranch.schema import Schema
 
 _SCAN, _PROJECT, _FILTER, _ALIAS, _COLUMN = "StreamingRelation", "Project", "Filter", "Alias", "AttributeReference"
@@ -81,6 +82,11 @@ def scan_of(frame: DataFrame) -> Scan | None:
     return Scan(node.dataSource(), schema, made, conditions)
 
 
+def made_column(made: Expr, name: str) -> SparkColumn:
+    """A column of a frame over the columns of its source; one that is only renamed keeps its type, whatever it is."""
+    return (f.col(quote(made.name)) if isinstance(made, Column) else to_column(made)).alias(name)
+
+
 class _NotUnderstood(Exception):
     """A part of a plan that the language cannot say."""
 
@@ -123,7 +129,7 @@ def _projection(layer: Any, below: DataFrame) -> dict[str, Expr]:
         value = named.child() if kind == _ALIAS else named
         is_column = value.getClass().getSimpleName() == _COLUMN
         found[named.name()] = known[value.name()] if is_column else _expression(value, fields, below)
-    _require_same(layer, below.select(*(_named(each, name) for name, each in found.items())))
+    _require_same(layer, below.select(*(made_column(each, name) for name, each in found.items())))
     return found
 
 
@@ -131,10 +137,6 @@ def _condition(layer: Any, below: DataFrame) -> Expr:
     found = _expression(layer.condition(), from_spark(below.schema, _STREAM), below)
     _require_same(layer, below.where(to_column(found)))
     return found
-
-
-def _named(made: Expr, name: str) -> SparkColumn:
-    return to_column(made).alias(name)
 
 
 def _expression(value: Any, fields: Schema, below: DataFrame) -> Expr:

@@ -25,6 +25,7 @@ from pyspark.sql.types import ArrayType, ByteType, IntegerType, MapType, StructT
 from anabranch.engine.evaluate.rows import key_names, spread_columns
 from anabranch.expr import Call, Expr, conjuncts
 from anabranch.host.diverted import DivertedLayout
+from anabranch.host.first_rows import WideLayout
 from anabranch.host.spark.anchor import SLOT, anchored, slot_keys
 from anabranch.host.spark.arrow_schema import data_type, nulls_of
 from anabranch.host.spark.expressions import key_code, quote, to_column, value_code
@@ -97,23 +98,25 @@ def tagged_union(
     frames: Mapping[str, DataFrame],
     diverted: DivertedLayout | None = None,
     scans: Sequence[tuple[int, Relation] | str] | None = None,
+    wide: WideLayout | None = None,
 ) -> DataFrame:
     """All relations in the wire layout, with the cell of each row, and whether it passes where that is to be observed.
 
     With a layout of diverted rows, the whole row of its stream travels along, until the batch knows which are diverted.
+    With wide columns, these come along instead of classes, which each batch computes from them (`host/spark/wide`).
 
     Each relation is one projection, because Spark plans it anew for every micro-batch. Expressions that the user did
     not write are built without SQL text: the first text of a session takes Spark's parser a second.
     """
-    layout = cells.layout
+    layout = cells.layout if wide is None else cells.layout.without_classes
     relations = layout.queries.graph.relations
     is_observed = has_observed_filters(each for each in relations if not each.is_result)
     parts = []
     for scan in in_scan_order(layout.queries, None) if scans is None else scans:
         if isinstance(scan, str):
-            parts.append(_nothing(layout, frames[scan], is_observed))
+            parts.append(_nothing(layout, frames[scan], is_observed, wide))
             continue
-        position, relation = scan
+        position, relation = scan[0], relations[scan[0]]
         columns = wire_columns(position, relation, layout, frames[relation.stream])
         passes = columns.pop(PASSES)
         if relation.filter is not None and keeps_null_keys_out(relation.filter):
@@ -124,6 +127,8 @@ def tagged_union(
             columns[PASSES] = passes
         if diverted is not None:
             columns |= _whole_rows(relation, diverted)
+        if wide is not None:
+            columns |= _wide_columns(relation, wide)
         parts.append(_selected(relation, frames[relation.stream], columns))
     return reduce(DataFrame.unionAll, parts)
 
@@ -137,6 +142,15 @@ def _whole_rows(relation: Relation, diverted: DivertedLayout) -> dict[str, Colum
     return columns
 
 
+def _wide_columns(relation: Relation, wide: WideLayout) -> dict[str, Column]:
+    """Every wide column of a relation, and NULL in the places of other relations."""
+    named = {wire: column for column, wire in wide.places[relation.name].items()}
+    return {
+        wire: _named(named[wire]) if wire in named else f.lit(None).cast(nulls_of(kind, wire))
+        for wire, kind in wide.columns.items()
+    }
+
+
 def below_ceilings(names: Sequence[str], bounds: Mapping[str, int]) -> Column:
     """The event time of a row, or NULL if it lies beyond the ceiling of its relation."""
     time = f.col(TIME)
@@ -147,11 +161,13 @@ def below_ceilings(names: Sequence[str], bounds: Mapping[str, int]) -> Column:
     return time
 
 
-def _nothing(layout: WireLayout, frame: DataFrame, is_observed: bool) -> DataFrame:
+def _nothing(layout: WireLayout, frame: DataFrame, is_observed: bool, wide: WideLayout | None = None) -> DataFrame:
     """A scan of a stream that no query reads: no rows, in the wire layout."""
     columns = {field.name: f.lit(None).cast(nulls_of(field.type, field.name)) for field in layout.sent}
     columns |= {RELATION: f.lit(0).cast(ByteType()), TIME: f.lit(0).cast("long"), CELL: f.lit(0).cast(IntegerType())}
     columns |= {PASSES: f.lit(True)} if is_observed else {}
+    further = {} if wide is None else wide.columns
+    columns |= {name: f.lit(None).cast(nulls_of(kind, name)) for name, kind in further.items()}
     return frame.where(f.lit(False)).select(*(column.alias(name) for name, column in columns.items()))
 
 
@@ -193,7 +209,7 @@ def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: D
                 # an outer join they come out alone, and a count window counts them.
                 selected[wire] = f.coalesce(selected[wire], f.lit(0))
     selected |= {wire: _named(name) for name, wire in layout.payload[relation.name].items()}
-    selected |= {layout.classes[relation.name][each.digest]: _class(each) for each in relation.classes}
+    selected |= {layout.classes[relation.name][each.digest]: class_column(each) for each in relation.classes}
     nulls = {
         field.name: f.lit(None).cast(nulls_of(field.type, field.name))
         for field in layout.sent
@@ -206,7 +222,7 @@ def wire_columns(position: int, relation: Relation, layout: WireLayout, frame: D
     return columns
 
 
-def _class(column: ClassColumn) -> Column:
+def class_column(column: ClassColumn) -> Column:
     """The class of a row in an attribute; see `plan.classes`."""
     return f.expr(case_expression(column.tree, {column.attribute: column.type})).cast(ByteType())
 
