@@ -133,6 +133,7 @@ class FilterLoop:
         self._learnt, self._guessed = {**self._learnt, **earlier._learnt}, earlier._guessed
         self.settings = earlier.settings
         self._stability, self._baseline = earlier._stability, earlier._baseline
+        self._look_again = earlier._look_again
 
     @property
     def late(self) -> tuple[str, ...]:
@@ -140,8 +141,8 @@ class FilterLoop:
         return self._query.late_filters
 
     def give_up(self) -> None:
-        """Takes in that the move is not made: nothing is decided for another interval."""
-        self.wanted = None
+        """Takes in that the move is not made: it is weighed again when the streams have stayed for as long again."""
+        self.wanted, self._look_again = None, 2 * self._stability.lasted
         self._restart()
 
     def freeze(self, frozen: bool) -> None:
@@ -249,7 +250,11 @@ class FilterLoop:
                 name = self._learnt[condition].relation
                 reached[name] = max(reached.get(name, 0.0), check.rows / seconds)
         known = replace(
-            found, rates={**found.rates, **reached}, filters={}, selectivities={**found.selectivities, **shares}
+            found,
+            rates={**found.rates, **reached},
+            # Rates are those behind the cheaper filters, whichever relations have some.
+            filters=dict.fromkeys(self._query.graph.names, 1.0),
+            selectivities={**found.selectivities, **shares},
         )
         return Knowledge().renewed(known, seconds / len(recent))
 

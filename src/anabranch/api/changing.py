@@ -135,8 +135,8 @@ class RunningSet:
                 say("not moved", logging.WARNING, run=runner.title, message=str(error))
                 words = error.message if isinstance(error, AnabranchError) else repr(error)
                 refused = MoveRefused(runner.next_batch, f"filters stay where they are: {words}")
+                loop.give_up()
                 if self._handle.exception() is None:
-                    loop.give_up()
                     runner.note([refused])
                 else:
                     self._go_on(self._handle, refused)
@@ -150,7 +150,7 @@ class RunningSet:
         """
         with handle.leaving() as (query, runner):
             assert isinstance(runner, SparkRunner)
-            refuse_change(self.run.queries, wanted.queries)
+            refuse_change(self.run.queries, wanted.queries, wanted.examples)
             sinks = wanted.sinks(self.sinks)
             plans = runner.steering.most_plans.plans
             renumbered = renumbered_predicates(self.run.queries, wanted.queries)
@@ -166,7 +166,7 @@ class RunningSet:
             query.stop()
             runner.release(is_followed=True)
             with self._or_ended(handle):
-                change = change_set(Store(self.checkpoint), self.run.queries, wanted.queries, table)
+                change = change_set(Store(self.checkpoint), self.run.queries, wanted.queries, table, wanted.examples)
                 started, fresh = start_query(wanted.spark, frames, work, sinks, self.checkpoint, options)
             first = fresh.next_batch
             fresh.go_on_from(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from anabranch.catalog import StreamDeclaration
 from anabranch.choosing import Learn
 from anabranch.explain import Explanation
+from anabranch.host.changing import Examples
 from anabranch.host.meshing import learn_from_rows
 from anabranch.host.sample import Sample, telling
 from anabranch.host.spark import session as spark_host
@@ -43,6 +44,8 @@ class Placing:
     bytes: Bytes
     guessed: frozenset[str] = frozenset()
     """The conditions of which no sample has shown enough rows."""
+    examples: Examples = field(default_factory=dict)
+    """Rows as they are before the dear filters."""
 
 
 class CompiledQuery:

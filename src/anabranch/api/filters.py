@@ -19,7 +19,7 @@ from anabranch.api.members import Member
 from anabranch.api.settings import RunSettings
 from anabranch.choosing import DEFAULT_BATCH, adapts_as_a_whole, decide, on_spark
 from anabranch.errors import BundleError, SpecError
-from anabranch.host.changing import refuse_change
+from anabranch.host.changing import Examples, refuse_change
 from anabranch.host.filters import bytes_of_columns, guessed_filters, seen_filters
 from anabranch.host.store import Store
 from anabranch.optimize import Choice
@@ -58,7 +58,8 @@ def moving_rules(member: Member, settings: RunSettings, slots: int) -> FilterRul
         return _choice(query, known, member, settings, slots, batch)
 
     placing = compiled.placing
-    return FilterRules(placing.dear, query_with, choice, adapt, placing.bytes, _refused, placing.guessed)
+    refused = partial(_refused, examples=placing.examples)
+    return FilterRules(placing.dear, query_with, choice, adapt, placing.bytes, refused, placing.guessed)
 
 
 def moved(member: Member, late: Sequence[str], reason: str) -> Member:
@@ -69,9 +70,9 @@ def moved(member: Member, late: Sequence[str], reason: str) -> Member:
     )
 
 
-def _refused(old: Query, new: Query) -> str | None:
+def _refused(old: Query, new: Query, examples: Examples) -> str | None:
     try:
-        refuse_change(set_of({ALONE: old}), set_of({ALONE: new}))
+        refuse_change(set_of({ALONE: old}), set_of({ALONE: new}), examples)
     except BundleError as error:
         return error.message
     return None
@@ -95,7 +96,8 @@ def _placed(member: Member, settings: RunSettings, slots: int) -> CompiledQuery:
     seen = seen_filters(before.query, sample.rows)
     guessed = guessed_filters(before.query, seen)
     names = frozenset(each.condition for each in guessed)
-    placing = Placing((*seen, *guessed), bytes_of_columns(sample.rows), names)
+    examples = {name: batch.payload for name, batch in sample.rows.items() if len(batch)}
+    placing = Placing((*seen, *guessed), bytes_of_columns(sample.rows), names, examples)
     if kept is not None:
         return _with_places(compiled, kept, placing)
     if not seen:

@@ -43,6 +43,7 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.entries import argument
 from anabranch.errors import BundleError, SpecError
 from anabranch.explain import explain_joint, explain_queries, shared_lines
+from anabranch.host.changing import NO_EXAMPLES, Examples
 from anabranch.host.counting import cells_of_sample
 from anabranch.host.deferral import follow_late_filters
 from anabranch.host.diverted import DivertedLayout
@@ -195,6 +196,13 @@ class Run:
     def queries(self) -> QuerySet:
         """The queries as the engine takes them."""
         return self._queries
+
+    @property
+    def examples(self) -> Examples:
+        """Rows before dear filters that may move while the query runs."""
+        only = self._members.get(ALONE)
+        placing = None if only is None else only.compiled.placing
+        return NO_EXAMPLES if placing is None else placing.examples
 
     @property
     def has_spark_elsewhere(self) -> bool:
