@@ -53,7 +53,7 @@ from anabranch.stats.view import FixedStatistics
 
 FEWEST_ROWS = 1_000
 """Rows that a filter must have been checked on before the share that passes is believed."""
-MOVE, MOVE_ROW = 1.5, 2e-6
+MOVE, MOVE_ROW = 1.4, 4e-7
 """Seconds of a core that a move takes, and more for each row of the base states."""
 
 Decide: TypeAlias = Callable[[Query, FixedStatistics, float], Choice]

@@ -137,7 +137,7 @@ class RunningSet:
                 refused = MoveRefused(runner.next_batch, f"filters stay where they are: {words}")
                 loop.give_up()
                 if self._handle.exception() is None:
-                    runner.note([refused])
+                    runner.note_between(refused)
                 else:
                     self._go_on(self._handle, refused)
 

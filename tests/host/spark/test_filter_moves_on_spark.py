@@ -172,6 +172,9 @@ def test_a_filter_moves_both_ways_while_the_query_runs(stories: Callable[[str], 
     assert [(each["from"], each["to"]) for each in moved] == [([], [DEAR]), ([DEAR], [])]
     decided = [each for each in handle.history if each["kind"] == "filters" and each["action"] == "move"]
     assert all(each["cost"]["cpu"] > each["proposedCost"]["cpu"] for each in decided)
+    ours = [progress["adaptive"] for progress in handle.recentProgress if progress.get("adaptive")]
+    shown = [each for batch in ours for each in batch["records"]]
+    assert [each for each in shown if each.get("action") == "moved"] == moved
     # Progress from before the moves is there; the stream is read for two relations.
     assert handle.report()["rows_in"] == 2 * sum(table.num_rows for table in story.written)
     handle.stop()

@@ -169,6 +169,7 @@ class SparkRunner:
         self._is_released = False
         self._files: FileStreams | None = None
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
+        self._between: list[Record] = []
         self.note(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
 
     @property
@@ -268,7 +269,12 @@ class SparkRunner:
         self._progress = OrderedDict(earlier._progress)
         if self.steering.filters is not None and earlier.steering.filters is not None:
             self.steering.filters.go_on_from(earlier.steering.filters)
+        self.note_between(record)
+
+    def note_between(self, record: Record) -> None:
+        """Records something that happened between two batches; the progress of the next one shows it, too."""
         self.note([record])
+        self._between.append(record)
 
     @property
     def next_batch(self) -> int:
@@ -392,7 +398,8 @@ class SparkRunner:
         self.note(records)
         spent = {"plan": planned - started, "step": written - planned, "commit": collected - written}
         spent["adapt"] = time.perf_counter() - collected
-        self._remember(batch_id, task, reports, clocks, spent, records)
+        self._remember(batch_id, task, reports, clocks, spent, [*self._between, *records])
+        self._between.clear()
 
     def _observed(self, moving: Column, *, with_times: bool) -> list[Column]:
         """What is to be observed of rows that Spark sends: their newest times, and what dear filters did to them."""
