@@ -356,7 +356,7 @@ class FilterLoop:
 
     def _pricing(self, known: Knowledge) -> Pricing:
         seen = [
-            replace(each, share=known.selectivities.get(each.condition, each.share), early=self._early(each))
+            replace(each, share=known.selectivities.get(each.condition, each.share)).checked_by(self.readers)
             for each in self._learnt.values()
         ]
         names = {each.condition for each in seen}
@@ -372,12 +372,8 @@ class FilterLoop:
             lambda query, statistics: self.rules.decide(query, statistics, known.batch),
         )
 
-    def _early(self, each: SeenFilter) -> float:
-        """What a check costs where it is early, in checks of the engine."""
-        return each.early if self.readers is None else float(self.readers)
-
     def _seen(self) -> list[SeenFilter]:
-        return [replace(each, early=self._early(each)) for each in self._learnt.values()]
+        return [each.checked_by(self.readers) for each in self._learnt.values()]
 
     def _refused(self, condition: str) -> str | None:
         """Why a filter must stay where it is."""

@@ -21,11 +21,15 @@ from anabranch.choosing import DEFAULT_BATCH, adapts_as_a_whole, decide, on_spar
 from anabranch.errors import BundleError, SpecError
 from anabranch.host.changing import Examples, refuse_change
 from anabranch.host.filters import bytes_of_columns, guessed_filters, seen_filters
+from anabranch.host.spark.file_streams import file_streams
+from anabranch.host.spark.offsets import in_scan_order
+from anabranch.host.spark.source import Cells
 from anabranch.host.store import Store
+from anabranch.host.wire import wire_layout
 from anabranch.optimize import Choice
 from anabranch.optimize.filter_places import FilterPlaces, Pricing, dear_filters, place_filters
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import ALONE, set_of
+from anabranch.plan.query_set import ALONE, partitioning_of, set_of
 from anabranch.stats.view import FixedStatistics
 
 
@@ -104,8 +108,20 @@ def _placed(member: Member, settings: RunSettings, slots: int) -> CompiledQuery:
         places = FilterPlaces(reasons=("no sample: filters are checked before the joins",))
         return _with_places(compiled, places, placing)
     chosen = partial(_choice, member=member, settings=settings, slots=slots)
-    pricing = Pricing(seen, placing.bytes, sample.statistics, query_with, chosen)
+    readers = _readers(compiled, settings, slots)
+    pricing = Pricing([each.checked_by(readers) for each in seen], placing.bytes, sample.statistics, query_with, chosen)
     return _with_places(compiled, place_filters(pricing), placing)
+
+
+def _readers(compiled: CompiledQuery, settings: RunSettings, slots: int) -> int | None:
+    """The slots that read the files of all streams, and check the filters of all rows, themselves; None for Spark."""
+    queries = set_of({ALONE: compiled.query})
+    if settings.late is not None or compiled.inputs or queries.graph.tables:
+        return None
+    table = partitioning_of(queries, slots)
+    cells = Cells(wire_layout(queries, table), table.without_heavy)
+    frames = {name: stream.frame for name, stream in compiled.streams.items()}
+    return None if file_streams(cells, frames, in_scan_order(queries, None)) is None else slots
 
 
 def _choice(

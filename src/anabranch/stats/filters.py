@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -15,5 +15,8 @@ class SeenFilter:
     seconds: float
     """Of a row, in the engine."""
     early: float = 1.0
-    """What a row costs that is checked before it is sent, in checks of the engine: others check it there, or several
-    slots do."""
+    """What a row costs that is checked before it is sent, in checks of the engine: by Spark, unless somebody says."""
+
+    def checked_by(self, readers: int | None) -> SeenFilter:
+        """The filter where so many slots each check all rows before they enter; None where Spark checks them."""
+        return self if readers is None else replace(self, early=float(readers))
