@@ -82,15 +82,15 @@ class Decision:
 
 def _price(price: Price) -> dict[str, Any]:
     """The price of a migration; boxes are told where they change one after another."""
-    numbers = {name: _plain(value) for name, value in asdict(price).items() if name not in ("steps", "pause")}
+    numbers = {name: plain_number(value) for name, value in asdict(price).items() if name not in ("steps", "pause")}
     return numbers if price.steps == 1 else {**numbers, "steps": price.steps}
 
 
 def _numbers(cost: Resources) -> dict[str, Any]:
-    return {"cpu": _plain(cost.cpu), "memory": _plain(cost.memory), "rate": _plain(cost.rate)}
+    return {"cpu": plain_number(cost.cpu), "memory": plain_number(cost.memory), "rate": plain_number(cost.rate)}
 
 
-def _plain(value: Any) -> Any:
+def plain_number(value: Any) -> Any:
     """A number of Python's own; infinity has no form in JSON."""
     if isinstance(value, str):
         return value

@@ -1,11 +1,6 @@
 """Weighs the plans that a decision lists: which change pays while the streams stay, and what it costs when they turn.
 
-A change of plan is a bet that the streams stay as they are. If they turn back, the new plan meets the statistics that
-it was not chosen for until that is noticed, and the way back has its price. So a plan's *total* is its cost until the
-streams are expected to change, the ways there and back, and its cost under the statistics from before for as long as a
-change goes unnoticed. To rent or to buy: nobody knows how long a new phase lasts, so at first it counts for as long as
-it has lasted (`stability`). Then a query leaves its plan when staying has cost as much as leaving could; what it loses
-is at most about twice what the better of both would have lost, whatever the streams do next.
+A change of plan is a bet that the streams stay as they are (`bets`).
 
 Of the plans that pass the gate, the one with the least total is taken; staying is one of them. What would pay later is
 looked at again when the streams have stayed for long enough (`Choice.look_again`). Where the streams change too often
@@ -17,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
 
+from anabranch.adapt.bets import Bet, weighed
 from anabranch.adapt.decision import Decision
 from anabranch.adapt.experience import Experience
 from anabranch.adapt.gate import Gate, judge, scarce
@@ -40,34 +35,8 @@ IN_LINE = 6
 """Relations up to which searches take a few milliseconds and compile nothing."""
 MOST_REORDERED = 8
 """Plans that are considered with the probe orders of the phase before, too."""
-EVEN = 1.05
-"""Bets whose totals differ by less than this factor are even: then the plan that is best now spares a second change."""
 FREE = 0.25
 """The part of the gate's margin that is asked of a change that moves no state: only the model may be wrong."""
-
-
-@dataclass(frozen=True)
-class Bet:
-    """What a plan takes of the scarce resource in a second, now and as the streams were before, and to change to it."""
-
-    now: float
-    before: float
-    way: float = 0.0
-    """There and back."""
-
-    def total(self, seconds: float, unnoticed: float) -> float:
-        """What it takes while the streams stay for so long and then turn back, which goes unnoticed for some time."""
-        return self.now * seconds + self.way + self.before * unnoticed
-
-    def pays_after(self, staying: Bet, unnoticed: float) -> float:
-        """Seconds that the streams must stay for the bet to be no loss against staying.
-
-        >>> Bet(1.0, 3.0, 2.0).pays_after(Bet(3.0, 1.0), 4.0)
-        5.0
-        """
-        saved = staying.now - self.now
-        lost = self.way + (self.before - staying.before) * unnoticed
-        return max(0.0, lost / saved) if saved > 0 else inf
 
 
 @dataclass(frozen=True)
@@ -165,32 +134,20 @@ class Weighing:
         passed = [each for each in judged if each.action == "migrate"]
         if not passed:
             return Choice(judged[0])
-        horizon, unnoticed = self.stability.horizon(self.settings.gate.horizon), self._unnoticed
-        staying = self._bet(decision)
-        bets = [self._bet(each) for each in passed]
-        totals = [bet.total(horizon, unnoticed) for bet in bets]
-        least = min(totals)
-        most = max(least, min(EVEN * least, staying.total(horizon, unnoticed)))
-        even = [place for place, total in enumerate(totals) if total <= most]
-        place = min(even, key=lambda one: bets[one].now)
-        best, bet = passed[place], bets[place]
+        outcome = weighed(
+            self._bet(decision),
+            [self._bet(each) for each in passed],
+            self.stability,
+            self.settings.gate.horizon,
+            self._unnoticed,
+        )
+        best = passed[outcome.place]
         if not self.criteria.budget.allows(decision.cost):
             return Choice(best)
-        is_loss = staying.total(horizon, unnoticed) <= least
-        kept = staying if is_loss else bet
-        later = [each.pays_after(kept, unnoticed) for each in bets if each.now < kept.now]
-        # Once phases are known, one that is no longer than others is about to end.
-        due = max(min(later, default=inf), 2 * self.stability.usual)
-        lasted = self.stability.lasted
-        look_again = None if due == inf else EVEN * due if due > lasted else 2 * lasted
-        if not is_loss:
-            return Choice(best, look_again)
-        wait = bet.pays_after(staying, unnoticed)
-        reason = (
-            f"would be a loss if the streams changed again soon: they have stayed for {lasted:.3g} s, "
-            f"after {wait:.3g} s it pays; otherwise: {best.reason}"
-        )
-        return Choice(replace(best, action="keep", reason=reason), look_again)
+        if not outcome.is_loss:
+            return Choice(best, outcome.look_again)
+        reason = outcome.reason(self.stability, best.reason)
+        return Choice(replace(best, action="keep", reason=reason), outcome.look_again)
 
     @property
     def _unnoticed(self) -> float:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -47,6 +48,10 @@ from anabranch.plan.query_set import Member, QuerySet
 from anabranch.stats.report import SlotReport
 from anabranch.window import FOREVER
 
+Examples: TypeAlias = Mapping[str, pa.RecordBatch]
+"""Rows by relation."""
+NO_EXAMPLES: Examples = MappingProxyType({})
+
 
 @dataclass(frozen=True)
 class SetChange:
@@ -57,8 +62,11 @@ class SetChange:
     left: tuple[str, ...] = ()
 
 
-def refuse_change(old: QuerySet, new: QuerySet) -> None:
-    """Refuses what a running set cannot become; nothing has been touched."""
+def refuse_change(old: QuerySet, new: QuerySet, examples: Examples = NO_EXAMPLES) -> None:
+    """Refuses what a running set cannot become; nothing has been touched.
+
+    `examples` are rows of relations, in which values are looked for that rows from before the change lack.
+    """
     if unknown := [name for name in new.streams if name not in old.streams]:
         readers = [each.name for each in new.members if unknown[0] in each.query.whole.streams]
         raise BundleError(
@@ -84,7 +92,7 @@ def refuse_change(old: QuerySet, new: QuerySet) -> None:
             )
     for relation in new.graph.streamed:
         same = _same(old.graph, relation)
-        if same is not None and _stand_ins(relation, same, old, new) is None:
+        if same is not None and _stand_ins(relation, same, old, new, examples) is None:
             tests = " AND ".join(map(str, _passed_before(relation, same, old, new)))
             raise BundleError(
                 f"rows of '{relation.name}' were kept without columns that the running queries would have to test",
@@ -100,9 +108,11 @@ def refuse_change(old: QuerySet, new: QuerySet) -> None:
             )
 
 
-def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) -> SetChange:
+def change_set(
+    store: Store, old: QuerySet, new: QuerySet, table: Partitioning, examples: Examples = NO_EXAMPLES
+) -> SetChange:
     """Makes the checkpoint of one set that of another, which nothing runs from meanwhile."""
-    refuse_change(old, new)
+    refuse_change(old, new, examples)
     names = {each.name for each in old.members}
     arrivals = [each for each in new.members if each.name not in names]
     left = tuple(each.name for each in old.members if each.name not in new.names)
@@ -112,7 +122,7 @@ def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) 
         return SetChange({each.name: None for each in arrivals}, left)
     rows = _rows(store, old, manifest)
     layout = wire_layout(new, table)
-    carried = {each.name: _carried(each, old, layout, rows) for each in new.graph.streamed}
+    carried = {each.name: _carried(each, old, layout, rows, examples) for each in new.graph.streamed}
     since = {name: time for name, time in manifest.since.items() if name in new.names}
     newest = manifest.clocks.newest
     lacking: dict[str, dict[str, int]] = {}
@@ -139,6 +149,8 @@ def change_set(store: Store, old: QuerySet, new: QuerySet, table: Partitioning) 
     )
     store.commit(changed)
     store.belong_to(new)
+    if renumbered:
+        store.forget_memory()
     store.collect((changed,))
     store.keep_tables(new.graph.tables)
     return SetChange({each.name: since.get(each.name) for each in arrivals}, left)
@@ -197,12 +209,13 @@ def _passed_before(relation: Relation, known: Relation, old: QuerySet, new: Quer
     return [part for part in parts if any(column.name not in kept for column in columns(part))]
 
 
-def _stand_ins(relation: Relation, known: Relation, old: QuerySet, new: QuerySet) -> Mapping[str, pa.Scalar] | None:
+def _stand_ins(
+    relation: Relation, known: Relation, old: QuerySet, new: QuerySet, examples: Examples
+) -> Mapping[str, pa.Scalar] | None:
     """Values for the columns that rows from before the change lack; None where none are known."""
     kept = {field.name for field in known.schema}
-    return stand_ins(
-        [field for field in relation.schema if field.name not in kept], _passed_before(relation, known, old, new)
-    )
+    lacking = [field for field in relation.schema if field.name not in kept]
+    return stand_ins(lacking, _passed_before(relation, known, old, new), examples.get(relation.name))
 
 
 def _since(old: QuerySet, new: QuerySet, arrivals: list[Member], first: int, lacking: Lacking) -> dict[str, int]:
@@ -291,7 +304,9 @@ def _rows(store: Store, old: QuerySet, manifest: Manifest) -> dict[str, Relation
     return {name: joined(several) for name, several in found.items()}
 
 
-def _carried(relation: Relation, old: QuerySet, layout: WireLayout, rows: Mapping[str, RelationBatch]) -> RelationBatch:
+def _carried(
+    relation: Relation, old: QuerySet, layout: WireLayout, rows: Mapping[str, RelationBatch], examples: Examples
+) -> RelationBatch:
     """The rows of a relation of the new set, as far as the old set has them."""
     known = _same(old.graph, relation)
     stays = {each.name for each in old.members} & set(layout.queries.names)
@@ -320,7 +335,7 @@ def _carried(relation: Relation, old: QuerySet, layout: WireLayout, rows: Mappin
         carried = {name: values.filter(pa.array(kept)) for name, values in carried.items()}
         times, codes = times[kept], {name: each[kept] for name, each in codes.items()}
     length = len(times)
-    standing = _stand_ins(relation, known, old, layout.queries) or {}
+    standing = _stand_ins(relation, known, old, layout.queries, examples) or {}
     payload = pa.RecordBatch.from_pydict(
         {
             f.name: carried[f.name] if f.name in carried else _repeated(standing.get(f.name), f.type, length)

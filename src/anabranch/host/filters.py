@@ -6,8 +6,7 @@ is timed, on all sampled rows at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from time import thread_time
 
 import pyarrow as pa
@@ -16,22 +15,14 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.errors import ExpressionError
 from anabranch.expr import Column, Expr
+from anabranch.plan.dearness import assumed_cost, assumed_share
 from anabranch.plan.query import Query
+from anabranch.stats.filters import SeenFilter
 
 FEWEST_ROWS = 1_000
 """With fewer rows, the cost and the share of a filter stay unknown."""
 TURNS = 3
 """Times that a filter is evaluated; the fastest counts."""
-
-
-@dataclass(frozen=True)
-class SeenFilter:
-    """A condition on one relation, the share of rows that pass it, and the seconds that a row takes."""
-
-    relation: str
-    condition: str
-    share: float
-    seconds: float
 
 
 def seen_filters(query: Query, rows: Mapping[str, RelationBatch]) -> tuple[SeenFilter, ...]:
@@ -52,6 +43,16 @@ def seen_filters(query: Query, rows: Mapping[str, RelationBatch]) -> tuple[SeenF
     return tuple(found)
 
 
+def guessed_filters(query: Query, seen: Sequence[SeenFilter]) -> tuple[SeenFilter, ...]:
+    """The late filters of a query that were not seen, as they look."""
+    known = {each.condition for each in seen}
+    return tuple(
+        SeenFilter(min(theta.relations), str(theta), assumed_share(theta.predicate), assumed_cost(theta.predicate))
+        for theta in query.graph.thetas
+        if len(theta.relations) == 1 and str(theta) not in known
+    )
+
+
 def timed(condition: Expr, rows: RelationBatch) -> tuple[float, float]:
     """How many rows pass, and the seconds of this thread that all of them take; tests put others in its place."""
 
@@ -64,3 +65,12 @@ def timed(condition: Expr, rows: RelationBatch) -> tuple[float, float]:
         passing = float(evaluate_mask(condition, read, len(rows)).sum())
         least = min(least, thread_time() - started)
     return passing, least
+
+
+def bytes_of_columns(rows: Mapping[str, RelationBatch]) -> dict[str, dict[str, float]]:
+    """Bytes of a value of each column, by relation."""
+    return {
+        name: {each: batch.payload.column(each).nbytes / len(batch) for each in batch.payload.schema.names}
+        for name, batch in rows.items()
+        if len(batch)
+    }

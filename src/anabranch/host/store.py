@@ -383,6 +383,11 @@ class Store(Folder):
         """The JSON of what the queries have learnt about their plans; None while there is nothing."""
         return self.read_json(f"{self.root}/memory.json")
 
+    def forget_memory(self) -> None:
+        """Removes the memory, if there is one: what it says is in terms of other predicates."""
+        with suppress(FileNotFoundError):
+            self.files.delete_file(f"{self.root}/memory.json")
+
     def keep_memory(self, memory: Writable) -> None:
         """Replaces the memory as a whole."""
         self.write_json(f"{self.root}/memory.json", memory.to_json())

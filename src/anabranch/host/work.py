@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from anabranch.adapt.balancing import BY_HAND, Balance
+from anabranch.adapt.filter_moves import FilterRules
 from anabranch.adapt.rules import NO_RULES, ChangeRules
 from anabranch.adapt.schedule import Scheduled
 from anabranch.adapt.sharing import BY_HAND_ONLY, SharingRules
@@ -50,6 +51,8 @@ class Work:
     sharing: SharingRules = BY_HAND_ONLY
     sample: Mapping[str, RelationBatch] = field(default_factory=dict, repr=False)
     """Rows of each relation, by whose keys groups are given to slots; without them, groups count the same."""
+    filters: FilterRules | None = field(default=None, repr=False)
+    """What dear filters of a query that runs alone are placed by while it runs; None to leave them where they are."""
 
     def __post_init__(self) -> None:
         if self.queries.graph.counted:
@@ -90,7 +93,17 @@ class Work:
     def steering(self, partitioning: Partitioning) -> Steering:
         """The steering of the queries."""
         table = Table(partitioning, self.slots, self._no_tracks, self._rebuilds, self.queries.uncut)
-        return Steering(self.queries, self.plans, table, self.rules, self.moves, self.balance, self.held, self.sharing)
+        return Steering(
+            self.queries,
+            self.plans,
+            table,
+            self.rules,
+            self.moves,
+            self.balance,
+            self.held,
+            self.sharing,
+            self.filters,
+        )
 
     @property
     def _no_tracks(self) -> str | None:

@@ -19,11 +19,10 @@ from anabranch.cost.resources import ResourceModel
 from anabranch.errors import PlanError
 from anabranch.optimize.proposals import Candidate
 from anabranch.plan.check import require_no_guard
+from anabranch.plan.dearness import DEAR
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, pre_groups
 
-DEAR = 2.0
-"""The weight, in checks of an ordinary predicate, from which on moving a predicate is considered."""
 MOST_VARIED = 8
 """Candidates of which variants are worked out, the cheapest first."""
 

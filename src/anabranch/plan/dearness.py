@@ -20,6 +20,8 @@ from anabranch.plan.selections import guarded_by
 
 CHECK = 4e-8
 """Seconds per row of an ordinary predicate, on an ordinary machine."""
+DEAR = 2.0
+"""The weight, in checks of an ordinary predicate, from which on moving a predicate is considered."""
 ASSUMED_FUNCTION = {"arrow": 1e-7, "pandas": 5e-7, "scalar": 2e-6}
 """Seconds per row of a function of the user's own, by its kind."""
 DEAR_CALLS = {
@@ -44,6 +46,12 @@ def dear_calls(predicate: Expr) -> float:
 def assumed_cost(predicate: Expr) -> float:
     """Seconds per row to check a predicate."""
     return CHECK + dear_calls(predicate) + sum(ASSUMED_FUNCTION[own.kind] for own in own_functions(predicate))
+
+
+def is_dear(predicate: Expr) -> bool:
+    """Whether a predicate looks like several ordinary checks."""
+    is_plain = isinstance(predicate, Call) and predicate.function == "is_not_null"
+    return not is_plain and assumed_cost(predicate) >= DEAR * CHECK
 
 
 def assumed_share(condition: Expr) -> float:

@@ -146,17 +146,10 @@ def merge(steps: Iterable[StepStatistics]) -> StepStatistics:
     states: dict[str, StateStatistics] = {}
     routes: list[RouteStatistics] = []
     tested: dict[str, tuple[int, int]] = {}
-    checks: dict[str, CheckStatistics] = {}
+    checks: list[CheckStatistics] = []
     rows_out = 0
     for step in steps:
-        for check in step.checks:
-            sum_ = checks.get(check.predicate, CheckStatistics(check.predicate))
-            checks[check.predicate] = CheckStatistics(
-                check.predicate,
-                sum_.rows + check.rows,
-                sum_.passed + check.passed,
-                sum_.seconds + check.seconds,
-            )
+        checks += step.checks
         for name, (rows, passed) in step.tested.items():
             earlier = tested.get(name, (0, 0))
             tested[name] = earlier[0] + rows, earlier[1] + passed
@@ -194,5 +187,20 @@ def merge(steps: Iterable[StepStatistics]) -> StepStatistics:
         seconds,
         merge_routes(routes),
         tested,
-        tuple(checks.values()),
+        merged_checks(checks),
     )
+
+
+def merged_checks(checks: Iterable[CheckStatistics]) -> tuple[CheckStatistics, ...]:
+    """The sum of several checks, by predicate."""
+    found: dict[str, CheckStatistics] = {}
+    for each in checks:
+        known = found.get(each.predicate)
+        found[each.predicate] = (
+            each
+            if known is None
+            else CheckStatistics(
+                each.predicate, known.rows + each.rows, known.passed + each.passed, known.seconds + each.seconds
+            )
+        )
+    return tuple(found.values())

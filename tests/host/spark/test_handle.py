@@ -69,6 +69,10 @@ class FakeRunner:
     def freeze(self, frozen: bool) -> None:
         raise AssertionError(frozen)
 
+    @property
+    def is_calling(self) -> bool:
+        return False
+
     def history(self) -> list[dict[str, Any]]:
         return []
 

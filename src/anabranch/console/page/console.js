@@ -139,7 +139,7 @@
       const context = chart.ctx;
       context.save(); context.strokeStyle = colour("bad"); context.setLineDash([4, 4]);
       for (const record of records) {
-        if (record.phase !== "began" && record.kind !== "move") continue;
+        if (record.phase !== "began" && record.kind !== "move" && record.action !== "moved") continue;
         const point = points.find((each) => each.batch === record.batch);
         if (!point) continue;
         const x = chart.valToPos(point.at, "x", true);
@@ -225,6 +225,7 @@
       case "move": if (!record.moves.length && (record.split || record.united)) return `a key was ${record.split ? "split over slots" : "united"} by ${record.by}`;
         return `${record.moves.reduce((n, move) => n + move.groups.length, 0)} partition groups moved by ${record.by}, ${count(record.rows)} rows taken over`;
       case "balance": return (record.action === "move" ? "move groups" : "leave the groups") + `: ${record.reason}`;
+      case "filters": return (record.action === "move" ? "move filters" : record.action === "moved" ? "filters moved" : "leave the filters") + `: ${record.reason}`;
       default: return record.reason || JSON.stringify(record);
     }
   }

@@ -8,7 +8,7 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +24,7 @@ from anabranch.engine.evaluate.numbers import as_array, on_arrays
 from anabranch.engine.evaluate.own import call_own
 from anabranch.errors import ExpressionError, FunctionError
 from anabranch.expr import Call, Cast, Column, Expr, Literal, OwnFunction, can_fail, conjuncts, relations
+from anabranch.plan.dearness import is_dear
 from anabranch.schema import is_decimal
 
 ColumnLookup: TypeAlias = Callable[[Column], pa.Array]
@@ -39,19 +40,27 @@ def evaluate(expr: Expr, columns: ColumnLookup, length: int) -> pa.Array:
 
 
 def evaluate_mask(expr: Expr, columns: ColumnLookup, length: int) -> Mask:
-    """True for the rows where the predicate is true; NULL is not true.
+    """True for the rows where the predicate is true; NULL is not true."""
+    *_, mask = evaluate_parts(conjuncts(expr), columns, length)
+    return mask
 
-    Of a conjunction each part is asked of the rows that pass those before it, as Spark's filters do: what is NULL
-    there guards as well as what is false.
+
+def evaluate_parts(parts: Sequence[Expr], columns: ColumnLookup, length: int) -> Iterator[Mask]:
+    """True for the rows that pass the parts of a conjunction so far, after each of them; the array is one and the same.
+
+    Each part is asked of the rows that pass those before it, as Spark's filters do: what is NULL there guards as well
+    as what is false.
     """
     mask: Mask = np.ones(length, dtype=np.bool_)
-    for part in conjuncts(expr):
-        if can_fail(part) or not mask.any():
+    for part in parts:
+        left = int(np.count_nonzero(mask))
+        # To gather the rows that are left costs as much as a few ordinary checks.
+        if can_fail(part) or not left or (2 * left < length and is_dear(part)):
             mask &= _true(_on_rows(part, columns, mask))
         else:
             value = _value(part, columns, length)
             mask &= np.bool_(value.as_py() is True) if isinstance(value, pa.Scalar) else _true(value)
-    return mask
+        yield mask
 
 
 def _value(expr: Expr, columns: ColumnLookup, length: int) -> Datum:

@@ -10,11 +10,12 @@ at most a thousand batches. Whoever follows a run asks for `progressAfter` a bat
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from html import escape
-from typing import Any, NoReturn, Protocol
+from threading import RLock
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -28,6 +29,7 @@ from anabranch.plan.mesh import Plan
 from anabranch.plan.query_set import Plans, QuerySet
 from anabranch.sizes import size_text
 
+T = TypeVar("T")
 _EARLIER = 100
 """As many triggers of before a change of queries are remembered as Spark remembers by itself."""
 _LOOK_SECONDS = 0.05
@@ -85,6 +87,10 @@ class Runner(Protocol):
     def is_changing(self) -> bool:
         """True while a change of plan is asked for or under way."""
 
+    @property
+    def is_calling(self) -> bool:
+        """True in the thread of a batch at hand, which calls the listeners."""
+
     def history(self) -> list[dict[str, Any]]:
         """Decisions and migrations since the checkpoint was new."""
 
@@ -126,6 +132,12 @@ class QueryHandle:
         self._runner = runner
         self._changing = changing
         self._earlier: list[StreamingQueryProgress] = []
+        self._turn = RLock()
+        """Held while the run changes, or is asked to."""
+        self._is_changing = False
+        self._failure: AnabranchError | None = None
+        self.changes = 0
+        """How often another run of Spark has followed."""
 
     @property
     def id(self) -> str:
@@ -143,7 +155,7 @@ class QueryHandle:
 
     @property
     def isActive(self) -> bool:
-        return self._query.isActive
+        return self._is_changing or self._query.isActive
 
     @property
     def status(self) -> dict[str, Any]:
@@ -204,8 +216,8 @@ class QueryHandle:
         --------
         >>> handle.migrate("(a (b c))", strategy="parallel-track")  # doctest: +SKIP
         """
-        self._require_running()
-        self._runner.migrate(str(plan), strategy, slots, box_by_box, query)
+        with self._in_force() as runner:
+            runner.migrate(str(plan), strategy, slots, box_by_box, query)
 
     def share(self, join: str, queries: Iterable[str] | None = None) -> None:
         """Lets queries that run together compute a join once for all of them, from the next batch on.
@@ -228,13 +240,13 @@ class QueryHandle:
         --------
         >>> handle.share("(o c)", queries=["alerts", "audits"])  # doctest: +SKIP
         """
-        self._require_running()
-        self._runner.share(join, queries)
+        with self._in_force() as runner:
+            runner.share(join, queries)
 
     def unshare(self, queries: Iterable[str] | None = None) -> None:
         """Lets queries compute their shared joins themselves, from the next batch on: all, or those that are named."""
-        self._require_running()
-        self._runner.unshare(queries)
+        with self._in_force() as runner:
+            runner.unshare(queries)
 
     def move(
         self, groups: Iterable[int], to: int, strategy: str = "moving-state", most_rows: int | None = None
@@ -264,8 +276,8 @@ class QueryHandle:
         --------
         >>> handle.move(range(8), to=1)  # doctest: +SKIP
         """
-        self._require_running()
-        self._runner.move(groups, to, strategy, most_rows)
+        with self._in_force() as runner:
+            runner.move(groups, to, strategy, most_rows)
 
     def scale(self, slots: int) -> None:
         """Uses another number of slots while the query runs: the first ones, up to the most that it was started with.
@@ -281,8 +293,8 @@ class QueryHandle:
         --------
         >>> handle.scale(4)  # doctest: +SKIP
         """
-        self._require_running()
-        self._runner.scale(slots)
+        with self._in_force() as runner:
+            runner.scale(slots)
 
     def split(self, value: Any, over: int | Sequence[int] | None = None, key: str | None = None) -> None:
         """Spreads the rows of one key value over several slots, from the next batch on; no result changes.
@@ -306,21 +318,21 @@ class QueryHandle:
         --------
         >>> handle.split("ACME", over=4)  # doctest: +SKIP
         """
-        self._require_running()
-        self._runner.split(value, over, key)
+        with self._in_force() as runner:
+            runner.split(value, over, key)
 
     def unite(self, value: Any, key: str | None = None) -> None:
         """Takes the split of a key value back, from the next batch on; no result changes."""
-        self._require_running()
-        self._runner.unite(value, key)
+        with self._in_force() as runner:
+            runner.unite(value, key)
 
     def rebalance(self) -> None:
         """Measures the load of the next batch, then moves partition groups so that no slot holds the others back.
 
         The history says which groups moved, or that the slots were even enough.
         """
-        self._require_running()
-        self._runner.rebalance()
+        with self._in_force() as runner:
+            runner.rebalance()
 
     def awaitMigration(self, timeout: float | None = None) -> bool:
         """Waits until no change of plan is asked for or under way; returns whether that is so.
@@ -361,8 +373,8 @@ class QueryHandle:
         --------
         >>> handle.add("alerts", alerts.writeStream.option("path", "out/alerts"))  # doctest: +SKIP
         """
-        self._require_running()
-        return self._require_set().add(self, name, writer)
+        with self._in_force():
+            return self._require_set().add(self, name, writer)
 
     def remove(self, name: str) -> None:
         """Lets a query leave those that run together; what nobody else needs of its rows is given back.
@@ -372,8 +384,8 @@ class QueryHandle:
         BundleError
             When there is no such query, others read it, or it is the only one. All go on.
         """
-        self._require_running()
-        self._require_set().remove(self, name)
+        with self._in_force():
+            self._require_set().remove(self, name)
 
     @property
     def changing(self) -> Changing | None:
@@ -388,7 +400,22 @@ class QueryHandle:
     def follow(self, query: StreamingQuery, runner: Runner) -> None:
         """Goes on as the handle of another run of Spark; the progress so far stays."""
         self._earlier = [*self._earlier, *self._query.recentProgress][-_EARLIER:]
-        self._query, self._runner = query, runner
+        self._query, self._runner, self._failure = query, runner, None
+        self.changes += 1
+
+    @contextmanager
+    def leaving(self) -> Iterator[tuple[StreamingQuery, Runner]]:
+        """Held while Spark's query ends and another follows: the run goes on, and whoever asks for something waits."""
+        with self._turn:
+            self._is_changing = True
+            try:
+                yield self._query, self._runner
+            finally:
+                self._is_changing = False
+
+    def fail(self, error: AnabranchError) -> None:
+        """Takes in that the run has ended because nothing could follow."""
+        self._failure = error
 
     @property
     def parts(self) -> tuple[StreamingQuery, Runner]:
@@ -397,12 +424,13 @@ class QueryHandle:
 
     def abort_migration(self, query: str | None = None) -> None:
         """Goes back, with the next batch, to the plan from before the change that is under way."""
-        self._require_running()
-        self._runner.abort_migration(query)
+        with self._in_force() as runner:
+            runner.abort_migration(query)
 
     def freeze(self, frozen: bool = True) -> None:
         """Keeps the query from changing its plan by itself; its decisions are still recorded."""
-        self._runner.freeze(frozen)
+        with nullcontext() if self._runner.is_calling else self._turn:
+            self._runner.freeze(frozen)
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -437,7 +465,9 @@ class QueryHandle:
 
     def exception(self) -> AnabranchError | StreamingQueryException | None:
         """The error that ended the query; None while it runs and after it was stopped."""
-        outer = self._query.exception()
+        if self._failure is not None:
+            return self._failure
+        outer = None if self._is_changing else self._query.exception()
         return None if outer is None else self._original(outer)
 
     def explain(self, extended: bool = False) -> None:
@@ -448,25 +478,51 @@ class QueryHandle:
     def processAllAvailable(self) -> None:
         """Returns when all data that the sources have now is in the sink; for tests and demos."""
         with self._own_errors():
-            self._query.processAllAvailable()
+            self._wait(lambda query: query.processAllAvailable())
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Waits for the end and raises its error; with a timeout in seconds, returns whether the query ended."""
+        end = None if timeout is None else time.perf_counter() + timeout
+
+        def wait(query: StreamingQuery) -> bool | None:
+            if end is None:
+                query.awaitTermination()
+                return None
+            # PySpark's own annotation says int; its code takes fractions of a second.
+            return query.awaitTermination(max(0.001, end - time.perf_counter()))  # type: ignore[arg-type]
+
         try:
             with self._own_errors():
-                if timeout is None:
-                    self._query.awaitTermination()
-                    return None
-                # PySpark's own annotation says int; its code takes fractions of a second.
-                return self._query.awaitTermination(timeout)  # type: ignore[arg-type]
+                return self._wait(wait)
         finally:
-            if not self._query.isActive:
+            if not self.isActive:
                 self._runner.release()
 
     def stop(self) -> None:
         """Ends the query after the work at hand; its checkpoint stays good for a restart."""
-        self._query.stop()
-        self._runner.release()
+        with self._turn:
+            self._query.stop()
+            self._runner.release()
+
+    def _wait(self, wait: Callable[[StreamingQuery], T]) -> T:
+        """Waits for something of Spark's query; if another follows it meanwhile, of that one."""
+        while True:
+            query = self._query
+            try:
+                found = wait(query)
+            except StreamingQueryException:
+                # Spark's query may have begun a batch that was no longer its own.
+                if not self._has_left(query):
+                    raise
+                continue
+            if not self._has_left(query):
+                return found
+
+    def _has_left(self, query: StreamingQuery) -> bool:
+        with self._turn:
+            if self._failure is not None:
+                raise self._failure
+            return self._query is not query
 
     def __repr__(self) -> str:
         latest = self.lastProgress
@@ -508,12 +564,19 @@ class QueryHandle:
             "error": None if failure is None else str(failure),
         }
 
-    def _require_running(self) -> None:
-        if not self.isActive:
-            raise MigrationError(
-                "the query has ended, so its plan cannot change",
-                hint="start it again, with that plan if you like; its checkpoint takes any",
-            )
+    @contextmanager
+    def _in_force(self) -> Iterator[Runner]:
+        """The driver's side of a query that runs; while it changes, one waits.
+
+        A change waits for the batch at hand, so what a listener asks for comes before it.
+        """
+        with nullcontext() if self._runner.is_calling else self._turn:
+            if not self.isActive:
+                raise MigrationError(
+                    "the query has ended, so its plan cannot change",
+                    hint="start it again, with that plan if you like; its checkpoint takes any",
+                )
+            yield self._runner
 
     def _progress(self, spark: str) -> Progress:
         return progress_of(spark, self._runner.progress)

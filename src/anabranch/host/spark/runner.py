@@ -17,19 +17,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any
 from weakref import WeakValueDictionary
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.adapt.facts import BatchFacts
-from anabranch.adapt.records import ColumnsTravel, QueriesChanged, Record
+from anabranch.adapt.records import ColumnsTravel, Record
 from anabranch.errors import CorruptCheckpoint, HostError, SpecError
 from anabranch.host import hot
-from anabranch.host.changing import SetChange
 from anabranch.host.clock import Clocks
 from anabranch.host.commit import (
     ahead_by_stream,
@@ -50,7 +49,7 @@ from anabranch.host.memory import keep, recall
 from anabranch.host.progress import BatchProgress, QueryProgress, SlotProgress, migrating_slots, sent_by_relation
 from anabranch.host.results import ResultLayout
 from anabranch.host.slot import SlotTask, idle_report
-from anabranch.host.spark import newest
+from anabranch.host.spark import checking, newest
 from anabranch.host.spark.anchor import SLOT, anchored
 from anabranch.host.spark.arrow_schema import to_spark
 from anabranch.host.spark.exchange import PACKETS, Course, Outlet
@@ -67,7 +66,7 @@ from anabranch.host.spark.sinks.delivery import deliver
 from anabranch.host.spark.sinks.sink import Batch, Sink
 from anabranch.host.spark.sinks.workers import WorkerWriter
 from anabranch.host.spark.source import (
-    PASSES,
+    REJECTED,
     Cells,
     Routing,
     below_ceilings,
@@ -88,7 +87,7 @@ from anabranch.plan.mesh import Plan, parse_plan
 from anabranch.plan.partitioning import Partitioning
 from anabranch.plan.query_set import ALONE, Plans
 from anabranch.stats.backlog import backlog
-from anabranch.stats.report import SlotReports, merged_statistics, whole
+from anabranch.stats.report import SlotReports, merged_statistics, whole, with_checks
 
 REMEMBERED_BATCHES = 1000
 BATCH_SETTINGS = {
@@ -146,6 +145,7 @@ class SparkRunner:
         self.failure: BaseException | None = None
         self._at_work = Lock()
         self._is_leaving = False
+        self._batch_thread: int | None = None
         self._is_finite = "availableNow" in options.trigger or "once" in options.trigger
         self.store = Store(checkpoint)
         self.identity = self.store.open(work.queries, work.execution)
@@ -177,7 +177,8 @@ class SparkRunner:
         self._is_released = False
         self._files: FileStreams | None = None
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
-        self._note(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
+        self._between: list[Record] = []
+        self.note(recall(self.store, self.steering, self.manifest.batch + 1 if self.manifest else 0))
 
     @property
     def plan(self) -> Plan | Plans:
@@ -260,23 +261,43 @@ class SparkRunner:
                 self._lease.close()
             self._places.forget(self.identity)
 
-    def leave(self) -> None:
-        """Waits for the batch at hand; after it this runner takes no other."""
-        with self._at_work:
-            self._is_leaving = True
+    @property
+    def is_calling(self) -> bool:
+        return self._batch_thread == get_ident()
 
-    def go_on_from(self, earlier: SparkRunner, change: SetChange) -> None:
-        """Remembers the batches of the run before queries joined or left, and records that they did."""
+    def leave(self, *, if_idle: bool = False) -> bool:
+        """Waits for the batch at hand; after it this runner takes no other.
+
+        Only if no plan and no partition group is changing, where that is asked for; returns whether it leaves.
+        """
+        with self._at_work:
+            self._is_leaving = not (if_idle and self.steering.is_under_way)
+            return self._is_leaving
+
+    def go_on_from(self, earlier: SparkRunner, record: Record) -> None:
+        """Remembers the batches of the run before a change, and records the change."""
         self._progress = OrderedDict(earlier._progress)
-        self._note([QueriesChanged(self.manifest.batch + 1 if self.manifest else 0, change.joined, change.left)])
+        if self.steering.filters is not None and earlier.steering.filters is not None:
+            self.steering.filters.go_on_from(earlier.steering.filters)
+        self.note_between(record)
+
+    def note_between(self, record: Record) -> None:
+        """Records something that happened between two batches; the progress of the next one shows it, too."""
+        self.note([record])
+        self._between.append(record)
+
+    @property
+    def next_batch(self) -> int:
+        return self.manifest.batch + 1 if self.manifest else 0
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """Runs one round; keeps its error in `failure`, because Spark passes on only the text."""
         try:
             with self._at_work:
-                if self._is_leaving:
-                    raise HostError("the queries of the run are changing", detail=f"batch {batch_id} comes after that")
-                self._round(frame, batch_id)
+                if not self._is_leaving:
+                    self._batch_thread = get_ident()
+                    self._round(frame, batch_id)
+                    return
         except BaseException as error:
             self.failure = error
             say("failed", logging.ERROR, run=self.title, batch=batch_id, kind=type(error).__name__, message=str(error))
@@ -284,6 +305,10 @@ class SparkRunner:
             if short is error:
                 raise
             raise short from None
+        finally:
+            self._batch_thread = None
+        # Spark must not take the batch for done; the run that follows has it.
+        raise HostError("the queries of the run are changing", detail=f"batch {batch_id} comes after that")
 
     def _round(self, frame: DataFrame, batch_id: int) -> None:
         committed = self.manifest.batch if self.manifest else -1
@@ -329,12 +354,11 @@ class SparkRunner:
                 times, ticks = newest.of_rows(self.queries, rows), newest.ticks(self.queries, rows)
                 clocks = self._clocks_after(times, now, ticks)
         observation = Observation()
-        is_observed = self._is_observed and clocks is None and files is None
-        if self._is_observed and files is None:
-            if is_observed:
-                frame = frame.observe(observation, *newest.maxima(self.queries, moving))
-            if self._is_filtered:
-                frame = frame.where(PASSES).drop(PASSES)
+        watched = self._observed(moving, with_times=clocks is None) if files is None and self._is_observed else []
+        if watched:
+            frame = frame.observe(observation, *watched)
+        if self._is_filtered and files is None:
+            frame = frame.where(f.col(REJECTED) == 0).drop(REJECTED)
         if self._wide is not None and self._files is None:
             frame = self._wide.classed(frame, self.cells.layout)
         self._places.meet(frame.sparkSession)
@@ -348,10 +372,12 @@ class SparkRunner:
             frame = only_diverted(frame, self.cells.layout, late.layout, task.bounds)
         planned = time.perf_counter()
         batch = Batch(batch_id, query_id(frame), task.attempt, task.answered_before)
-        deliver(self.sinks, batch, partial(self._results, frame, files, task), is_observed=is_observed)
+        deliver(self.sinks, batch, partial(self._results, frame, files, task), is_observed=bool(watched))
         written = time.perf_counter()
         self.options.announce("written", batch_id)
         reports = self._reports(task)
+        if watched and self._watches_filters:
+            reports = with_checks(reports, checking.checks(self.cells, observation.get))
         if late is not None:
             session, is_first = frame.sparkSession, not self._progress
             late.deliver(session, batch, task, reports, self.store.location, may_replace=is_first)
@@ -359,7 +385,7 @@ class SparkRunner:
         if clocks is None:
             times = (
                 newest.by_stream(self.queries, observation.get)
-                if is_observed
+                if watched
                 else {**newest_by_stream(self.queries, reports)}
             )
             clocks = self._clocks_after(times, now, ticks_by_stream(self.queries, reports))
@@ -386,10 +412,20 @@ class SparkRunner:
         records = [*refused, *self.steering.after(facts, reports)]
         records += keep(self.store, self.steering, batch_id, records)
         records += self._carry(batch_id, reports)
-        self._note(records)
+        self.note(records)
         spent = {"plan": planned - started, "step": written - planned, "commit": collected - written}
         spent["adapt"] = time.perf_counter() - collected
-        self._remember(batch_id, task, reports, clocks, spent, records)
+        self._remember(batch_id, task, reports, clocks, spent, [*self._between, *records])
+        self._between.clear()
+
+    def _observed(self, moving: Column, *, with_times: bool) -> list[Column]:
+        """What is to be observed of rows that Spark sends: their newest times, and what dear filters did to them."""
+        times = newest.maxima(self.queries, moving) if with_times else []
+        return [*times, *(checking.counts(self.queries) if self._watches_filters else [])]
+
+    @property
+    def _watches_filters(self) -> bool:
+        return self._is_filtered and self.steering.filters is not None
 
     def _carry(self, batch_id: int, reports: SlotReports) -> list[Record]:
         """Lets rows travel with further classes from the next batch on, where the first batches showed any."""
@@ -446,6 +482,9 @@ class SparkRunner:
         first = self.options.first
         if first is not None:
             self._wide = Wide(first, self.cells, is_read_by_slots=self._files is not None, waits=self._waits)
+        if self.steering.filters is not None:
+            slots = len(self.steering.table.table.working)
+            self.steering.filters.readers = None if self._files is None else slots
         if self._files is not None:
             union = self._files.frame(frames)
         else:
@@ -503,7 +542,7 @@ class SparkRunner:
 
     # --- records ------------------------------------------------------------------------------------------------------
 
-    def _note(self, records: list[Record]) -> None:
+    def note(self, records: list[Record]) -> None:
         """Writes records into the history and gives them to the listeners; neither can stop the query."""
         for record in records:
             self.store.note(record)

@@ -13,15 +13,16 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.choosing import AUTO, decide, on_spark
 from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
-from anabranch.filter_places import FilterPlaces, dear_filters, place_filters
 from anabranch.host import filters
-from anabranch.host.filters import SeenFilter, seen_filters
+from anabranch.host.filters import bytes_of_columns, seen_filters
 from anabranch.host.rows import relation_batch
 from anabranch.host.wire import wire_layout
 from anabranch.optimize import Choice
+from anabranch.optimize.filter_places import FilterPlaces, Pricing, dear_filters, place_filters
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import by_itself, partitioning_of
 from anabranch.schema import TIMESTAMP, Schema
+from anabranch.stats.filters import SeenFilter
 from anabranch.stats.view import FixedStatistics
 
 COLUMNS = pa.schema([("ts", TIMESTAMP), ("k", pa.int64()), ("v", pa.int64()), ("note", pa.string())])
@@ -61,7 +62,8 @@ def placed(share: float, seconds: float, partners: float, rate: float = 100_000.
         selectivities={"a b": partners / 10_000, "b c": 1 / 10_000},
         provenance="sampled",
     )
-    return place_filters([SeenFilter("a", DEAR, share, seconds)], rows_before(), known, compiled, decided)
+    seen = [SeenFilter("a", DEAR, share, seconds)]
+    return place_filters(Pricing(seen, bytes_of_columns(rows_before()), known, compiled, decided))
 
 
 def test_only_dear_conditions_that_can_be_put_off_are_weighed() -> None:

@@ -1,0 +1,244 @@
+"""Where dear filters of a running query belong, decided on simulated batches: by counts, costs and their duration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from anabranch.adapt.facts import BatchFacts
+from anabranch.adapt.filter_moves import FilterLoop, FilterRules, filter_loop
+from anabranch.adapt.gate import Gate
+from anabranch.adapt.policy import Interval
+from anabranch.adapt.records import FiltersDecided
+from anabranch.adapt.settings import Settings
+from anabranch.catalog import Catalog, StreamDeclaration
+from anabranch.choosing import AUTO, decide, on_spark
+from anabranch.cql import compile_query
+from anabranch.ddl import parse_schema
+from anabranch.optimize import Choice
+from anabranch.plan.query import Query
+from anabranch.plan.query_set import alone, partitioning_of
+from anabranch.plan.slots import SlotPlan
+from anabranch.plan.text import parse
+from anabranch.stats.filters import SeenFilter
+from anabranch.stats.report import QueryReport, SlotReport
+from anabranch.stats.step import CheckStatistics
+from anabranch.stats.view import FixedStatistics
+from tests.unit.adapt.simulated import steady_step
+
+DEAR = "RLIKE(a.note, '.*lot [0-9]+ was.*')"
+OTHER = "RLIKE(b.note, 'x.*y')"
+TEXT = (
+    "SELECT a.k AS k, b.v AS v FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS] "
+    "WHERE a.k = b.k AND a.note RLIKE '.*lot [0-9]+ was.*'"
+)
+PLAN = parse("(a b)")
+ADAPT = Settings(gate=Gate(cool_down=Interval(batches=4)), remember=4)
+RATE = 100_000.0
+
+
+def compiled(late: Sequence[str] = (), text: str = TEXT) -> Query:
+    catalog = Catalog()
+    for name in "ab":
+        catalog.register(StreamDeclaration(name, parse_schema("ts timestamp, k bigint, v bigint, note string"), "ts"))
+    return compile_query(text, catalog, late_filters=late)
+
+
+def chosen(query: Query, known: FixedStatistics, batch: float) -> Choice:
+    return decide(query, AUTO, seen=known, batch=batch, host=on_spark())
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The stream `a`: the share that passes the dear filter, the seconds of a check, and partners of a row in `b`."""
+
+    share: float = 0.9
+    seconds: float = 5e-6
+    partners: float = 0.01
+
+
+LATE, EARLY = Truth(), Truth(share=0.001, partners=20.0)
+"""Where the filter belongs by the joins, and where before them."""
+
+
+@dataclass
+class Run:
+    """A query that runs on simulated batches, with its filter where the loop wants it."""
+
+    late: tuple[str, ...] = ()
+    rules: FilterRules = field(
+        default_factory=lambda: FilterRules((SeenFilter("a", DEAR, 0.5, 1e-7),), compiled, chosen, ADAPT)
+    )
+    host: Callable[[FilterLoop], None] = lambda loop: None
+    decided: list[FiltersDecided] = field(default_factory=list)
+    moved_at: list[int] = field(default_factory=list)
+    batch: int = 0
+
+    def __post_init__(self) -> None:
+        self.loop = self._loop(None)
+
+    def _loop(self, earlier: FilterLoop | None) -> FilterLoop:
+        loop = filter_loop(compiled(self.late), self.rules)
+        assert loop is not None
+        if earlier is not None:
+            loop.go_on_from(earlier)
+        self.host(loop)
+        return loop
+
+    def take(self, truth: Truth, batches: int, *, moves: bool = True, is_busy: bool = False) -> Run:
+        for _ in range(batches):
+            self._step(truth, is_busy=is_busy)
+            if moves and (wanted := self.loop.wanted) is not None:
+                self.late = wanted.late
+                self.moved_at.append(self.batch)
+                self.loop = self._loop(self.loop)
+            self.batch += 1
+        return self
+
+    def _step(self, truth: Truth, *, is_busy: bool) -> None:
+        is_late, query = bool(self.late), compiled(self.late)
+        known = FixedStatistics(
+            rates={"a": RATE if is_late else RATE * truth.share, "b": 1_000.0},
+            filters={"a": 1.0},
+            selectivities={"a b": truth.partners / 10_000},
+        )
+        step = steady_step(query, PLAN, known)
+        # What meets a partner reaches the filter.
+        reached = round(RATE * truth.partners) if is_late else round(RATE)
+        check = CheckStatistics(DEAR, reached, round(reached * truth.share), reached * truth.seconds)
+        report = SlotReport(
+            {"": QueryReport(PLAN, statistics=replace(step, checks=(check,) if is_late else ()))},
+            checked_early=() if is_late else (check,),
+        )
+        table = partitioning_of(alone(query), 1)
+        decided = self.loop.after(BatchFacts(self.batch, 1.0), [SlotPlan(PLAN)], {0: report}, table, is_busy=is_busy)
+        if decided is not None:
+            self.decided.append(decided)
+
+
+def test_a_filter_moves_to_where_it_costs_least_and_back_when_the_streams_have_changed() -> None:
+    run = Run().take(LATE, 40)
+    assert list(run.late) == [DEAR]
+    (move,) = (each for each in run.decided if each.action == "move")
+    assert move.cost > move.proposed_cost > 0
+    assert "saves" in move.reason
+    run.take(EARLY, 400)
+    assert not run.late
+    assert len(run.moved_at) == 2
+
+
+def test_what_is_measured_does_not_depend_on_where_the_filter_is() -> None:
+    """The share, the rate before the filter and the cost of both places are the same from either side."""
+    truth = Truth(partners=0.2)
+    early, late = Run().take(truth, 8, moves=False), Run(late=(DEAR,)).take(truth, 8, moves=False)
+    one, other = early.decided[0], late.decided[0]
+    assert one.filters[0].share == pytest.approx(0.9)
+    assert other.filters[0].share == pytest.approx(0.9)
+    assert one.filters[0].seconds == pytest.approx(other.filters[0].seconds)
+    costs = {(): one.cost, one.proposed: one.proposed_cost}
+    back = {(DEAR,): other.cost, other.proposed: other.proposed_cost}
+    assert costs[DEAR,] == pytest.approx(back[DEAR,], rel=0.05)
+
+
+def test_a_filter_that_hardly_gains_stays() -> None:
+    run = Run().take(Truth(seconds=1e-8), 60)
+    assert run.late == ()
+    assert [each.action for each in run.decided] == ["keep"]
+
+
+def test_streams_that_alternate_move_it_a_few_times_only() -> None:
+    run = Run()
+    for _ in range(40):
+        run.take(LATE, 8).take(EARLY, 8)
+    assert len(run.moved_at) <= 4, run.moved_at
+    later = [batch for batch in run.moved_at if batch > 320]
+    assert not later, "where the streams never rest, filters do"
+
+
+def test_a_move_that_would_not_be_repaid_is_put_off_and_made_when_the_streams_stay() -> None:
+    dear = replace(Run().rules, move=20.0)
+    run = Run(rules=dear).take(LATE, 12)
+    assert not run.late
+    assert any("would be a loss" in each.reason for each in run.decided), run.decided
+    run.take(LATE, 400)
+    assert run.late == (DEAR,)
+
+
+def test_nothing_is_measured_again_while_the_streams_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run().take(LATE, 40)
+    decided = len(run.decided)
+
+    def measured(*_: object, **__: object) -> object:
+        raise AssertionError("the streams are as they were")
+
+    run.take(LATE, 4)
+    run.loop._look_again = None
+    monkeypatch.setattr("anabranch.adapt.filter_moves.measured", measured)
+    run.take(LATE, 40)
+    assert len(run.decided) <= decided + 1
+
+
+def test_a_filter_that_rows_cannot_be_given_columns_for_stays_and_the_reason_is_told() -> None:
+    rules = replace(Run().rules, refused=lambda old, new: "rows of 'a' were kept without columns")
+    run = Run(rules=rules).take(LATE, 20)
+    assert run.late == ()
+    assert run.decided[-1].fixed == (f"{DEAR}: rows of 'a' were kept without columns",)
+    # Where rows have the columns, the filter can be pushed down.
+    assert Run(late=(DEAR,), rules=rules).take(EARLY, 40).late == ()
+
+
+def test_a_filter_of_which_too_little_is_known_stays() -> None:
+    rules = replace(Run().rules, guessed=frozenset([DEAR]))
+    few = Run(late=(DEAR,), rules=rules).take(Truth(share=0.001, seconds=2e-7, partners=0.001), 20)
+    assert few.late == (DEAR,)
+    assert few.decided[-1].fixed == (f"{DEAR}: too few rows have been counted",)
+    assert Run(late=(DEAR,), rules=rules).take(EARLY, 40).late == ()
+
+
+def test_what_is_frozen_or_busy_moves_nothing() -> None:
+    run = Run()
+    run.loop.freeze(True)
+    assert run.take(LATE, 40).late == ()
+    assert any("frozen" in each.reason for each in run.decided)
+    assert not Run().take(LATE, 40, is_busy=True).decided
+    waiting = Run().take(LATE, 40, moves=False)
+    assert waiting.loop.wanted is not None
+    waiting.loop.freeze(True)
+    assert waiting.loop.wanted is None
+
+
+def test_a_wish_waits_for_the_host_and_is_given_up() -> None:
+    run = Run().take(LATE, 8, moves=False)
+    assert [each.action for each in run.decided].count("move") == 1
+    run.loop.give_up()
+    assert run.loop.wanted is None
+    run.take(LATE, 40)
+    (again,) = run.moved_at
+    assert again >= 15, "when the streams have stayed for twice as long"
+
+
+def test_slots_that_all_check_every_row_count_for_as_many() -> None:
+    def readers(number: int) -> float:
+        def host(loop: FilterLoop) -> None:
+            loop.readers = number
+
+        return Run(host=host).take(Truth(partners=1.0), 8, moves=False).decided[0].cost
+
+    one, two, four = readers(1), readers(2), readers(4)
+    assert two - one == pytest.approx(RATE * 5e-6, rel=0.01)
+    assert four - two == pytest.approx(2 * RATE * 5e-6, rel=0.01)
+
+
+def test_a_query_without_dear_filters_or_with_many_relations_has_no_loop() -> None:
+    assert filter_loop(compiled(), None) is None
+    assert filter_loop(compiled(), replace(Run().rules, dear=())) is None
+
+
+def test_a_record_says_what_both_places_cost() -> None:
+    record = next(each for each in Run().take(LATE, 40).decided if each.action == "move").to_json()
+    assert (record["kind"], record["late"], record["proposed"]) == ("filters", [], [DEAR])
+    assert record["cost"]["cpu"] > record["proposedCost"]["cpu"]
+    assert record["moveCost"] > 0
+    assert record["filters"][0]["condition"] == DEAR
