@@ -23,7 +23,7 @@ from pyspark.sql import functions as f
 
 from anabranch.adapt.searches import Search, Searches
 from anabranch.host.first_rows import MOST_ROWS, Draw, FirstBatches, FirstRows
-from anabranch.host.spark.source import CELL, PASSES, Cells, class_column
+from anabranch.host.spark.source import CELL, REJECTED, Cells, class_column
 from anabranch.host.wire import RELATION, TIME, WireLayout
 from anabranch.plan.classes import ClassColumn
 from anabranch.plan.classifier import hour_attribute, hour_of
@@ -61,7 +61,7 @@ class Wide:
         assert self._rows is not None
         assert self._rows.draw is not None
         layout, draw = self._cells.layout, self._rows.draw
-        rows = frame.where(PASSES) if PASSES in frame.columns else frame
+        rows = frame.where(f.col(REJECTED) == 0) if REJECTED in frame.columns else frame
         if later := self._cells.later_copies:
             rows = rows.where(~f.col(CELL).isin(later))
         drawn = rows.where(_is_drawn(layout, draw)).select(*layout.schema.names, *self.layout.columns)
