@@ -165,7 +165,8 @@ def test_streams_that_cannot_be_sampled_are_learnt_from_in_their_first_batches(
     if reader == "spark":
         monkeypatch.setenv(OFF, "1")
     monkeypatch.setattr("anabranch.choosing.ChangeRules", partial(ChangeRules, waits=True))
-    rng, batches = np.random.default_rng(1), []
+    rng = np.random.default_rng(1)
+    batches: list[dict[str, pa.Table]] = []
     for name in "hab":
         (tmp_path / name).mkdir()
 
