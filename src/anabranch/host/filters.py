@@ -15,7 +15,7 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.errors import ExpressionError
 from anabranch.expr import Column, Expr
-from anabranch.plan.dearness import assumed_cost, assumed_share
+from anabranch.plan.dearness import assumed_cost, assumed_share, in_spark
 from anabranch.plan.query import Query
 from anabranch.stats.filters import SeenFilter
 
@@ -39,7 +39,8 @@ def seen_filters(query: Query, rows: Mapping[str, RelationBatch]) -> tuple[SeenF
             passing, seconds = timed(theta.predicate, batch)
         except ExpressionError:
             continue  # it fails on rows that another condition would have kept from it
-        found.append(SeenFilter(name, str(theta), max(passing, 0.5) / len(batch), seconds / len(batch)))
+        share, each = max(passing, 0.5) / len(batch), seconds / len(batch)
+        found.append(SeenFilter(name, str(theta), share, each, in_spark(theta.predicate)))
     return tuple(found)
 
 
@@ -47,7 +48,13 @@ def guessed_filters(query: Query, seen: Sequence[SeenFilter]) -> tuple[SeenFilte
     """The late filters of a query that were not seen, as they look."""
     known = {each.condition for each in seen}
     return tuple(
-        SeenFilter(min(theta.relations), str(theta), assumed_share(theta.predicate), assumed_cost(theta.predicate))
+        SeenFilter(
+            min(theta.relations),
+            str(theta),
+            assumed_share(theta.predicate),
+            assumed_cost(theta.predicate),
+            in_spark(theta.predicate),
+        )
         for theta in query.graph.thetas
         if len(theta.relations) == 1 and str(theta) not in known
     )

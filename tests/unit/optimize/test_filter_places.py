@@ -13,12 +13,14 @@ from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.choosing import AUTO, decide, on_spark
 from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
+from anabranch.expr import conjuncts
 from anabranch.host import filters
 from anabranch.host.filters import bytes_of_columns, seen_filters
 from anabranch.host.rows import relation_batch
 from anabranch.host.wire import wire_layout
 from anabranch.optimize import Choice
 from anabranch.optimize.filter_places import FilterPlaces, Pricing, dear_filters, place_filters
+from anabranch.plan.dearness import in_spark
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import by_itself, partitioning_of
 from anabranch.schema import TIMESTAMP, Schema
@@ -88,6 +90,20 @@ def test_a_filter_is_placed_where_it_costs_least(share: float, seconds: float, p
     assert found.late == ((DEAR,) if is_late else ()), found.reasons
     (reason,) = found.reasons
     assert f"is checked {'by' if is_late else 'before'} the joins: {1e9 * seconds:.0f} ns a row" in reason
+
+
+def test_what_spark_checks_costs_more_than_the_engine_and_what_slots_check_costs_each_of_them() -> None:
+    seen = SeenFilter("a", DEAR, 0.9, 1e-7, in_spark(conjuncts(compiled([DEAR]).graph.thetas[-1].predicate)[0]))
+    assert seen.early > 1.5
+    assert seen.checked_by(None) == seen
+    assert seen.checked_by(3).early == 3.0
+    known = FixedStatistics(rates=dict.fromkeys("abc", 1_000.0), filters={"a": 1.0})
+
+    def early(each: SeenFilter) -> float:
+        return Pricing([each], {}, known, compiled, decided).price([]).cores.early
+
+    assert early(seen) == pytest.approx(1_000 * 1e-7 * seen.early)
+    assert early(seen.checked_by(2)) == pytest.approx(1_000 * 1e-7 * 2)
 
 
 def test_a_trickle_of_rows_moves_no_filter() -> None:
