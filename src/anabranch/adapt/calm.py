@@ -33,6 +33,8 @@ class Calm:
     """Batches in which the streams have been what they were when measured last."""
     usual: Counts = field(default_factory=dict)
     """What was counted then."""
+    waiting: int = 0
+    """Batches in which it would decide nothing unless its plan becomes dear."""
 
 
 def counts(steps: Sequence[StepStatistics], seconds: float) -> Counts:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from anabranch.cost.counted import counted_joins
 from anabranch.cost.estimates import EVER, SHORTEST_WINDOW
 from anabranch.cost.resources import ResourceModel, Resources
+from anabranch.cost.turns import price_in_turns
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.pairwise import lifetimes
 from anabranch.plan.physical import PhysicalPlan, pre_groups
@@ -45,7 +46,7 @@ class Experience:
             return self
         step = merge(steps)
         model = as_filled(model, step, len(steps), seconds)
-        joins = model.price(plan).cpu - model.base.cpu
+        joins = price_in_turns(plan, model).cpu - model.base.cpu
         if joins <= 0:
             return self
         factor = counted_joins(plan, step, len(steps), seconds, model, graph) / joins
@@ -55,7 +56,7 @@ class Experience:
     def price(self, plan: PhysicalPlan, model: ResourceModel, running: PhysicalPlan) -> Resources:
         """The price of a plan while another runs."""
         usual = self.factors.get(str(running), 1.0)
-        cost, base = model.price(plan), model.base.cpu
+        cost, base = price_in_turns(plan, model), model.base.cpu
         return replace(cost, cpu=base + max(0.0, cost.cpu - base) * self.factors.get(str(plan), usual))
 
 

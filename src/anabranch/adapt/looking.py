@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
+from anabranch.adapt.excess import Excess
 from anabranch.adapt.experience import Experience, longest_window
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.loop import Loop
@@ -42,6 +43,7 @@ from anabranch.cost.units import unit_costs
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.plan.classing import classes_of
 from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.physical import kept
 from anabranch.plan.query import Query
 from anabranch.plan.sharing import shares
 from anabranch.plan.slots import SlotPlan
@@ -109,8 +111,14 @@ class Looking:
         """Searches of some slots that led to no change, since the last that did."""
         self._looks: dict[Slots, int] = {}
         """Looks of some slots so far."""
+        self._excess = {slots: Excess(unit_costs(criteria.given)[0], filling) for slots in groups}
         self._passed = 0.0
         """Event time so far."""
+        self._running: dict[Slots, Plan] = {}
+        self._drifts: dict[Slots, str] = {}
+        """Drifts of meshes that were told while windows held rows from before and from after."""
+        self._early: set[Slots] = set()
+        """Slots that have looked since their rows became dear, while windows still held rows from before."""
         self._triggers: dict[int, str] = {}
         self._coming: dict[str, float] = {}
         """Of relations whose rows travel with further columns: how many are still to come before a look tells of it."""
@@ -138,8 +146,8 @@ class Looking:
         is_busy = self._triggers or self._under_way or self._news or self._curious
         return not (is_busy or self._staging.is_due(batch + 1))
 
-    def watch(self, facts: BatchFacts, reports: Mapping[int, QueryReport]) -> dict[int, str]:
-        """Takes in a batch; returns why the meshes of slots may not fit any more."""
+    def watch(self, facts: BatchFacts, reports: Mapping[int, QueryReport], *, is_usual: bool = False) -> dict[int, str]:
+        """Takes in a batch, one that `is_usual` without pricing it; returns why the meshes of slots may not fit."""
         self._passed += facts.seconds or 0.0
         found = {}
         for slot, report in reports.items():
@@ -148,12 +156,32 @@ class Looking:
                 self._coming[name] -= report.statistics.rows_in.get(name, 0)
             if drift is not None:
                 found[slot] = drift
+        for slots, excess in self._excess.items():
+            told = [reports[slot] for slot in slots if slot in reports]
+            if len(told) < len(slots) or facts.seconds is None:
+                continue
+            if self._running.get(slots) != told[0].plan:
+                self._running[slots] = told[0].plan
+                excess.begin()
+            if is_usual:
+                excess.rest(facts.seconds)
+            else:
+                excess.note([report.statistics for report in told], facts.seconds)
+            if not excess.paid:
+                self._early.discard(slots)
         return found
 
-    def after(self, facts: BatchFacts, reports: Mapping[int, QueryReport], plans: Mapping[int, SlotPlan]) -> None:
+    def after(
+        self,
+        facts: BatchFacts,
+        reports: Mapping[int, QueryReport],
+        plans: Mapping[int, SlotPlan],
+        *,
+        is_busy: bool = False,
+    ) -> None:
         """Watches the slots, begins a search where some reported their operators, and asks others to do so next time.
 
-        `plans` are those of the next batch.
+        `plans` are those of the next batch. While the query `is_busy` with a change of plan, none is asked.
         """
         drifts = self.watch(facts, reports)
         for slots in self._groups:
@@ -166,23 +194,24 @@ class Looking:
                 found = self._searches.begin("routes", search, is_long=True)
                 trigger = [self._triggers.pop(slot, "") for slot in slots]
                 self._under_way.append(_MeshSearch(slots, first.plan, trigger[0], found))
-            reason = next((drifts[slot] for slot in slots if slot in drifts), None)
+            reason, has_turned = self._drifted(slots, drifts)
             is_cooling = any(self._watches[slot].is_cooling for slot in slots)
             share = ON_EVIDENCE
             if slots in self._untested and not is_cooling:
                 self._may_look(slots, plans, share)
             if reason is None and not is_cooling:
-                reason = self._changed(slots)
+                reason = self._changed(slots) or self._overspent(slots)
                 if reason is None and self._staging.is_due(facts.batch + 1):
                     reason = f"batch {facts.batch} has passed"
                     is_new = self.criteria.basis is None and slots not in self._looks
                     share = FIRST if is_new else BY_SCHEDULE
-                if slots in self._curious and max(self._coming.values()) <= 0:
+                if slots in self._curious and not is_busy and max(self._coming.values()) <= 0:
                     self._curious.discard(slots)
                     reason, share = reason or "rows travel with further columns", FIRST
-            if reason is not None and self._may_look(slots, plans, share):
+            if reason is not None and not is_busy and self._may_look(slots, plans, share, has_turned=has_turned):
                 self._triggers |= dict.fromkeys(slots, reason)
                 self._looks[slots] = self._looks.get(slots, 0) + 1
+                self._looked(slots)
 
     def decisions(
         self, batch: int, plans: Sequence[SlotPlan], *, is_busy: bool
@@ -240,15 +269,34 @@ class Looking:
         """The reason to look that the loop of these slots has found: the streams are no longer as they were."""
         return self._news.pop(slots, None) if any(own == slots for own, _ in self._loops) else None
 
-    def _may_look(self, slots: Slots, now: Mapping[int, SlotPlan], share: float) -> bool:
+    def _drifted(self, slots: Slots, drifts: Mapping[int, str]) -> tuple[str | None, bool]:
+        """How the mesh of some slots has drifted, and whether windows have turned over since that was told.
+
+        While windows hold rows of both kinds, hardly any mesh would do better, and a mesh may look good or bad that
+        will not be. So a drift waits until they hold rows of one kind.
+        """
+        reason = next((drifts[slot] for slot in slots if slot in drifts), None)
+        if self._loops and self._excess[slots].is_mixed:
+            if reason is not None:
+                self._drifts[slots] = reason
+            return None, False
+        before = self._drifts.pop(slots, None)
+        return reason or before, before is not None
+
+    def _may_look(self, slots: Slots, now: Mapping[int, SlotPlan], share: float, *, has_turned: bool = False) -> bool:
         """Whether a look can lead to anything: not if the slots share a join, or if no mesh could pay.
 
-        Where the plan is free, looks may take so large a share of what it has taken so far.
+        Where the plan is free, looks may take so large a share of what it has taken so far. A mesh is looked at if it
+        has become dearer, or if its rows are others since windows have turned over.
         """
         plans = {now[slot].plan for slot in slots}
         if len(plans) > 1 or any(shares(plan) for plan in plans):
             return False
         (plan,) = plans
+        if self._loops and not self._has_price(slots, plan):
+            return False
+        if isinstance(plan, Mesh) and self._loops and self._excess[slots].is_mixed:
+            return False
         is_too_dear = bool(self._loops) and self._is_too_dear(slots, share)
         if is_too_dear and not isinstance(plan, Mesh):
             return False
@@ -257,7 +305,7 @@ class Looking:
             return True
         # What a mesh takes is noted even if nothing comes of it.
         return (
-            self._is_dearer(slots, plan, flow)
+            (self._is_dearer(slots, plan, flow) or has_turned)
             and not is_too_dear
             and could_pay(plan, flow, self.query, self._searching, self.criteria, self._price(slots))
         )
@@ -265,17 +313,49 @@ class Looking:
     def _is_too_dear(self, slots: Slots, share: float) -> bool:
         """Whether looks would take more than a share of what the slots have done so far, or a search more than all.
 
-        A few sums over the latest batch tell; predicates that joins check are not in them, so there they tell nothing.
+        A few sums over the latest batch tell.
         """
         units, cores = unit_costs(self.criteria.given)[0], 0.0
         for slot in slots:
             latest = self._watches[slot].latest
-            if latest is None or latest[0].checks or not latest[1]:
+            if latest is None or not latest[1]:
                 return False
             cores += price_of_step(latest[0], units) / latest[1]
-        looks = (self._looks.get(slots, 0) + 1) * self._staging.look * len(self.query.graph.names)
-        is_beyond = looks > share * cores * self._passed
+        looks = (self._looks.get(slots, 0) + 1) * self._look
+        is_beyond = looks > share * cores * self._passed and not self._overspent(slots)
         return is_beyond or ROUGHLY * cores * self._searching.gate.horizon < self._price(slots).cpu
+
+    def _has_price(self, slots: Slots, plan: Plan) -> bool:
+        """Whether what a plan takes and what sampled rows take can be held against each other.
+
+        Sampled rows have checked the predicates of a pair within its lookup, counts have them by themselves. Plans of
+        routes, and mjoins, are priced by the sample too; a tree is not.
+        """
+        latest = [self._watches[slot].latest for slot in slots]
+        has_checks = any(each is not None and each[0].checks for each in latest)
+        return not has_checks or isinstance(plan, Mesh) or not any(kept(plan))
+
+    def _overspent(self, slots: Slots) -> str | None:
+        """The reason to look that waiting has cost what a look and its search do, which grows by searches in vain."""
+        excess = self._excess[slots]
+        if not self._loops or not excess.paid or excess.paid <= self._look + self._price(slots).cpu:
+            return None
+        if excess.is_mixed and slots in self._early:
+            return None
+        return f"what a row takes changed by a factor of {excess.factor:.3g}"
+
+    def _looked(self, slots: Slots) -> None:
+        """Takes in that slots look: what they take now is usual, unless windows still hold rows from before."""
+        excess = self._excess[slots]
+        if excess.is_mixed:
+            self._early.add(slots)
+        else:
+            excess.judged()
+
+    @property
+    def _look(self) -> float:
+        """Seconds of a core that a look takes."""
+        return self._staging.look * len(self.query.graph.names)
 
     def _price(self, slots: Slots) -> Price:
         return price_of_search(self._staging, self.query, self._fruitless.get(slots, 0))

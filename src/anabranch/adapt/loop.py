@@ -26,7 +26,8 @@ from functools import partial
 
 from anabranch.adapt.calm import Calm, Counts, are_alike, counts
 from anabranch.adapt.decision import Decision, Origin, Rival
-from anabranch.adapt.experience import Experience
+from anabranch.adapt.excess import Excess
+from anabranch.adapt.experience import Experience, longest_window
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.library import Library
 from anabranch.adapt.memory import LoopMemory
@@ -37,7 +38,8 @@ from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.stability import Stability
 from anabranch.adapt.weighing import IN_LINE, Weighing
-from anabranch.cost.resources import with_default_orders
+from anabranch.cost.resources import ResourceModel, with_default_orders
+from anabranch.cost.units import unit_costs
 from anabranch.optimize.beside import price_of_sides
 from anabranch.optimize.choice import choose
 from anabranch.optimize.problem import resource_model
@@ -58,6 +60,18 @@ MOST_RIVALS = 6
 
 MOST_SEEN = 32
 """Plans that are remembered once they were proposed or listed: one of them may be never best and never bad."""
+
+DECIDING = 0.002
+"""Seconds of a core that a decision is taken to need for each relation."""
+
+SHARE = 0.1
+"""The share of what the plan has taken so far that decisions may take on statistics that did not make it dearer."""
+
+MOST_PATIENCE = 8
+"""Intervals that a change of statistics waits at most, however many before it changed nothing."""
+
+DEAR = 10
+"""Decisions by whose price the first batches may be dear: then the first one is made as soon as rows enough are in."""
 
 TELLING_BATCHES, TELLING_ROWS = 3, 1_000
 """Batches, and rows of each stream in them, by which a query decides for the first time."""
@@ -116,11 +130,17 @@ class Loop:
         """Until a first decision, or until the first batches confirm what the plan was chosen by."""
         self._look_again: float | None = None
         """Seconds of a phase after which a plan is looked at again that was put off."""
+        self._excess = Excess(unit_costs(criteria.given)[0], longest_window(query))
+        self._models: dict[int, tuple[Knowledge, ResourceModel]] = {}
+        self._owed: str | None = None
+        """Why a decision is due that has been put off because it would be dear."""
+        self._fruitless = 0
+        """Decisions on news since the last change of plan that found the plan in force to be the best, or as good."""
 
     def spread(self, partitioning: Partitioning | None) -> None:
         """Takes another way of spreading rows over slots; what was counted under the last one no longer counts."""
         self.criteria = replace(self.criteria, partitioning=partitioning)
-        self._recent, self._search = (), None
+        self._recent, self._search, self._models = (), None, {}
 
     @property
     def view(self) -> StatisticsView:
@@ -170,16 +190,19 @@ class Loop:
         if self._search is not None or self._look_again is not None or self._is_new:
             return Calm()
         since = self._since.batches
-        interval = self.settings.gate.cool_down.surely_left(since) if self._is_cooling else 0
-        sure = max(interval, self.settings.policy.silent_for(since))
-        return Calm(sure) if sure or self._calm is None else Calm(0, self._calm_for, self._calm)
+        policy = self.settings.policy
+        cooling = self.settings.gate.cool_down.surely_left(since) if self._is_cooling else 0
+        waiting = policy.silent_for(since, self._patience)
+        is_sure = policy.is_strict or self._excess.is_filling or self._calm is None
+        sure = max(cooling, waiting) if is_sure else cooling
+        return Calm(sure) if sure or self._calm is None else Calm(0, self._calm_for, self._calm, waiting)
 
     def watch(self, seen: Observation) -> None:
-        """Takes in a batch without deciding anything: others decide, or a later batch will show what there is."""
+        """Takes in a batch without deciding anything: others decide, or it was as usual."""
         if seen.is_migrating:
             self._since, self._recent, self._is_cooling, self._search = Since(), (), True, None
         else:
-            self._note(seen)
+            self._note(seen, is_usual=True)
 
     def observe(self, seen: Observation) -> Decision | None:
         """Takes in a batch; returns a decision when one was due and its search has ended."""
@@ -203,31 +226,48 @@ class Loop:
                 self._between,
                 self._is_telling,
                 self.criteria.budget.total_memory,
+                self._patience,
             )
-            trigger = self.settings.policy.suggestion(situation) or self._outlasted()
+            if self._put_off and not self._is_settled():
+                return None
+            trigger = self._outlasted() or self._overspent()
+            news = None if trigger is not None else self.settings.policy.suggestion(situation)
+            trigger = trigger or news or (self._owed if self._is_cheap else None)
             self._is_new = self._is_new and (trigger is not None or self._baseline is None)
-            if trigger is None or not self._learned_seconds or not self._is_settled():
+            if trigger is None or not self._learned_seconds or (not self._put_off and not self._is_settled()):
+                return None
+            if trigger is news and not self._is_cheap:
+                self._notice(trigger)
                 return None
             self._search = self._begin_search(seen.batch, trigger)
         if not self._search.found.is_done:
             return None
         search, self._search = self._search, None
-        self._baseline, self._since, self._put_off, self._is_new = search.known, Since(), 0, False
-        changed = self._passed - self._changed_at if self._changed_at is not None else 0.0
-        self._stability = self._stability.decided(search.known, max(self._learned_seconds, changed))
-        self._changed_at = None
-        self._calm, self._distance, self._calm_for, self._uncompared = search.counts, 1.0, 0, 0
-        return self._decide(seen, search)
+        is_first = self._baseline is None
+        self._renew(search.known)
+        self._calm, self._is_new = search.counts, False
+        self._excess.judged()
+        self._owed = None
+        decision = self._decide(seen, search)
+        if decision is not None:
+            is_fruitless = decision.action == "keep" and self._look_again is None and not is_first
+            self._fruitless = self._fruitless + 1 if is_fruitless else 0
+        return decision
 
     # --- what was seen ------------------------------------------------------------------------------------------------
 
-    def _note(self, seen: Observation) -> None:
+    def _note(self, seen: Observation, *, is_usual: bool = False) -> None:
         self._since = self._since.after(seen)
         self._uncompared += 1
         if self._recent and self._recent[-1].plan != seen.plan:
             self._recent, self._calm, self._calm_for = (), None, 0
+            self._excess.begin()
         if seen.seconds is not None:
             self._passed += seen.seconds
+            if is_usual:
+                self._excess.rest(seen.seconds)
+            else:
+                self._excess.note([seen.step], seen.seconds)
             self._stability = self._stability.after(seen.seconds)
             self._recent = (*self._recent, seen)[-self.settings.remember :]
 
@@ -251,7 +291,9 @@ class Loop:
         earlier, later = self._recent[: len(self._recent) // 2], self._recent[len(self._recent) // 2 :]
         if not _seconds(earlier) or not _seconds(later) or self._put_off >= self.settings.remember:
             return True
-        if self._measure(earlier, Knowledge()).drift(self._measure(later, Knowledge())) <= SETTLED:
+        if self._rates_agree(earlier, later) and (
+            self._measure(earlier, Knowledge()).drift(self._measure(later, Knowledge())) <= SETTLED
+        ):
             return True
         self._put_off += 1
         if self._changed_at is None:
@@ -260,6 +302,16 @@ class Loop:
         # What came before the change says nothing of what comes after it.
         self._recent = later
         return False
+
+    def _rates_agree(self, earlier: tuple[Observation, ...], later: tuple[Observation, ...]) -> bool:
+        """Whether the rates of two stretches agree, which takes less than measuring all that there is."""
+        one, other = (counts([each.step for each in several], _seconds(several)) for several in (earlier, later))
+        for relation in self._query.graph.streamed:
+            (rows, seconds), (others, passed) = one.get(relation.name, (0, 1)), other.get(relation.name, (0, 1))
+            low, high = sorted((rows / seconds, others / passed))
+            if low and high > SETTLED * low:
+                return False
+        return True
 
     def _change(self) -> float | None:
         if self._baseline is None and not self._rests_on_basis():
@@ -303,7 +355,8 @@ class Loop:
 
     def _is_telling(self) -> bool:
         """True when nothing has been decided yet, and the first batches have rows enough to decide by."""
-        if not self._is_new or len(self._recent) < TELLING_BATCHES:
+        is_dear = self._excess.taken > DEAR * DECIDING * len(self._query.graph.names)
+        if not self._is_new or len(self._recent) < (1 if is_dear else TELLING_BATCHES):
             return False
         steps = [each.step for each in self._recent]
         names = [relation.name for relation in self._query.graph.streamed]
@@ -344,7 +397,11 @@ class Loop:
         current = with_default_orders(seen.plan, self._query.graph)
         steps = [each.step for each in self._recent]
         self._tried = self._tried.after(current, steps, self._learned_seconds, model, self._query.graph)
-        weighing = Weighing(self._query, self.settings, criteria, self._stability, self._tried, model, current)
+        lasting = {id(phase.known) for phase in self._stability.phases}
+        self._models = {known: each for known, each in self._models.items() if known in lasting}
+        weighing = Weighing(
+            self._query, self.settings, criteria, self._stability, self._tried, model, current, self._models
+        )
         decision = Decision(
             batch=seen.batch,
             action="keep",
@@ -382,6 +439,43 @@ class Loop:
             return None
         self._look_again = None
         return f"the streams have stayed as they are for {self._stability.lasted:.3g} s"
+
+    @property
+    def _patience(self) -> int:
+        """How many intervals a change of statistics has to wait: what swings and changes nothing is no news."""
+        return min(MOST_PATIENCE, 1 + self._fruitless)
+
+    @property
+    def _is_cheap(self) -> bool:
+        """Whether a decision, and those before it that led to nothing, take a small share of what the plan took."""
+        is_free = self.settings.policy.is_strict or not self._fruitless or not self.settings.foresight
+        price = DECIDING * len(self._query.graph.names)
+        return is_free or (1 + self._fruitless) * price <= SHARE * self._excess.taken
+
+    def _notice(self, trigger: str) -> None:
+        """Takes in that the streams have changed; the decision is owed until it is cheap, or waiting has its price."""
+        self._renew(self._learn())
+        self._calm = counts([each.step for each in self._recent], self._learned_seconds)
+        self._owed = trigger
+
+    def _renew(self, known: Knowledge) -> None:
+        """Takes other statistics as those that later ones are compared with; another phase may have begun."""
+        self._baseline, self._since, self._put_off = known, Since(), 0
+        changed = self._passed - self._changed_at if self._changed_at is not None else 0.0
+        self._stability = self._stability.decided(known, max(self._learned_seconds, changed))
+        self._changed_at = None
+        self._distance, self._calm_for, self._uncompared = 1.0, 0, 0
+
+    def _overspent(self) -> str | None:
+        """The reason not to wait for the interval: waiting has cost what deciding costs.
+
+        Where a change was put off, it is known how long it is waited for.
+        """
+        if not self.settings.foresight or self.settings.policy.is_strict or self._look_again is not None:
+            return None
+        if self._excess.paid <= DECIDING * len(self._query.graph.names) * (1 + self._fruitless):
+            return None
+        return f"what a row takes changed by a factor of {self._excess.factor:.3g}"
 
 
 def _best_plan(query: Query, view: StatisticsView, criteria: Criteria, batch: float) -> _Found:

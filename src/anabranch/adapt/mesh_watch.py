@@ -15,6 +15,7 @@ from time import perf_counter
 import numpy as np
 import pyarrow as pa
 
+from anabranch.adapt.calm import is_near
 from anabranch.adapt.policy import Interval
 from anabranch.adapt.routing import Flow
 from anabranch.mesh.drift import MeshUse, drifted, mesh_use
@@ -132,6 +133,14 @@ def _learnt(found: MeshProposal, overhead: float) -> LearntRoutes:
     )
 
 
+def _rows(step: StepStatistics) -> int:
+    return sum(step.rows_in.values())
+
+
+def _matches(step: StepStatistics) -> int:
+    return sum(probe.matches for probe in step.probes)
+
+
 class MeshWatch:
     """The batches of one slot since its plan last changed; notices when the routes of its mesh drift."""
 
@@ -143,6 +152,8 @@ class MeshWatch:
         self._is_cooling = False
         self._batches, self._seconds = 0, 0.0
         self._recent: deque[tuple[StepStatistics, float]] = deque(maxlen=REMEMBERED)
+        self._totals: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
+        """Of these batches, rows and matches."""
         self._looked = 0
         self._patience = 0
         self._before: tuple[RouteStatistics, ...] = ()
@@ -160,9 +171,15 @@ class MeshWatch:
             self._plan, self._batches, self._seconds, self._looked, self._before = plan, 0, 0.0, 0, ()
             self._patience = 0
             self._recent.clear()
+            self._totals.clear()
         self._batches, self._seconds = self._batches + 1, self._seconds + (seconds or 0.0)
         if seconds is not None:
+            if not self._is_like(step):
+                # What came before the change says nothing of what a plan takes now.
+                self._recent.clear()
+                self._totals.clear()
             self._recent.append((step, seconds))
+            self._totals.append((_rows(step), _matches(step)))
         if self._cool_down.has_passed(self._batches, self._seconds):
             self._is_cooling = False
         self._filling -= seconds or 0.0
@@ -182,6 +199,11 @@ class MeshWatch:
             self._looked, self._before = 0, ()
             self._patience = min(MOST_PATIENCE, max(2 * self._patience, 2 * BASELINE))
         return reason
+
+    def _is_like(self, step: StepStatistics) -> bool:
+        """Whether the rows of a batch find as many matches as those of the remembered ones."""
+        rows, matches = sum(rows for rows, _ in self._totals), sum(matches for _, matches in self._totals)
+        return not rows or is_near(_matches(step), matches / rows * _rows(step))
 
     @property
     def is_cooling(self) -> bool:

@@ -34,6 +34,9 @@ class Interval:
     def has_passed(self, batches: int, seconds: float) -> bool:
         return batches >= self.batches and seconds >= self.seconds
 
+    def times(self, count: int) -> Interval:
+        return Interval(self.batches * count, self.seconds * count)
+
     def surely_left(self, batches: int) -> int:
         """Batches that may end, after so many, without it having passed: event time may pass in any of them."""
         return max(0, self.batches - batches - 1)
@@ -91,6 +94,8 @@ class Situation:
     """Whether nothing has been decided yet, and a few batches have rows enough to decide by."""
     allowed: float = math.inf
     """Bytes of state that the limits leave."""
+    patience: int = 1
+    """How many intervals a change has to wait: the more, the more changes in a row led to no other plan."""
 
 
 class Policy(Protocol):
@@ -103,22 +108,27 @@ class Policy(Protocol):
     def suggestion(self, seen: Situation) -> str | None:
         """The reason to look for a better plan now, or None."""
 
-    def silent_for(self, batches: int) -> int:
+    def silent_for(self, batches: int, patience: int = 1) -> int:
         """Batches in which it suggests nothing, whatever they bring, when so many have passed since the last decision.
 
         Asked after the first decision.
         """
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether only its own suggestions count, not that the plan has become dear."""
 
 
 @dataclass(frozen=True)
 class Periodic:
     every: Interval = TEN_BATCHES
     name: ClassVar[str] = "periodic"
+    is_strict: ClassVar[bool] = True
 
     def suggestion(self, seen: Situation) -> str | None:
         return "the interval has passed" if self.every.has_passed(seen.batches, seen.seconds) else None
 
-    def silent_for(self, batches: int) -> int:
+    def silent_for(self, batches: int, patience: int = 1) -> int:
         return self.every.surely_left(batches)
 
 
@@ -130,16 +140,22 @@ class DataDriven:
     eager: bool = False
     name: ClassVar[str] = "data-driven"
 
+    @property
+    def is_strict(self) -> bool:
+        """Who is eager decides on every change, whatever that costs."""
+        return self.eager
+
     def suggestion(self, seen: Situation) -> str | None:
-        if not self.eager and not self.every.has_passed(seen.batches, seen.seconds) and not seen.is_telling():
+        has_passed = self.every.times(seen.patience).has_passed(seen.batches, seen.seconds)
+        if not self.eager and not has_passed and not seen.is_telling():
             return None
         factor = seen.change()
         if factor is None:
             return "the first statistics are in"
         return f"statistics changed by a factor of {factor:.3g}" if factor >= self.threshold else None
 
-    def silent_for(self, batches: int) -> int:
-        return 0 if self.eager else self.every.surely_left(batches)
+    def silent_for(self, batches: int, patience: int = 1) -> int:
+        return 0 if self.eager else self.every.times(patience).surely_left(batches)
 
 
 @dataclass(frozen=True)
@@ -150,11 +166,12 @@ class MemoryDriven:
     """How near the state may come to it."""
     trend: Trend = STEADY
     name: ClassVar[str] = "memory-driven"
+    is_strict: ClassVar[bool] = True
 
     def suggestion(self, seen: Situation) -> str | None:
         return _short_of_memory(seen, self.memory, self.share) or _waiting(seen, self.trend)
 
-    def silent_for(self, batches: int) -> int:
+    def silent_for(self, batches: int, patience: int = 1) -> int:
         return 0
 
 
@@ -164,6 +181,7 @@ class RefinedMemoryDriven:
     share: float = 0.9
     trend: Trend = STEADY
     name: ClassVar[str] = "refined memory-driven"
+    is_strict: ClassVar[bool] = True
 
     def suggestion(self, seen: Situation) -> str | None:
         reason = _short_of_memory(seen, self.memory, self.share) or _waiting(seen, self.trend)
@@ -171,7 +189,7 @@ class RefinedMemoryDriven:
             return f"intermediate rows rose to {between[-1]:g} a batch over {self.trend.batches} batches"
         return reason
 
-    def silent_for(self, batches: int) -> int:
+    def silent_for(self, batches: int, patience: int = 1) -> int:
         return 0
 
 

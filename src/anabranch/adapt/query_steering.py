@@ -246,7 +246,7 @@ class QuerySteering:
             if (seen := _observation(batch, slots)) is not None:
                 loop.watch(seen)
         if self._looking is not None:
-            self._looking.watch(batch.facts, batch.reports)
+            self._looking.watch(batch.facts, batch.reports, is_usual=True)
 
     def _decided(self, batch: Batch, is_moving: bool) -> list[QueryRecord]:
         """The records of a batch, and of what was decided after it."""
@@ -263,8 +263,8 @@ class QuerySteering:
             if self._rests:
                 self._rest.begin(loop.calm, 2 * self._settings.remember - 1)
         if self._looking is not None:
-            self._looking.after(batch.facts, batch.reports, self._plans)
             is_busy = bool(self._under_way) or self._wish is not None
+            self._looking.after(batch.facts, batch.reports, self._plans, is_busy=is_busy)
             decided, chosen = self._looking.decisions(batch.facts.batch, batch.plans, is_busy=is_busy)
             records += decided
             if chosen:

@@ -48,7 +48,7 @@ class Rest:
 
     def begin(self, calm: Calm, most: int) -> None:
         """Lets a query rest whose loop may be left alone; of batches that could bring news, at most so many."""
-        self.unseen, self.left = calm.silent, calm.silent or min(most, calm.lasted // CALM)
+        self.unseen, self.left = calm.silent, calm.silent or min(most, max(calm.waiting, calm.lasted // CALM))
         if self.left and not self.unseen:
             usual = calm.usual
             seconds = next((seconds for name, (_, seconds) in usual.items() if isinstance(name, str)), 0.0)

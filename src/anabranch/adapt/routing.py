@@ -24,14 +24,17 @@ from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.rules import Criteria, Staging
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.ways import way
+from anabranch.adapt.weighing import IN_LINE
 from anabranch.cost.counted import counted_cpu
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
 from anabranch.cost.units import UnitCosts, unit_costs
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.choice import choose
+from anabranch.optimize.jtree_finder import Space
 from anabranch.optimize.problem import resource_model
 from anabranch.optimize.proposals import Proposal
-from anabranch.plan.mesh import Mesh, Plan
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.mesh import Mesh, Plan, one_route
 from anabranch.plan.physical import JoinNode, Leaf, mjoin, pre_groups
 from anabranch.plan.query import Query
 from anabranch.stats.mesh.learnt import LearntMesh
@@ -126,7 +129,7 @@ def is_worth_searching(
 ) -> bool:
     """Whether a search can end in a change: whether a mesh that takes the least that any could take passes the gate."""
     running = running_cpu(plan, flow, query, criteria)
-    if running is None or ideal.profiled is None:
+    if running is None or ideal.profiled is None or flow.step.checks:
         return True
     units = unit_costs(criteria.given)[0]
     least = _beside(flow, units) + _routing(ideal, flow, units) * factor
@@ -157,7 +160,8 @@ def decide_mesh(
     units, _ = unit_costs(criteria.given)
     beside = _beside(flow, units)
     now, proposed = beside + learnt.running_load(flow.rates), beside + learnt.load(flow.rates)
-    counted = None if query is None or learnt.profiled is None else running_cpu(plan, flow, query, criteria)
+    is_counted = query is not None and learnt.profiled is not None and not flow.step.checks
+    counted = running_cpu(plan, flow, query, criteria) if is_counted and query is not None else None
     if counted is not None:
         now, proposed = counted, beside + _routing(learnt, flow, units) * factor
     best = as_mjoin(learnt.mesh) if is_free and not learnt.is_mesh else learnt.mesh
@@ -219,6 +223,8 @@ def decide_tree(
         return decision
     model = resource_model(graph, view, flow.batch, query.merging)
     cost = experience.price(answer.plan, model, answer.plan)
+    joins = max(0.0, cost.cpu - model.base.cpu)
+    cost = replace(cost, cpu=model.base.cpu + joins * _unseen(learnt, flow, model, graph))
     mjoined = with_default_orders(mjoin(graph.names), graph)
     price = way(graph, mjoined, answer.plan, model, criteria.pricing, "auto", decision.cost, criteria.budget)
     if price is None:
@@ -265,6 +271,24 @@ def _routing(learnt: LearntMesh, flow: Flow, units: UnitCosts) -> float:
     )
     calls = sum(len(route.operators) for way in learnt.mesh.ways for route in way.routes) + relations
     return rows * scale + sum(flow.rates.values()) * units.link + calls * units.call / flow.batch
+
+
+def _unseen(learnt: LearntMesh, flow: Flow, model: ResourceModel, graph: JoinGraph) -> float:
+    """How many times the model's price plans without routes take, by what sampled rows paid on the best single routes.
+
+    Where rows of one class meet little here and those of another little there, the model multiplies averages that hide
+    both. It does so for every plan without routes, so what it does not see of the mjoin is charged to all of them.
+    """
+    if len(graph.names) > IN_LINE:
+        return 1.0
+    orderer = Space(model).orderer
+    modelled = orderer.price(orderer.mjoin()).cpu - model.base.cpu
+    single = {
+        name: replace(each, seconds=each.single_seconds, certain_gain=0.0, overhead=each.overhead / len(each.shares))
+        for name, each in learnt.relations.items()
+    }
+    paid = _routing(replace(learnt, mesh=one_route(graph), relations=single), flow, model.units)
+    return max(1.0, paid / modelled) if modelled > 0 else 1.0
 
 
 def _selectivities(fan_outs: Mapping[str, float], flow: Flow) -> dict[str, float]:

@@ -10,8 +10,8 @@ to be followed, the plan is chosen that was best on average over the phases.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 from anabranch.adapt.bets import Bet, weighed
 from anabranch.adapt.decision import Decision
@@ -23,6 +23,7 @@ from anabranch.adapt.settings import Settings
 from anabranch.adapt.stability import Stability
 from anabranch.adapt.ways import way
 from anabranch.cost.resources import ResourceModel, Resources, with_default_orders
+from anabranch.cost.turns import in_turns, takes_turns
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.jtree_finder import Space
 from anabranch.optimize.problem import resource_model
@@ -34,7 +35,7 @@ from anabranch.stats.view import Layered
 IN_LINE = 6
 """Relations up to which searches take a few milliseconds and compile nothing."""
 MOST_REORDERED = 8
-"""Plans that are considered with the probe orders of the phase before, too."""
+"""Plans that are considered with other probe orders, too."""
 FREE = 0.25
 """The part of the gate's margin that is asked of a change that moves no state: only the model may be wrong."""
 
@@ -61,6 +62,8 @@ class Weighing:
     """By the statistics of now."""
     current: PhysicalPlan
     """The plan in force, with its orders."""
+    models: dict[int, tuple[Knowledge, ResourceModel]] = field(default_factory=dict)
+    """The models of phases, by the identity of their statistics; several decisions weigh by the same phases."""
 
     def price(self, plan: PhysicalPlan) -> Resources:
         """What a plan costs now, by the model and by what was counted."""
@@ -77,7 +80,7 @@ class Weighing:
         """Decides about the plans, the one that is proposed first; others count as far as the hints allow them."""
         if not self.settings.foresight:
             return Choice(self._judged(decision, plans[0], is_first=True))
-        allowed = [plan for plan in self._with_orders_of_before(plans) if not self.criteria.hints.objection(plan)]
+        allowed = [plan for plan in self._reordered(plans) if not self.criteria.hints.objection(plan)]
         plans = [plans[0], *(plan for plan in allowed if plan != plans[0])]
         judged = [self._judged(decision, plan, is_first=not place) for place, plan in enumerate(plans)]
         choice = self._lasting(decision, judged)
@@ -86,14 +89,20 @@ class Weighing:
             return replace(choice, decision=steadier)
         return choice
 
-    def _with_orders_of_before(self, plans: Sequence[PhysicalPlan]) -> list[PhysicalPlan]:
-        """The plans, and the best of them with the probe orders that suited the streams before."""
+    def _reordered(self, plans: Sequence[PhysicalPlan]) -> list[PhysicalPlan]:
+        """The plans, and the best of them with the probe orders that suited the streams before, or that turns ask for.
+
+        Searches do not know of turns, so where those matter, the orders of the streams as they are may be others too.
+        """
         found = {str(plan): plan for plan in plans}
-        if self._model_before is not None and len(self.query.graph.names) <= IN_LINE:
-            orderer = Space(self._model_before).orderer
-            for plan in sorted(plans, key=lambda each: self.price(each).cpu)[:MOST_REORDERED]:
-                ordered = orderer.anew(plan)
-                found.setdefault(str(ordered), ordered)
+        models = [self.model] if takes_turns(self.model) else []
+        models += [] if self._model_before is None else [self._model_before]
+        if models and len(self.query.graph.names) <= IN_LINE:
+            likely = sorted(plans, key=lambda each: self.price(each).cpu)[:MOST_REORDERED]
+            for model in models:
+                reorder = partial(in_turns, model=model) if takes_turns(model) else Space(model).orderer.anew
+                for ordered in map(reorder, likely):
+                    found.setdefault(str(ordered), ordered)
         return list(found.values())
 
     # --- one plan -----------------------------------------------------------------------------------------------------
@@ -203,9 +212,12 @@ class Weighing:
         return None if before is None else self._model_of(before)
 
     def _model_of(self, known: Knowledge) -> ResourceModel:
-        view = Layered((known.view, self.criteria.given))
-        graph, spread = self.query.graph, self.criteria.partitioning
-        return resource_model(graph, view, known.batch, self.query.merging, spread)
+        found = self.models.get(id(known))
+        if found is None:
+            view = Layered((known.view, self.criteria.given))
+            graph, spread = self.query.graph, self.criteria.partitioning
+            found = self.models[id(known)] = known, resource_model(graph, view, known.batch, self.query.merging, spread)
+        return found[1]
 
 
 def _amount(price: Price, resource: str) -> float:

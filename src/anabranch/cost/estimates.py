@@ -110,7 +110,14 @@ class Estimates:
 
     def mask(self, relations: tuple[str, ...]) -> int:
         """The bit mask of some relations."""
-        return sum(1 << self.positions[name] for name in relations)
+        found = self._masks.get(relations)
+        if found is None:
+            found = self._masks[relations] = sum(1 << self.positions[name] for name in relations)
+        return found
+
+    @cached_property
+    def _masks(self) -> dict[tuple[str, ...], int]:
+        return {}
 
 
 def from_edges(

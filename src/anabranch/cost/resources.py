@@ -26,13 +26,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from typing import Any, TypeAlias
 
 from anabranch.cost.estimates import EVER, Estimates, ThetaEstimate
 from anabranch.cost.units import UnitCosts
 from anabranch.errors import PlanError
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.physical import JoinNode, PhysicalPlan, nodes, pre_groups, probe_order
+from anabranch.plan.physical import JoinNode, PhysicalPlan, is_plain, nodes, pre_groups, probe_order
 from anabranch.plan.selections import deferred_thetas
 from anabranch.stats.groups import share_left
 
@@ -50,6 +51,10 @@ class Resources:
 
 
 NOTHING = Resources(0.0, 0.0, 0.0)
+
+Blocks: TypeAlias = tuple[int, ...]
+"""The inputs of a join, each as the set of its relations."""
+Orders: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,24 @@ class ResourceModel:
     @cached_property
     def _steps(self) -> dict[tuple[int, int], float]:
         """Plans of one query consist of the same few lookups, so a decision prices each once."""
+        return {}
+
+    @cached_property
+    def _joins(self) -> dict[tuple[Blocks, Orders], float]:
+        """Many plans have the same joins, too."""
+        return {}
+
+    @cached_property
+    def _counts(self) -> dict[tuple[Blocks, Orders], list[int]]:
+        return {}
+
+    @cached_property
+    def _bytes(self) -> dict[int, float]:
+        return {}
+
+    @cached_property
+    def turns(self) -> dict[object, Any]:
+        """What `cost.turns` has worked out by this model."""
         return {}
 
     @cached_property
@@ -316,6 +339,12 @@ class ResourceModel:
 
     def state_bytes(self, mask: int) -> float:
         """Bytes of the rows of a state: payload and codes of a base state, row numbers and deadline of a joined one."""
+        found = self._bytes.get(mask)
+        if found is None:
+            found = self._bytes[mask] = self._state_bytes(mask)
+        return found
+
+    def _state_bytes(self, mask: int) -> float:
         count = mask.bit_count()
         if count == 1:
             codes = sum(bool(members & mask) for members, _ in self.key_members)
@@ -347,8 +376,15 @@ class ResourceModel:
                 return -1 - position
         return 0
 
-    def index_counts(self, blocks: list[int], orders: Sequence[Sequence[int]]) -> list[int]:
+    def index_counts(self, blocks: Sequence[int], orders: Orders) -> list[int]:
         """How many indexes one join needs over each of its inputs, with those probe orders."""
+        key = tuple(blocks), orders
+        found = self._counts.get(key)
+        if found is None:
+            found = self._counts[key] = self._index_counts(*key)
+        return found
+
+    def _index_counts(self, blocks: Blocks, orders: Orders) -> list[int]:
         wanted: list[set[int]] = [set() for _ in blocks]
         for start, order in enumerate(orders):
             bound = blocks[start]
@@ -386,7 +422,9 @@ class ResourceModel:
 
     def price(self, plan: PhysicalPlan) -> Resources:
         """CPU, memory and output rate of a plan whose probe orders are explicit."""
-        if (any(pre_groups(plan)) and not self.shares) or (deferred_thetas(plan) and not self.deferred):
+        if not is_plain(plan) and (
+            (any(pre_groups(plan)) and not self.shares) or (deferred_thetas(plan) and not self.deferred)
+        ):
             return self.of_plan(plan).price(plan)
         cpu = self.base.cpu
         for share in self.shares:
@@ -399,14 +437,24 @@ class ResourceModel:
 
     def join_cpu(self, node: JoinNode) -> float:
         """CPU of one join: its lookups, the indexes over its inputs, and its state."""
-        cpu, blocks = 0.0, [self.estimates.mask(child.relations) for child in node.inputs]
-        orders = explicit_orders(node)
+        blocks, orders = self.blocks(node), explicit_orders(node)
+        found = self._joins.get((blocks, orders))
+        if found is None:
+            found = self._joins[blocks, orders] = self._join_cpu(blocks, orders)
+        return found
+
+    def blocks(self, node: JoinNode) -> Blocks:
+        """The relations of each input of a join."""
+        return tuple([self.estimates.mask(child.relations) for child in node.inputs])
+
+    def _join_cpu(self, blocks: Blocks, orders: Orders) -> float:
+        cpu = 0.0
         for block, count in zip(blocks, self.index_counts(blocks, orders), strict=True):
             born = self.births(block) * self.copies(block) * self.share(block) * self.freshness(block)
             cpu += born * count * self.units.link
         for start, order in enumerate(orders):
             cpu += self.chain(blocks[start], [blocks[position] for position in order])
-        mask = self.estimates.mask(node.relations)
+        mask = sum(blocks)
         if mask != self.estimates.everything:
             cpu += self.upkeep(mask) * self.share(mask)
         elif self.shares:
@@ -419,7 +467,7 @@ class ResourceModel:
         """Bytes of the states of a plan with their indexes, by the set of their relations; its memory in parts."""
         sizes = {1 << position: self.state_bytes(1 << position) for position in range(len(self.estimates.names))}
         for node in nodes(plan):
-            blocks = [self.estimates.mask(child.relations) for child in node.inputs]
+            blocks = self.blocks(node)
             for block, count in zip(blocks, self.index_counts(blocks, explicit_orders(node)), strict=True):
                 if block not in sizes:
                     sizes[block] = self.state_bytes(block)
@@ -442,6 +490,8 @@ def explicit_orders(node: JoinNode) -> tuple[tuple[int, ...], ...]:
 
 def with_default_orders(plan: PhysicalPlan, graph: JoinGraph) -> PhysicalPlan:
     """The plan with an engine's default probe orders written out in every join of three or more inputs."""
+    if all(all(node.orders) if len(node.inputs) > 2 else not any(node.orders) for node in nodes(plan)):
+        return plan
     inputs = tuple(with_default_orders(child, graph) for child in plan.inputs)
     if not isinstance(plan, JoinNode):
         return plan.with_inputs(inputs)

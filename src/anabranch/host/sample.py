@@ -19,13 +19,13 @@ from time import thread_time
 import numpy as np
 import pyarrow as pa
 
-from anabranch.arrays import Integers
+from anabranch.arrays import Doubles, Integers
 from anabranch.classify import as_doubles, hours
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.evaluate.codes import combine_codes
 from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
 from anabranch.errors import ExpressionError
-from anabranch.expr import Call, Column, walk
+from anabranch.expr import Call, Column, Expr, walk
 from anabranch.plan.classes import MOST_CLASSES, ClassColumn, merged
 from anabranch.plan.classing import Finer, widened
 from anabranch.plan.join_graph import JoinGraph, KeyClass, Relation, Theta
@@ -48,6 +48,8 @@ RISING = 0.9
 """The share of neighbours in event time that do not fall, from which on a column counts as growing."""
 TRIED_PAIRS = 5_000
 """Pairs on which a predicate is tried."""
+BANDED_ROWS = 200
+"""Rows of which all pairs are counted that lie within a band."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,13 @@ def sampled(query: Query, stretches: Mapping[str, Stretch], rows: Mapping[str, R
                 continue
             if pairs.is_telling:
                 selectivities[f"{left} {right}"] = pairs.selectivity
+            thetas = graph.thetas_between([left], [right])
+            if (band := _looked_up_band(graph, left, right)) is not None:
+                with contextlib.suppress(ExpressionError):
+                    selectivities[str(band)], pairs = _within(band, pairs, rows)
+                    thetas = tuple(theta for theta in thetas if theta is not band)
             if pairs.tried:
-                for theta in graph.thetas_between([left], [right]):
+                for theta in thetas:
                     # It is tried alone: what another predicate keeps from failing is not known.
                     with contextlib.suppress(ExpressionError):
                         selectivities[str(theta)] = _share(theta, pairs, rows)
@@ -223,6 +230,10 @@ class _Pairs:
     is_telling: bool
     left_rows: Integers
     right_rows: Integers
+    first: Integers
+    """For each row of the left, the first row of the right inside the windows."""
+    last: Integers
+    """And the one after the last."""
 
     @property
     def selectivity(self) -> float:
@@ -247,7 +258,8 @@ def _pairs(query: Query, left: str, right: str, rows: Mapping[str, RelationBatch
     mine, times, ticks = (one.times - start) // tick, (other.times - start) // tick, span // tick + 1
     # A row of the left meets those of the right that are not too old for it and not too new.
     low, high = np.clip(mine - reach[1] // tick, 0, ticks), np.clip(mine + reach[0] // tick, 0, ticks)
-    inside = int((np.searchsorted(times, high, "right") - np.searchsorted(times, low, "left")).sum())
+    oldest, newest = np.searchsorted(times, low, "left"), np.searchsorted(times, high, "right")
+    inside = int((newest - oldest).sum())
     if inside < FEWEST_PAIRS:
         return None
     codes = [_codes(batch, [key.name for key in keys]) for batch in (one, other)]
@@ -262,7 +274,7 @@ def _pairs(query: Query, left: str, right: str, rows: Mapping[str, RelationBatch
     # The partner in the middle of the range: neither always the oldest nor always the newest.
     partners = order[(first + counts // 2)[tried]]
     is_telling = bool(keys) and (repeating or span >= max(reach))
-    return _Pairs(left, right, inside, int(counts.sum()), is_telling, tried, partners)
+    return _Pairs(left, right, inside, int(counts.sum()), is_telling, tried, partners, oldest, newest)
 
 
 def _codes(batch: RelationBatch, keys: list[str]) -> Integers:
@@ -279,6 +291,47 @@ def _share(theta: Theta, pairs: _Pairs, rows: Mapping[str, RelationBatch]) -> fl
     """The share of the agreeing pairs that pass a predicate."""
     passing = float(evaluate_mask(theta.predicate, _reader(pairs, rows), pairs.tried).sum())
     return max(passing, 0.5) / pairs.tried
+
+
+def _looked_up_band(graph: JoinGraph, left: str, right: str) -> Theta | None:
+    """The band by which rows of two relations that share no key find each other."""
+    if graph.keys_between([left], [right]):
+        return None
+    return next((theta for theta in graph.thetas_between([left], [right]) if theta.band is not None), None)
+
+
+def _within(theta: Theta, pairs: _Pairs, rows: Mapping[str, RelationBatch]) -> tuple[float, _Pairs]:
+    """The share of the pairs that lie within a band, and some of those that do.
+
+    A band keeps one pair in thousands, so it is counted on all pairs of some rows. Other predicates of the pair are
+    then tried on what it keeps: the halves of BETWEEN are two predicates, and each alone passes half of all pairs.
+    """
+    band = theta.band
+    assert band is not None
+    sides = {band.left_relation: band.left, band.right_relation: band.right}
+    one, other = (_numbers(sides[name], rows[name]) for name in (pairs.left, pairs.right))
+    signs = (1.0, -1.0) if band.left_relation == pairs.left else (-1.0, 1.0)
+    some = np.unique(np.linspace(0, len(one) - 1, BANDED_ROWS).astype(np.int64))
+    tried, mine, partners = 0, [], []
+    for row in some:
+        low, high = int(pairs.first[row]), int(pairs.last[row])
+        distance = signs[0] * one[row] + signs[1] * other[low:high]
+        inside = np.flatnonzero((distance >= band.low) & (distance <= band.high))
+        tried += high - low
+        mine.append(np.full(len(inside), row, np.int64))
+        partners.append(inside + low)
+    left, right = np.concatenate(mine), np.concatenate(partners)
+    share = max(len(left), 0.5) / max(tried, 1)
+    return share, replace(pairs, left_rows=left[:TRIED_PAIRS], right_rows=right[:TRIED_PAIRS])
+
+
+def _numbers(value: Expr, batch: RelationBatch) -> Doubles:
+    """The values of one side of a band; times count in microseconds, and NULL is within no band."""
+    found = evaluate(value, lambda column: batch.payload.column(column.name), len(batch))
+    if pa.types.is_temporal(found.type):
+        found = found.cast(pa.int64())
+    numbers: Doubles = found.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _function_costs(theta: Theta, pairs: _Pairs, rows: Mapping[str, RelationBatch]) -> dict[str, float]:

@@ -54,6 +54,8 @@ MOST_BYTES = 2e9
 """A plan that is expected to hold more, such as the product of a stream and a large table, is not run."""
 TIMED = 2
 """Static plans whose processor time is measured: those of least work."""
+HOPELESS = 10
+"""A plan that has done so many times the work of the best is given up, even if fewer are left to be timed."""
 
 
 class AnyWorkload(Protocol):
@@ -230,7 +232,7 @@ def race(
     ended: list[tuple[float, int]] = []
     for number, plan in enumerate(plans):
         runner = Runner(workload, query, plan, compares=False)
-        bound = ended[TIMED - 1][0] if len(ended) >= TIMED else float("inf")
+        bound = ended[TIMED - 1][0] if len(ended) >= TIMED else ended[0][0] * HOPELESS if ended else float("inf")
         for batch in batches:
             runner.step(batch)
             if runner.work > bound:

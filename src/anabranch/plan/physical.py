@@ -107,6 +107,23 @@ class JoinNode:
         applied = frozenset[Applied]().union(*(child.content.applied for child in self.inputs))
         return Content(frozenset(self.relations), applied)
 
+    @cached_property
+    def parts(self) -> tuple[PhysicalPlan, ...]:
+        """The join and all plans below it, inputs first; those that weigh plans walk through them again and again."""
+        return (*(part for child in self.inputs for part in subplans(child)), self)
+
+    @cached_property
+    def joins(self) -> tuple[JoinNode, ...]:
+        """The join and those below it, inputs first."""
+        return tuple(part for part in self.parts if isinstance(part, JoinNode))
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """True if nothing below defers a predicate or works on an input."""
+        return not any(isinstance(part, InputOperator) for part in self.parts) and not any(
+            node.checks for node in self.joins
+        )
+
     def with_inputs(self, inputs: tuple[PhysicalPlan, ...]) -> JoinNode:
         """Return the join over other inputs."""
         return replace(self, inputs=inputs)
@@ -251,6 +268,9 @@ _PLAIN = str.maketrans("{}", "()")
 
 def subplans(plan: PhysicalPlan) -> Iterator[PhysicalPlan]:
     """Yield a plan and all plans below it, inputs first."""
+    if isinstance(plan, JoinNode):
+        yield from plan.parts
+        return
     for child in plan.inputs:
         yield from subplans(child)
     yield plan
@@ -263,7 +283,14 @@ def kept(plan: PhysicalPlan) -> Iterator[JoinNode | InputOperator]:
 
 def nodes(plan: PhysicalPlan) -> Iterator[JoinNode]:
     """Yield the joins of a plan, inputs first."""
+    if isinstance(plan, JoinNode):
+        return iter(plan.joins)
     return (below for below in subplans(plan) if isinstance(below, JoinNode))
+
+
+def is_plain(plan: PhysicalPlan) -> bool:
+    """True if nothing in a plan defers a predicate or works on an input."""
+    return isinstance(plan, Leaf | Shared) or (isinstance(plan, JoinNode) and plan.is_plain)
 
 
 def input_operators(plan: PhysicalPlan) -> Iterator[InputOperator]:

@@ -52,10 +52,11 @@ def measured(
 
     A lookup that found m rows for p probing ones has the selectivity m / (p x rows alive in the target). As many are
     alive as enter during the windows, once these are full (before, in proportion to what the state holds); more where
-    the target takes a batch's rows before the probing input does, less where it takes them after (`_met_for`). A lookup
+    the target takes a batch's rows before the probing input does, less where it takes them after (`met_for`). A lookup
     that was never made leaves its selectivity unknown, not zero. A lookup that never matched counts as half a match,
-    because a few rows do not prove that no rows ever match. Rates are those behind the filters, and the filters count
-    as passed, so in a `Layered` view this one comes before those it is to replace.
+    because a few rows do not prove that no rows ever match. A band that is looked up by bucket has the share of all
+    pairs that passed it with the other predicates of its pair, which then count as passed. Rates are those behind the
+    filters, and the filters count as passed, so in a `Layered` view this one comes before those it is to replace.
     """
     graph, batches = query.graph, len(steps)
     step = merge(steps)
@@ -67,6 +68,8 @@ def measured(
     # Reports of older runs have no checks; there a predicate that was checked alone is known by what a lookup kept.
     checks = {check.predicate: check for check in step.checks if check.rows}
     found: dict[str, list[tuple[float, float]]] = {text: [(each.passed, each.rows)] for text, each in checks.items()}
+    banded: dict[str, list[tuple[float, float]]] = {}
+    implied: set[str] = set()
     joins, deferred = {node.shape: node for node in nodes(plan)}, deferred_thetas(plan)
     for probe in step.probes:
         bound, target, is_ahead = _looked_up(joins[probe.join], probe.origin, probe.target, graph)
@@ -80,8 +83,14 @@ def measured(
         if len(pairs) == 1 and chances > 0:
             found.setdefault(pairs.pop(), []).append((probe.matches, chances))
         thetas = checked_by_probe(joins[probe.join], bound, target, graph, deferred)
+        if not pairs and chances > 0 and (band := _only_band(thetas, graph)) is not None:
+            # Its bucket has rejected most pairs before the checks counted any.
+            banded.setdefault(str(graph.thetas[band]), []).append((probe.kept, chances))
+            implied |= {str(graph.thetas[at]) for at in thetas if at != band}
+            continue
         if len(thetas) == 1 and probe.matches > 0 and str(graph.thetas[thetas[0]]) not in checks:
             found.setdefault(str(graph.thetas[thetas[0]]), []).append((probe.kept, probe.matches))
+    found |= {text: [(1.0, 1.0)] for text in implied} | banded
     tables = {relation.name for relation in graph.relations if relation.is_table}
     return FixedStatistics(
         rates={name: count / seconds / copies([name]) for name, count in step.rows_in.items() if name not in tables},
@@ -194,26 +203,34 @@ def _alive(
         full = rate * min(bounded)
         share = min(1.0, held / full) if full else 1.0
         reach = min((span / 1e6 for each in probing if (span := ranges[each]) is not None), default=math.inf)
-        return rate * _met_for(1 / sum(1 / span for span in bounded), reach, seconds / batches, is_ahead) * share
+        return rate * met_for(1 / sum(1 / span for span in bounded), reach, seconds / batches, is_ahead) * share
 
     return alive
 
 
-def _met_for(span: float, reach: float, batch: float, is_ahead: bool) -> float:
+def met_for(span: float, reach: float, batch: float, is_ahead: bool) -> float:
     """Seconds of a target's rows that a row of a batch can meet on average; they live for `span` seconds.
 
     Of a target that goes first, a row meets younger rows of its own batch too, as far as its own windows `reach`. Of
     one that goes after, it meets the rows of earlier batches only. Where windows are longer than a batch, that is half
     a batch more or less.
 
-    >>> _met_for(10.0, 10.0, 2.0, True), _met_for(10.0, 10.0, 2.0, False)
+    >>> met_for(10.0, 10.0, 2.0, True), met_for(10.0, 10.0, 2.0, False)
     (11.0, 9.0)
-    >>> _met_for(1.0, 1.0, 10.0, True), _met_for(1.0, 1.0, 10.0, False)
+    >>> met_for(1.0, 1.0, 10.0, True), met_for(1.0, 1.0, 10.0, False)
     (1.95, 0.05)
     """
     if is_ahead:
         return span + (batch / 2 if reach >= batch else reach - reach * reach / (2 * batch))
     return span - batch / 2 if span >= batch else span * span / (2 * batch)
+
+
+def _only_band(thetas: Sequence[int], graph: JoinGraph) -> int | None:
+    """The band by which a lookup without a key finds its rows; None if it checks predicates of other relations too."""
+    band = next((at for at in thetas if graph.thetas[at].band is not None), None)
+    if band is None or any(graph.thetas[at].relations != graph.thetas[band].relations for at in thetas):
+        return None
+    return band
 
 
 def _pair(key: KeyClass, bound: frozenset[str], target: frozenset[str], graph: JoinGraph) -> str:

@@ -340,7 +340,8 @@ def test_nothing_is_asked_while_the_streams_are_what_the_first_plan_was_chosen_b
 def test_a_first_plan_that_was_chosen_by_other_statistics_is_looked_at_as_soon_as_there_are_rows_enough() -> None:
     criteria = Criteria(pricing=pricing(), hints=TREES, basis=Basis(LEFT, replace(FOR_LEFT, filters=ALL_PASS), 1.0))
     decisions = run(Loop(QUERY, Settings(), criteria), LEFT, [FOR_RIGHT] * 12)[1]
-    assert decisions[0].batch == 2
+    # The first batch takes as much as ten decisions: it is not waited for three of them.
+    assert decisions[0].batch == 0
     assert decisions[0].trigger == "statistics changed by a factor of 100"
 
 
@@ -419,3 +420,53 @@ def test_long_phases_are_followed_and_what_was_put_off_is_taken_when_the_streams
     assert calm[-1].proposed == RIGHT
     assert calm[-1].batch > 120
     assert "have stayed as they are" in calm[-1].trigger
+
+
+SELDOM = Interval(batches=100)
+CALM, DEAR = truth(0.0001, 0.0001), truth(0.01, 0.0001)
+
+
+def test_a_plan_that_has_become_dear_is_decided_on_before_its_interval_has_passed() -> None:
+    first, *later = run(loop(DataDriven(SELDOM), hints=TREES), LEFT, [*[CALM] * 30, *[DEAR] * 10])[1]
+    assert first.trigger == "the first statistics are in"
+    assert 30 < later[0].batch < 40
+    assert later[0].trigger.startswith("what a row takes changed by a factor of")
+    assert later[0].action == "migrate"
+
+
+@pytest.mark.parametrize("policy", [Periodic(SELDOM), MemoryDriven()])
+def test_who_asks_for_an_interval_or_for_memory_gets_no_other_reasons(policy: Policy) -> None:
+    decisions = run(loop(policy, hints=TREES), LEFT, [*[CALM] * 30, *[DEAR] * 10])[1]
+    assert all("takes" not in decision.trigger for decision in decisions)
+
+
+def test_what_is_dear_for_a_batch_or_two_is_no_reason() -> None:
+    streams = [*[CALM] * 30, *([DEAR] * 2 + [CALM] * 8) * 3]
+    decisions = run(loop(DataDriven(SELDOM), hints=TREES), LEFT, streams)[1]
+    assert [decision.trigger for decision in decisions] == ["the first statistics are in"]
+
+
+def test_statistics_that_swing_and_change_nothing_are_looked_at_more_and_more_seldom() -> None:
+    often, rare = truth(0.00005, 0.01), truth(0.0001, 0.01)
+    streams = [often if batch // 8 % 2 else rare for batch in range(400)]
+    decisions = run(loop(DataDriven(), hints=TREES), LEFT, streams)[1]
+    distances = [later.batch - earlier.batch for earlier, later in pairwise(decisions)]
+    assert len(distances) > 3
+    assert {decision.action for decision in decisions} == {"keep"}
+    assert distances[-1] > 2 * distances[0]
+    assert all(later >= earlier - 8 for earlier, later in pairwise(distances))
+
+
+def test_after_decisions_that_led_to_nothing_the_next_must_be_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that is not decided on still ends a phase, and the decision comes once it is cheap."""
+    often, rare = truth(0.00005, 0.01), truth(0.0001, 0.01)
+    streams = [often if batch // 8 % 2 else rare for batch in range(112)]
+    as_usual = run(loop(DataDriven(), hints=TREES), LEFT, streams)[1]
+    monkeypatch.setattr("anabranch.adapt.loop.DECIDING", 1e6)
+    adapting = loop(DataDriven(), hints=TREES)
+    dear = run(adapting, LEFT, streams)[1]
+    assert [decision.batch for decision in dear] == [decision.batch for decision in as_usual][:2]
+    monkeypatch.undo()
+    (owed, *_) = run(adapting, LEFT, [often] * 12, first=112)[1]
+    assert owed.trigger.startswith("statistics changed by a factor of")
+    assert owed.batch < 120

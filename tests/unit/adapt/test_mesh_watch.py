@@ -8,7 +8,7 @@ from anabranch.adapt.routing import Flow
 from anabranch.adapt.rules import Staging
 from anabranch.plan.mesh import parse_mesh
 from anabranch.stats.mesh.routes import HopStatistics, RouteStatistics
-from anabranch.stats.step import StepStatistics
+from anabranch.stats.step import ProbeStatistics, StepStatistics
 
 FIRST, SECOND = parse_mesh("mesh(a: b; b: a)"), parse_mesh("mesh(a: b by 0; b: a, a by 0)")
 
@@ -62,3 +62,20 @@ def test_windows_that_fill_are_no_drift() -> None:
     assert told == [None] * 6
     assert [watch.note(FIRST, seen(10_000, 7_000), 1.0) for _ in range(3)] == [None] * 3
     assert watch.note(FIRST, seen(10_000, 2_000), 1.0) is not None
+
+
+def test_a_flow_has_only_batches_like_the_latest() -> None:
+    """A plan is charged what it takes of the rows that are looked at, not of those from before a change."""
+
+    def matched(matches: int) -> StepStatistics:
+        return StepStatistics({"a": 1_000}, probes=(ProbeStatistics("(a b)", "a", "b", 1_000, 0, 0, matches),))
+
+    watch = MeshWatch(Interval())
+    for _ in range(6):
+        watch.note(FIRST, matched(1_000), 0.5)
+    assert watch.flow is not None
+    assert watch.flow.batches == 6
+    for number in range(1, 4):
+        watch.note(FIRST, matched(9_000), 0.5)
+        assert watch.flow is not None
+        assert (watch.flow.batches, sum(probe.matches for probe in watch.flow.step.probes)) == (number, number * 9_000)

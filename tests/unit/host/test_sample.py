@@ -129,3 +129,21 @@ def test_a_grouped_query_learns_into_how_many_groups_rows_would_be_merged() -> N
     assert seen.groups["a"] == pytest.approx(40, rel=0.1)
     assert seen.groups["b"] > 10_000
     assert not sampled(joined("a.x = b.x"), {}, rows).groups
+
+
+@pytest.mark.parametrize("condition", ["a.v BETWEEN b.v - 2 AND b.v + 2", "b.v - a.v <= 2 AND a.v - b.v <= 2"])
+def test_a_band_has_the_share_of_both_its_halves(condition: str) -> None:
+    """Each half alone passes half of all pairs, and together they are not independent."""
+    query, rng = joined(condition), np.random.default_rng(5)
+    rows = {name: drawn(query, name, rng, 3000, 30) for name in "ab"}
+    seen = sampled(query, {}, rows)
+    shares = [seen.selectivities[str(theta)] for theta in query.graph.thetas]
+    assert shares[0] == pytest.approx(5 / 1000, rel=0.15)
+    assert shares[1] == 1.0
+
+
+def test_other_predicates_beside_a_band_are_tried_on_what_it_keeps() -> None:
+    query, rng = joined("a.v BETWEEN b.v - 2 AND b.v + 2 AND a.v <> b.v"), np.random.default_rng(6)
+    rows = {name: drawn(query, name, rng, 3000, 30) for name in "ab"}
+    seen = sampled(query, {}, rows)
+    assert seen.selectivities["a.v <> b.v"] == pytest.approx(4 / 5, rel=0.1)

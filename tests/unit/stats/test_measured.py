@@ -162,3 +162,29 @@ def test_progress_that_got_nowhere_says_nothing(count: int) -> None:
     step = StepStatistics(rows_in=dict.fromkeys("abcd", 1)).to_json()
     entry = {"adaptive": {"plan": "(a b c d)", "slots": 1, "table": [0], "watermark": 5, "statistics": step}}
     assert from_progress(LOAD.query(), [entry] * (2 * count)) is NOTHING_KNOWN
+
+
+@pytest.mark.parametrize("text", ["((a b) c)", "(a (b c))", "(a b c | a>b>c, b>a>c, c>b>a)"])
+def test_a_band_has_the_share_of_all_pairs_not_of_those_in_its_bucket(text: str) -> None:
+    """Buckets reject most pairs before any predicate counts them."""
+    catalog = Catalog()
+    for name in "abc":
+        catalog.register(stream(name, ("x", "v")))
+    query = cql.compile_query(
+        "SELECT a.x AS x FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS], c [RANGE 10 SECONDS] "
+        "WHERE a.x = b.x AND b.v BETWEEN c.v - 2 AND c.v + 2",
+        catalog,
+    )
+    rng, host, steps = np.random.default_rng(3), LocalHost(query, parse(text)), []
+    for number in range(20):
+        batch = {}
+        for name in "abc":
+            times = 1_000 * SECOND + number * SECOND + np.sort(rng.integers(0, SECOND, 300))
+            columns = {"x": rng.integers(0, 200, 300), "v": rng.integers(0, 1_000, 300)}
+            batch[name] = pa.table({"ts": pa.array(times).cast(TIMESTAMP), **columns})
+        host.step(batch)
+        steps.append(host.statistics)
+    seen = measured(query, parse(text), steps[12:], 8.0)
+    shares = [seen.predicate_selectivity(str(theta)) for theta in query.graph.thetas]
+    assert all(share is not None for share in shares)
+    assert [share.value for share in shares if share is not None] == pytest.approx([5 / 1_000, 1.0], rel=0.15)
