@@ -310,7 +310,8 @@ class Run:
     def _first_batches(self) -> FirstBatches | None:
         """The queries that learn from their first batches, as no sample of their streams was to be had."""
         learning = {name: member.compiled.query for name, member in self._members.items() if _learns_late(member)}
-        return FirstBatches(self._queries, learning, self._learnt_classes) if learning else None
+        is_asked = any(self._members[name].settings.wishes.plan == "mesh" for name in learning)
+        return FirstBatches(self._queries, learning, self._learnt_classes, is_asked) if learning else None
 
     def _learnt_classes(self, samples: Mapping[str, Sample], plans: Plans) -> Classes:
         """The classes that rows travel with once the first batches are known: the same choice as at a start."""

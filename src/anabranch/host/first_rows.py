@@ -72,6 +72,8 @@ class FirstBatches:
     learning: Mapping[str, Query]
     """Those that learn, as they are by themselves."""
     learn: Learn
+    is_asked: bool = True
+    """Whether routes were asked for by name, so that reading further columns as long as a query runs may cost."""
 
     @cached_property
     def relations(self) -> frozenset[str]:

@@ -480,7 +480,7 @@ class SparkRunner:
         is_left_to_slots = self.options.late is None and not self._prefilter.may_filter
         self._files = file_streams(self.cells, frames, scans) if is_left_to_slots else None
         first = self.options.first
-        if first is not None:
+        if first is not None and (first.is_asked or self._files is not None):
             self._wide = Wide(first, self.cells, is_read_by_slots=self._files is not None, waits=self._waits)
         if self.steering.filters is not None:
             slots = len(self.steering.table.table.working)
