@@ -63,9 +63,10 @@ def chain_in_turns(model: ResourceModel, blocks: Blocks, start: int, order: tupl
 
 
 def _best_orders(blocks: Blocks, model: ResourceModel) -> Orders:
-    found: Orders | None = model.turns.get(blocks)
+    key = "orders", blocks
+    found: Orders | None = model.turns.get(key)
     if found is None:
-        found = model.turns[blocks] = tuple(_best_order(blocks, start, model) for start in range(len(blocks)))
+        found = model.turns[key] = tuple(_best_order(blocks, start, model) for start in range(len(blocks)))
     return found
 
 
@@ -76,7 +77,7 @@ def _best_order(blocks: Blocks, start: int, model: ResourceModel) -> tuple[int, 
 
 def _lookup(model: ResourceModel, bound: int, block: int, is_ahead: bool) -> tuple[float, float, float]:
     """What probing costs, what finding partners would cost row by row, and the share of them that a batch finds."""
-    key = bound, block, is_ahead
+    key = "lookup", bound, block, is_ahead
     found: tuple[float, float, float] | None = model.turns.get(key)
     if found is None:
         probing = model.rows(bound) * model.share(bound) * model.units.probe * model.copies(bound)
@@ -89,7 +90,7 @@ def _lookup(model: ResourceModel, bound: int, block: int, is_ahead: bool) -> tup
 
 def _shifted(blocks: Blocks, orders: Orders, model: ResourceModel) -> float:
     """What the turns of its inputs add to the CPU of a join, or take off."""
-    key = blocks, orders
+    key = "shifted", blocks, orders
     found: float | None = model.turns.get(key)
     if found is None:
         found = 0.0

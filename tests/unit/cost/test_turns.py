@@ -91,3 +91,13 @@ def test_long_windows_and_rows_one_by_one_keep_the_price_of_the_model() -> None:
     for model in (long, alone):
         assert not takes_turns(model)
         assert all(price_in_turns(parse(text), model) == model.price(parse(text)) for text in ORDERS)
+
+
+def test_what_was_worked_out_of_one_thing_is_not_taken_for_another() -> None:
+    """A lookup of `c` in `b`, which goes ahead of it, and the orders of a join of `c`, `b`, `a` once had one name."""
+    work = load(BATCH / 4)
+    one, other = model_of(work), model_of(work)
+    price_in_turns(parse("(b c a | b>c>a, c>b>a, a>b>c)"), one)
+    plan = parse("(c b a | c>b>a, b>c>a, a>b>c)")
+    assert in_turns(plan, one) == in_turns(plan, other)
+    assert price_in_turns(plan, one) == price_in_turns(plan, other)

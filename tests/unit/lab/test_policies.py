@@ -219,8 +219,8 @@ def test_some_patterns_can_be_run_by_themselves() -> None:
 
 
 def test_without_a_library_every_plan_is_searched() -> None:
-    workload = Pattern("periodic", 2.0).workload(1, 160)
-    batches = list(workload.batches(1, Size(160, 400)))
+    workload = Pattern("periodic", 3.0).workload(1, 320)
+    batches = list(workload.batches(1, Size(320, 400)))
     walks = {
         str(remembers): Walk(workload.query, LEFT, BATCH, adapting(Settings()), remembers=remembers)
         for remembers in (True, False)
