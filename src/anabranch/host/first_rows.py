@@ -24,6 +24,7 @@ from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.engine.evaluate.rows import row_hashes
 from anabranch.expr import Column
 from anabranch.host.profiles import SAMPLED
+from anabranch.host.rows import flat
 from anabranch.host.sample import FEWEST_ROWS, Kin, Sample, Stretch, narrowed, sampled, shared_key
 from anabranch.host.wire import RELATION, TIME, WireLayout, placed_by_type, wire_layout
 from anabranch.plan.classing import MOST_COLUMNS, Classes, further_columns
@@ -173,7 +174,7 @@ class FirstRows:
             table.column(TIME).to_numpy(),
             {code: table.column(wire).to_numpy() for code, wire in codes},
             pa.RecordBatch.from_pydict(
-                {column: _whole(table.column(wire)).cast(kind) for column, (wire, kind) in columns.items()}
+                {column: flat(table.column(wire)).cast(kind) for column, (wire, kind) in columns.items()}
             ),
         )
         return batch.take(np.argsort(batch.times, kind="stable"))
@@ -209,7 +210,3 @@ def _coded(batch: RelationBatch, codes: Collection[str], by_rows: str) -> Relati
     if by_rows in codes and by_rows not in batch.codes:
         return replace(batch, codes={**batch.codes, by_rows: row_hashes(batch)})
     return batch
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -10,6 +10,8 @@ Limit: whole numbers, doubles, texts, booleans, dates, and timestamps where the 
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +30,7 @@ _MARKS = (b'"', b"\\", b"\r", b"\0", b"\xef\xbb\xbf", b"0x", b"0X")
 """Bytes after which the two may differ: quotes, escapes, other ends of lines, marks of order, numbers by sixteens."""
 _BLANKS = (b" ", b"\t")
 _PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".xz", ".zst")
-_END = ord("\n")
+_END, _SOMETHING = ord("\n"), re.compile(rb"[^\n]")
 _LEAST_TIME = 19
 """Characters of a timestamp that has all its fields up to the second."""
 
@@ -49,21 +51,18 @@ class Csv:
 
     def look_into(self, path: str, wanted: Columns) -> Footer:
         try:
-            data = _bytes_of(path)
+            data = Path(path).read_bytes()
         except OSError:
             return Footer(0, is_readable=False)
-        rows = _lines(data) - self.has_header
-        if path.endswith(_PACKED) or not self._is_plain(data):
-            return Footer(rows, is_readable=False)
-        try:
-            return Footer(len(self._parsed(data, wanted, use_threads=True)), is_readable=True)
-        except (pa.ArrowException, _Unsure):
-            return Footer(rows, is_readable=False)
+        if not path.endswith(_PACKED) and self._is_plain(data):
+            with suppress(pa.ArrowException, _Unsure):
+                return Footer(len(self._parsed(data, wanted, use_threads=True)), is_readable=True)
+        return Footer(_lines(data) - self.has_header, is_readable=False)
 
     def read(self, path: str, wanted: Columns) -> pa.Table:
         try:
             # Threads of Arrow's own would compete with the other slots.
-            return self._parsed(_bytes_of(path), wanted, use_threads=False)
+            return self._parsed(Path(path).read_bytes(), wanted, use_threads=False)
         except (OSError, pa.ArrowException, _Unsure) as error:
             raise CatalogError(
                 f"file '{path}' of a stream cannot be read",
@@ -79,8 +78,12 @@ class Csv:
         edges = (edge for mark in (separator, b"\n") for blank in _BLANKS for edge in (mark + blank, blank + mark))
         return not any(mark in data for mark in (*_MARKS, *edges))
 
+    def _has_rows(self, data: bytes) -> bool:
+        first = data.find(b"\n") + 1 or len(data) if self.has_header else 0
+        return _SOMETHING.search(data, first) is not None
+
     def _parsed(self, data: bytes, wanted: Columns, *, use_threads: bool) -> pa.Table:
-        if _lines(data) <= self.has_header:
+        if not self._has_rows(data):
             return pa.table({name: pa.array([], kind) for name, kind in wanted.items()})
         table = csv.read_csv(
             pa.py_buffer(data),
@@ -106,10 +109,6 @@ class Csv:
 
 class _Unsure(Exception):
     """A value that Spark may read otherwise."""
-
-
-def _bytes_of(path: str) -> bytes:
-    return Path(path).read_bytes()
 
 
 def _lines(data: bytes) -> int:
