@@ -1,8 +1,9 @@
 """`python -m benchmarks [names…] [--quick] [--runs 3] [--minutes 2] [--json out.json] [--list]`
 
 Without names, every scenario that needs nothing more than a clone. A scenario that fails is reported and the others
-still run; the exit code is then 1. A full run is kept under benchmarks/results and renews the tables of
-docs/benchmarks.md and docs/measurements.md; a quick one prints only.
+still run; the exit code is then 1. A full run is kept under benchmarks/results, scenario by scenario, so that one that
+is stopped has lost only the scenario under way; it renews the tables of docs/benchmarks.md and docs/measurements.md. A
+quick one prints only.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks import report
@@ -32,22 +35,23 @@ def main(arguments: list[str]) -> int:
     bench = Bench(sizes, 1 if options.quick else options.runs, options.quick)
     measured: dict[str, list[Figure]] = {}
     failed: dict[str, str] = {}
-    for scenario in SCENARIOS:
-        if scenario.name not in options.names if options.names else scenario.only_named:
-            continue
-        print(f"{scenario.name}: {scenario.purpose}", file=sys.stderr, flush=True)
+    chosen = [each for each in SCENARIOS if (each.name in options.names if options.names else not each.only_named)]
+    begun, started = datetime.now(UTC), time.perf_counter()
+    for number, scenario in enumerate(chosen, 1):
+        place = f"[{number} of {len(chosen)}, {(time.perf_counter() - started) / 60:.0f} min]"
+        print(f"{place} {scenario.name}: {scenario.purpose}", file=sys.stderr, flush=True)
         try:
             measured[scenario.name] = scenario.measure(bench)
         except (FailedRun, WrongAnswer, ImportError) as error:
             failed[scenario.name] = str(error)
             print(f"  failed: {error}", file=sys.stderr)
-    found = report.document(bench, measured, failed, options.beside)
+        found = report.document(bench, begun, measured, failed, options.beside)
+        if measured and not options.quick:
+            report.keep(found)
+            report.renew_pages(report.newest())
     print(report.everything(dict.fromkeys(measured, found)))
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
-    if measured and not options.quick:
-        report.keep(found)
-        report.renew_pages(report.newest())
     return 1 if failed else 0
 
 

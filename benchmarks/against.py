@@ -37,7 +37,7 @@ def against(
 
     With `only_rows` nothing is to be reached in CPU and memory.
     """
-    pairs = [(bench.spark("ours", workload, i), bench.spark(system, workload, i)) for i in range(bench.repeats)]
+    pairs = [_pair(bench, workload, system, number) for number in range(bench.repeats)]
     million = workload.rows / 1e6
     bounds: list[Bound | None] = [None, None, None]
     if least is not None:
@@ -69,3 +69,10 @@ def against(
             Figure(f"{label}: {name}", "MB at peak", tuple(one.cost.peak.total / 2**20 for one in runs)),
         ]
     return figures
+
+
+def _pair(bench: Bench, workload: Workload, rival: System, number: int) -> tuple[Run, Run]:
+    """Our run and the rival's of that number; which is first alternates."""
+    sides: tuple[System, System] = ("ours", rival)
+    runs = {side: bench.spark(side, workload, number) for side in sides[:: -1 if number % 2 else 1]}
+    return runs["ours"], runs[rival]

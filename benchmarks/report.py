@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -46,11 +46,15 @@ Results = dict[str, dict[str, Any]]
 
 
 def document(
-    bench: Bench, measured: dict[str, list[Figure]], failed: dict[str, str], beside: str | None = None
+    bench: Bench,
+    begun: datetime,
+    measured: dict[str, list[Figure]],
+    failed: dict[str, str],
+    beside: str | None = None,
 ) -> dict[str, Any]:
-    """One invocation as plain data; `beside` names what else ran on the machine."""
+    """One invocation, as far as it is, as plain data; `beside` names what else ran on the machine."""
     return {
-        "measured": datetime.now(UTC).isoformat(timespec="seconds"),
+        "measured": begun.isoformat(timespec="seconds"),
         "commit": _commit(),
         "machine": machine(),
         "beside": beside,
@@ -75,7 +79,7 @@ def machine() -> dict[str, str | int | float]:
 
 
 def keep(found: dict[str, Any]) -> Path:
-    """Writes a result file named by when it was measured."""
+    """Writes the result file of an invocation, named by when it began."""
     RESULTS.mkdir(exist_ok=True)
     stamp = found["measured"].replace(":", "").replace("-", "")[:15]
     path = RESULTS / f"{stamp}.json"
