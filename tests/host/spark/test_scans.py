@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -160,6 +162,47 @@ def test_what_slots_read_of_csv_is_what_spark_reads(declared: str, spark: SparkS
             read_by_slots += 1
             assert footer.rows == 2
     assert read_by_slots > 0
+
+
+LETTERS = list("a10-.eé#' \t;\x01\x0b\x1f\x7f\x85\u2028\u00a0")
+FILES = 300
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+@pytest.mark.parametrize("declared", ["s string", "s string, r string", "n bigint, s string"])
+def test_what_slots_read_of_drawn_files_is_what_spark_reads(
+    declared: str, separator: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Lines of control characters alone were rows to slots and none to Spark."""
+    rng, names = Random(7), [each.split()[0] for each in declared.split(",")]
+
+    def drawn(name: str) -> str:
+        if name == "n" and rng.random() < 0.8:
+            return rng.choice(["0", "-1", "007", "12", ""])
+        return "".join(rng.choices(LETTERS, k=rng.choice([0, 1, 1, 2, 3])))
+
+    for number in range(FILES):
+        lines = [separator.join(map(drawn, names)) for _ in range(rng.randint(0, 3))]
+        if rng.random() < 0.05:
+            lines.append("".join(rng.choices([*LETTERS, "|", "\n"], k=3)))
+        text = "\n".join(lines) + rng.choice(["\n", "\n", "", "\n\n"])
+        (tmp_path / f"{number}.csv").write_bytes(text.encode())
+    read = spark.read.schema(declared).option("sep", separator).csv(str(tmp_path))
+    rows: dict[str, list[tuple[Any, ...]]] = {}
+    numbered = read.select(f.regexp_extract(f.input_file_name(), r"(\d+)\.csv", 1), *names).toArrow()
+    for number_of, *values in zip(*map(plain, numbered.columns), strict=True):
+        rows.setdefault(number_of, []).append(tuple(values))
+    kinds = {field.name: field.type for field in from_spark(read.schema, "stream")}
+    form, read_by_slots = Csv(tuple(names), separator), 0
+    for number in range(FILES):
+        path = tmp_path / f"{number}.csv"
+        if form.look_into(str(path), kinds).is_readable:
+            found = form.read(str(path), kinds)
+            assert Counter(zip(*map(plain, found.columns), strict=True)) == Counter(rows.get(str(number), [])), (
+                path.read_bytes()
+            )
+            read_by_slots += len(found) > 0
+    assert read_by_slots > FILES // 50
 
 
 def test_types_that_slots_do_not_read_from_csv() -> None:

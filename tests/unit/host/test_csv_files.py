@@ -19,7 +19,7 @@ from anabranch.schema import TIMESTAMP
 KINDS = {"n": pa.int64(), "x": pa.float64(), "s": pa.string(), "b": pa.bool_(), "d": pa.date32(), "t": TIMESTAMP}
 FORM = Csv(tuple(KINDS))
 PLAIN = "1,1.5,one two,true,2024-02-29,2024-02-29 12:00:00.25\n"
-TEXTS = st.text(st.characters(exclude_characters='",\\\r\n\t\0', exclude_categories=["Cs"]), min_size=1).filter(
+TEXTS = st.text(st.characters(exclude_characters='",\\', exclude_categories=["Cs", "Cc"]), min_size=1).filter(
     lambda text: text == text.strip() and "0x" not in text.lower() and "\ufeff" not in text
 )
 ROW = st.tuples(
@@ -84,6 +84,7 @@ def test_plain_rows_are_read_as_they_are(
         PLAIN.replace("\n", ",more\n"),
         PLAIN.encode() + b"1,1.5,\xff,true,2024-02-29,2024-02-29 12:00:00\n",
         PLAIN.replace("one two", "one\0two"),
+        PLAIN.replace("one two", "\x0b"),
     ],
 )
 def test_what_has_to_be_interpreted_is_left_to_spark(text: str | bytes, tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """CSV files, as far as Arrow and Spark cannot read them differently.
 
 What a CSV file means is what Spark's options say it means, and Spark makes NULL of what it cannot read. So slots read
-only files in which there is nothing to interpret: no quotes, no escapes, no spaces around values, every row with all
-columns, every value plainly of its type. Anything else, and Spark reads the batch. A file says nothing of itself, so
-the driver reads it once to see.
+only files in which there is nothing to interpret: no quotes, escapes or control characters, no spaces around values,
+every row with all columns, every value plainly of its type. Anything else, and Spark reads the batch. A file says
+nothing of itself, so the driver reads it once to see.
 
 Limit: whole numbers, doubles, texts, booleans, dates, and timestamps where the session's zone is UTC.
 """
@@ -26,8 +26,10 @@ from anabranch.schema import TIMESTAMP, is_integer
 
 MOST_BYTES = 256 * 2**20
 """Of a larger file, Spark's tasks read a part each."""
-_MARKS = (b'"', b"\\", b"\r", b"\0", b"\xef\xbb\xbf", b"0x", b"0X")
-"""Bytes after which the two may differ: quotes, escapes, other ends of lines, marks of order, numbers by sixteens."""
+_MARKS = (b'"', b"\\", b"\xef\xbb\xbf", b"0x", b"0X")
+"""Bytes after which the two may differ: quotes, escapes, marks of order, numbers by sixteens."""
+_CONTROLS = bytes(byte for byte in range(32) if byte not in b"\n\t")
+"""Other ends of lines, and what Spark takes for blanks: it leaves out a line that has nothing else."""
 _BLANKS = (b" ", b"\t")
 _PACKED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".xz", ".zst")
 _END, _SOMETHING = ord("\n"), re.compile(rb"[^\n]")
@@ -73,6 +75,8 @@ class Csv:
     def _is_plain(self, data: bytes) -> bool:
         """True where nothing has to be interpreted."""
         if len(data) > MOST_BYTES or data[:1] in (b"\n", *_BLANKS) or data[-1:] in _BLANKS:
+            return False
+        if len(data.translate(None, _CONTROLS)) < len(data):
             return False
         separator = self.separator.encode()
         edges = (edge for mark in (separator, b"\n") for blank in _BLANKS for edge in (mark + blank, blank + mark))
