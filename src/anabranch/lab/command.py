@@ -7,11 +7,15 @@ unless `--strict` asks for 1.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.measure import Measurement
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from anabranch.commands import add_command, writing
@@ -69,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.output.mkdir(exist_ok=True)
     verdicts: list[Verdict] = []
     for experiment in chosen:
-        outcome = perform(experiment, setting, arguments.output)
+        with _waiting(experiment.name) as report:
+            outcome = perform(experiment, replace(setting, report=report), arguments.output)
         _show(console, _table(experiment.title, outcome))
         for verdict in outcome.verdicts:
             console.print(str(verdict), style="yellow" if verdict.missed else None, highlight=False, markup=False)
@@ -80,6 +85,20 @@ def run(arguments: argparse.Namespace) -> int:
     missed = sum(bool(verdict.missed) for verdict in verdicts)
     console.print(f"{len(verdicts)} verdicts, {f'{missed} of them MISSED' if missed else 'none missed'}")
     return int(arguments.strict and missed > 0)
+
+
+@contextmanager
+def _waiting(name: str) -> Iterator[Callable[[str], None]]:
+    """Shows, beside the output, what an experiment is doing and for how long: a line that moves, or a line a case."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console.print(f"{name} begins", highlight=False, markup=False)
+        yield lambda line: console.print(f"{name}: {line}", highlight=False, markup=False)
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(name, total=None)
+        yield lambda line: progress.update(task, description=f"{name}: {line}")
 
 
 def _show(console: Console, table: Table) -> None:

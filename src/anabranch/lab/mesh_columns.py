@@ -100,7 +100,7 @@ def measure(setting: Setting) -> tuple[Found, ...]:
 
     size = QUICK if setting.quick else FULL
     chosen = [each for each in WORKLOADS if not setting.only or each.name in setting.only]
-    return tuple(measured(each, setting.seed, size) for each in chosen)
+    return tuple(measured(each, setting.seed, size) for each in setting.each(chosen))
 
 
 def measured(workload: Workload, seed: int, size: Size) -> Found:

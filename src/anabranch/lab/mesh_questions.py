@@ -72,7 +72,7 @@ def measure(setting: Setting) -> tuple[Found, ...]:
 
     size = QUICK if setting.quick else FULL
     chosen = [each for each in workloads() if not setting.only or each.name in setting.only]
-    return tuple(measured(each, setting.seed, size) for each in chosen)
+    return tuple(measured(each, setting.seed, size) for each in setting.each(chosen))
 
 
 def workloads() -> list[Workload]:

@@ -123,7 +123,7 @@ class Found:
 def measure(setting: Setting) -> Found:
     size = QUICK if setting.quick else FULL
     chosen = [case for case in CASES if not setting.only or case.name in setting.only]
-    return Found({case.name: _measured(case, setting.seed, size) for case in chosen})
+    return Found({case.name: _measured(case, setting.seed, size) for case in setting.each(chosen)})
 
 
 def cases() -> tuple[str, ...]:

@@ -68,7 +68,9 @@ def measure(setting: Setting) -> Found:
     usual = QUICK_INTERVALS if setting.quick else FULL_INTERVALS
     chosen = tuple(each for each in patterns(ALL_INTERVALS) if each.name in setting.only) or patterns(usual)
     several = [each.workload(setting.seed, size.batches) for each in chosen]
-    return Found(chosen, tuple(compared(each, list(each.batches(setting.seed, size))) for each in several))
+    return Found(
+        chosen, tuple(compared(each, list(each.batches(setting.seed, size))) for each in setting.each(several))
+    )
 
 
 def cases() -> tuple[str, ...]:

@@ -17,11 +17,11 @@ from __future__ import annotations
 import csv
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import anabranch.lab
 from anabranch.errors import HostError, SpecError
@@ -35,6 +35,20 @@ Cell: TypeAlias = str | int | float
 Measured = TypeVar("Measured")
 
 
+class Case(Protocol):
+    """A part of an experiment that has a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+AnyCase = TypeVar("AnyCase", bound=Case)
+
+
+def _nobody(line: str) -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class Setting:
     """The arguments of a run; `quick` asks for a smaller run of the same shape."""
@@ -43,6 +57,14 @@ class Setting:
     quick: bool = False
     only: tuple[str, ...] = ()
     """The cases to run, of an experiment whose cases have names; all when empty."""
+    report: Callable[[str], None] = field(default=_nobody, compare=False)
+    """Takes a line for a person who waits."""
+
+    def each(self, several: Sequence[AnyCase]) -> Iterator[AnyCase]:
+        """Yields the cases, and reports each as it begins."""
+        for number, case in enumerate(several, 1):
+            self.report(f"{case.name}, {number} of {len(several)}")
+            yield case
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def measure(setting: Setting) -> tuple[Found, ...]:
             package = PACKAGES[name]
             raise HostError(f"the rows of '{name}' are not installed", hint=f"pip install {package}")
     chosen = [each for each in suite() if not setting.only or each.name in setting.only]
-    return tuple(measured(workload, setting.seed, size) for workload in chosen)
+    return tuple(measured(workload, setting.seed, size) for workload in setting.each(chosen))
 
 
 def suite() -> list[AnyWorkload]:

@@ -129,7 +129,7 @@ def measure(setting: Setting) -> tuple[SparkFound, ...]:
     spark = open_session(MASTER, {"spark.driver.memory": "2g"})
     try:
         found = []
-        for number, workload in enumerate(chosen):
+        for number, workload in enumerate(setting.each(chosen)):
             folder = top / str(number)
             write(workload, folder, setting.seed, size)
             plans: dict[str, Plan | str] = {FIXED: best_static(workload, setting.seed), FIRST: "auto", ADAPT: "auto"}

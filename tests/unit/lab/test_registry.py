@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -29,6 +29,13 @@ def _present(rows: Squares) -> Outcome:
 
     verdict = Verdict("4", str(rows[2][1]), {"4": rows[2][1] == 4})
     return Outcome(("number", "square"), rows, draw, (verdict,), ("seeds are added",))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A case that has nothing but a name."""
+
+    name: str
 
 
 SQUARES = Experiment("squares", "Squares", _squares, _present)
@@ -108,6 +115,19 @@ def test_a_miss_is_marked_and_only_strict_makes_it_a_failure(
     printed = " ".join(capsys.readouterr().out.split())
     assert ("1 verdicts, 1 of them MISSED" in printed) == (seed == 1)
     assert ("(MISSED: 4)" in printed) == (seed == 1)
+
+
+def test_cases_are_reported_as_they_begin_and_not_in_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    patterns = [Workload("swap"), Workload("skew")]
+    several = replace(SQUARES, measure=lambda setting: tuple((2, 4) for _ in setting.each([*patterns, patterns[0]])))
+    monkeypatch.setattr(command, "find", lambda *_, **__: several)
+    assert cli.main(["lab", "squares", "--output", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr()
+    reported = ["squares begins", "squares: swap, 1 of 3", "squares: skew, 2 of 3", "squares: swap, 3 of 3"]
+    assert printed.err.splitlines() == reported
+    assert "swap" not in printed.out
 
 
 def test_a_wide_table_is_whole_in_a_pipe(
