@@ -136,7 +136,7 @@ def described_ratios(ratios: CheckRatios) -> list[str]:
     """The ratios in lines beside those that are built in, as the command shows them."""
     usual, measured = asdict(BUILT_IN), ratios.beside_built_in()
     return [
-        f"{kind:16}{measured[kind]:8.2f} times   ({usual[kind]:g} on an ordinary machine)"
+        f"{kind:16}{measured[kind]:8.2f} times   ({usual[kind]:g} built in)"
         if kind in measured
         else f"{kind:16}{usual[kind]:8.2f} times   (built in: not seen clearly here)"
         for kind in usual

@@ -43,7 +43,7 @@ def test_what_was_not_seen_clearly_is_built_in(odd: Times) -> None:
     shown = {line.split()[0]: line for line in described_ratios(found)}
     assert shown.keys() == CHECKS.keys()
     assert "built in: not seen clearly here" in shown["like"]
-    assert "2.00 times   (2.6 on an ordinary machine)" in shown["concat"]
+    assert "2.00 times   (2.6 built in)" in shown["concat"]
 
 
 def test_ratios_stand_beside_the_costs_and_come_back(tmp_path: Path) -> None:
