@@ -10,14 +10,15 @@ gate of any other change, and is weighed as a bet on how long the streams stay a
 go back and forth stay, and where the streams never rest they are where they cost least on average.
 
 Law: a decision changes nothing by itself. It is a wish (`wanted`) that the host takes up between two batches, or
-refuses; until then nothing else is decided.
+refuses; until then nothing else is decided. No batch waits for prices that take long to work out: with many relations
+they are searched beside the batches, and the outcome counts when a later batch ends, if the streams are still alike.
 
-Limit: a query that runs alone, adapts as a whole, and has few relations; not while a mesh runs. CPU is what counts.
+Limit: a query that runs alone and adapts as a whole; not while a mesh runs. CPU is what counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
@@ -30,6 +31,7 @@ from anabranch.adapt.gate import judge
 from anabranch.adapt.knowledge import Knowledge
 from anabranch.adapt.loop import SETTLED
 from anabranch.adapt.records import FiltersDecided
+from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.stability import CHANGED, Stability
 from anabranch.adapt.weighing import IN_LINE
@@ -102,6 +104,125 @@ class _Seen:
         return merged_statistics(self.reports)
 
 
+@dataclass(frozen=True)
+class _Outcome:
+    """What came of weighing places."""
+
+    decision: FiltersDecided
+    wanted: Wanted | None = None
+    look_again: float | None = None
+    """Seconds of a phase after which the places would pay that do not pay yet."""
+
+
+@dataclass(frozen=True)
+class _Weighing:
+    """Everything that places are weighed by, as it was when the weighing began."""
+
+    batch: int
+    trigger: str
+    late: tuple[str, ...]
+    filters: tuple[SeenFilter, ...]
+    fixed: Mapping[str, str]
+    """Why filters must stay."""
+    known: Knowledge
+    stability: Stability
+    price: Price
+    """Of the move."""
+    unnoticed: float
+    """Seconds for which a turn back may go unnoticed, times its odds."""
+    rules: FilterRules
+    settings: Settings
+
+    def outcome(self) -> _Outcome:
+        """Weighs the places; may take long."""
+        try:
+            return self._weighed()
+        except AnabranchError as error:  # no plan, or none that the user allows
+            return _Outcome(replace(self._kept, reason=error.message))
+
+    @property
+    def _kept(self) -> FiltersDecided:
+        late = self.late
+        return FiltersDecided(self.batch, "keep", self.trigger, late, late, 0.0, 0.0, 0.0, "", self.filters)
+
+    def _weighed(self) -> _Outcome:
+        late, pricing = self.late, self._pricing(self.known)
+        movable = [each.condition for each in self.filters if each.condition not in self.fixed]
+        kept = [condition for condition in late if condition not in movable]
+        target = place_filters(pricing, movable, kept).late
+        is_same = set(target) == set(late)
+        now, then = pricing.price(late), pricing.price(target)
+        decision = replace(
+            self._kept,
+            proposed=late if is_same else target,
+            cost=now.cores.all,
+            proposed_cost=then.cores.all,
+            move_cost=0.0 if is_same else self.price.cpu,
+            reason="filters are where they cost least",
+            fixed=tuple(f"{condition}: {reason}" for condition, reason in self.fixed.items()),
+        )
+        if is_same or then.plan is None:
+            return _Outcome(decision)
+        gate = self.settings.gate
+        verdict = judge(gate, _cpu(now.cores.all), _cpu(then.cores.all), self.price, Objective(), UNLIMITED)
+        if not verdict.passed:
+            return _Outcome(replace(decision, reason=verdict.reason))
+        reason, is_loss, look_again = verdict.reason, False, None
+        if self.settings.foresight and isfinite(now.cores.all):
+            before = None if self.stability.before is None else self._pricing(self.stability.before)
+            bet = Bet(then.cores.all, 0.0, self.price.cpu)
+            staying = Bet(now.cores.all, 0.0)
+            if before is not None:
+                bet = replace(bet, before=before.price(target).cores.all, way=2 * self.price.cpu)
+                staying = replace(staying, before=before.price(late).cores.all)
+            outcome = weighed(staying, [bet], self.stability, gate.horizon, self.unnoticed)
+            look_again, is_loss = outcome.look_again, outcome.is_loss
+            if is_loss:
+                reason = outcome.reason(self.stability, reason)
+                if (mean := self._on_average(target)) is not None:
+                    reason, is_loss = mean, False
+        if is_loss:
+            return _Outcome(replace(decision, reason=reason), None, look_again)
+        return _Outcome(replace(decision, action="move", reason=reason), Wanted(target, then.plan), look_again)
+
+    def _on_average(self, target: Sequence[str]) -> str | None:
+        """Why filters move although the streams turn too often to follow them: on average they cost less there."""
+        stability, gate = self.stability, self.settings.gate
+        if not stability.is_restless(gate.horizon):
+            return None
+        whole = sum(phase.seconds for phase in stability.phases)
+        now = then = 0.0
+        for phase in stability.phases:
+            pricing, share = self._pricing(phase.known), phase.seconds / whole if whole else 0.0
+            now += share * pricing.price(self.late).cores.all
+            then += share * pricing.price(target).cores.all
+        verdict = judge(gate, _cpu(now), _cpu(then), self.price, Objective(), UNLIMITED)
+        return f"on average over the phases, {verdict.reason}" if verdict.passed else None
+
+    def _pricing(self, known: Knowledge) -> Pricing:
+        seen = [replace(each, share=known.selectivities.get(each.condition, each.share)) for each in self.filters]
+        names = {each.condition for each in seen}
+        view = replace(
+            known.view,
+            selectivities={name: value for name, value in known.selectivities.items() if name not in names},
+        )
+        return Pricing(
+            seen,
+            self.rules.bytes,
+            view,
+            self.rules.compiled,
+            lambda query, statistics: self.rules.decide(query, statistics, known.batch),
+        )
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A weighing that was begun beside the batches."""
+
+    known: Knowledge
+    search: Search[_Outcome]
+
+
 def seconds_of(check: CheckStatistics) -> float | None:
     """The seconds that a check of a row took; None where that was not measured well. Tests put others in its place."""
     return check.seconds / check.rows if check.rows >= TIMED_ROWS and check.seconds > 0 else None
@@ -110,9 +231,11 @@ def seconds_of(check: CheckStatistics) -> float | None:
 class FilterLoop:
     """Where the dear filters of one query are, and where they should be."""
 
-    def __init__(self, query: Query, rules: FilterRules) -> None:
+    def __init__(self, query: Query, rules: FilterRules, searches: Searches | None = None) -> None:
         self._query = query
         self.rules = rules
+        self._searches = searches or Searches()
+        self._asked: _Asked | None = None
         self.settings = rules.settings
         self.readers: int | None = 1
         """The slots that each check all rows before they enter; None where Spark checks them."""
@@ -134,6 +257,8 @@ class FilterLoop:
         self.settings = earlier.settings
         self._stability, self._baseline = earlier._stability, earlier._baseline
         self._look_again = earlier._look_again
+        if earlier._asked is not None:
+            self._baseline = None  # what was asked is asked again
 
     @property
     def late(self) -> tuple[str, ...]:
@@ -162,9 +287,11 @@ class FilterLoop:
             self._restart()
             return None
         self._note(facts, plan, reports)
+        spread = None if table.is_partition else table
+        if self._asked is not None:
+            return self._answered(facts.batch, self._asked, spread)
         if not self._recent or not self._is_due():
             return None
-        spread = None if table.is_partition else table
         counted = self._counts()
         if self._calm is not None and are_alike(counted, self._calm) and not self._has_outlasted():
             self._batches, self._seconds = 0, 0.0
@@ -191,6 +318,8 @@ class FilterLoop:
         self._recent = (*self._recent, _Seen(plan, facts.seconds, own, early))[-self.settings.remember :]
 
     def _restart(self) -> None:
+        if self._asked is not None:
+            self._asked, self._baseline = None, None
         self._recent, self._calm, self._batches, self._seconds, self._put_off = (), None, 0, 0.0, 0
 
     def _is_due(self) -> bool:
@@ -275,105 +404,49 @@ class FilterLoop:
         )
         self._baseline, self._look_again = known, None
         self._stability = self._stability.decided(known, _seconds(self._recent))
-        try:
-            return self._weighed(batch, trigger, known)
-        except AnabranchError as error:  # no plan, or none that the user allows
-            return self._kept(batch, trigger, error.message)
-
-    def _weighed(self, batch: int, trigger: str, known: Knowledge) -> FiltersDecided:
-        late, pricing = self.late, self._pricing(known)
-        fixed = {each: reason for each in self._learnt if (reason := self._refused(each)) is not None}
-        movable = [condition for condition in self._learnt if condition not in fixed]
-        kept = [condition for condition in late if condition not in movable]
-        target = place_filters(pricing, movable, kept).late
-        is_same = set(target) == set(late)
-        now, then = pricing.price(late), pricing.price(target)
-        decision = FiltersDecided(
-            batch=batch,
-            action="keep",
-            trigger=trigger,
-            late=late,
-            proposed=late if is_same else target,
-            cost=now.cores.all,
-            proposed_cost=then.cores.all,
-            move_cost=0.0 if is_same else self._price.cpu,
-            reason="filters are where they cost least",
-            filters=tuple(self._seen()),
-            fixed=tuple(f"{condition}: {reason}" for condition, reason in fixed.items()),
-        )
-        if is_same or then.plan is None:
-            return decision
-        verdict = judge(
-            self.settings.gate,
-            _cpu(now.cores.all),
-            _cpu(then.cores.all),
+        weighing = _Weighing(
+            batch,
+            trigger,
+            self.late,
+            tuple(each.checked_by(self.readers) for each in self._learnt.values()),
+            {each: reason for each in self._learnt if (reason := self._refused(each)) is not None},
+            known,
+            self._stability,
             self._price,
-            Objective(),
-            UNLIMITED,
+            self._unnoticed,
+            self.rules,
+            self.settings,
         )
-        if not verdict.passed:
-            return replace(decision, reason=verdict.reason)
-        reason, is_loss = verdict.reason, False
-        if self.settings.foresight and isfinite(now.cores.all):
-            before = None if self._stability.before is None else self._pricing(self._stability.before)
-            bet = Bet(then.cores.all, 0.0, self._price.cpu)
-            staying = Bet(now.cores.all, 0.0)
-            if before is not None:
-                bet = replace(bet, before=before.price(target).cores.all, way=2 * self._price.cpu)
-                staying = replace(staying, before=before.price(late).cores.all)
-            outcome = weighed(staying, [bet], self._stability, self.settings.gate.horizon, self._unnoticed)
-            self._look_again, is_loss = outcome.look_again, outcome.is_loss
-            if is_loss:
-                reason = outcome.reason(self._stability, reason)
-                if (mean := self._on_average(target)) is not None:
-                    reason, is_loss = mean, False
-        if is_loss:
-            return replace(decision, reason=reason)
-        if self.settings.freeze:
-            return replace(decision, reason=f"frozen; otherwise: {reason}")
-        self.wanted = Wanted(target, then.plan)
-        return replace(decision, action="move", reason=reason)
+        is_long = len(self._query.graph.names) > IN_LINE
+        search = self._searches.begin("places of filters", weighing.outcome, is_long=is_long)
+        if search.is_done:
+            return self._taken(batch, search.outcome())
+        self._asked = _Asked(known, search)
+        return None
 
-    def _on_average(self, target: Sequence[str]) -> str | None:
-        """Why filters move although the streams turn too often to follow them: on average they cost less there."""
-        stability, gate = self._stability, self.settings.gate
-        if not stability.is_restless(gate.horizon):
+    def _answered(self, batch: int, asked: _Asked, spread: Partitioning | None) -> FiltersDecided | None:
+        """Takes up what was asked beside the batches once it is known; what no longer holds is asked again."""
+        if not asked.search.is_done:
             return None
-        whole = sum(phase.seconds for phase in stability.phases)
-        now = then = 0.0
-        for phase in stability.phases:
-            pricing, share = self._pricing(phase.known), phase.seconds / whole if whole else 0.0
-            now += share * pricing.price(self.late).cores.all
-            then += share * pricing.price(target).cores.all
-        verdict = judge(gate, _cpu(now), _cpu(then), self._price, Objective(), UNLIMITED)
-        return f"on average over the phases, {verdict.reason}" if verdict.passed else None
+        self._asked = None
+        if _seconds(self._recent) and asked.known.drift(self._known(self._recent, spread)) >= CHANGED:
+            self._calm = None
+            return None
+        return self._taken(batch, asked.search.outcome())
 
-    def _kept(self, batch: int, trigger: str, reason: str) -> FiltersDecided:
-        late = self.late
-        return FiltersDecided(batch, "keep", trigger, late, late, 0.0, 0.0, 0.0, reason, tuple(self._seen()))
+    def _taken(self, batch: int, found: _Outcome | None) -> FiltersDecided | None:
+        if found is None:
+            return None
+        self._look_again = found.look_again
+        decision = replace(found.decision, batch=batch)
+        if found.wanted is None:
+            return decision
+        if self.settings.freeze:
+            return replace(decision, action="keep", reason=f"frozen; otherwise: {decision.reason}")
+        self.wanted = found.wanted
+        return decision
 
     # --- inside -------------------------------------------------------------------------------------------------------
-
-    def _pricing(self, known: Knowledge) -> Pricing:
-        seen = [
-            replace(each, share=known.selectivities.get(each.condition, each.share)).checked_by(self.readers)
-            for each in self._learnt.values()
-        ]
-        names = {each.condition for each in seen}
-        view = replace(
-            known.view,
-            selectivities={name: value for name, value in known.selectivities.items() if name not in names},
-        )
-        return Pricing(
-            seen,
-            self.rules.bytes,
-            view,
-            self.rules.compiled,
-            lambda query, statistics: self.rules.decide(query, statistics, known.batch),
-        )
-
-    def _seen(self) -> list[SeenFilter]:
-        return [each.checked_by(self.readers) for each in self._learnt.values()]
 
     def _refused(self, condition: str) -> str | None:
         """Why a filter must stay where it is."""
@@ -381,7 +454,10 @@ class FilterLoop:
             return "too few rows have been counted"
         if condition in self.late:
             return None
-        return self.rules.refused(self._query, self.rules.compiled([*self.late, condition]))
+        try:
+            return self.rules.refused(self._query, self.rules.compiled([*self.late, condition]))
+        except AnabranchError as error:
+            return error.message
 
     @property
     def _price(self) -> Price:
@@ -400,11 +476,11 @@ class FilterLoop:
         return self._stability.odds * (look + self.settings.remember * before.batch / 2)
 
 
-def filter_loop(query: Query, rules: FilterRules | None) -> FilterLoop | None:
-    """The loop of a query whose filters may move; None where there is nothing to decide, or deciding takes long."""
-    if rules is None or not rules.dear or not 2 <= len(query.graph.names) <= IN_LINE:
+def filter_loop(query: Query, rules: FilterRules | None, searches: Searches | None = None) -> FilterLoop | None:
+    """The loop of a query whose filters may move; None where there is nothing to decide."""
+    if rules is None or not rules.dear or len(query.graph.names) < 2:
         return None
-    return FilterLoop(query, rules)
+    return FilterLoop(query, rules, searches)
 
 
 def _share(check: CheckStatistics) -> float:

@@ -69,7 +69,11 @@ class Steering:
         grids = partial(partitioning_of, queries, spread.slots, held=held)
         self.table = TableSteering(table, moves, balance, grids, names)
         self._keeping_up = KeepingUp(rules, sharing.budget)
-        self.filters = filter_loop(queries.member(ALONE).query, filters) if queries.names == (ALONE,) else None
+        self.filters = (
+            filter_loop(queries.member(ALONE).query, filters, self.queries[ALONE].searches)
+            if queries.names == (ALONE,)
+            else None
+        )
         """Where dear filters of a query that runs alone are checked; None where they stay where they are."""
 
     @property

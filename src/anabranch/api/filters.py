@@ -17,6 +17,7 @@ from anabranch.adapt.filter_moves import FilterRules
 from anabranch.api.compiled import CompiledQuery, Placing, sample_queries
 from anabranch.api.members import Member
 from anabranch.api.settings import RunSettings
+from anabranch.calibrate.file import calibrated_checks
 from anabranch.choosing import DEFAULT_BATCH, adapts_as_a_whole, decide, on_spark
 from anabranch.errors import BundleError, SpecError
 from anabranch.host.changing import Examples, refuse_change
@@ -28,6 +29,7 @@ from anabranch.host.store import Store
 from anabranch.host.wire import wire_layout
 from anabranch.optimize import Choice
 from anabranch.optimize.filter_places import FilterPlaces, Pricing, dear_filters, place_filters
+from anabranch.plan.check_ratios import BUILT_IN
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import ALONE, partitioning_of, set_of
 from anabranch.stats.view import FixedStatistics
@@ -97,8 +99,9 @@ def _placed(member: Member, settings: RunSettings, slots: int) -> CompiledQuery:
     before = compiled.with_late_filters(dear)
     sample_queries([before])
     sample = before.sample
-    seen = seen_filters(before.query, sample.rows)
-    guessed = guessed_filters(before.query, seen)
+    ratios = calibrated_checks() or BUILT_IN
+    seen = seen_filters(before.query, sample.rows, ratios)
+    guessed = guessed_filters(before.query, seen, ratios)
     names = frozenset(each.condition for each in guessed)
     examples = {name: batch.payload for name, batch in sample.rows.items() if len(batch)}
     placing = Placing((*seen, *guessed), bytes_of_columns(sample.rows), names, examples)

@@ -15,7 +15,8 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.engine.evaluate.expression import evaluate_mask
 from anabranch.errors import ExpressionError
 from anabranch.expr import Column, Expr
-from anabranch.plan.dearness import assumed_cost, assumed_share, in_spark
+from anabranch.plan.check_ratios import BUILT_IN, CheckRatios
+from anabranch.plan.dearness import assumed_cost, assumed_share
 from anabranch.plan.query import Query
 from anabranch.stats.filters import SeenFilter
 
@@ -25,8 +26,13 @@ TURNS = 3
 """Times that a filter is evaluated; the fastest counts."""
 
 
-def seen_filters(query: Query, rows: Mapping[str, RelationBatch]) -> tuple[SeenFilter, ...]:
-    """The late filters of a query on rows of their relations; those of which too few rows are known are not there."""
+def seen_filters(
+    query: Query, rows: Mapping[str, RelationBatch], ratios: CheckRatios = BUILT_IN
+) -> tuple[SeenFilter, ...]:
+    """The late filters of a query on rows of their relations; those of which too few rows are known are not there.
+
+    `ratios` are what checks cost inside Spark.
+    """
     found = []
     for theta in query.graph.thetas:
         if len(theta.relations) != 1:
@@ -40,11 +46,11 @@ def seen_filters(query: Query, rows: Mapping[str, RelationBatch]) -> tuple[SeenF
         except ExpressionError:
             continue  # it fails on rows that another condition would have kept from it
         share, each = max(passing, 0.5) / len(batch), seconds / len(batch)
-        found.append(SeenFilter(name, str(theta), share, each, in_spark(theta.predicate)))
+        found.append(SeenFilter(name, str(theta), share, each, ratios.of(theta.predicate)))
     return tuple(found)
 
 
-def guessed_filters(query: Query, seen: Sequence[SeenFilter]) -> tuple[SeenFilter, ...]:
+def guessed_filters(query: Query, seen: Sequence[SeenFilter], ratios: CheckRatios = BUILT_IN) -> tuple[SeenFilter, ...]:
     """The late filters of a query that were not seen, as they look."""
     known = {each.condition for each in seen}
     return tuple(
@@ -53,7 +59,7 @@ def guessed_filters(query: Query, seen: Sequence[SeenFilter]) -> tuple[SeenFilte
             str(theta),
             assumed_share(theta.predicate),
             assumed_cost(theta.predicate),
-            in_spark(theta.predicate),
+            ratios.of(theta.predicate),
         )
         for theta in query.graph.thetas
         if len(theta.relations) == 1 and str(theta) not in known

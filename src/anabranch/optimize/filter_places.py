@@ -172,7 +172,8 @@ def _reason(each: SeenFilter, early: Cores, late: Cores) -> str:
     is_late = _pays(early, late)
     place, other = ("by the joins", "before them") if is_late else ("before the joins", "by them")
     here, there = (late, early) if is_late else (early, late)
+    dearer = "" if each.early == 1 else f", {each.early:.2g} times as dear before the joins"
     return (
-        f"{each.condition} is checked {place}: {1e9 * each.seconds:.0f} ns a row, {each.share:.0%} pass; "
+        f"{each.condition} is checked {place}: {1e9 * each.seconds:.0f} ns a row, {each.share:.0%} pass{dearer}; "
         f"{here.all:.3g} cores, {other} {there.all:.3g}"
     )

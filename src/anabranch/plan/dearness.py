@@ -34,16 +34,6 @@ DEAR_CALLS = {
     "substring": 4e-8,
 }
 """Seconds per row of functions that cost as much as a check or more: about those of an ordinary machine."""
-IN_SPARK = {
-    "rlike": 2.3,
-    "like": 6.0,
-    "regexp_extract": 7.0,
-    "regexp_replace": 2.2,
-    "concat": 2.6,
-    "substring": 3.2,
-}
-"""What functions cost inside Spark, in what they cost in the engine, as measured on an ordinary machine; others count
-as equal. A pattern that begins with `.*` cost 70 times as much, which no number for all patterns can say."""
 ASSUMED_EQUALITY = 0.1
 ASSUMED_COMPARISON = 1 / 3
 
@@ -56,16 +46,6 @@ def dear_calls(predicate: Expr) -> float:
 def assumed_cost(predicate: Expr) -> float:
     """Seconds per row to check a predicate."""
     return CHECK + dear_calls(predicate) + sum(ASSUMED_FUNCTION[own.kind] for own in own_functions(predicate))
-
-
-def in_spark(predicate: Expr) -> float:
-    """What a check costs inside Spark, in checks of the engine, by the dear functions that it calls."""
-    plain, dear = CHECK, CHECK
-    for node in walk(predicate):
-        if isinstance(node, Call) and node.function in DEAR_CALLS:
-            plain += DEAR_CALLS[node.function]
-            dear += DEAR_CALLS[node.function] * IN_SPARK.get(node.function, 1.0)
-    return dear / plain
 
 
 def is_dear(predicate: Expr) -> bool:

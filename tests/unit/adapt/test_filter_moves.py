@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
 
 import pytest
 
@@ -12,12 +15,14 @@ from anabranch.adapt.filter_moves import FilterLoop, FilterRules, filter_loop
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.policy import Interval
 from anabranch.adapt.records import FiltersDecided
+from anabranch.adapt.searches import Search, Searches, T
 from anabranch.adapt.settings import Settings
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.choosing import AUTO, decide, on_spark
 from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.optimize import Choice
+from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import alone, partitioning_of
 from anabranch.plan.slots import SlotPlan
@@ -39,9 +44,18 @@ ADAPT = Settings(gate=Gate(cool_down=Interval(batches=4)), remember=4)
 RATE = 100_000.0
 
 
+MANY = "abcdefg"
+MANY_TEXT = (
+    f"SELECT a.k AS k, b.v AS v FROM {', '.join(f'{name} [RANGE 10 SECONDS]' for name in MANY)} "
+    f"WHERE {' AND '.join(f'{one}.k = {other}.k' for one, other in pairwise(MANY))} "
+    "AND a.note RLIKE '.*lot [0-9]+ was.*'"
+)
+"""One relation more than are searched in line."""
+
+
 def compiled(late: Sequence[str] = (), text: str = TEXT) -> Query:
     catalog = Catalog()
-    for name in "ab":
+    for name in MANY:
         catalog.register(StreamDeclaration(name, parse_schema("ts timestamp, k bigint, v bigint, note string"), "ts"))
     return compile_query(text, catalog, late_filters=late)
 
@@ -75,12 +89,16 @@ class Run:
     decided: list[FiltersDecided] = field(default_factory=list)
     moved_at: list[int] = field(default_factory=list)
     batch: int = 0
+    text: str = TEXT
+    plan: PhysicalPlan = PLAN
+    searches: Searches | None = None
 
     def __post_init__(self) -> None:
         self.loop = self._loop(None)
 
     def _loop(self, earlier: FilterLoop | None) -> FilterLoop:
-        loop = filter_loop(compiled(self.late), self.rules)
+        rules = replace(self.rules, compiled=partial(compiled, text=self.text))
+        loop = filter_loop(compiled(self.late, self.text), rules, self.searches)
         assert loop is not None
         if earlier is not None:
             loop.go_on_from(earlier)
@@ -98,22 +116,24 @@ class Run:
         return self
 
     def _step(self, truth: Truth, *, is_busy: bool) -> None:
-        is_late, query = bool(self.late), compiled(self.late)
+        is_late, query = bool(self.late), compiled(self.late, self.text)
+        others = dict.fromkeys(query.graph.names, 1_000.0)
         known = FixedStatistics(
-            rates={"a": RATE if is_late else RATE * truth.share, "b": 1_000.0},
+            rates={**others, "a": RATE if is_late else RATE * truth.share},
             filters={"a": 1.0},
             selectivities={"a b": truth.partners / 10_000},
         )
-        step = steady_step(query, PLAN, known)
+        step = steady_step(query, self.plan, known)
         # What meets a partner reaches the filter.
         reached = round(RATE * truth.partners) if is_late else round(RATE)
         check = CheckStatistics(DEAR, reached, round(reached * truth.share), reached * truth.seconds)
         report = SlotReport(
-            {"": QueryReport(PLAN, statistics=replace(step, checks=(check,) if is_late else ()))},
+            {"": QueryReport(self.plan, statistics=replace(step, checks=(check,) if is_late else ()))},
             checked_early=() if is_late else (check,),
         )
         table = partitioning_of(alone(query), 1)
-        decided = self.loop.after(BatchFacts(self.batch, 1.0), [SlotPlan(PLAN)], {0: report}, table, is_busy=is_busy)
+        plans = [SlotPlan(self.plan)]
+        decided = self.loop.after(BatchFacts(self.batch, 1.0), plans, {0: report}, table, is_busy=is_busy)
         if decided is not None:
             self.decided.append(decided)
 
@@ -233,9 +253,102 @@ def test_slots_that_all_check_every_row_count_for_as_many() -> None:
     assert four - two == pytest.approx(2 * RATE * 5e-6, rel=0.01)
 
 
-def test_a_query_without_dear_filters_or_with_many_relations_has_no_loop() -> None:
+def test_a_query_without_dear_filters_or_joins_has_no_loop() -> None:
     assert filter_loop(compiled(), None) is None
     assert filter_loop(compiled(), replace(Run().rules, dear=())) is None
+    alone = compiled(text="SELECT a.k AS k FROM a [RANGE 10 SECONDS] WHERE a.note RLIKE '.*lot [0-9]+ was.*'")
+    assert filter_loop(alone, Run().rules) is None
+
+
+class Beside(Searches):
+    """Long searches end when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Callable[[], None]] = []
+
+    def begin(self, what: str, search: Callable[[], T], *, is_long: bool) -> Search[T]:
+        assert is_long
+        found: Future[T] = Future()
+        self.waiting.append(lambda: found.set_result(search()))
+        return Search(found, what)
+
+    def end(self) -> None:
+        """Ends the search that was begun last."""
+        self.waiting.pop()()
+
+
+def many(searches: Searches) -> Run:
+    return Run(text=MANY_TEXT, plan=parse(f"({' '.join(MANY)})"), searches=searches)
+
+
+@pytest.mark.parametrize("truth", [LATE, EARLY, Truth(partners=0.2), Truth(share=0.3, seconds=1e-6)])
+def test_with_many_relations_no_batch_waits_and_the_decision_is_the_same(truth: Truth) -> None:
+    in_line = many(Searches(waits=True)).take(truth, 8, moves=False)
+    (expected,) = in_line.decided
+    searches = Beside()
+    run = many(searches).take(truth, 20, moves=False)
+    assert run.decided == []
+    assert len(searches.waiting) == 1, "nothing else is asked meanwhile"
+    searches.end()
+    run.take(truth, 1, moves=False)
+    (decided,) = run.decided
+    assert replace(decided, batch=0) == replace(expected, batch=0)
+    assert decided.batch == 20
+    assert run.loop.wanted == in_line.loop.wanted
+    assert (run.loop.wanted is not None) == (decided.action == "move")
+
+
+def test_filters_of_many_relations_move_both_ways() -> None:
+    run = many(Searches(waits=True)).take(LATE, 40)
+    assert run.late == (DEAR,)
+    assert run.take(EARLY, 400).late == ()
+    assert len(run.moved_at) == 2
+
+
+def test_what_was_found_for_streams_that_have_turned_is_asked_again() -> None:
+    searches = Beside()
+    run = many(searches).take(LATE, 8).take(EARLY, 20)
+    searches.end()
+    run.take(EARLY, 1)
+    assert (run.decided, run.late) == ([], ()), "it would have moved"
+    run.take(EARLY, 8)
+    searches.end()
+    run.take(EARLY, 1)
+    assert [each.action for each in run.decided] == ["keep"]
+
+
+def test_what_was_asked_before_a_change_of_plan_is_asked_again() -> None:
+    searches = Beside()
+    run = many(searches).take(LATE, 8).take(LATE, 1, is_busy=True)
+    searches.end()
+    assert run.take(LATE, 2).decided == []
+    run.take(LATE, 8)
+    searches.end()
+    run.take(LATE, 1)
+    assert run.late == (DEAR,)
+
+
+def test_a_filter_that_was_frozen_while_places_were_searched_stays() -> None:
+    searches = Beside()
+    run = many(searches).take(LATE, 8)
+    run.loop.freeze(True)
+    searches.end()
+    run.take(LATE, 1)
+    assert run.late == ()
+    (decided,) = run.decided
+    assert (decided.action, decided.reason[:6]) == ("keep", "frozen")
+
+
+def test_a_search_that_fails_leaves_filters_where_they_are() -> None:
+    def failing(query: Query, known: FixedStatistics, batch: float) -> Choice:
+        raise ZeroDivisionError
+
+    run = many(Searches(waits=True))
+    run.loop.rules = replace(run.loop.rules, decide=failing)
+    with pytest.warns(UserWarning, match="a search for places of filters failed"):
+        run.take(LATE, 8)
+    assert (run.late, run.decided) == ((), [])
 
 
 def test_a_record_says_what_both_places_cost() -> None:

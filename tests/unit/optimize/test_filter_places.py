@@ -15,12 +15,12 @@ from anabranch.cql import compile_query
 from anabranch.engine.batch import RelationBatch
 from anabranch.expr import conjuncts
 from anabranch.host import filters
-from anabranch.host.filters import bytes_of_columns, seen_filters
+from anabranch.host.filters import bytes_of_columns, guessed_filters, seen_filters
 from anabranch.host.rows import relation_batch
 from anabranch.host.wire import wire_layout
 from anabranch.optimize import Choice
 from anabranch.optimize.filter_places import FilterPlaces, Pricing, dear_filters, place_filters
-from anabranch.plan.dearness import in_spark
+from anabranch.plan.check_ratios import BUILT_IN, CheckRatios
 from anabranch.plan.query import Query
 from anabranch.plan.query_set import by_itself, partitioning_of
 from anabranch.schema import TIMESTAMP, Schema
@@ -93,7 +93,7 @@ def test_a_filter_is_placed_where_it_costs_least(share: float, seconds: float, p
 
 
 def test_what_spark_checks_costs_more_than_the_engine_and_what_slots_check_costs_each_of_them() -> None:
-    seen = SeenFilter("a", DEAR, 0.9, 1e-7, in_spark(conjuncts(compiled([DEAR]).graph.thetas[-1].predicate)[0]))
+    seen = SeenFilter("a", DEAR, 0.9, 1e-7, BUILT_IN.of(conjuncts(compiled([DEAR]).graph.thetas[-1].predicate)[0]))
     assert seen.early > 1.5
     assert seen.checked_by(None) == seen
     assert seen.checked_by(3).early == 3.0
@@ -104,6 +104,28 @@ def test_what_spark_checks_costs_more_than_the_engine_and_what_slots_check_costs
 
     assert early(seen) == pytest.approx(1_000 * 1e-7 * seen.early)
     assert early(seen.checked_by(2)) == pytest.approx(1_000 * 1e-7 * 2)
+
+
+@pytest.mark.parametrize(("ratio", "is_late"), [(2.0, False), (50.0, True)])
+def test_a_measured_ratio_decides_where_a_filter_is(
+    ratio: float, is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same rows and the same seconds in the engine; only what Spark takes for a check differs."""
+    monkeypatch.setattr(filters, "timed", lambda condition, batch: (0.9 * ROWS, 1e-7 * ROWS))
+    known = FixedStatistics(
+        rates={"a": 100_000.0, "b": 1_000.0, "c": 1_000.0},
+        filters={"a": 1.0},
+        selectivities={"a b": 0.01 / 10_000, "b c": 1 / 10_000},
+        provenance="sampled",
+    )
+    rows, ratios = rows_before(), CheckRatios.from_names({"rlike_any": ratio})
+    seen = seen_filters(compiled([DEAR]), rows, ratios)
+    assert [each.early for each in seen] == [ratio]
+    found = place_filters(Pricing(seen, bytes_of_columns(rows), known, compiled, decided))
+    assert found.late == ((DEAR,) if is_late else ()), found.reasons
+    assert f"100 ns a row, 90% pass, {ratio:.2g} times as dear before the joins; " in found.reasons[0]
+    (guessed,) = guessed_filters(compiled([DEAR]), [], ratios)
+    assert guessed.early == ratio
 
 
 def test_a_trickle_of_rows_moves_no_filter() -> None:
