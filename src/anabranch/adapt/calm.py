@@ -35,6 +35,8 @@ class Calm:
     """What was counted then."""
     waiting: int = 0
     """Batches in which it would decide nothing unless its plan becomes dear."""
+    bound: float = 0.0
+    """Seconds of a core for a row, beyond which its plan is dear."""
 
 
 def counts(steps: Sequence[StepStatistics], seconds: float) -> Counts:

@@ -13,7 +13,8 @@ batch, and what they take is only noted.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import TypeAlias
 
 from anabranch.adapt.calm import ALIKE
 from anabranch.cost.steps import price_of_step
@@ -26,14 +27,26 @@ REMEMBERED = 8
 """Batches by which a plan is judged."""
 
 
+Priced: TypeAlias = tuple[float, int]
+"""What slots did in a batch at unit costs, in seconds of a core, and the rows that they had."""
+
+
+def priced(steps: Iterable[StepStatistics], units: UnitCosts) -> Priced:
+    """The price of what slots did in a batch."""
+    work, rows = 0.0, 0
+    for step in steps:
+        work += price_of_step(step, units)
+        rows += sum(step.rows_in.values())
+    return work, rows
+
+
 class Excess:
     """What the rows of some slots take, against what they took."""
 
-    def __init__(self, units: UnitCosts, filling: float = 0.0) -> None:
+    def __init__(self, filling: float = 0.0) -> None:
         """For so many seconds of event time windows fill."""
         self.taken = 0.0
         """Seconds of a core that all batches took."""
-        self._units = units
         self._filling = self._window = filling
         self._lately: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)
         """Seconds of a core and rows of the latest batches that were looked at."""
@@ -42,10 +55,9 @@ class Excess:
         self._latest = self._cores = 0.0
         self._paid, self._in_a_row, self._lasted = 0.0, 0, 0.0
 
-    def note(self, steps: Sequence[StepStatistics], seconds: float) -> None:
-        """Takes in what the slots did in a batch, and the event time that passed with it."""
-        work = sum(price_of_step(step, self._units) for step in steps)
-        rows = sum(count for step in steps for count in step.rows_in.values())
+    def note(self, priced: Priced, seconds: float) -> None:
+        """Takes in what slots did in a batch, and the event time that passed with it."""
+        work, rows = priced
         if not rows:
             return
         if self._filling > 0:
@@ -56,7 +68,7 @@ class Excess:
         self._lately.append((work, rows))
         if not self._usual:
             self._usual = self._dearest = self._latest
-        beyond = work - max(ALIKE * self._usual, self._dearest) * rows
+        beyond = work - self.bound * rows
         if beyond > 0:
             self._paid, self._in_a_row, self._lasted = self._paid + beyond, self._in_a_row + 1, self._lasted + seconds
         else:
@@ -81,6 +93,11 @@ class Excess:
         """Begins anew with the next batch, which runs by another plan."""
         self._lately.clear()
         self.judged()
+
+    @property
+    def bound(self) -> float:
+        """Seconds of a core for a row, beyond which a batch is dear."""
+        return max(ALIKE * self._usual, self._dearest)
 
     @property
     def paid(self) -> float:

@@ -21,6 +21,7 @@ compare with the situation of the last decision.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -130,7 +131,8 @@ class Loop:
         """Until a first decision, or until the first batches confirm what the plan was chosen by."""
         self._look_again: float | None = None
         """Seconds of a phase after which a plan is looked at again that was put off."""
-        self._excess = Excess(unit_costs(criteria.given)[0], longest_window(query))
+        self._units = unit_costs(criteria.given)[0]
+        self._excess = Excess(longest_window(query))
         self._models: dict[int, tuple[Knowledge, ResourceModel]] = {}
         self._owed: str | None = None
         """Why a decision is due that has been put off because it would be dear."""
@@ -195,14 +197,38 @@ class Loop:
         waiting = policy.silent_for(since, self._patience)
         is_sure = policy.is_strict or self._excess.is_filling or self._calm is None
         sure = max(cooling, waiting) if is_sure else cooling
-        return Calm(sure) if sure or self._calm is None else Calm(0, self._calm_for, self._calm, waiting)
+        if sure or self._calm is None:
+            return Calm(sure)
+        return Calm(0, self._calm_for, self._calm, waiting, self._excess.bound)
 
     def watch(self, seen: Observation) -> None:
-        """Takes in a batch without deciding anything: others decide, or it was as usual."""
+        """Takes in a batch without deciding anything: others decide."""
         if seen.is_migrating:
             self._since, self._recent, self._is_cooling, self._search = Since(), (), True, None
         else:
-            self._note(seen, is_usual=True)
+            self.take_in([seen])
+
+    def take_in(self, several: Sequence[Observation], *, is_priced: bool = False) -> None:
+        """Takes in batches of one plan that were as usual, together, without deciding anything.
+
+        What they took is looked at only where it `is_priced` already.
+        """
+        if not several:
+            return
+        self._begin_plan(several[0].plan)
+        for seen in several:
+            self._since = self._since.after(seen)
+        self._uncompared += len(several)
+        timed = tuple(seen for seen in several if seen.seconds is not None)
+        for seen in timed:
+            if is_priced:
+                self._excess.note(seen.priced(self._units), seen.seconds or 0.0)
+            else:
+                self._excess.rest(seen.seconds or 0.0)
+        passed = _seconds(timed)
+        self._passed += passed
+        self._stability = self._stability.after(passed)
+        self._recent = (*self._recent, *timed)[-self.settings.remember :]
 
     def observe(self, seen: Observation) -> Decision | None:
         """Takes in a batch; returns a decision when one was due and its search has ended."""
@@ -211,7 +237,7 @@ class Loop:
             self._since, self._recent, self._is_cooling, self._search = Since(), (), True, None
             self._calm_for = 0
             return None
-        self._note(seen)
+        self.take_in([seen], is_priced=True)
         since = self._since
         if self._is_cooling and not self.settings.gate.cool_down.has_passed(since.batches, since.seconds):
             return None
@@ -256,20 +282,11 @@ class Loop:
 
     # --- what was seen ------------------------------------------------------------------------------------------------
 
-    def _note(self, seen: Observation, *, is_usual: bool = False) -> None:
-        self._since = self._since.after(seen)
-        self._uncompared += 1
-        if self._recent and self._recent[-1].plan != seen.plan:
+    def _begin_plan(self, plan: PhysicalPlan) -> None:
+        """What was counted of another plan says nothing of this one."""
+        if self._recent and self._recent[-1].plan != plan:
             self._recent, self._calm, self._calm_for = (), None, 0
             self._excess.begin()
-        if seen.seconds is not None:
-            self._passed += seen.seconds
-            if is_usual:
-                self._excess.rest(seen.seconds)
-            else:
-                self._excess.note([seen.step], seen.seconds)
-            self._stability = self._stability.after(seen.seconds)
-            self._recent = (*self._recent, seen)[-self.settings.remember :]
 
     @property
     def _learned_seconds(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.adapt.excess import IN_A_ROW, Excess
+from anabranch.adapt.excess import IN_A_ROW, Excess, priced
 from anabranch.cost.steps import price_of_step
 from anabranch.cost.units import ENGINE
 from anabranch.stats.step import CheckStatistics, ProbeStatistics, StepStatistics
@@ -18,9 +18,9 @@ USUAL, DEAR = step(1_000), step(100_000)
 
 
 def after(*steps: StepStatistics, filling: float = 0.0) -> Excess:
-    excess = Excess(ENGINE, filling)
+    excess = Excess(filling)
     for each in steps:
-        excess.note([each], 1.0)
+        excess.note(priced([each], ENGINE), 1.0)
     return excess
 
 
@@ -36,10 +36,10 @@ def test_dear_batches_in_a_row_add_up_to_what_they_took_beyond_the_usual() -> No
 def test_a_usual_batch_ends_the_row(between: str) -> None:
     excess = after(USUAL, DEAR, DEAR)
     if between == "noted":
-        excess.note([USUAL], 1.0)
+        excess.note(priced([USUAL], ENGINE), 1.0)
     else:
         excess.rest(1.0)
-    excess.note([DEAR], 1.0)
+    excess.note(priced([DEAR], ENGINE), 1.0)
     assert not excess.paid
 
 
@@ -53,24 +53,24 @@ def test_what_a_plan_was_judged_by_is_usual_with_its_dearest_batch() -> None:
     excess.judged()
     assert not excess.paid
     for _ in range(5):
-        excess.note([DEAR], 1.0)
+        excess.note(priced([DEAR], ENGINE), 1.0)
     assert not excess.paid
     for _ in range(5):
-        excess.note([step(200_000)], 1.0)
+        excess.note(priced([step(200_000)], ENGINE), 1.0)
     assert excess.paid
 
 
 @pytest.mark.parametrize("rests", [False, True])
 def test_while_windows_fill_rows_may_find_more_and_more(rests: bool) -> None:
-    excess = Excess(ENGINE, 8.0)
+    excess = Excess(8.0)
     for number in range(8):
         if rests and number > 2:
             excess.rest(1.0)
         else:
-            excess.note([step(1_000 * (number + 1))], 1.0)
+            excess.note(priced([step(1_000 * (number + 1))], ENGINE), 1.0)
         assert excess.is_filling == (number < 7)
     for _ in range(5):
-        excess.note([step(8_000)], 1.0)
+        excess.note(priced([step(8_000)], ENGINE), 1.0)
     assert not excess.paid
 
 
@@ -78,7 +78,7 @@ def test_windows_are_mixed_until_dear_rows_have_come_for_as_long_as_they_last() 
     excess = after(*[USUAL] * 4, filling=3.0)
     mixed = [excess.is_mixed]
     for _ in range(3):
-        excess.note([DEAR], 1.0)
+        excess.note(priced([DEAR], ENGINE), 1.0)
         mixed.append(excess.is_mixed)
     assert mixed == [False, True, True, False]
 
@@ -86,7 +86,7 @@ def test_windows_are_mixed_until_dear_rows_have_come_for_as_long_as_they_last() 
 def test_another_plan_begins_anew() -> None:
     excess = after(USUAL, *[DEAR] * 5)
     excess.begin()
-    excess.note([DEAR], 1.0)
+    excess.note(priced([DEAR], ENGINE), 1.0)
     assert (excess.paid, excess.factor) == (0.0, 1.0)
 
 

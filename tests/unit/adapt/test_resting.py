@@ -8,7 +8,7 @@ from anabranch.adapt.calm import Calm, counts
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.loop import Loop
 from anabranch.adapt.policy import DataDriven, Interval, MemoryDriven, Periodic, Policy
-from anabranch.adapt.resting import CALM, Batch, Rest
+from anabranch.adapt.resting import Batch, Rest
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.plan.slots import SlotPlan
@@ -35,7 +35,7 @@ USUAL = counts([step()] * 8, 8.0)
 
 def test_batches_are_put_aside_in_their_order_and_none_is_lost() -> None:
     rest = Rest()
-    rest.begin(Calm(0, 3 * CALM, USUAL), 7)
+    rest.begin(Calm(0, 3, USUAL), 7)
     assert [rest.takes(batch(number)) for number in range(4)] == [True, True, True, False]
     assert [each.facts.batch for each in rest.end()] == [0, 1, 2]
     assert not list(rest.end())
@@ -43,14 +43,14 @@ def test_batches_are_put_aside_in_their_order_and_none_is_lost() -> None:
 
 def test_the_rest_has_a_limit() -> None:
     rest = Rest()
-    rest.begin(Calm(0, 100 * CALM, USUAL), 7)
+    rest.begin(Calm(0, 100, USUAL), 7)
     assert rest.left == 7
 
 
 @pytest.mark.parametrize("changed", [step(2_000, 1_000), step(1_000, 1_500), step(1_000, 50)])
 def test_a_change_in_the_totals_ends_the_rest_at_once(changed: StepStatistics) -> None:
     rest = Rest()
-    rest.begin(Calm(0, 100 * CALM, USUAL), 7)
+    rest.begin(Calm(0, 100, USUAL), 7)
     assert rest.takes(batch(0))
     assert not rest.takes(batch(1, changed))
     assert rest.left == 0
