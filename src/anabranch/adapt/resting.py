@@ -4,8 +4,8 @@ Where nothing changes, deciding costs hardly any computing, and yet a tenth of a
 batch is slow. Taking in several batches at once pays that once. There are three kinds of rests.
 
 - *Silent*: nothing would be decided, whatever a batch brings.
-- *Waiting*: nothing would be decided unless the plan becomes dear. Statistics may change as they like; a batch is put
-  aside if its rows take no more than is usual.
+- *Waiting*: nothing would be decided unless the plan becomes dear, or has taken so much that a decision may pay.
+  Statistics may change as they like; a batch is put aside if its rows take no more than is usual.
 - *Calm*: anything may be decided, but the streams are as they were. What has been calm for so many batches may be
   expected to stay so for as many again, up to twice as many as are measured together. Every count of a batch must be
   as usual, but for chance.
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 
 from anabranch.adapt.calm import Calm, Counts, are_alike, counts
 from anabranch.adapt.excess import Priced, priced
@@ -46,7 +47,10 @@ class Batch:
     def priced(self, slots: Iterable[int]) -> Priced:
         """What some slots did together."""
         several = [self.prices[slot] for slot in slots]
-        return several[0] if len(several) == 1 else (sum(work for work, _ in several), sum(rows for _, rows in several))
+        if len(several) == 1:
+            return several[0]
+        works, rows, least = zip(*several, strict=True)
+        return Priced(sum(works), sum(rows), sum(least))
 
 
 @dataclass
@@ -59,6 +63,8 @@ class Rest:
     """Of these, the first ones, whatever they bring: nothing would be decided in them."""
     bound: float | None = None
     """Seconds of a core for a row, beyond which a batch ends the rest; None where its counts tell."""
+    allowed: float = inf
+    """Seconds of a core that another plan might not have taken, up to which batches are put aside."""
     usual: Counts = field(default_factory=dict)
     """The counts of a usual batch."""
     aside: list[Batch] = field(default_factory=list)
@@ -66,7 +72,8 @@ class Rest:
     def begin(self, calm: Calm, most: int) -> None:
         """Lets a query rest whose loop may be left alone; of batches that could bring news, at most so many."""
         self.unseen, self.left = calm.silent, calm.silent or min(most, calm.waiting or calm.lasted)
-        self.bound, self.usual = calm.bound if calm.waiting else None, calm.usual
+        self.bound, self.allowed = (calm.bound, calm.allowed) if calm.waiting else (None, inf)
+        self.usual = calm.usual
 
     def takes(self, batch: Batch) -> bool:
         """Puts a batch aside, if the rest lasts and the batch is as usual."""
@@ -85,7 +92,8 @@ class Rest:
 
     def _is_usual(self, batch: Batch) -> bool:
         if self.bound is not None:
-            work, rows = batch.priced(batch.reports)
-            return work <= self.bound * rows
+            work, rows, least = batch.priced(batch.reports)
+            self.allowed -= work - least
+            return self.allowed > 0 and work <= self.bound * rows
         steps = [report.statistics for report in batch.reports.values()]
         return are_alike(counts(steps, batch.facts.seconds or 0.0), self.usual)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from anabranch.adapt.excess import IN_A_ROW, Excess, priced
 from anabranch.cost.steps import price_of_step
 from anabranch.cost.units import ENGINE
+from anabranch.plan.text import parse
 from anabranch.stats.step import CheckStatistics, ProbeStatistics, StepStatistics
+from tests.unit.adapt.simulated import observed, truth
 
 
 def step(matches: int, rows: int = 1_000) -> StepStatistics:
@@ -101,3 +105,35 @@ def test_checks_of_predicates_have_a_price() -> None:
     assert price_of_step(checked, ENGINE) - price_of_step(StepStatistics({"a": 1}), ENGINE) == pytest.approx(
         1_000 * ENGINE.check
     )
+
+
+def test_what_another_plan_might_not_have_taken_adds_up_from_one_decision_to_the_next() -> None:
+    work, _, least = priced([USUAL], ENGINE)
+    assert 0 < least < work
+    excess = after(USUAL, USUAL)
+    excess.rest(3.0)
+    assert excess.avoidable == pytest.approx(5 * (work - least))
+    excess.judged()
+    assert excess.avoidable
+    excess.decided()
+    assert not excess.avoidable
+
+
+def test_the_latest_batch_tells_whether_rows_are_dear() -> None:
+    assert not after(USUAL, USUAL).is_dear
+    assert after(USUAL, DEAR).is_dear
+    assert not after(USUAL, DEAR, USUAL).is_dear
+
+
+def test_nothing_is_certain_of_what_predicates_take() -> None:
+    checked = replace(USUAL, checks=(CheckStatistics("a.v < b.v", 10, 5),))
+    assert priced([checked], ENGINE).least == 0.0
+
+
+def test_no_plan_has_fewer_operators_than_a_tree() -> None:
+    tree, flat = parse("((a b) c)"), parse("(a b c)")
+    nothing = truth(0.0, 0.0, 1e-9)
+    steps = [observed(0, plan, nothing).step for plan in (tree, flat)]
+    works = [priced([each], ENGINE) for each in steps]
+    assert works[0].work == pytest.approx(works[0].least)
+    assert works[1].work > works[1].least == pytest.approx(works[0].least)
