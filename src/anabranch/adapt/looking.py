@@ -24,6 +24,7 @@ from anabranch.adapt.experience import Experience, longest_window
 from anabranch.adapt.loop import Loop
 from anabranch.adapt.mesh_watch import MeshWatch, learn_mesh, pooled
 from anabranch.adapt.records import DecisionMade
+from anabranch.adapt.resting import Batch
 from anabranch.adapt.routing import (
     Flow,
     could_pay,
@@ -34,7 +35,6 @@ from anabranch.adapt.routing import (
     running_cpu,
     together,
 )
-from anabranch.adapt.resting import Batch
 from anabranch.adapt.rules import Criteria, Staging
 from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings

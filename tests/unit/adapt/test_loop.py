@@ -483,7 +483,8 @@ def test_after_decisions_that_led_to_nothing_the_next_must_be_cheap(monkeypatch:
     monkeypatch.setattr("anabranch.adapt.loop.SHARE", 0.0)
     adapting = loop(DataDriven(), hints=TREES)
     dear = run(adapting, LEFT, streams)[1]
-    assert [decision.batch for decision in dear] == [decision.batch for decision in as_usual][:2]
+    on_news = [decision.batch for decision in dear if "statistics" in decision.trigger]
+    assert on_news == [decision.batch for decision in as_usual][:2]
     monkeypatch.undo()
     (owed, *_) = run(adapting, LEFT, [often] * 12, first=112)[1]
     assert owed.trigger.startswith("statistics changed by a factor of")
