@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from math import inf, sqrt
 from typing import TypeAlias
 
 from anabranch.stats.step import StepStatistics
@@ -35,6 +35,10 @@ class Calm:
     """What was counted then."""
     waiting: int = 0
     """Batches in which it would decide nothing unless its plan becomes dear."""
+    bound: float = 0.0
+    """Seconds of a core for a row, beyond which its plan is dear."""
+    allowed: float = inf
+    """Seconds of a core that another plan might not take, up to which a decision does not pay."""
 
 
 def counts(steps: Sequence[StepStatistics], seconds: float) -> Counts:

@@ -13,10 +13,11 @@ batch, and what they take is only noted.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from anabranch.adapt.calm import ALIKE
-from anabranch.cost.steps import price_of_step
+from anabranch.cost.steps import least_price, price_of_step
 from anabranch.cost.units import UnitCosts
 from anabranch.stats.step import StepStatistics
 
@@ -26,37 +27,60 @@ REMEMBERED = 8
 """Batches by which a plan is judged."""
 
 
+class Priced(NamedTuple):
+    """What slots did in a batch, at unit costs."""
+
+    work: float
+    """Seconds of a core."""
+    rows: int
+    least: float = 0.0
+    """Of the work, what any plan would have done for these rows."""
+
+
+def priced(steps: Iterable[StepStatistics], units: UnitCosts) -> Priced:
+    """The price of what slots did in a batch."""
+    several = list(steps)
+    return Priced(
+        sum(price_of_step(step, units) for step in several),
+        sum(sum(step.rows_in.values()) for step in several),
+        sum(least_price(step, units) for step in several),
+    )
+
+
 class Excess:
     """What the rows of some slots take, against what they took."""
 
-    def __init__(self, units: UnitCosts, filling: float = 0.0) -> None:
+    def __init__(self, filling: float = 0.0) -> None:
         """For so many seconds of event time windows fill."""
         self.taken = 0.0
         """Seconds of a core that all batches took."""
-        self._units = units
+        self.avoidable = 0.0
+        """Of what batches took since the last decision, what another plan might not have taken."""
         self._filling = self._window = filling
         self._lately: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)
         """Seconds of a core and rows of the latest batches that were looked at."""
         self._usual = self._dearest = 0.0
         """Seconds of a core for a row, when the plan was last judged; 0 until the first batch."""
-        self._latest = self._cores = 0.0
+        self._latest = self._cores = self._avoidable_cores = 0.0
         self._paid, self._in_a_row, self._lasted = 0.0, 0, 0.0
 
-    def note(self, steps: Sequence[StepStatistics], seconds: float) -> None:
-        """Takes in what the slots did in a batch, and the event time that passed with it."""
-        work = sum(price_of_step(step, self._units) for step in steps)
-        rows = sum(count for step in steps for count in step.rows_in.values())
+    def note(self, priced: Priced, seconds: float) -> None:
+        """Takes in what slots did in a batch, and the event time that passed with it."""
+        work, rows, least = priced
         if not rows:
             return
         if self._filling > 0:
             self.begin()
         self._filling -= seconds
         self.taken += work
-        self._latest, self._cores = work / rows, work / seconds if seconds else self._cores
+        self.avoidable += work - least
+        self._latest = work / rows
+        if seconds:
+            self._cores, self._avoidable_cores = work / seconds, (work - least) / seconds
         self._lately.append((work, rows))
         if not self._usual:
             self._usual = self._dearest = self._latest
-        beyond = work - max(ALIKE * self._usual, self._dearest) * rows
+        beyond = work - self.bound * rows
         if beyond > 0:
             self._paid, self._in_a_row, self._lasted = self._paid + beyond, self._in_a_row + 1, self._lasted + seconds
         else:
@@ -68,7 +92,13 @@ class Excess:
             self.begin()
         self._filling -= seconds
         self.taken += self._cores * seconds
+        self.avoidable += self._avoidable_cores * seconds
         self._paid, self._in_a_row, self._lasted = 0.0, 0, 0.0
+
+    def decided(self) -> None:
+        """Takes in a decision on the plan: what it could have saved before is settled."""
+        self.avoidable = 0.0
+        self.judged()
 
     def judged(self) -> None:
         """Takes what the latest batches took as usual: by them the plan was judged, and stays."""
@@ -83,9 +113,19 @@ class Excess:
         self.judged()
 
     @property
+    def bound(self) -> float:
+        """Seconds of a core for a row, beyond which a batch is dear."""
+        return max(ALIKE * self._usual, self._dearest)
+
+    @property
     def paid(self) -> float:
         """Seconds of a core that dear batches in a row took beyond what is usual."""
         return self._paid if self._in_a_row >= IN_A_ROW else 0.0
+
+    @property
+    def is_dear(self) -> bool:
+        """Whether the latest batch was dear."""
+        return self._in_a_row > 0
 
     @property
     def is_filling(self) -> bool:

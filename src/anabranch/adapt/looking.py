@@ -21,10 +21,10 @@ from typing import TypeAlias
 
 from anabranch.adapt.excess import Excess
 from anabranch.adapt.experience import Experience, longest_window
-from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.loop import Loop
 from anabranch.adapt.mesh_watch import MeshWatch, learn_mesh, pooled
 from anabranch.adapt.records import DecisionMade
+from anabranch.adapt.resting import Batch
 from anabranch.adapt.routing import (
     Flow,
     could_pay,
@@ -48,7 +48,6 @@ from anabranch.plan.query import Query
 from anabranch.plan.sharing import shares
 from anabranch.plan.slots import SlotPlan
 from anabranch.stats.mesh.learnt import LearntMesh
-from anabranch.stats.report import QueryReport
 
 DEARER = 1.15
 """A mesh is looked at again once a row costs this many times what it was to cost, or cost at best."""
@@ -111,7 +110,7 @@ class Looking:
         """Searches of some slots that led to no change, since the last that did."""
         self._looks: dict[Slots, int] = {}
         """Looks of some slots so far."""
-        self._excess = {slots: Excess(unit_costs(criteria.given)[0], filling) for slots in groups}
+        self._excess = {slots: Excess(filling) for slots in groups}
         self._passed = 0.0
         """Event time so far."""
         self._running: dict[Slots, Plan] = {}
@@ -146,44 +145,46 @@ class Looking:
         is_busy = self._triggers or self._under_way or self._news or self._curious
         return not (is_busy or self._staging.is_due(batch + 1))
 
-    def watch(self, facts: BatchFacts, reports: Mapping[int, QueryReport], *, is_usual: bool = False) -> dict[int, str]:
-        """Takes in a batch, one that `is_usual` without pricing it; returns why the meshes of slots may not fit."""
-        self._passed += facts.seconds or 0.0
+    def bound(self, slots: Slots) -> float:
+        """Seconds of a core for a row, beyond which a batch of some slots is dear."""
+        return self._excess[slots].bound
+
+    def watch(self, batch: Batch, *, is_priced: bool = True) -> dict[int, str]:
+        """Takes in a batch, with its price unless it was as usual; returns why the meshes of slots may not fit."""
+        seconds, reports = batch.facts.seconds, batch.reports
+        self._passed += seconds or 0.0
         found = {}
         for slot, report in reports.items():
-            drift = self._watches[slot].note(report.plan, report.statistics, facts.seconds)
+            drift = self._watches[slot].note(report.plan, report.statistics, seconds)
             for name in self._coming:
                 self._coming[name] -= report.statistics.rows_in.get(name, 0)
             if drift is not None:
                 found[slot] = drift
+        if seconds is None:
+            return found
         for slots, excess in self._excess.items():
-            told = [reports[slot] for slot in slots if slot in reports]
-            if len(told) < len(slots) or facts.seconds is None:
+            told = [slot for slot in slots if slot in reports]
+            if len(told) < len(slots):
                 continue
-            if self._running.get(slots) != told[0].plan:
-                self._running[slots] = told[0].plan
+            plan = reports[told[0]].plan
+            if self._running.get(slots) != plan:
+                self._running[slots] = plan
                 excess.begin()
-            if is_usual:
-                excess.rest(facts.seconds)
+            if is_priced:
+                excess.note(batch.priced(told), seconds)
             else:
-                excess.note([report.statistics for report in told], facts.seconds)
+                excess.rest(seconds)
             if not excess.paid:
                 self._early.discard(slots)
         return found
 
-    def after(
-        self,
-        facts: BatchFacts,
-        reports: Mapping[int, QueryReport],
-        plans: Mapping[int, SlotPlan],
-        *,
-        is_busy: bool = False,
-    ) -> None:
+    def after(self, batch: Batch, plans: Mapping[int, SlotPlan], *, is_busy: bool = False) -> None:
         """Watches the slots, begins a search where some reported their operators, and asks others to do so next time.
 
         `plans` are those of the next batch. While the query `is_busy` with a change of plan, none is asked.
         """
-        drifts = self.watch(facts, reports)
+        facts, reports = batch.facts, batch.reports
+        drifts = self.watch(batch)
         for slots in self._groups:
             told = [slot for slot in slots if slot in reports and reports[slot].profiles is not None]
             if told:

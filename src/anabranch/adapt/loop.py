@@ -21,6 +21,7 @@ compare with the situation of the last decision.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -130,7 +131,8 @@ class Loop:
         """Until a first decision, or until the first batches confirm what the plan was chosen by."""
         self._look_again: float | None = None
         """Seconds of a phase after which a plan is looked at again that was put off."""
-        self._excess = Excess(unit_costs(criteria.given)[0], longest_window(query))
+        self._units = unit_costs(criteria.given)[0]
+        self._excess = Excess(longest_window(query))
         self._models: dict[int, tuple[Knowledge, ResourceModel]] = {}
         self._owed: str | None = None
         """Why a decision is due that has been put off because it would be dear."""
@@ -187,7 +189,12 @@ class Loop:
     @property
     def calm(self) -> Calm:
         """Whether the loop may be left alone for some batches."""
-        if self._search is not None or self._look_again is not None or self._is_new:
+        if self._search is not None or self._look_again is not None:
+            return Calm()
+        if not self._may_pay and not self._excess.is_dear and not self._excess.is_filling:
+            left = self._price - self._excess.avoidable
+            return Calm(waiting=2 * self.settings.remember, bound=self._excess.bound, allowed=left)
+        if self._is_new:
             return Calm()
         since = self._since.batches
         policy = self.settings.policy
@@ -195,14 +202,38 @@ class Loop:
         waiting = policy.silent_for(since, self._patience)
         is_sure = policy.is_strict or self._excess.is_filling or self._calm is None
         sure = max(cooling, waiting) if is_sure else cooling
-        return Calm(sure) if sure or self._calm is None else Calm(0, self._calm_for, self._calm, waiting)
+        if sure or self._calm is None:
+            return Calm(sure)
+        return Calm(0, self._calm_for, self._calm, waiting, self._excess.bound)
 
     def watch(self, seen: Observation) -> None:
-        """Takes in a batch without deciding anything: others decide, or it was as usual."""
+        """Takes in a batch without deciding anything: others decide."""
         if seen.is_migrating:
             self._since, self._recent, self._is_cooling, self._search = Since(), (), True, None
         else:
-            self._note(seen, is_usual=True)
+            self.take_in([seen])
+
+    def take_in(self, several: Sequence[Observation], *, is_priced: bool = False) -> None:
+        """Takes in batches of one plan that were as usual, together, without deciding anything.
+
+        What they took is looked at only where it `is_priced` already.
+        """
+        if not several:
+            return
+        self._begin_plan(several[0].plan)
+        for seen in several:
+            self._since = self._since.after(seen)
+        self._uncompared += len(several)
+        timed = tuple(seen for seen in several if seen.seconds is not None)
+        passed = _seconds(timed)
+        if is_priced:
+            for seen in timed:
+                self._excess.note(seen.priced(self._units), seen.seconds or 0.0)
+        elif timed:
+            self._excess.rest(passed)
+        self._passed += passed
+        self._stability = self._stability.after(passed)
+        self._recent = (*self._recent, *timed)[-self.settings.remember :]
 
     def observe(self, seen: Observation) -> Decision | None:
         """Takes in a batch; returns a decision when one was due and its search has ended."""
@@ -211,12 +242,14 @@ class Loop:
             self._since, self._recent, self._is_cooling, self._search = Since(), (), True, None
             self._calm_for = 0
             return None
-        self._note(seen)
+        self.take_in([seen], is_priced=True)
         since = self._since
         if self._is_cooling and not self.settings.gate.cool_down.has_passed(since.batches, since.seconds):
             return None
         self._is_cooling = False
         if self._search is None:
+            if self._look_again is None and not self._may_pay and not self._excess.is_dear:
+                return None
             situation = Situation(
                 since.batches,
                 since.seconds,
@@ -232,11 +265,12 @@ class Loop:
                 return None
             trigger = self._outlasted() or self._overspent()
             news = None if trigger is not None else self.settings.policy.suggestion(situation)
-            trigger = trigger or news or (self._owed if self._is_cheap else None)
+            is_worth = self._is_cheap and self._may_pay
+            trigger = trigger or news or (self._owed if is_worth else None)
             self._is_new = self._is_new and (trigger is not None or self._baseline is None)
             if trigger is None or not self._learned_seconds or (not self._put_off and not self._is_settled()):
                 return None
-            if trigger is news and not self._is_cheap:
+            if trigger is news and not is_worth:
                 self._notice(trigger)
                 return None
             self._search = self._begin_search(seen.batch, trigger)
@@ -246,7 +280,7 @@ class Loop:
         is_first = self._baseline is None
         self._renew(search.known)
         self._calm, self._is_new = search.counts, False
-        self._excess.judged()
+        self._excess.decided()
         self._owed = None
         decision = self._decide(seen, search)
         if decision is not None:
@@ -256,20 +290,11 @@ class Loop:
 
     # --- what was seen ------------------------------------------------------------------------------------------------
 
-    def _note(self, seen: Observation, *, is_usual: bool = False) -> None:
-        self._since = self._since.after(seen)
-        self._uncompared += 1
-        if self._recent and self._recent[-1].plan != seen.plan:
+    def _begin_plan(self, plan: PhysicalPlan) -> None:
+        """What was counted of another plan says nothing of this one."""
+        if self._recent and self._recent[-1].plan != plan:
             self._recent, self._calm, self._calm_for = (), None, 0
             self._excess.begin()
-        if seen.seconds is not None:
-            self._passed += seen.seconds
-            if is_usual:
-                self._excess.rest(seen.seconds)
-            else:
-                self._excess.note([seen.step], seen.seconds)
-            self._stability = self._stability.after(seen.seconds)
-            self._recent = (*self._recent, seen)[-self.settings.remember :]
 
     @property
     def _learned_seconds(self) -> float:
@@ -355,7 +380,7 @@ class Loop:
 
     def _is_telling(self) -> bool:
         """True when nothing has been decided yet, and the first batches have rows enough to decide by."""
-        is_dear = self._excess.taken > DEAR * DECIDING * len(self._query.graph.names)
+        is_dear = self._excess.taken > DEAR * self._price
         if not self._is_new or len(self._recent) < (1 if is_dear else TELLING_BATCHES):
             return False
         steps = [each.step for each in self._recent]
@@ -449,8 +474,27 @@ class Loop:
     def _is_cheap(self) -> bool:
         """Whether a decision, and those before it that led to nothing, take a small share of what the plan took."""
         is_free = self.settings.policy.is_strict or not self._fruitless or not self.settings.foresight
-        price = DECIDING * len(self._query.graph.names)
-        return is_free or (1 + self._fruitless) * price <= SHARE * self._excess.taken
+        return is_free or (1 + self._fruitless) * self._price <= SHARE * self._excess.taken
+
+    @property
+    def _price(self) -> float:
+        """Seconds of a core that a decision is taken to need."""
+        return DECIDING * len(self._query.graph.names)
+
+    @property
+    def _may_pay(self) -> bool:
+        """Whether another plan could have saved the price of a decision since the last one.
+
+        Until then there is nothing to notice that would be worth it, unless rows become dear. A first plan that was a
+        guess is looked at as soon as there are rows enough. Who asks for every decision gets it; so does who saves
+        memory, or has limits, of which work tells nothing.
+        """
+        settings, criteria = self.settings, self.criteria
+        if self._is_new and criteria.basis is None:
+            return True
+        is_asked = settings.policy.is_strict or not settings.foresight
+        is_other = criteria.budget.is_limited or criteria.objective.kind not in ("qualified", "cpu")
+        return is_asked or is_other or self._excess.avoidable >= self._price
 
     def _notice(self, trigger: str) -> None:
         """Takes in that the streams have changed; the decision is owed until it is cheap, or waiting has its price."""
@@ -473,7 +517,7 @@ class Loop:
         """
         if not self.settings.foresight or self.settings.policy.is_strict or self._look_again is not None:
             return None
-        if self._excess.paid <= DECIDING * len(self._query.graph.names) * (1 + self._fruitless):
+        if self._excess.paid <= self._price * (1 + self._fruitless):
             return None
         return f"what a row takes changed by a factor of {self._excess.factor:.3g}"
 

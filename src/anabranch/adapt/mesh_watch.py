@@ -133,14 +133,6 @@ def _learnt(found: MeshProposal, overhead: float) -> LearntRoutes:
     )
 
 
-def _rows(step: StepStatistics) -> int:
-    return sum(step.rows_in.values())
-
-
-def _matches(step: StepStatistics) -> int:
-    return sum(probe.matches for probe in step.probes)
-
-
 class MeshWatch:
     """The batches of one slot since its plan last changed; notices when the routes of its mesh drift."""
 
@@ -174,12 +166,15 @@ class MeshWatch:
             self._totals.clear()
         self._batches, self._seconds = self._batches + 1, self._seconds + (seconds or 0.0)
         if seconds is not None:
-            if not self._is_like(step):
+            rows, matches = sum(step.rows_in.values()), 0
+            for probe in step.probes:
+                matches += probe.matches
+            if not self._is_like(rows, matches):
                 # What came before the change says nothing of what a plan takes now.
                 self._recent.clear()
                 self._totals.clear()
             self._recent.append((step, seconds))
-            self._totals.append((_rows(step), _matches(step)))
+            self._totals.append((rows, matches))
         if self._cool_down.has_passed(self._batches, self._seconds):
             self._is_cooling = False
         self._filling -= seconds or 0.0
@@ -200,10 +195,13 @@ class MeshWatch:
             self._patience = min(MOST_PATIENCE, max(2 * self._patience, 2 * BASELINE))
         return reason
 
-    def _is_like(self, step: StepStatistics) -> bool:
+    def _is_like(self, rows: int, matches: int) -> bool:
         """Whether the rows of a batch find as many matches as those of the remembered ones."""
-        rows, matches = sum(rows for rows, _ in self._totals), sum(matches for _, matches in self._totals)
-        return not rows or is_near(_matches(step), matches / rows * _rows(step))
+        known_rows = known_matches = 0
+        for count, found in self._totals:
+            known_rows += count
+            known_matches += found
+        return not known_rows or is_near(matches, known_matches / known_rows * rows)
 
     @property
     def is_cooling(self) -> bool:

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+from anabranch.adapt.excess import Priced, priced
 from anabranch.adapt.facts import rows_waiting
+from anabranch.cost.units import UnitCosts
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.stats.step import StepStatistics
 
@@ -35,10 +37,16 @@ class Observation:
     """Whether the plan was being changed during any of it."""
     backlog: float | None = None
     """Rows that wait in the sources, as they say; None where none says."""
+    price: Callable[[], Priced] | None = None
+    """What the slots did, where that is priced for others too."""
 
     @cached_property
     def step(self) -> StepStatistics:
         return self.read()
+
+    def priced(self, units: UnitCosts) -> Priced:
+        """What the slots did, at unit costs."""
+        return priced([self.step], units) if self.price is None else self.price()
 
 
 @dataclass(frozen=True)

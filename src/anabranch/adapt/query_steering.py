@@ -10,10 +10,11 @@ refused has no effect. Limit: what concerns several queries, such as a shared jo
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from anabranch.adapt.calm import Calm
 from anabranch.adapt.change import Change, Wish, begin
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.looking import Looking
@@ -25,6 +26,7 @@ from anabranch.adapt.resting import Batch, Rest
 from anabranch.adapt.rules import NO_RULES, ChangeRules, Criteria, Staging, Switch
 from anabranch.adapt.searches import Searches
 from anabranch.adapt.settings import Settings
+from anabranch.cost.units import unit_costs
 from anabranch.errors import MigrationError
 from anabranch.migrate.machine import Instruction, Run
 from anabranch.migrate.strategies.registry import check_migration, strategy_names
@@ -66,6 +68,7 @@ class QuerySteering:
         self._switches = self._schedule(rules.switches)
         self._looking = self._looks(rules.staging)
         self._rest = Rest()
+        self._units = unit_costs(rules.criteria.given)[0]
         self._rests = rests and len(self._loops) == 1
         self._wish: Wish | None = None
         self._given_up: Wish | None = None
@@ -214,7 +217,9 @@ class QuerySteering:
                 self._wish = None
             now = self.plans
             if (looking := self._looking) is not None:
-                now = tuple(replace(plan, learns=looking.is_asked(slot)) for slot, plan in enumerate(now))
+                now = tuple(
+                    replace(plan, learns=True) if looking.is_asked(slot) else plan for slot, plan in enumerate(now)
+                )
         return now, refused
 
     def after(
@@ -226,11 +231,11 @@ class QuerySteering:
         """
         with self._lock:
             # The situation of the batch, before the change under way makes its next move.
-            batch = Batch(facts, reports, self.plans)
+            batch = Batch(facts, reports, self.plans, self._units)
             if self._rest.left and self._is_idle(facts.batch) and not is_moving and self._rest.takes(batch):
                 return []
-            for earlier in self._rest.end():
-                self._take_in(earlier)
+            if self._rest.aside:
+                self._take_in(self._rest.end())
             return self._decided(batch, is_moving)
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -240,17 +245,19 @@ class QuerySteering:
         is_changing = self._wish is not None or self._under_way
         return not is_changing and (self._looking is None or self._looking.is_idle(batch))
 
-    def _take_in(self, batch: Batch) -> None:
-        """Takes in a batch that was put aside."""
+    def _take_in(self, several: Sequence[Batch]) -> None:
+        """Takes in batches that were put aside."""
+        is_priced = self._rest.bound is not None
         for slots, loop in self._loops:
-            if (seen := _observation(batch, slots)) is not None:
-                loop.watch(seen)
+            seen = (_observation(batch, slots) for batch in several)
+            loop.take_in([each for each in seen if each is not None], is_priced=is_priced)
         if self._looking is not None:
-            self._looking.watch(batch.facts, batch.reports, is_usual=True)
+            for batch in several:
+                self._looking.watch(batch, is_priced=is_priced)
 
     def _decided(self, batch: Batch, is_moving: bool) -> list[QueryRecord]:
         """The records of a batch, and of what was decided after it."""
-        changing = set(self._changing)
+        changing, calm = set(self._changing), Calm()
         records = self._progress(batch.facts.batch, batch.reports)
         for slots, loop in self._loops:
             if (seen := _observation(batch, slots)) is None:
@@ -260,15 +267,17 @@ class QuerySteering:
                 loop.watch(seen)
                 continue
             records += self._decisions(loop, seen, slots)
-            if self._rests:
-                self._rest.begin(loop.calm, 2 * self._settings.remember - 1)
+            calm = loop.calm if self._rests else calm
         if self._looking is not None:
             is_busy = bool(self._under_way) or self._wish is not None
-            self._looking.after(batch.facts, batch.reports, self._plans, is_busy=is_busy)
+            self._looking.after(batch, self._plans, is_busy=is_busy)
             decided, chosen = self._looking.decisions(batch.facts.batch, batch.plans, is_busy=is_busy)
             records += decided
             if chosen:
                 self._wish = Wish(chosen, "mesh")
+            if calm.waiting:
+                calm = replace(calm, bound=min(calm.bound, self._looking.bound(self._loops[0][0])))
+        self._rest.begin(calm, 2 * self._settings.remember - 1)
         return records
 
     def _schedule(self, switches: Iterable[Switch]) -> dict[int, list[Switch]]:
@@ -408,6 +417,7 @@ def _observation(batch: Batch, slots: tuple[int, ...]) -> Observation | None:
         facts.waiting,
         facts.behind,
         backlog=facts.backlog,
+        price=partial(batch.priced, slots),
     )
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from anabranch.adapt.excess import IN_A_ROW, Excess
+from anabranch.adapt.excess import IN_A_ROW, Excess, priced
 from anabranch.cost.steps import price_of_step
 from anabranch.cost.units import ENGINE
+from anabranch.plan.text import parse
 from anabranch.stats.step import CheckStatistics, ProbeStatistics, StepStatistics
+from tests.unit.adapt.simulated import observed, truth
 
 
 def step(matches: int, rows: int = 1_000) -> StepStatistics:
@@ -18,9 +22,9 @@ USUAL, DEAR = step(1_000), step(100_000)
 
 
 def after(*steps: StepStatistics, filling: float = 0.0) -> Excess:
-    excess = Excess(ENGINE, filling)
+    excess = Excess(filling)
     for each in steps:
-        excess.note([each], 1.0)
+        excess.note(priced([each], ENGINE), 1.0)
     return excess
 
 
@@ -36,10 +40,10 @@ def test_dear_batches_in_a_row_add_up_to_what_they_took_beyond_the_usual() -> No
 def test_a_usual_batch_ends_the_row(between: str) -> None:
     excess = after(USUAL, DEAR, DEAR)
     if between == "noted":
-        excess.note([USUAL], 1.0)
+        excess.note(priced([USUAL], ENGINE), 1.0)
     else:
         excess.rest(1.0)
-    excess.note([DEAR], 1.0)
+    excess.note(priced([DEAR], ENGINE), 1.0)
     assert not excess.paid
 
 
@@ -53,24 +57,24 @@ def test_what_a_plan_was_judged_by_is_usual_with_its_dearest_batch() -> None:
     excess.judged()
     assert not excess.paid
     for _ in range(5):
-        excess.note([DEAR], 1.0)
+        excess.note(priced([DEAR], ENGINE), 1.0)
     assert not excess.paid
     for _ in range(5):
-        excess.note([step(200_000)], 1.0)
+        excess.note(priced([step(200_000)], ENGINE), 1.0)
     assert excess.paid
 
 
 @pytest.mark.parametrize("rests", [False, True])
 def test_while_windows_fill_rows_may_find_more_and_more(rests: bool) -> None:
-    excess = Excess(ENGINE, 8.0)
+    excess = Excess(8.0)
     for number in range(8):
         if rests and number > 2:
             excess.rest(1.0)
         else:
-            excess.note([step(1_000 * (number + 1))], 1.0)
+            excess.note(priced([step(1_000 * (number + 1))], ENGINE), 1.0)
         assert excess.is_filling == (number < 7)
     for _ in range(5):
-        excess.note([step(8_000)], 1.0)
+        excess.note(priced([step(8_000)], ENGINE), 1.0)
     assert not excess.paid
 
 
@@ -78,7 +82,7 @@ def test_windows_are_mixed_until_dear_rows_have_come_for_as_long_as_they_last() 
     excess = after(*[USUAL] * 4, filling=3.0)
     mixed = [excess.is_mixed]
     for _ in range(3):
-        excess.note([DEAR], 1.0)
+        excess.note(priced([DEAR], ENGINE), 1.0)
         mixed.append(excess.is_mixed)
     assert mixed == [False, True, True, False]
 
@@ -86,7 +90,7 @@ def test_windows_are_mixed_until_dear_rows_have_come_for_as_long_as_they_last() 
 def test_another_plan_begins_anew() -> None:
     excess = after(USUAL, *[DEAR] * 5)
     excess.begin()
-    excess.note([DEAR], 1.0)
+    excess.note(priced([DEAR], ENGINE), 1.0)
     assert (excess.paid, excess.factor) == (0.0, 1.0)
 
 
@@ -101,3 +105,35 @@ def test_checks_of_predicates_have_a_price() -> None:
     assert price_of_step(checked, ENGINE) - price_of_step(StepStatistics({"a": 1}), ENGINE) == pytest.approx(
         1_000 * ENGINE.check
     )
+
+
+def test_what_another_plan_might_not_have_taken_adds_up_from_one_decision_to_the_next() -> None:
+    work, _, least = priced([USUAL], ENGINE)
+    assert 0 < least < work
+    excess = after(USUAL, USUAL)
+    excess.rest(3.0)
+    assert excess.avoidable == pytest.approx(5 * (work - least))
+    excess.judged()
+    assert excess.avoidable
+    excess.decided()
+    assert not excess.avoidable
+
+
+def test_the_latest_batch_tells_whether_rows_are_dear() -> None:
+    assert not after(USUAL, USUAL).is_dear
+    assert after(USUAL, DEAR).is_dear
+    assert not after(USUAL, DEAR, USUAL).is_dear
+
+
+def test_nothing_is_certain_of_what_predicates_take() -> None:
+    checked = replace(USUAL, checks=(CheckStatistics("a.v < b.v", 10, 5),))
+    assert priced([checked], ENGINE).least == 0.0
+
+
+def test_no_plan_has_fewer_operators_than_a_tree() -> None:
+    tree, flat = parse("((a b) c)"), parse("(a b c)")
+    nothing = truth(0.0, 0.0, 1e-9)
+    steps = [observed(0, plan, nothing).step for plan in (tree, flat)]
+    works = [priced([each], ENGINE) for each in steps]
+    assert works[0].work == pytest.approx(works[0].least)
+    assert works[1].work > works[1].least == pytest.approx(works[0].least)

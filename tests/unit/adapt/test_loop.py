@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from anabranch.adapt.basis import Basis
 from anabranch.adapt.decision import Decision
+from anabranch.adapt.excess import priced
 from anabranch.adapt.gate import Gate
 from anabranch.adapt.loop import Loop
 from anabranch.adapt.observation import Observation
@@ -19,6 +20,7 @@ from anabranch.adapt.policy import DataDriven, Interval, MemoryDriven, Periodic,
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.cost.resources import ResourceModel, with_default_orders
+from anabranch.cost.units import ENGINE
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.hints import NO_HINTS, Hints, Kind
 from anabranch.optimize.proposals import Budget, kind
@@ -320,6 +322,22 @@ def test_the_first_decision_comes_as_soon_as_there_are_rows_enough(rate: float, 
     assert decisions[0].trigger == "the first statistics are in"
 
 
+def test_a_plan_that_was_chosen_is_looked_at_once_another_might_have_saved_the_price(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The basis is of another plan, so it confirms nothing, and a first decision is due."""
+    criteria = Criteria(pricing=pricing(), hints=TREES, basis=Basis(RIGHT, FOR_RIGHT, 1.0))
+    (at_once, *_) = run(Loop(QUERY, Settings(), criteria), LEFT, [FOR_LEFT] * 30)[1]
+    work, _, least = priced([observed(0, LEFT, FOR_LEFT).step], ENGINE)
+    monkeypatch.setattr("anabranch.adapt.loop.DECIDING", 19.5 * (work - least) / len(QUERY.graph.names))
+    (later, *_) = run(Loop(QUERY, Settings(), criteria), LEFT, [FOR_LEFT] * 30)[1]
+    assert (at_once.batch, later.batch) == (2, 19)
+    asked = Loop(QUERY, Settings(policy=Periodic(Interval(batches=4))), criteria)
+    limited = Loop(QUERY, Settings(), replace(criteria, budget=Budget(cpu=100.0)))
+    guessed = Loop(QUERY, Settings(), replace(criteria, basis=None))
+    assert [run(each, LEFT, [FOR_LEFT] * 30)[1][0].batch for each in (asked, limited, guessed)] == [3, 2, 2]
+
+
 @pytest.mark.parametrize(
     "chosen_by",
     [
@@ -462,10 +480,11 @@ def test_after_decisions_that_led_to_nothing_the_next_must_be_cheap(monkeypatch:
     often, rare = truth(0.00005, 0.01), truth(0.0001, 0.01)
     streams = [often if batch // 8 % 2 else rare for batch in range(112)]
     as_usual = run(loop(DataDriven(), hints=TREES), LEFT, streams)[1]
-    monkeypatch.setattr("anabranch.adapt.loop.DECIDING", 1e6)
+    monkeypatch.setattr("anabranch.adapt.loop.SHARE", 0.0)
     adapting = loop(DataDriven(), hints=TREES)
     dear = run(adapting, LEFT, streams)[1]
-    assert [decision.batch for decision in dear] == [decision.batch for decision in as_usual][:2]
+    on_news = [decision.batch for decision in dear if "statistics" in decision.trigger]
+    assert on_news == [decision.batch for decision in as_usual][:2]
     monkeypatch.undo()
     (owed, *_) = run(adapting, LEFT, [often] * 12, first=112)[1]
     assert owed.trigger.startswith("statistics changed by a factor of")

@@ -8,7 +8,7 @@ from anabranch.adapt.calm import Calm, counts
 from anabranch.adapt.facts import BatchFacts
 from anabranch.adapt.loop import Loop
 from anabranch.adapt.policy import DataDriven, Interval, MemoryDriven, Periodic, Policy
-from anabranch.adapt.resting import CALM, Batch, Rest
+from anabranch.adapt.resting import Batch, Rest
 from anabranch.adapt.rules import Criteria
 from anabranch.adapt.settings import Settings
 from anabranch.plan.slots import SlotPlan
@@ -35,7 +35,7 @@ USUAL = counts([step()] * 8, 8.0)
 
 def test_batches_are_put_aside_in_their_order_and_none_is_lost() -> None:
     rest = Rest()
-    rest.begin(Calm(0, 3 * CALM, USUAL), 7)
+    rest.begin(Calm(0, 3, USUAL), 7)
     assert [rest.takes(batch(number)) for number in range(4)] == [True, True, True, False]
     assert [each.facts.batch for each in rest.end()] == [0, 1, 2]
     assert not list(rest.end())
@@ -43,18 +43,55 @@ def test_batches_are_put_aside_in_their_order_and_none_is_lost() -> None:
 
 def test_the_rest_has_a_limit() -> None:
     rest = Rest()
-    rest.begin(Calm(0, 100 * CALM, USUAL), 7)
+    rest.begin(Calm(0, 100, USUAL), 7)
     assert rest.left == 7
 
 
 @pytest.mark.parametrize("changed", [step(2_000, 1_000), step(1_000, 1_500), step(1_000, 50)])
-def test_a_change_in_the_totals_ends_the_rest_at_once(changed: StepStatistics) -> None:
+def test_a_change_ends_a_calm_rest_at_once(changed: StepStatistics) -> None:
     rest = Rest()
-    rest.begin(Calm(0, 100 * CALM, USUAL), 7)
+    rest.begin(Calm(0, 100, USUAL), 7)
     assert rest.takes(batch(0))
     assert not rest.takes(batch(1, changed))
     assert rest.left == 0
     assert [each.facts.batch for each in rest.end()] == [0]
+
+
+def test_a_change_that_hides_in_the_totals_ends_a_calm_rest_at_once() -> None:
+    def two(left: int, right: int) -> StepStatistics:
+        probes = (
+            ProbeStatistics("(a b)", "a", "b", 1_000, 0, 0, left),
+            ProbeStatistics("(a b)", "b", "a", 1_000, 0, 0, right),
+        )
+        return StepStatistics({"a": 1_000, "b": 1_000}, probes=probes)
+
+    rest = Rest()
+    rest.begin(Calm(0, 100, counts([two(500, 4_000)] * 8, 8.0)), 7)
+    assert rest.takes(batch(0, two(500, 4_000)))
+    assert not rest.takes(batch(1, two(4_000, 500)))
+
+
+def test_while_it_waits_a_query_rests_whatever_changes_until_its_rows_are_dear() -> None:
+    work, rows, _ = batch(0).priced([0])
+    rest = Rest()
+    rest.begin(Calm(0, 0, USUAL, waiting=3, bound=1.2 * work / rows), 7)
+    assert rest.takes(batch(0, step(4_000, 100)))
+    assert not rest.takes(batch(1, step(1_000, 500_000)))
+    rest.begin(Calm(0, 0, USUAL, waiting=3, bound=1.2 * work / rows), 7)
+    assert [rest.takes(batch(number)) for number in range(4)] == [True, True, True, False]
+
+
+def test_a_query_rests_no_longer_than_until_a_decision_may_pay() -> None:
+    work, rows, least = batch(0).priced([0])
+    rest = Rest()
+    rest.begin(Calm(waiting=7, bound=2 * work / rows, allowed=2.5 * (work - least)), 7)
+    assert [rest.takes(batch(number)) for number in range(3)] == [True, True, False]
+
+
+def test_what_slots_did_adds_up() -> None:
+    report = QueryReport(PLAN, statistics=step())
+    both = Batch(BatchFacts(0, 1.0), {0: report, 1: report}, (SlotPlan(PLAN),) * 2)
+    assert both.priced([0, 1]) == pytest.approx(tuple(2 * each for each in both.priced([0])))
 
 
 def test_whatever_a_batch_brings_it_is_put_aside_where_nothing_would_be_decided() -> None:
