@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import pytest
 
@@ -40,6 +41,11 @@ RATE = 100_000.0
 
 
 def compiled(late: Sequence[str] = (), text: str = TEXT) -> Query:
+    return _compiled(tuple(late), text)
+
+
+@cache
+def _compiled(late: tuple[str, ...], text: str) -> Query:
     catalog = Catalog()
     for name in "ab":
         catalog.register(StreamDeclaration(name, parse_schema("ts timestamp, k bigint, v bigint, note string"), "ts"))
