@@ -65,7 +65,7 @@ def test_slots_that_may_have_no_groups_give_all_away(drawn: tuple[Partitioning, 
     assert set(table.table) <= set(available)
 
 
-@given(count=st.integers(2, 8), many=st.integers(20, 60))
+@given(count=st.integers(2, 8), many=st.integers(20, 30))
 def test_many_small_groups_are_spread_within_the_tolerance(count: int, many: int) -> None:
     partitioning = line([0] * many * count, count)
     found = even_out(partitioning, loads_of(partitioning, [1.0] * many * count))
