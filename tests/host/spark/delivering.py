@@ -15,7 +15,9 @@ from anabranch.plan.query_set import ALONE
 
 def arrow_frame(spark: SparkSession, rows: Sequence[tuple[int | None, str]]) -> DataFrame:
     """A frame of rows (k, v) that the JVM holds; rows in a list would be unpickled by a Python worker in every job."""
-    table = pa.table({"k": pa.array([k for k, _ in rows], pa.int64()), "v": pa.array([v for _, v in rows], pa.string())})
+    table = pa.table(
+        {"k": pa.array([k for k, _ in rows], pa.int64()), "v": pa.array([v for _, v in rows], pa.string())}
+    )
     return spark.createDataFrame(table)
 
 
