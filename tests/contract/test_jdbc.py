@@ -24,12 +24,11 @@ from anabranch.host.spark.sinks.sink import Batch, Sink
 from anabranch.host.spark.sinks.spark_writer import WriterSink
 from anabranch.plan.query_set import ALONE
 from anabranch.schema import Field, Schema
-from tests.host.spark.delivering import results
+from tests.host.spark.delivering import arrow_frame, results
 
 pytestmark = pytest.mark.spark
 
 SCHEMA = Schema((Field("k", pa.int64()), Field("v", pa.string())))
-COLUMNS = "k bigint, v string"
 Rows: TypeAlias = list[tuple[int, str]]
 
 
@@ -47,7 +46,7 @@ class Database:
         return sorted((row["k"], row["v"]) for row in frame.select("k", "v").collect())
 
     def write(self, sink: Sink, rows: Rows, batch: int) -> None:
-        frame = self.spark.createDataFrame(rows, COLUMNS).repartition(2, "k")
+        frame = arrow_frame(self.spark, rows).repartition(2, "k")
         deliver({ALONE: sink}, Batch(batch, "0badcafe"), results(frame))
 
 
@@ -94,7 +93,7 @@ def test_null_is_a_key_like_any_other(database: Database) -> None:
     """A group may have the key NULL; its row, too, is there once."""
     sink = database.sink(keyColumns="k")
     for batch in (0, 0, 1):
-        frame = database.spark.createDataFrame([(None, "a"), (1, "b")], COLUMNS)
+        frame = arrow_frame(database.spark, [(None, "a"), (1, "b")])
         deliver({ALONE: sink}, Batch(batch, "0badcafe"), results(frame))
     table = database.spark.read.format("jdbc").options(**database.options, dbtable="results").load()
     assert table.count() == 2

@@ -26,7 +26,7 @@ from anabranch.host.spark.sinks.table import TableSink
 from anabranch.host.spark.sinks.worker_files import ParquetFiles, WorkerFileSink
 from anabranch.plan.query_set import ALONE
 from anabranch.schema import Field, Schema
-from tests.host.spark.delivering import results
+from tests.host.spark.delivering import arrow_frame, results
 
 pytestmark = pytest.mark.spark
 
@@ -118,7 +118,7 @@ def case(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) ->
 
 
 def frame_of(spark: SparkSession, rows: Rows) -> DataFrame:
-    return spark.createDataFrame(rows, COLUMNS).repartition(2, "k")
+    return arrow_frame(spark, rows).repartition(2, "k")
 
 
 def write(sink: Sink, frame: DataFrame, batch: int) -> None:

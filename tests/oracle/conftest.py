@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 
 from anabranch.engine.tracks import spread
 from anabranch.testing.loads import given_loads, per_row
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _files_are_in_memory(own_hot_folder: None) -> Iterator[None]:
+    """Every example writes some files and throws them away, which costs a disk's journal more than the example."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", tempfile.mkdtemp(dir=os.environ["ANABRANCH_HOT_FOLDER"]))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

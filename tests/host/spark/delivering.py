@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.host.spark.sinks.workers import WorkerWriter
 from anabranch.plan.query_set import ALONE
+
+
+def arrow_frame(spark: SparkSession, rows: Sequence[tuple[int | None, str]]) -> DataFrame:
+    """A frame of rows (k, v) that the JVM holds; rows in a list would be unpickled by a Python worker in every job."""
+    table = pa.table(
+        {"k": pa.array([k for k, _ in rows], pa.int64()), "v": pa.array([v for _, v in rows], pa.string())}
+    )
+    return spark.createDataFrame(table)
 
 
 def results(frame: DataFrame) -> Callable[[Mapping[str, WorkerWriter]], DataFrame]:

@@ -28,7 +28,7 @@ from anabranch.host.spark.sinks.table import TableSink
 from anabranch.host.spark.sinks.worker_files import WorkerFileSink
 from anabranch.plan.query_set import ALONE
 from anabranch.schema import TIMESTAMP, Field, Schema
-from tests.host.spark.delivering import results
+from tests.host.spark.delivering import arrow_frame, results
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +46,7 @@ def write(sink: Sink, frame: DataFrame, batch: int) -> None:
 
 
 def rows(spark: SparkSession, *pairs: tuple[int, str]) -> DataFrame:
-    return spark.createDataFrame(list(pairs), COLUMNS).coalesce(1)
+    return arrow_frame(spark, pairs).coalesce(1)
 
 
 def content(spark: SparkSession, path: Path, format: str = "parquet", **options: str) -> list[tuple[object, ...]]:

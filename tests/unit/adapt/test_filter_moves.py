@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 
 import pytest
@@ -54,6 +54,11 @@ MANY_TEXT = (
 
 
 def compiled(late: Sequence[str] = (), text: str = TEXT) -> Query:
+    return _compiled(tuple(late), text)
+
+
+@cache
+def _compiled(late: tuple[str, ...], text: str) -> Query:
     catalog = Catalog()
     for name in MANY:
         catalog.register(StreamDeclaration(name, parse_schema("ts timestamp, k bigint, v bigint, note string"), "ts"))

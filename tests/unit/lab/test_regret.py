@@ -101,7 +101,10 @@ def test_real_rows_meet(name: str) -> None:
     else:
         workload = known[name]
         batches = list(workload.batches(1, Size(20)))
-        assert [bool(table.num_rows) for batch in batches for table in batch.values()].count(False) <= 20
+        counts = {stream: [batch[stream].num_rows for batch in batches] for stream in batches[0]}
+        # Few airplanes climb or descend within two minutes, and often none.
+        assert all(map(any, counts.values())), counts
+        assert max(sum(count > 0 for count in several) for several in counts.values()) == len(batches)
         host = Runner(workload, workload.query, parse(f"({' '.join(workload.query.graph.names)})"))
         for batch in batches:
             host.step(batch)

@@ -74,7 +74,7 @@ def test_windows_shorter_than_a_batch_are_no_other_selectivities(text: str, shar
     """A row meets rows of its own batch only, and those in which the order of the inputs lets it."""
     edges = {("a", "b"): 0.02, ("b", "c"): 0.01}
     load = Workload({"a": 3000.0, "b": 3000.0, "c": 3000.0}, edges, share * BATCH)
-    steps = steps_of(load, text, 24)[1:]
+    steps = steps_of(load, text, 8)[1:]
     seen = measured(load.query(), parse(text), steps, len(steps) * BATCH)
     for (one, other), selectivity in edges.items():
         known = seen.pair_selectivity(one, other)
