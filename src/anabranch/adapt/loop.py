@@ -12,6 +12,8 @@ compare with the situation of the last decision.
 - A plan that runs, or has run, is priced by what was counted of it (`cost.counted`): the model's price times the factor
   by which the counts differed from it. A plan that never ran gets the factor of the one that runs, so an error that all
   plans share decides nothing.
+- News lead to a decision once what another plan could have avoided, since the last decision, has added up to the price
+  of deciding; until then a query whose rows do not become dear is left alone.
 - A change must pay back while the streams stay as they are. How long that is, is learnt from how long they stayed so
   before (`stability`), and a plan is charged for the next change too (`weighing`).
 - A batch does not wait for the optimizer where that takes long (`searches`): the proposal is judged when a later batch
