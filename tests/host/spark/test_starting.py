@@ -6,12 +6,13 @@ import gc
 import importlib
 from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from pyspark.sql import SparkSession
 
 from anabranch.host.spark import archive, jvm, session
-from anabranch.host.spark.warming import warm_workers
+from anabranch.host.spark.warming import environment_of_sql, warm_workers
 
 
 @pytest.fixture
@@ -75,6 +76,24 @@ def test_the_workers_that_were_warmed_are_those_that_sql_uses(spark: SparkSessio
     assert before
     warm_workers(spark).join()
     assert daemons() == before
+    assert "SPARK_SIMPLIFIED_TRACEBACK" not in spark.sparkContext.environment
+
+
+def test_workers_that_are_warmed_twice_at_once_leave_the_environment_as_it_was(spark: SparkSession) -> None:
+    """The later one put back what the earlier one had made of it."""
+    entered, leaves = Event(), Event()
+
+    def second() -> None:
+        with environment_of_sql(spark):
+            entered.set()
+            leaves.wait()
+
+    thread = Thread(target=second)
+    with environment_of_sql(spark):
+        thread.start()
+        entered.wait(0.5)  # it has to wait, so this is in vain
+    leaves.set()
+    thread.join()
     assert "SPARK_SIMPLIFIED_TRACEBACK" not in spark.sparkContext.environment
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from threading import Thread
+from threading import Lock, Thread
 
 from pyspark.sql import SparkSession
 
@@ -12,6 +12,8 @@ from anabranch.host.spark.local_files import ease_hadoop
 from anabranch.host.spark.worker import warm
 
 SHORT_TRACEBACK = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
+_ONE_AT_A_TIME = Lock()
+"""Of two that change the environment at once, the later would put back what the earlier one had made of it."""
 
 
 def warm_workers(spark: SparkSession) -> Thread:
@@ -24,7 +26,7 @@ def warm_workers(spark: SparkSession) -> Thread:
     def run() -> None:
         with suppress(Exception):  # the first batch reports a failure
             rows = spark.sparkContext.parallelize([0], 1).map(warm)
-            with _environment_of_sql(spark):
+            with environment_of_sql(spark):
                 rows._jrdd  # noqa: B018 - made here, because it remembers the environment
             rows.collect()
 
@@ -36,14 +38,19 @@ def warm_workers(spark: SparkSession) -> Thread:
 
 
 @contextmanager
-def _environment_of_sql(spark: SparkSession) -> Iterator[None]:
-    """Spark has a daemon for each environment, and adds this variable to that of functions in SQL."""
+def environment_of_sql(spark: SparkSession) -> Iterator[None]:
+    """Workers that are started meanwhile serve SQL, too.
+
+    Spark has a daemon for each environment, and adds a variable to that of functions in SQL.
+    """
     context, name = spark.sparkContext, "SPARK_SIMPLIFIED_TRACEBACK"
-    before = context.environment
-    if name not in before and spark.conf.get(SHORT_TRACEBACK, "true") == "true":
-        # A copy: another thread may be reading the environment just now.
-        context.environment = {**before, name: "1"}
-    try:
-        yield
-    finally:
-        context.environment = before
+    is_short = spark.conf.get(SHORT_TRACEBACK, "true") == "true"
+    with _ONE_AT_A_TIME:
+        before = context.environment
+        if is_short:
+            # A copy: another thread may be reading the environment just now.
+            context.environment = {**before, name: "1"}
+        try:
+            yield
+        finally:
+            context.environment = before
