@@ -90,7 +90,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
     from anabranch.calibrate.measure import calibrate as measure
 
     with_spark = not arguments.no_spark and find_spec("pyspark") is not None
-    long = "a minute or two" if with_spark else "ten seconds"
+    long = "three minutes" if with_spark else "ten seconds"
     print(f"measuring for about {long}; the machine should be idle otherwise", file=sys.stderr)
     units, host, checks = measure(arguments.seed), None, None
     for name, value in asdict(units).items():

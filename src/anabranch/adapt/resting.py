@@ -47,10 +47,9 @@ class Batch:
     def priced(self, slots: Iterable[int]) -> Priced:
         """What some slots did together."""
         several = [self.prices[slot] for slot in slots]
-        if len(several) == 1:
-            return several[0]
-        works, rows, least = zip(*several, strict=True)
-        return Priced(sum(works), sum(rows), sum(least))
+        return Priced(
+            sum(each.work for each in several), sum(each.rows for each in several), sum(each.least for each in several)
+        )
 
 
 @dataclass

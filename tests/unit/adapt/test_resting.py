@@ -94,6 +94,10 @@ def test_what_slots_did_adds_up() -> None:
     assert both.priced([0, 1]) == pytest.approx(tuple(2 * each for each in both.priced([0])))
 
 
+def test_a_batch_of_which_no_slot_reports_costs_nothing() -> None:
+    assert Batch(BatchFacts(0, 1.0), {}, ()).priced(()) == (0, 0, 0)
+
+
 def test_whatever_a_batch_brings_it_is_put_aside_where_nothing_would_be_decided() -> None:
     rest = Rest()
     rest.begin(Calm(2), 7)
