@@ -18,6 +18,7 @@ from anabranch.ddl import parse_schema
 from anabranch.engine import slices
 from anabranch.engine.batch import RelationBatch
 from anabranch.engine.engine import Engine
+from anabranch.engine.evaluate import codes
 from anabranch.engine.state.arena import MappedArena
 from anabranch.errors import ExpressionError
 from anabranch.host.local import LocalHost
@@ -425,3 +426,35 @@ def test_finer_times_than_microseconds_are_cut_off() -> None:
         for name, times in {"a": [1_001, 3_000], "b": [1_999, 2_999]}.items()
     }
     assert answer_lines(LocalHost(query, mjoin(("a", "b"))).step(tables)) == ("1 1",)
+
+
+# --- keys that are hashed ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", [["{}.k"], ["UPPER({}.k)"], ["{}.k", "{}.j"]], ids=["column", "computed", "two"])
+@pytest.mark.parametrize("words", [["", "a", "b", "ab"], ["", None, "a", "b"]], ids=["texts", "with NULL"])
+@pytest.mark.parametrize("plan", ["(a b c)", "((a b) c)"])
+def test_texts_of_one_code_are_told_apart(
+    keys: list[str], words: list[str | None], plan: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codes, "_hash_texts", lambda offsets, data, seed: np.zeros(len(offsets) - 1, dtype=np.int64))
+    catalog = Catalog()
+    schema = parse_schema("ts timestamp, k string, j string, v bigint")
+    for name in ("a", "b", "c"):
+        catalog.register(StreamDeclaration(name, schema, "ts", SECOND))
+    sources = ", ".join(f"{name} [RANGE 3 SECONDS]" for name in "abc")
+    equal = " AND ".join(f"{key.format('a')} = {key.format(name)}" for name in "bc" for key in keys)
+    query = compile_query(f"SELECT a.v AS va, b.v AS vb, c.v AS vc FROM {sources} WHERE {equal}", catalog)
+    rng = np.random.default_rng(5)
+
+    def drawn(second: int) -> pa.Table:
+        table = rows_of([second] * 12, range(12)).drop_columns("k")
+        texts = {name: pa.array([words[place] for place in rng.integers(0, 4, 12)], pa.string()) for name in "kj"}
+        return pa.table({"ts": table["ts"], **texts, "v": table["v"]})
+
+    batches = [{name: drawn(second) for name in "abc"} for second in range(6)]
+    whole = {name: pa.concat_tables([batch[name] for batch in batches]) for name in "abc"}
+    host = LocalHost(query, parse(plan))
+    results = pa.concat_tables([host.step(batch) for batch in batches])
+    assert results.num_rows > 0
+    assert not describe_difference(batch_answer(query, whole), rows_as_multiset(results))

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.engine import kernels
+from anabranch.engine.kernels import Int64Array
 from anabranch.engine.state.arena import Arena, MappedArena, ProcessArena
 from anabranch.engine.state.ring import Ring
 from anabranch.engine.state.texts import TextStore
@@ -60,9 +62,20 @@ class State:
             assert found.type == kind
             found.validate(full=True)
             assert found.to_pylist() == wanted
+        self.check_equality(alive)
+
+    def check_equality(self, alive: Int64Array) -> None:
+        """Each live row's first text against another row's last one; NULL stands as the empty text."""
+        if not len(alive):
+            return
+        others, last = np.roll(alive, 1), len(self.texts.types) - 1
+        columns = [self.texts.place(column, self.ring) for column in self.texts.types]
+        same = kernels.equal_texts(*columns[0], alive, *columns[last], others)
+        pairs = zip(alive, others, strict=True)
+        assert same.tolist() == [(self.rows[one][0] or "") == (self.rows[other][last] or "") for one, other in pairs]
 
 
-texts = st.one_of(st.none(), st.text(max_size=12), st.just("ü" * 300))
+texts = st.one_of(st.none(), st.text("ab", max_size=2), st.text(max_size=12), st.just("ü" * 300))
 moves = st.lists(
     st.one_of(
         st.lists(st.tuples(texts, texts), min_size=1, max_size=40),
@@ -107,6 +120,15 @@ def test_the_bytes_of_dropped_rows_are_used_again(tmp_path: Path) -> None:
     assert state.texts.bytes <= 64 * 128
     heap = [file for file in tmp_path.iterdir() if "bytes" in file.name]
     assert sum(file.stat().st_size for file in heap) <= 1 << 14
+
+
+def test_texts_that_run_around_the_end_of_the_ring_are_compared() -> None:
+    state = State(ProcessArena())
+    for number in range(60):
+        text = f"{number % 3}" * 37
+        state.append([(text, text)] * 3)
+        state.drop(max(0, state.ring.live - 6))
+        state.check()
 
 
 def test_more_texts_than_arrow_can_have_in_one_array_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from time import perf_counter
 import numpy as np
 import pyarrow as pa
 
+from anabranch.engine import kernels
 from anabranch.engine.batch import Combinations
 from anabranch.engine.compile import Entry, JoinProgram, KeyCheck, Probe, compared_by
 from anabranch.engine.evaluate.codes import equal_values
@@ -26,6 +27,7 @@ from anabranch.engine.meter import Meter
 from anabranch.engine.state.base import BaseState, combined
 from anabranch.engine.state.intermediate import CodeReader, IntermediateState
 from anabranch.engine.state.ring import Matches
+from anabranch.engine.state.texts import TextColumn
 from anabranch.expr import Column, Expr
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.physical import plain_shape
@@ -167,16 +169,23 @@ def _looked_up(probe: Probe, found: Combinations, bases: Mapping[str, BaseState]
 
 
 def _equal(check: KeyCheck, found: Combinations, bases: Mapping[str, BaseState]) -> BoolArray:
+    """Whether a key is equal on both sides: by its codes where they are exact, else by its values."""
     left, right = bases[check.left], bases[check.right]
     left_rows, right_rows = found.rows[check.left], found.rows[check.right]
-    same: BoolArray = left.code(check.key.name, left_rows) == right.code(check.key.name, right_rows)
     if check.key.is_exact:
+        same: BoolArray = left.code(check.key.name, left_rows) == right.code(check.key.name, right_rows)
         return same
-    values = [
-        evaluate(check.key.expression(relation), lambda column: read_column(bases, column, found), len(found))
-        for relation in (check.left, check.right)
-    ]
-    return same & equal_values(values[0], values[1])
+    sides = [check.key.expression(relation) for relation in (check.left, check.right)]
+    texts = [_text(bases[relation], side) for relation, side in zip((check.left, check.right), sides, strict=True)]
+    if texts[0] is not None and texts[1] is not None:
+        return kernels.equal_texts(*texts[0], left_rows, *texts[1], right_rows)
+    values = [evaluate(side, lambda column: read_column(bases, column, found), len(found)) for side in sides]
+    return equal_values(values[0], values[1])
+
+
+def _text(base: BaseState, side: Expr) -> TextColumn | None:
+    """The column of texts that one side of a key is, if it is one."""
+    return base.text(side.name) if isinstance(side, Column) else None
 
 
 def read_column(bases: Mapping[str, BaseState], column: Column, found: Combinations) -> pa.Array:

@@ -26,7 +26,7 @@ from anabranch.engine.state.columns import numpy_form, to_arrow, to_numpy, valid
 from anabranch.engine.state.counts import Counted, Counts
 from anabranch.engine.state.indexed import Indexed
 from anabranch.engine.state.ring import DEADLINE, Index, Ring
-from anabranch.engine.state.texts import TextStore
+from anabranch.engine.state.texts import TextColumn, TextStore
 from anabranch.plan.classes import UNKNOWN
 from anabranch.plan.join_graph import Band, JoinGraph
 from anabranch.schema import Schema, is_fixed_width, is_text
@@ -275,6 +275,12 @@ class BaseState(Indexed):
         if field is None or field.type not in (pa.int64(), pa.float64()) or name in self._with_null:
             return None
         return self.ring.get(f"value.{name}", rows)
+
+    def text(self, name: str) -> TextColumn | None:
+        """A column of texts where they stand; None for any other column, and where a text may be NULL."""
+        if self.texts is None or name not in self.texts.types or name in self._with_null or self.may_be_absent:
+            return None
+        return self.texts.place(name, self.ring)
 
     def keys(self) -> RelationBatch:
         """All live rows, which must be linked, without their payload."""

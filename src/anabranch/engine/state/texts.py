@@ -8,7 +8,7 @@ copies the bytes of its new rows, and of the results that it finds; rows that ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,10 @@ START, LENGTH = "text.start", "text.length"
 """The columns of the state's ring: one value for each text column, in the order of the store."""
 MOST_BYTES = (1 << 31) - 1
 """What Arrow can have in one array of texts."""
+_NO_BYTES = np.empty(0, dtype=np.uint8)
+
+TextColumn: TypeAlias = tuple[ByteArray, Array, Array, int]
+"""The bytes of a store, where the texts of all its columns start and how long they are, and which column is meant."""
 
 
 class TextStore:
@@ -93,6 +97,11 @@ class TextStore:
             bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
         buffers = [bitmap, pa.py_buffer(offsets.astype(width)), data]
         return pa.Array.from_buffers(kind, len(rows), buffers)
+
+    def place(self, column: str, state: Ring) -> TextColumn:
+        """The texts of a column where they stand, as the kernels take them."""
+        heap = self._heap.by_place(BYTES) if self._heap.capacity else _NO_BYTES
+        return heap, self._spans(state, START), self._spans(state, LENGTH), self._places[column]
 
     def _spans(self, state: Ring, column: str) -> Array:
         return state.by_place(column).reshape(-1, len(self.types))
