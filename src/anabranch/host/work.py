@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from anabranch.adapt.balancing import BY_HAND, Balance
 from anabranch.adapt.filter_moves import FilterRules
@@ -15,6 +16,7 @@ from anabranch.adapt.table import Table, first_table
 from anabranch.balance.first import first_table as filled_table
 from anabranch.engine.batch import RelationBatch
 from anabranch.host.counting import cells_of_sample
+from anabranch.host.partners import Lag, lags
 from anabranch.plan.classing import carrying, without_sources
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, for_counting
 from anabranch.plan.mesh import parse_plan
@@ -29,6 +31,11 @@ class Setup:
 
     queries: QuerySet
     execution: ExecutionModel = DEFAULT_EXECUTION
+
+    @cached_property
+    def lags(self) -> tuple[Lag, ...]:
+        """The relations of which rows that have no partner are left out."""
+        return lags(self.queries, self.execution)
 
 
 @dataclass(frozen=True)
