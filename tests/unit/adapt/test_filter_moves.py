@@ -24,7 +24,7 @@ from anabranch.ddl import parse_schema
 from anabranch.optimize import Choice
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import alone, partitioning_of
+from anabranch.plan.query_set import ALONE, alone, partitioning_of
 from anabranch.plan.slots import SlotPlan
 from anabranch.plan.text import parse
 from anabranch.stats.filters import SeenFilter
@@ -65,7 +65,11 @@ def _compiled(late: tuple[str, ...], text: str) -> Query:
     return compile_query(text, catalog, late_filters=late)
 
 
-def chosen(query: Query, known: FixedStatistics, batch: float) -> Choice:
+def alone_with(late: Sequence[str], text: str = TEXT) -> dict[str, Query]:
+    return {ALONE: compiled(late, text)}
+
+
+def chosen(name: str, query: Query, known: FixedStatistics, batch: float) -> Choice:
     return decide(query, AUTO, seen=known, batch=batch, host=on_spark())
 
 
@@ -88,7 +92,7 @@ class Run:
 
     late: tuple[str, ...] = ()
     rules: FilterRules = field(
-        default_factory=lambda: FilterRules((SeenFilter("a", DEAR, 0.5, 1e-7),), compiled, chosen, ADAPT)
+        default_factory=lambda: FilterRules((SeenFilter("a", DEAR, 0.5, 1e-7),), alone_with, chosen, ADAPT)
     )
     host: Callable[[FilterLoop], None] = lambda loop: None
     decided: list[FiltersDecided] = field(default_factory=list)
@@ -102,8 +106,8 @@ class Run:
         self.loop = self._loop(None)
 
     def _loop(self, earlier: FilterLoop | None) -> FilterLoop:
-        rules = replace(self.rules, compiled=partial(compiled, text=self.text))
-        loop = filter_loop(compiled(self.late, self.text), rules, self.searches)
+        rules = replace(self.rules, compiled=partial(alone_with, text=self.text))
+        loop = filter_loop(alone(compiled(self.late, self.text)), rules, self.searches)
         assert loop is not None
         if earlier is not None:
             loop.go_on_from(earlier)
@@ -137,7 +141,7 @@ class Run:
             checked_early=() if is_late else (check,),
         )
         table = partitioning_of(alone(query), 1)
-        plans = [SlotPlan(self.plan)]
+        plans = {ALONE: (SlotPlan(self.plan),)}
         decided = self.loop.after(BatchFacts(self.batch, 1.0), plans, {0: report}, table, is_busy=is_busy)
         if decided is not None:
             self.decided.append(decided)
@@ -259,10 +263,10 @@ def test_slots_that_all_check_every_row_count_for_as_many() -> None:
 
 
 def test_a_query_without_dear_filters_or_joins_has_no_loop() -> None:
-    assert filter_loop(compiled(), None) is None
-    assert filter_loop(compiled(), replace(Run().rules, dear=())) is None
-    alone = compiled(text="SELECT a.k AS k FROM a [RANGE 10 SECONDS] WHERE a.note RLIKE '.*lot [0-9]+ was.*'")
-    assert filter_loop(alone, Run().rules) is None
+    assert filter_loop(alone(compiled()), None) is None
+    assert filter_loop(alone(compiled()), replace(Run().rules, dear=())) is None
+    single = compiled(text="SELECT a.k AS k FROM a [RANGE 10 SECONDS] WHERE a.note RLIKE '.*lot [0-9]+ was.*'")
+    assert filter_loop(alone(single), Run().rules) is None
 
 
 class Beside(Searches):
@@ -346,7 +350,7 @@ def test_a_filter_that_was_frozen_while_places_were_searched_stays() -> None:
 
 
 def test_a_search_that_fails_leaves_filters_where_they_are() -> None:
-    def failing(query: Query, known: FixedStatistics, batch: float) -> Choice:
+    def failing(name: str, query: Query, known: FixedStatistics, batch: float) -> Choice:
         raise ZeroDivisionError
 
     run = many(Searches(waits=True))

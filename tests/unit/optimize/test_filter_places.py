@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +20,10 @@ from anabranch.host.filters import bytes_of_columns, guessed_filters, seen_filte
 from anabranch.host.rows import relation_batch
 from anabranch.host.wire import wire_layout
 from anabranch.optimize import Choice
-from anabranch.optimize.filter_places import FilterPlaces, Pricing, dear_filters, place_filters
+from anabranch.optimize.filter_places import Bytes, FilterPlaces, Pricing, dear_filters, place_filters
 from anabranch.plan.check_ratios import BUILT_IN, CheckRatios
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import by_itself, partitioning_of
+from anabranch.plan.query_set import ALONE, by_itself, partitioning_of
 from anabranch.schema import TIMESTAMP, Schema
 from anabranch.stats.filters import SeenFilter
 from anabranch.stats.view import FixedStatistics
@@ -52,8 +53,13 @@ def rows_before() -> dict[str, RelationBatch]:
     return {each.name: relation_batch(each, layout, pa.table(columns)) for each in query.graph.relations}
 
 
-def decided(query: Query, known: FixedStatistics) -> Choice:
+def decided(name: str, query: Query, known: FixedStatistics) -> Choice:
     return decide(query, AUTO, seen=known, host=on_spark())
+
+
+def priced(seen: Sequence[SeenFilter], known: FixedStatistics, bytes: Bytes = MappingProxyType({})) -> Pricing:
+    """The prices of places of a query that runs alone."""
+    return Pricing(seen, bytes, {ALONE: known}, lambda late: {ALONE: compiled(late)}, decided)
 
 
 def placed(share: float, seconds: float, partners: float, rate: float = 100_000.0) -> FilterPlaces:
@@ -65,7 +71,7 @@ def placed(share: float, seconds: float, partners: float, rate: float = 100_000.
         provenance="sampled",
     )
     seen = [SeenFilter("a", DEAR, share, seconds)]
-    return place_filters(Pricing(seen, bytes_of_columns(rows_before()), known, compiled, decided))
+    return place_filters(priced(seen, known, bytes_of_columns(rows_before())))
 
 
 def test_only_dear_conditions_that_can_be_put_off_are_weighed() -> None:
@@ -100,7 +106,7 @@ def test_what_spark_checks_costs_more_than_the_engine_and_what_slots_check_costs
     known = FixedStatistics(rates=dict.fromkeys("abc", 1_000.0), filters={"a": 1.0})
 
     def early(each: SeenFilter) -> float:
-        return Pricing([each], {}, known, compiled, decided).price([]).cores.early
+        return priced([each], known).price([]).cores.early
 
     assert early(seen) == pytest.approx(1_000 * 1e-7 * seen.early)
     assert early(seen.checked_by(2)) == pytest.approx(1_000 * 1e-7 * 2)
@@ -121,7 +127,7 @@ def test_a_measured_ratio_decides_where_a_filter_is(
     rows, ratios = rows_before(), CheckRatios.from_names({"rlike_any": ratio})
     seen = seen_filters(compiled([DEAR]), rows, ratios)
     assert [each.early for each in seen] == [ratio]
-    found = place_filters(Pricing(seen, bytes_of_columns(rows), known, compiled, decided))
+    found = place_filters(priced(seen, known, bytes_of_columns(rows)))
     assert found.late == ((DEAR,) if is_late else ()), found.reasons
     assert f"100 ns a row, 90% pass, {ratio:.2g} times as dear before the joins; " in found.reasons[0]
     (guessed,) = guessed_filters(compiled([DEAR]), [], ratios)
