@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
+from types import MappingProxyType
 from typing import TypeAlias
 
 from anabranch.adapt.bets import Bet, weighed
@@ -166,36 +167,35 @@ class _Weighing:
             return _Outcome(replace(self.kept, reason=error.message))
 
     def _weighed(self) -> _Outcome:
-        late, pricing = self.kept.late, self._pricing(self.known)
+        late = self.kept.late
+        factors = self._factors(self._pricing(self.known).price(late))
+        pricing = self._pricing(self.known, factors)
         kept = [condition for condition in late if condition not in self.movable]
         target = place_filters(pricing, self.movable, kept).late
         is_same = set(target) == set(late)
-        factors = self._factors(pricing.price(late))
-        then = pricing.price(target)
-        now_cores = _scaled(pricing.price(late), factors)
-        then_cores = now_cores if is_same else then.cores.all
+        now, then = pricing.price(late), pricing.price(target)
         decision = replace(
             self.kept,
             proposed=late if is_same else target,
-            cost=now_cores,
-            proposed_cost=then_cores,
+            cost=now.cores.all,
+            proposed_cost=then.cores.all,
             move_cost=0.0 if is_same else self.price.cpu,
             reason="filters are where they cost least",
         )
         if is_same or not then.plans:
             return _Outcome(decision)
         gate = self.rules.settings.gate
-        verdict = judge(gate, _cpu(now_cores), _cpu(then_cores), self.price, Objective(), UNLIMITED)
+        verdict = judge(gate, _cpu(now.cores.all), _cpu(then.cores.all), self.price, Objective(), UNLIMITED)
         if not verdict.passed:
             return _Outcome(replace(decision, reason=verdict.reason))
         reason, is_loss, look_again = verdict.reason, False, None
-        if self.rules.settings.foresight and isfinite(now_cores):
-            before = None if self.stability.before is None else self._pricing(self.stability.before)
-            bet = Bet(then_cores, 0.0, self.price.cpu)
-            staying = Bet(now_cores, 0.0)
+        if self.rules.settings.foresight and isfinite(now.cores.all):
+            before = None if self.stability.before is None else self._pricing(self.stability.before, factors)
+            bet = Bet(then.cores.all, 0.0, self.price.cpu)
+            staying = Bet(now.cores.all, 0.0)
             if before is not None:
                 bet = replace(bet, before=before.price(target).cores.all, way=2 * self.price.cpu)
-                staying = replace(staying, before=_scaled(before.price(late), factors))
+                staying = replace(staying, before=before.price(late).cores.all)
             outcome = weighed(staying, [bet], self.stability, gate.horizon, self._unnoticed)
             look_again, is_loss = outcome.look_again, outcome.is_loss
             if is_loss:
@@ -214,8 +214,8 @@ class _Weighing:
         whole = sum(phase.seconds for phase in stability.phases)
         now = then = 0.0
         for phase in stability.phases:
-            pricing, share = self._pricing(phase.known), phase.seconds / whole if whole else 0.0
-            now += share * _scaled(pricing.price(self.kept.late), factors)
+            pricing, share = self._pricing(phase.known, factors), phase.seconds / whole if whole else 0.0
+            now += share * pricing.price(self.kept.late).cores.all
             then += share * pricing.price(target).cores.all
         verdict = judge(gate, _cpu(now), _cpu(then), self.price, Objective(), UNLIMITED)
         return f"on average over the phases, {verdict.reason}" if verdict.passed else None
@@ -255,7 +255,7 @@ class _Weighing:
                 cores += sum(check.rows * costs.get(check.predicate, 0.0) for check in step.checks) / seconds
         return cores
 
-    def _pricing(self, known: Knowledge) -> Pricing:
+    def _pricing(self, known: Knowledge, factors: Mapping[str, float] = MappingProxyType({})) -> Pricing:
         seen = [replace(each, share=known.selectivities.get(each.condition, each.share)) for each in self.kept.filters]
         names = {each.condition for each in seen}
         views = {}
@@ -269,6 +269,8 @@ class _Weighing:
             views,
             self.rules.compiled,
             lambda name, query, statistics: self.rules.decide(name, query, statistics, known.batch),
+            frozenset(self.kept.late),
+            factors,
         )
 
 
@@ -607,12 +609,6 @@ def _measured(query: Query, works: Sequence[_Work], seconds: float, spread: Part
 def _is_uncounted(plan: PhysicalPlan) -> bool:
     """Whether counts do not tell what a plan takes: it merges rows, or others do some of its work."""
     return shares(plan) or any(pre_groups(plan))
-
-
-def _scaled(priced: Priced, factors: Mapping[str, float]) -> float:
-    """Cores of places with plans that take so many times what the model says."""
-    more = sum(each * (factors[name] - 1) for name, each in priced.cores.plans.items() if name in factors)
-    return priced.cores.all + more
 
 
 def _share(check: CheckStatistics) -> float:

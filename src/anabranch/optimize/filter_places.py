@@ -103,6 +103,14 @@ class Pricing:
     """What is known for each query."""
     compiled: Compile
     decide: Decide
+    running: frozenset[str] = frozenset()
+    """The filters that are late while the queries run."""
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """How many times the model's price a query really takes as it runs, where its plan is not one that was priced.
+
+    A factor below one is what such a plan saves, and other places would lose it. One above is also what is known too
+    little of the joins, and counts for all places.
+    """
     _prices: dict[frozenset[str], Priced] = field(default_factory=dict, compare=False, repr=False)
 
     def price(self, late: Sequence[str]) -> Priced:
@@ -132,11 +140,15 @@ class Pricing:
                 else:
                     apart += seconds
         cores = Cores(
-            {name: _cpu(choice) for name, choice in choices.items()},
+            {name: _cpu(choice) * self._factor(name, late) for name, choice in choices.items()},
             self._sending(own, choices, common),
             sum(checks.values()) + apart,
         )
         return Priced(cores, choices)
+
+    def _factor(self, name: str, late: Sequence[str]) -> float:
+        factor = self.factors.get(name, 1.0)
+        return factor if self.running == frozenset(late) else max(1.0, factor)
 
     def _statistics(self, name: str, query: Query, queries: QuerySet) -> FixedStatistics:
         """What is known of the streams of a query with its filters where they are."""
