@@ -12,7 +12,7 @@ import pytest
 
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.choosing import AUTO, decide, on_spark
-from anabranch.cql import compile_query
+from anabranch.cql import compile_query, declared_results
 from anabranch.engine.batch import RelationBatch
 from anabranch.expr import conjuncts
 from anabranch.host import filters
@@ -148,3 +148,70 @@ def test_filters_are_seen_on_the_rows_before_them(monkeypatch: pytest.MonkeyPatc
     assert (seen.share, seen.seconds) == (0.5 / ROWS, 1e-6)
     few = {name: batch.slice(0, 10) for name, batch in rows.items()}
     assert seen_filters(compiled([DEAR]), few) == ()
+
+
+# --- queries that run together ----------------------------------------------------------------------------------------
+
+OTHER = "RLIKE(a.note, 'x.*y')"
+PLAIN = TEXT.replace(" AND a.note RLIKE '.*lot [0-9]+ was.*'", "")
+"""The query without its dear filter; it wants all rows."""
+SEEN = [SeenFilter("a", DEAR, 0.1, 1e-6, 3.0), SeenFilter("a", OTHER, 0.1, 1e-6, 3.0)]
+
+
+def together(**texts: str) -> Pricing:
+    """The prices of places of queries that run together."""
+
+    def queries(late: Sequence[str]) -> dict[str, Query]:
+        plain = {name: str(compiled(text=text).graph.relation("a").filter) for name, text in texts.items()}
+        return {
+            name: compiled([each for each in late if each in plain[name]], text=text) for name, text in texts.items()
+        }
+
+    known = FixedStatistics(
+        rates={"a": 100_000.0, "b": 1_000.0, "c": 1_000.0},
+        filters={"a": 1.0},
+        selectivities={"a b": 0.01 / 10_000, "b c": 1 / 10_000},
+        provenance="sampled",
+    )
+    return Pricing(SEEN, bytes_of_columns(rows_before()), dict.fromkeys(texts, known), queries, decided)
+
+
+def test_a_filter_that_all_readers_have_is_checked_once_and_spares_them_the_rows() -> None:
+    alone, both = together(one=TEXT), together(one=TEXT, two=TEXT.replace("a.k AS k", "b.k AS k"))
+    assert both.price([]).cores.early == alone.price([]).cores.early == pytest.approx(100_000 * 3e-6)
+    assert both.price([]).cores.sending == pytest.approx(alone.price([]).cores.sending, rel=0.01)
+    assert both.price([DEAR]).cores.early == 0
+    assert both.price([DEAR]).cores.sending > 1.1 * both.price([]).cores.sending
+    assert both.price([DEAR]).plans.keys() == {"one", "two"}
+
+
+def test_rows_that_another_query_wants_travel_wherever_the_filter_is() -> None:
+    """There the engine checks it, for its own query, at what the engine takes."""
+    pair = together(one=TEXT, plain=PLAIN)
+    assert pair.price([]).cores.sending == pytest.approx(pair.price([DEAR]).cores.sending)
+    assert pair.price([]).cores.early == pytest.approx(100_000 * 1e-6)
+
+
+def test_filters_that_queries_do_not_have_in_common_spare_no_row() -> None:
+    """Each rejects nine rows of ten for its own query; one of both may want any row."""
+    pair = together(one=TEXT, two=TEXT.replace(".*lot [0-9]+ was.*", "x.*y"))
+    everything = pair.price([DEAR, OTHER]).cores.sending
+    assert pair.price([]).cores.sending == pytest.approx(everything)
+    assert pair.price([DEAR]).cores.sending == pytest.approx(everything)
+
+
+def test_places_that_queries_cannot_have_together_cost_too_much() -> None:
+    def queries(late: Sequence[str]) -> dict[str, Query]:
+        below = compiled(late)
+        catalog = Catalog()
+        for name in "abc":
+            catalog.register(StreamDeclaration(name, Schema.from_arrow(COLUMNS), "ts"))
+        catalog.register(declared_results("one", compiled()))
+        text = "SELECT o.k AS k FROM one [RANGE 1 SECONDS] AS o, c [RANGE 1 SECONDS] WHERE o.k = c.k"
+        return {"one": below, "over": compile_query(text, catalog)}
+
+    known = FixedStatistics(rates=dict.fromkeys("abc", 1_000.0))
+    pricing = Pricing(SEEN[:1], {}, {"one": known, "over": known}, queries, decided)
+    assert pricing.price([DEAR]).cores.all == float("inf")
+    assert not pricing.price([DEAR]).plans
+    assert place_filters(pricing).late == ()
