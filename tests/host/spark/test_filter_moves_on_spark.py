@@ -25,6 +25,8 @@ from anabranch.errors import MigrationError
 from anabranch.host import filters
 from anabranch.host.changing import change_set
 from anabranch.host.spark.handle import QueryHandle
+from anabranch.plan.mesh import Mesh, one_route, parse_plan
+from anabranch.plan.query_set import ALONE
 from anabranch.schema import TIMESTAMP, Schema
 from anabranch.spec.file import load
 from anabranch.spec.launch import prepare
@@ -47,6 +49,7 @@ OVER = (
     "WHERE a.kind = 0 AND a.k = d.k AND a.note RLIKE '.*lot [0-9]+ was.*'"
 )
 """The same answer, by a subquery."""
+THREE = TEXT.replace(" WHERE", ", s c [RANGE 4 SECONDS] WHERE c.kind = 1 AND b.k = c.k AND")
 ADAPT = {"remember": 2, "gate": {"cool_down": 2}}
 ROWS, OTHERS = 2_000, 100
 """Rows of either kind in a file, which is a second and a micro-batch."""
@@ -125,11 +128,11 @@ class Story:
             assert handle.awaitMigration(120)
         raise AssertionError(f"late are {handle.queries.late_filters}: {_decisions(handle)}")
 
-    def check(self, out: str = "out") -> None:
+    def check(self, out: str = "out", text: str = TEXT) -> None:
         """The results so far are the batch answer."""
         catalog = Catalog()
         catalog.register(StreamDeclaration("s", Schema.from_arrow(COLUMNS), "ts"))
-        expected = rows_as_multiset(duckdb_answer(compile_query(TEXT, catalog), {"s": pa.concat_tables(self.written)}))
+        expected = rows_as_multiset(duckdb_answer(compile_query(text, catalog), {"s": pa.concat_tables(self.written)}))
         assert expected
         assert not describe_difference(expected, rows_as_multiset(pq.read_table(self.folder / out)))
 
@@ -225,6 +228,21 @@ def test_a_filter_of_a_query_with_a_subquery_moves_and_a_restart_knows_it(
     story.until(handle, (), EARLY)
     handle.stop()
     story.check()
+
+
+def test_a_filter_moves_beside_a_mesh(stories: Callable[[str], Story]) -> None:
+    story = stories("parquet")
+    story.feed(LATE)
+    handle = story.run(query=THREE).start()
+    handle.processAllAvailable()
+    handle.migrate(str(one_route(handle.queries.member(ALONE).query.graph)))
+    story.until(handle, (DEAR,), LATE)
+    (moved,) = (each for each in handle.history if each["kind"] == "filters" and each["action"] == "move")
+    plans = {each["batchId"]: each["adaptive"]["plan"] for each in handle.recentProgress if each.get("adaptive")}
+    assert isinstance(parse_plan(plans[moved["batch"]]), Mesh)
+    story.until(handle, (), EARLY)
+    handle.stop()
+    story.check(text=THREE)
 
 
 def test_a_filter_that_queries_have_in_common_moves_in_all_of_them(stories: Callable[[str], Story]) -> None:
