@@ -132,7 +132,7 @@ class RunningSet:
                 plans = {
                     name: wanted.plans[name]
                     for name in renumbered_predicates(self.run.queries, run.queries)
-                    # Who asks for a mesh gets another one, learnt with the filters where they are then.
+                    # Who asks for a mesh keeps it, or gets another one if it names predicates by their numbers.
                     if name in wanted.plans and run.given[name].settings.wishes.plan != "mesh"
                 }
                 if self._change(self._handle, run, plans, if_idle=True) is None:
