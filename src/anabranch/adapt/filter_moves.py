@@ -1,9 +1,10 @@
-"""Decides, while a query runs, where its dear filters are checked: before rows are sent, or by the joins.
+"""Decides, while queries run, where their dear filters are checked: before rows are sent, or by the joins.
 
 The places are priced as before the first start (`optimize/filter_places`), by what is measured: how many rows reach
 each filter and pass it, what a check takes, the rates behind the cheaper filters, and the selectivities of the joins.
 All of this is known in the same terms wherever the filters are now (of the rows *before* the dear filters), so what was
-learnt stays true after a move.
+learnt stays true after a move. Of a query that runs by a mesh, shares a join, or has different plans in its slots, the
+selectivities are those that were known last; what it takes now is what was counted of it.
 
 A move is a migration that ends Spark's query and starts it again with other rows in its checkpoint. So it passes the
 gate of any other change, and is weighed as a bet on how long the streams stay as they are (`bets`): filters that would
@@ -13,7 +14,7 @@ Law: a decision changes nothing by itself. It is a wish (`wanted`) that the host
 refuses; until then nothing else is decided. No batch waits for prices that take long to work out: with many relations
 they are searched beside the batches, and the outcome counts when a later batch ends, if the streams are still alike.
 
-Limit: a query that runs alone and adapts as a whole; not while a mesh runs. CPU is what counts.
+Limit: queries that adapt as a whole. CPU is what counts. After a move a mesh is learnt anew, which is not priced.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
+from types import MappingProxyType
 from typing import TypeAlias
 
 from anabranch.adapt.bets import Bet, weighed
@@ -35,18 +37,21 @@ from anabranch.adapt.searches import Search, Searches
 from anabranch.adapt.settings import Settings
 from anabranch.adapt.stability import CHANGED, Stability
 from anabranch.adapt.weighing import IN_LINE
-from anabranch.cost.resources import Resources
+from anabranch.cost.counted import counted_cpu
+from anabranch.cost.resources import Resources, with_default_orders
 from anabranch.errors import AnabranchError
 from anabranch.migrate.strategies.strategy import Price
 from anabranch.optimize.choice import Choice
-from anabranch.optimize.filter_places import Bytes, Compile, Pricing, place_filters
+from anabranch.optimize.filter_places import Bytes, Compile, Priced, Pricing, place_filters
 from anabranch.optimize.hints import Objective
 from anabranch.optimize.proposals import UNLIMITED
 from anabranch.plan.mesh import Mesh, Plan
 from anabranch.plan.partitioning import Partitioning
-from anabranch.plan.physical import PhysicalPlan
+from anabranch.plan.physical import PhysicalPlan, mjoin, pre_groups
 from anabranch.plan.query import Query
-from anabranch.plan.slots import SlotPlan
+from anabranch.plan.query_set import ALONE, Member, QuerySet, set_of
+from anabranch.plan.sharing import shares
+from anabranch.plan.slots import SlotPlans
 from anabranch.stats.filters import SeenFilter
 from anabranch.stats.measured import TIMED_ROWS, measured
 from anabranch.stats.report import QueryReport, SlotReports, merged_statistics
@@ -58,24 +63,29 @@ FEWEST_ROWS = 1_000
 MOVE, MOVE_ROW = 1.4, 4e-7
 """Seconds of a core that a move takes, and more for each row of the base states."""
 
-Decide: TypeAlias = Callable[[Query, FixedStatistics, float], Choice]
+Decide: TypeAlias = Callable[[str, Query, FixedStatistics, float], Choice]
 
 
 @dataclass(frozen=True)
 class FilterRules:
-    """What the filters of a query are placed by while it runs."""
+    """What the filters of the queries of a run are placed by while it runs."""
 
     dear: tuple[SeenFilter, ...]
     """The filters that may move, as far as they are known from before the run; `early` is what Spark's check costs."""
     compiled: Compile
+    """All queries of the run; those whose filters may move with some late ones."""
     decide: Decide
-    """Chooses the plan of the query by some statistics and the seconds between two batches."""
+    """Chooses the plan of a query, by its name, some statistics and the seconds between two batches."""
     settings: Settings
     bytes: Bytes = field(default_factory=dict)
-    refused: Callable[[Query, Query], str | None] = lambda old, new: None
-    """Why the rows of a query cannot become those of the same query with other late filters; None where they can."""
+    refused: Callable[[QuerySet, QuerySet], str | None] = lambda old, new: None
+    """Why the rows of queries cannot become those of the same queries with other late filters; None where they can."""
     guessed: frozenset[str] = frozenset()
     """The filters of which nothing was seen before the run: they stay until enough rows have been counted."""
+    moving: frozenset[str] = frozenset((ALONE,))
+    """The queries whose filters may move."""
+    sampled: Mapping[str, FixedStatistics] = field(default_factory=dict)
+    """What is known of the joins of each query until they are measured: a mesh may run from the first batch on."""
     move: float = MOVE
     """Seconds of a core that a move takes."""
     move_row: float = MOVE_ROW
@@ -84,24 +94,45 @@ class FilterRules:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Other places for the filters, and the plan that goes with them."""
+    """Other places for the filters, and the plans that go with them, by query."""
 
     late: tuple[str, ...]
-    plan: Plan
+    plans: Mapping[str, Plan]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One query in some batches: the plan of each slot, and what it reported."""
+
+    plans: tuple[Plan, ...]
+    reports: Sequence[QueryReport]
+    """Of one batch, by slot."""
+
+    @cached_property
+    def step(self) -> StepStatistics:
+        return merged_statistics(self.reports)
+
+    @property
+    def plan(self) -> PhysicalPlan | None:
+        """The plan whose lookups were counted; None where several were at work, or not only its own."""
+        first = self.plans[0]
+        if isinstance(first, Mesh) or shares(first) or any(each != first for each in self.plans):
+            return None
+        return first
 
 
 @dataclass(frozen=True)
 class _Seen:
     """A batch as it is remembered."""
 
-    plan: PhysicalPlan
     seconds: float
-    reports: Sequence[QueryReport]
+    works: Mapping[str, _Work]
+    """By query."""
     early: tuple[CheckStatistics, ...]
 
-    @cached_property
-    def step(self) -> StepStatistics:
-        return merged_statistics(self.reports)
+    @property
+    def plans(self) -> dict[str, tuple[Plan, ...]]:
+        return {name: work.plans for name, work in self.works.items()}
 
 
 @dataclass(frozen=True)
@@ -118,100 +149,128 @@ class _Outcome:
 class _Weighing:
     """Everything that places are weighed by, as it was when the weighing began."""
 
-    batch: int
-    trigger: str
-    late: tuple[str, ...]
-    filters: tuple[SeenFilter, ...]
-    fixed: Mapping[str, str]
-    """Why filters must stay."""
+    kept: FiltersDecided
+    """The decision to leave the filters where they are, before any price is known."""
+    movable: tuple[str, ...]
     known: Knowledge
     stability: Stability
     price: Price
     """Of the move."""
-    unnoticed: float
-    """Seconds for which a turn back may go unnoticed, times its odds."""
+    recent: tuple[_Seen, ...]
     rules: FilterRules
-    settings: Settings
 
     def outcome(self) -> _Outcome:
         """Weighs the places; may take long."""
         try:
             return self._weighed()
         except AnabranchError as error:  # no plan, or none that the user allows
-            return _Outcome(replace(self._kept, reason=error.message))
-
-    @property
-    def _kept(self) -> FiltersDecided:
-        late = self.late
-        return FiltersDecided(self.batch, "keep", self.trigger, late, late, 0.0, 0.0, 0.0, "", self.filters)
+            return _Outcome(replace(self.kept, reason=error.message))
 
     def _weighed(self) -> _Outcome:
-        late, pricing = self.late, self._pricing(self.known)
-        movable = [each.condition for each in self.filters if each.condition not in self.fixed]
-        kept = [condition for condition in late if condition not in movable]
-        target = place_filters(pricing, movable, kept).late
+        late = self.kept.late
+        factors = self._factors(self._pricing(self.known).price(late))
+        pricing = self._pricing(self.known, factors)
+        kept = [condition for condition in late if condition not in self.movable]
+        target = place_filters(pricing, self.movable, kept).late
         is_same = set(target) == set(late)
         now, then = pricing.price(late), pricing.price(target)
         decision = replace(
-            self._kept,
+            self.kept,
             proposed=late if is_same else target,
             cost=now.cores.all,
             proposed_cost=then.cores.all,
             move_cost=0.0 if is_same else self.price.cpu,
             reason="filters are where they cost least",
-            fixed=tuple(f"{condition}: {reason}" for condition, reason in self.fixed.items()),
         )
-        if is_same or then.plan is None:
+        if is_same or not then.plans:
             return _Outcome(decision)
-        gate = self.settings.gate
+        gate = self.rules.settings.gate
         verdict = judge(gate, _cpu(now.cores.all), _cpu(then.cores.all), self.price, Objective(), UNLIMITED)
         if not verdict.passed:
             return _Outcome(replace(decision, reason=verdict.reason))
         reason, is_loss, look_again = verdict.reason, False, None
-        if self.settings.foresight and isfinite(now.cores.all):
-            before = None if self.stability.before is None else self._pricing(self.stability.before)
+        if self.rules.settings.foresight and isfinite(now.cores.all):
+            before = None if self.stability.before is None else self._pricing(self.stability.before, factors)
             bet = Bet(then.cores.all, 0.0, self.price.cpu)
             staying = Bet(now.cores.all, 0.0)
             if before is not None:
                 bet = replace(bet, before=before.price(target).cores.all, way=2 * self.price.cpu)
                 staying = replace(staying, before=before.price(late).cores.all)
-            outcome = weighed(staying, [bet], self.stability, gate.horizon, self.unnoticed)
+            outcome = weighed(staying, [bet], self.stability, gate.horizon, self._unnoticed)
             look_again, is_loss = outcome.look_again, outcome.is_loss
             if is_loss:
                 reason = outcome.reason(self.stability, reason)
-                if (mean := self._on_average(target)) is not None:
+                if (mean := self._on_average(target, factors)) is not None:
                     reason, is_loss = mean, False
         if is_loss:
             return _Outcome(replace(decision, reason=reason), None, look_again)
-        return _Outcome(replace(decision, action="move", reason=reason), Wanted(target, then.plan), look_again)
+        return _Outcome(replace(decision, action="move", reason=reason), Wanted(target, then.plans), look_again)
 
-    def _on_average(self, target: Sequence[str]) -> str | None:
+    def _on_average(self, target: Sequence[str], factors: Mapping[str, float]) -> str | None:
         """Why filters move although the streams turn too often to follow them: on average they cost less there."""
-        stability, gate = self.stability, self.settings.gate
+        stability, gate = self.stability, self.rules.settings.gate
         if not stability.is_restless(gate.horizon):
             return None
         whole = sum(phase.seconds for phase in stability.phases)
         now = then = 0.0
         for phase in stability.phases:
-            pricing, share = self._pricing(phase.known), phase.seconds / whole if whole else 0.0
-            now += share * pricing.price(self.late).cores.all
+            pricing, share = self._pricing(phase.known, factors), phase.seconds / whole if whole else 0.0
+            now += share * pricing.price(self.kept.late).cores.all
             then += share * pricing.price(target).cores.all
         verdict = judge(gate, _cpu(now), _cpu(then), self.price, Objective(), UNLIMITED)
         return f"on average over the phases, {verdict.reason}" if verdict.passed else None
 
-    def _pricing(self, known: Knowledge) -> Pricing:
-        seen = [replace(each, share=known.selectivities.get(each.condition, each.share)) for each in self.filters]
+    @property
+    def _unnoticed(self) -> float:
+        """Seconds for which a turn back may go unnoticed, times its odds: until the next look, and while it settles."""
+        before, settings = self.stability.before, self.rules.settings
+        if before is None:
+            return 0.0
+        interval = settings.gate.cool_down
+        look = max(interval.seconds, interval.batches * before.batch)
+        return self.stability.odds * (look + settings.remember * before.batch / 2)
+
+    def _factors(self, now: Priced) -> dict[str, float]:
+        """Of queries whose plan is not one that would be chosen: how many times the price of that one they take."""
+        found = {}
+        for name, choice in now.choices.items():
+            modelled, counted = now.cores.plans[name], self._counted(name, choice)
+            if counted is not None and modelled > 0 and isfinite(modelled):
+                found[name] = counted / modelled
+        return found
+
+    def _counted(self, name: str, choice: Choice) -> float | None:
+        """Cores that a query took, by its counts; None where it has a plan of its own, which the model prices."""
+        works = [each.works[name] for each in self.recent]
+        plans, query = works[-1].plans, self.rules.compiled(self.kept.late)[name]
+        if works[-1].plan is not None or any(not isinstance(each, Mesh) and _is_uncounted(each) for each in plans):
+            return None
+        seconds, costs = _seconds(self.recent), {each.condition: each.seconds for each in self.kept.filters}
+        cores = 0.0
+        for slot, plan in enumerate(plans):
+            step = merge(work.reports[slot].statistics for work in works)
+            ordered = plan if isinstance(plan, Mesh) else with_default_orders(plan, query.graph)
+            cores += counted_cpu(ordered, step, len(works), seconds, choice.model, query.graph)
+            if isinstance(plan, Mesh):  # whose counts do not tell what predicates cost
+                cores += sum(check.rows * costs.get(check.predicate, 0.0) for check in step.checks) / seconds
+        return cores
+
+    def _pricing(self, known: Knowledge, factors: Mapping[str, float] = MappingProxyType({})) -> Pricing:
+        seen = [replace(each, share=known.selectivities.get(each.condition, each.share)) for each in self.kept.filters]
         names = {each.condition for each in seen}
-        view = replace(
-            known.view,
-            selectivities={name: value for name, value in known.selectivities.items() if name not in names},
-        )
+        views = {}
+        for name in self.rules.compiled(self.kept.late):
+            view = known_of(known, name).view
+            pairs = {each: value for each, value in view.selectivities.items() if each not in names}
+            views[name] = replace(view, selectivities=pairs)
         return Pricing(
             seen,
             self.rules.bytes,
-            view,
+            views,
             self.rules.compiled,
-            lambda query, statistics: self.rules.decide(query, statistics, known.batch),
+            lambda name, query, statistics: self.rules.decide(name, query, statistics, known.batch),
+            frozenset(self.kept.late),
+            factors,
         )
 
 
@@ -229,10 +288,10 @@ def seconds_of(check: CheckStatistics) -> float | None:
 
 
 class FilterLoop:
-    """Where the dear filters of one query are, and where they should be."""
+    """Where the dear filters of the queries of a run are, and where they should be."""
 
-    def __init__(self, query: Query, rules: FilterRules, searches: Searches | None = None) -> None:
-        self._query = query
+    def __init__(self, queries: QuerySet, rules: FilterRules, searches: Searches | None = None) -> None:
+        self._queries = queries
         self.rules = rules
         self._searches = searches or Searches()
         self._asked: _Asked | None = None
@@ -243,6 +302,8 @@ class FilterLoop:
         """The move that the host is to make."""
         self._learnt = {each.condition: each for each in rules.dear}
         self._guessed = rules.guessed
+        self._joins = {name: dict(each.selectivities) for name, each in rules.sampled.items()}
+        """The selectivities of each query that were known last."""
         self._recent: tuple[_Seen, ...] = ()
         self._batches, self._seconds = 0, 0.0
         self._put_off = 0
@@ -252,9 +313,16 @@ class FilterLoop:
         self._look_again: float | None = None
 
     def go_on_from(self, earlier: FilterLoop) -> None:
-        """Takes over what the loop of the query has learnt that ran until its filters moved."""
-        self._learnt, self._guessed = {**self._learnt, **earlier._learnt}, earlier._guessed
+        """Takes over what the loop has learnt of the queries that ran until filters moved, or queries came or went."""
+        known = {condition: each for condition, each in earlier._learnt.items() if condition in self._learnt}
+        self._learnt = {**self._learnt, **known}
+        self._guessed = frozenset(
+            each for each in self._learnt if each in (earlier._guessed if each in known else self._guessed)
+        )
+        self._joins |= earlier._joins
         self.settings = earlier.settings
+        if [each.name for each in earlier._priced] != [each.name for each in self._priced]:
+            return  # what was known of all queries together is known of others now
         self._stability, self._baseline = earlier._stability, earlier._baseline
         self._look_again = earlier._look_again
         if earlier._asked is not None:
@@ -262,8 +330,14 @@ class FilterLoop:
 
     @property
     def late(self) -> tuple[str, ...]:
-        """The filters that joins check."""
-        return self._query.late_filters
+        """The filters that joins check, of the queries whose filters may move."""
+        moving = (each for each in self._queries.members if each.name in self.rules.moving)
+        return tuple(dict.fromkeys(condition for each in moving for condition in each.query.late_filters))
+
+    @cached_property
+    def _priced(self) -> tuple[Member, ...]:
+        """The queries that are priced: those that were given, without the ones that they only read."""
+        return tuple(each for each in self._queries.members if each.name in self.rules.compiled(self.late))
 
     def give_up(self) -> None:
         """Takes in that the move is not made: it is weighed again when the streams have stayed for as long again."""
@@ -277,16 +351,15 @@ class FilterLoop:
             self.wanted = None
 
     def after(
-        self, facts: BatchFacts, plans: Sequence[SlotPlan], reports: SlotReports, table: Partitioning, *, is_busy: bool
+        self, facts: BatchFacts, plans: SlotPlans, reports: SlotReports, table: Partitioning, *, is_busy: bool
     ) -> FiltersDecided | None:
         """Takes in a batch that was committed; returns a decision when one is due."""
         if self.wanted is not None:
             return None
-        plan = plans[0].plan
-        if is_busy or isinstance(plan, Mesh) or any(each.plan != plan for each in plans):
+        if is_busy:
             self._restart()
             return None
-        self._note(facts, plan, reports)
+        self._note(facts, plans, reports)
         spread = None if table.is_partition else table
         if self._asked is not None:
             return self._answered(facts.batch, self._asked, spread)
@@ -304,18 +377,25 @@ class FilterLoop:
 
     # --- what was seen ------------------------------------------------------------------------------------------------
 
-    def _note(self, facts: BatchFacts, plan: PhysicalPlan, reports: SlotReports) -> None:
+    def _note(self, facts: BatchFacts, plans: SlotPlans, reports: SlotReports) -> None:
         self._batches += 1
         if facts.seconds is None:
             return
         self._seconds += facts.seconds
         self._stability = self._stability.after(facts.seconds)
-        if self._recent and self._recent[-1].plan != plan:
-            self._recent, self._calm = (), None
+        works = {
+            each.name: _Work(
+                tuple(plans[each.name][slot].plan for slot in reports),
+                tuple(report.queries[each.name] for report in reports.values()),
+            )
+            for each in self._priced
+        }
         # Where several slots check all rows, one of them tells of all.
         early = next((report.checked_early for report in reports.values() if report.checked_early), ())
-        own = [query for report in reports.values() for query in report.queries.values()]
-        self._recent = (*self._recent, _Seen(plan, facts.seconds, own, early))[-self.settings.remember :]
+        seen = _Seen(facts.seconds, works, early)
+        if self._recent and self._recent[-1].plans != seen.plans:
+            self._recent, self._calm = (), None
+        self._recent = (*self._recent, seen)[-self.settings.remember :]
 
     def _restart(self) -> None:
         if self._asked is not None:
@@ -330,7 +410,10 @@ class FilterLoop:
 
     def _counts(self) -> Counts:
         """What tells whether anything has changed: counts of rows and lookups, and of the filters."""
-        found = dict(counts([each.step for each in self._recent], _seconds(self._recent)))
+        found: dict[object, tuple[float, float]] = {}
+        for each in self._priced:
+            own = counts([seen.works[each.name].step for seen in self._recent], _seconds(self._recent))
+            found |= {(each.name, what): counted for what, counted in own.items()}
         for condition, check in self._checks(self._recent).items():
             found["filter", condition] = check.passed, check.rows
         return found
@@ -338,7 +421,7 @@ class FilterLoop:
     def _checks(self, recent: Sequence[_Seen]) -> dict[str, CheckStatistics]:
         """The dear filters, wherever they were checked."""
         early = merged_checks(check for each in recent for check in each.early)
-        late = merge(each.step for each in recent).checks
+        late = merge(work.step for each in recent for work in each.works.values()).checks
         return {each.predicate: each for each in (*early, *late) if each.predicate in self._learnt}
 
     def _is_settled(self, spread: Partitioning | None) -> bool:
@@ -354,7 +437,7 @@ class FilterLoop:
         return False
 
     def _learn(self, recent: Sequence[_Seen], spread: Partitioning | None) -> Knowledge:
-        """What is known of the streams before the dear filters; remembers what these cost and reject."""
+        """What is known of the streams before the dear filters; remembers what these cost and reject, and the joins."""
         for condition, check in self._checks(recent).items():
             seen = self._learnt[condition]
             if check.rows >= FEWEST_ROWS:
@@ -363,29 +446,38 @@ class FilterLoop:
             if (seconds := seconds_of(check)) is not None:
                 seen = replace(seen, seconds=seconds)
             self._learnt[condition] = seen
-        return self._known(recent, spread)
+        known = self._known(recent, spread)
+        self._joins |= {each.name: dict(known_of(known, each.name).selectivities) for each in self._priced}
+        return known
 
     def _known(self, recent: Sequence[_Seen], spread: Partitioning | None) -> Knowledge:
-        seconds, steps = _seconds(recent), [each.step for each in recent]
-        found = measured(self._query, recent[-1].plan, steps, seconds, partitioning=spread)
-        checks = self._checks(recent)
-        shares = {
-            condition: _share(check) if (check := checks.get(condition)) and check.rows >= FEWEST_ROWS else each.share
-            for condition, each in self._learnt.items()
-        }
+        seconds, checks = _seconds(recent), self._checks(recent)
         reached: dict[str, float] = {}
         for condition, check in checks.items():
             if condition not in self.late:
                 name = self._learnt[condition].relation
                 reached[name] = max(reached.get(name, 0.0), check.rows / seconds)
-        known = replace(
-            found,
-            rates={**found.rates, **reached},
-            # Rates are those behind the cheaper filters, whichever relations have some.
-            filters=dict.fromkeys(self._query.graph.names, 1.0),
-            selectivities={**found.selectivities, **shares},
-        )
-        return Knowledge().renewed(known, seconds / len(recent))
+        found = Knowledge()
+        for each in self._priced:
+            own = _measured(each.query, [seen.works[each.name] for seen in recent], seconds, spread)
+            rates = {name: rate for name, rate in reached.items() if name in each.query.graph.names}
+            own = replace(
+                own,
+                rates={**own.rates, **rates},
+                # Rates are those behind the cheaper filters, whichever relations have some.
+                filters=dict.fromkeys(each.query.graph.names, 1.0),
+                selectivities={**self._last_known(each, recent), **own.selectivities},
+            )
+            found = found.renewed(_labelled(own, each.name), seconds / len(recent))
+        passing = {
+            condition: _share(told) if (told := checks.get(condition)) and told.rows >= FEWEST_ROWS else each.share
+            for condition, each in self._learnt.items()
+        }
+        return replace(found, selectivities={**found.selectivities, **passing})
+
+    def _last_known(self, member: Member, recent: Sequence[_Seen]) -> Mapping[str, float]:
+        """The selectivities of a query whose lookups tell nothing, as they were known last."""
+        return {} if recent[-1].works[member.name].plan is not None else self._joins.get(member.name, {})
 
     # --- what to do ---------------------------------------------------------------------------------------------------
 
@@ -404,20 +496,19 @@ class FilterLoop:
         )
         self._baseline, self._look_again = known, None
         self._stability = self._stability.decided(known, _seconds(self._recent))
+        fixed = {each: reason for each in self._learnt if (reason := self._refused(each)) is not None}
+        filters = tuple(each.checked_by(self.readers) for each in self._learnt.values())
+        told = tuple(f"{condition}: {reason}" for condition, reason in fixed.items())
         weighing = _Weighing(
-            batch,
-            trigger,
-            self.late,
-            tuple(each.checked_by(self.readers) for each in self._learnt.values()),
-            {each: reason for each in self._learnt if (reason := self._refused(each)) is not None},
+            FiltersDecided(batch, "keep", trigger, self.late, self.late, 0.0, 0.0, 0.0, "", filters, told),
+            tuple(each for each in self._learnt if each not in fixed),
             known,
             self._stability,
             self._price,
-            self._unnoticed,
+            self._recent,
             self.rules,
-            self.settings,
         )
-        is_long = len(self._query.graph.names) > IN_LINE
+        is_long = sum(len(each.query.graph.names) for each in self._priced) > IN_LINE
         search = self._searches.begin("places of filters", weighing.outcome, is_long=is_long)
         if search.is_done:
             return self._taken(batch, search.outcome())
@@ -455,32 +546,69 @@ class FilterLoop:
         if condition in self.late:
             return None
         try:
-            return self.rules.refused(self._query, self.rules.compiled([*self.late, condition]))
+            now, then = (set_of(self.rules.compiled(late)) for late in (self.late, [*self.late, condition]))
+            return self.rules.refused(now, then)
         except AnabranchError as error:
             return error.message
 
     @property
     def _price(self) -> Price:
         """What a move costs by what the base states hold now."""
-        names, last = self._query.graph.names, self._recent[-1].step
-        rows = sum(state.rows for state in last.states if state.state in names)
-        return Price("moving filters", self.rules.move + self.rules.move_row * rows, 0.0, 0.0)
-
-    @property
-    def _unnoticed(self) -> float:
-        """Seconds for which a turn back may go unnoticed, times its odds: until the next look, and while it settles."""
-        before, interval = self._stability.before, self.settings.gate.cool_down
-        if before is None:
-            return 0.0
-        look = max(interval.seconds, interval.batches * before.batch)
-        return self._stability.odds * (look + self.settings.remember * before.batch / 2)
+        names, last = self._queries.graph.names, self._recent[-1].works.values()
+        held = {state.state: state.rows for work in last for state in work.step.states if state.state in names}
+        return Price("moving filters", self.rules.move + self.rules.move_row * sum(held.values()), 0.0, 0.0)
 
 
-def filter_loop(query: Query, rules: FilterRules | None, searches: Searches | None = None) -> FilterLoop | None:
-    """The loop of a query whose filters may move; None where there is nothing to decide."""
-    if rules is None or not rules.dear or len(query.graph.names) < 2:
+def filter_loop(queries: QuerySet, rules: FilterRules | None, searches: Searches | None = None) -> FilterLoop | None:
+    """The loop of a run whose filters may move; None where there is nothing to decide."""
+    if rules is None or not rules.dear or all(len(each.query.graph.names) < 2 for each in queries.members):
         return None
-    return FilterLoop(query, rules, searches)
+    return FilterLoop(queries, rules, searches)
+
+
+def known_of(known: Knowledge, query: str) -> Knowledge:
+    """What is known for one query of several; of a query that runs alone, everything."""
+    label = _label(query)
+
+    def own(several: Mapping[str, float]) -> dict[str, float]:
+        return {name.removeprefix(label): each for name, each in several.items() if name.startswith(label)}
+
+    return Knowledge(
+        own(known.rates), own(known.selectivities), own(known.filters), known.batch, own(known.groups), own(known.rows)
+    )
+
+
+def _labelled(known: FixedStatistics, query: str) -> FixedStatistics:
+    label = _label(query)
+
+    def named(several: Mapping[str, float]) -> dict[str, float]:
+        return {f"{label}{name}": each for name, each in several.items()}
+
+    return FixedStatistics(
+        rates=named(known.rates),
+        filters=named(known.filters),
+        selectivities=named(known.selectivities),
+        groups=named(known.groups),
+        rows=named(known.rows),
+        provenance="measured",
+    )
+
+
+def _label(query: str) -> str:
+    return f"{query}: " if query else ""
+
+
+def _measured(query: Query, works: Sequence[_Work], seconds: float, spread: Partitioning | None) -> FixedStatistics:
+    """What some batches tell of a query; its rates alone, where lookups are not those of one plan."""
+    plan, steps = works[-1].plan, [each.step for each in works]
+    if plan is None:
+        plan, steps = mjoin(query.graph.names), [replace(step, probes=()) for step in steps]
+    return measured(query, plan, steps, seconds, partitioning=spread)
+
+
+def _is_uncounted(plan: PhysicalPlan) -> bool:
+    """Whether counts do not tell what a plan takes: it merges rows, or others do some of its work."""
+    return shares(plan) or any(pre_groups(plan))
 
 
 def _share(check: CheckStatistics) -> float:

@@ -69,12 +69,8 @@ class Steering:
         grids = partial(partitioning_of, queries, spread.slots, held=held)
         self.table = TableSteering(table, moves, balance, grids, names)
         self._keeping_up = KeepingUp(rules, sharing.budget)
-        self.filters = (
-            filter_loop(queries.member(ALONE).query, filters, self.queries[ALONE].searches)
-            if queries.names == (ALONE,)
-            else None
-        )
-        """Where dear filters of a query that runs alone are checked; None where they stay where they are."""
+        self.filters = filter_loop(queries, filters, self.queries[queries.names[0]].searches)
+        """Where dear filters are checked; None where they stay where they are."""
 
     @property
     def plans(self) -> SlotPlans:
@@ -207,8 +203,7 @@ class Steering:
         """Decides on the places of dear filters where that is due."""
         if self.filters is None:
             return []
-        plans, table = self.queries[ALONE].plans, self.table.table
-        decided = self.filters.after(facts, plans, reports, table, is_busy=self.is_under_way)
+        decided = self.filters.after(facts, self.plans, reports, self.table.table, is_busy=self.is_under_way)
         return [] if decided is None else [decided]
 
     def _decide_sharing(self, facts: BatchFacts, reports: SlotReports) -> list[Record]:

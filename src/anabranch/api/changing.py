@@ -1,4 +1,4 @@
-"""A running set of queries that queries join and leave, and a query that runs alone whose filters move.
+"""A running set of queries that queries join and leave, and running queries whose filters move.
 
 Everything that can be refused is refused before the running queries are touched. Then Spark's query ends after the
 batch at hand, the checkpoint becomes that of the new set (`host/changing`), and Spark's query starts again from it: the
@@ -128,8 +128,14 @@ class RunningSet:
                 return
             try:
                 reason = f"moved after batch {runner.next_batch - 1}"
-                run = self.run.of({ALONE: moved(self.run.given[ALONE], wanted.late, reason)})
-                if self._change(self._handle, run, {ALONE: wanted.plan}, if_idle=True) is None:
+                run = self.run.of(moved(self.run.given, loop.rules.moving, wanted.late, reason))
+                plans = {
+                    name: wanted.plans[name]
+                    for name in renumbered_predicates(self.run.queries, run.queries)
+                    # Who asks for a mesh keeps it, or gets another one if it names predicates by their numbers.
+                    if name in wanted.plans and run.given[name].settings.wishes.plan != "mesh"
+                }
+                if self._change(self._handle, run, plans, if_idle=True) is None:
                     raise MigrationError("a change of plan or of partition groups is under way")
             except Exception as error:
                 say("not moved", logging.WARNING, run=runner.title, message=str(error))

@@ -18,7 +18,7 @@ from anabranch.adapt.settings import Settings
 from anabranch.adapt.sharing import SharingRules
 from anabranch.api.changing import RunningSet
 from anabranch.api.compiled import RegisteredStream, learning, sample_queries
-from anabranch.api.filters import moving_rules, with_placed_filters
+from anabranch.api.filters import examples_of, moving_rules, with_placed_filters
 from anabranch.api.members import Member
 from anabranch.api.settings import QuerySettings, RunSettings
 from anabranch.balance.allocation import Allocation
@@ -44,7 +44,7 @@ from anabranch.engine.batch import RelationBatch
 from anabranch.entries import argument
 from anabranch.errors import BundleError, SpecError
 from anabranch.explain import explain_joint, explain_queries, shared_lines
-from anabranch.host.changing import NO_EXAMPLES, Examples
+from anabranch.host.changing import Examples
 from anabranch.host.counting import cells_of_sample
 from anabranch.host.deferral import follow_late_filters
 from anabranch.host.diverted import DivertedLayout
@@ -150,7 +150,8 @@ class Run:
         text = explain_queries(stages, stage, lambda name: chosen()[0][name], fill)
         if stage == "choice" and self.allocation is not None:
             text = f"{text}\n\n{self.allocation}"
-        places = [reason for name in self._given for reason in self._members[name].compiled.places.reasons]
+        several = (self._members[name].compiled.places.reasons for name in self._given)
+        places = dict.fromkeys(reason for reasons in several for reason in reasons)
         if stage == "choice" and places:
             text = "\n  ".join([f"{text}\n\nfilters, by what they cost", *places])
         joint = chosen()[1] if stage == "choice" else None
@@ -177,13 +178,17 @@ class Run:
         return handle
 
     def follow_checkpoint(self, checkpoint: str) -> None:
-        """Makes a checkpoint of the query with other late filters one of this run."""
+        """Makes a checkpoint of the queries with other late filters one of this run."""
         follow_late_filters(Store(checkpoint), self._queries, self._with_late_filters)
 
     def _with_late_filters(self, late_filters: Sequence[str]) -> QuerySet:
-        """The query, which runs alone, with other late filters."""
-        compiled = self._members[ALONE].compiled
-        return set_of({ALONE: compiled.stages.with_late_filters(late_filters).query})
+        """The queries with other late filters, as texts behind their names (`QuerySet.late_filters`)."""
+        queries = {}
+        for name, member in self.given.items():
+            label = f"{name}: " if name else ""
+            own = [each.removeprefix(label) for each in late_filters if each.startswith(label)]
+            queries[name] = member.compiled.stages.with_late_filters(own).query
+        return set_of(queries, [name for name, member in self.given.items() if member.is_silent])
 
     @property
     def spark(self) -> spark_host.SparkSession:
@@ -201,10 +206,9 @@ class Run:
 
     @property
     def examples(self) -> Examples:
-        """Rows before dear filters that may move while the query runs."""
-        only = self._members.get(ALONE)
-        placing = None if only is None else only.compiled.placing
-        return NO_EXAMPLES if placing is None else placing.examples
+        """Rows before dear filters that may move while the queries run."""
+        placings = (member.compiled.placing for member in self.given.values())
+        return examples_of(each for each in placings if each is not None)
 
     @property
     def has_spark_elsewhere(self) -> bool:
@@ -281,12 +285,8 @@ class Run:
             self._traffic(choices),
             sharing=SharingRules(wishes.share != "off", joint_budget(choices, wishes, self._slots.most)),
             sample=self._sampled_rows(),
-            filters=moving_rules(self._members[ALONE], settings, self._slots.most) if self._is_alone else None,
+            filters=moving_rules(self.given, settings, self._slots.most),
         )
-
-    @property
-    def _is_alone(self) -> bool:
-        return self._queries.names == (ALONE,)
 
     def _carrying(self, choices: Mapping[str, Choice], plans: Plans) -> QuerySet:
         """The queries with class columns: of the plans, and of the meshes that queries may take while they run.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from anabranch.api.builder import RunBuilder
+from anabranch.api.filters import unplaced
 from anabranch.api.members import member_of
 from anabranch.api.run import Run
 from anabranch.api.writer import ContinuousQueryWriter
@@ -37,7 +38,7 @@ class Together(RunBuilder):
         self._session = session
         self._members = {name: member_of(name, writer) for name, writer in writers.items()}
         # Refuses queries that cannot run together now, and not when they are started.
-        self._as_run()
+        Run(session, unplaced(self._members), self._run)
 
     def limits(self, cpu: float | None = None, memory: float | str | None = None) -> Self:
         """Sets the cores and bytes that all queries together may use in each slot; their plans are chosen to fit."""

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from anabranch.engine.batch import RelationBatch, joined
 from anabranch.engine.evaluate.codes import combine_codes, key_codes
-from anabranch.engine.evaluate.expression import evaluate, evaluate_mask
+from anabranch.engine.evaluate.expression import ColumnLookup, evaluate, evaluate_mask
 from anabranch.engine.kernels import Int64Array
 from anabranch.engine.ownership import needed_in
 from anabranch.errors import BundleError
@@ -122,7 +122,7 @@ def change_set(
         return SetChange({each.name: None for each in arrivals}, left)
     rows = _rows(store, old, manifest)
     layout = wire_layout(new, table)
-    carried = {each.name: _carried(each, old, layout, rows, examples) for each in new.graph.streamed}
+    carried = {each.name: _carried(each, old, layout, rows, examples, manifest.lacking) for each in new.graph.streamed}
     since = {name: time for name, time in manifest.since.items() if name in new.names}
     newest = manifest.clocks.newest
     lacking: dict[str, dict[str, int]] = {}
@@ -185,37 +185,54 @@ def _lacking(old: QuerySet, new: QuerySet, first: int, before: Lacking) -> dict[
 
 
 def _passed_before(relation: Relation, known: Relation, old: QuerySet, new: QuerySet) -> list[Expr]:
-    """What queries that stay will test of rows that have passed it when they came, and now lack columns for it."""
-    kept = {field.name for field in known.schema}
-    stays = {each.name for each in old.members}
-    asked = [
-        terms.filter
-        for each in new.members
-        if each.name in stays
-        for terms in each.terms
-        if terms.relation == relation.name
-    ]
-    tested = () if known.filter is None else conjuncts(known.filter)
-    # Filters that joins check from now on, and that rows have passed where they came.
-    late = [
-        theta.predicate
-        for each in new.members
-        if each.name in stays
-        for theta in each.query.graph.thetas
-        if theta.relations == {relation.name} and theta.predicate in tested
-    ]
-    parts = dict.fromkeys(part for condition in asked if condition is not None for part in conjuncts(condition))
-    parts |= dict.fromkeys(late)
-    return [part for part in parts if any(column.name not in kept for column in columns(part))]
+    """What queries that stay test from now on, and rows have passed when they came."""
+    if known.filter is None or not any(relation.name in each.query.whole.names for each in _staying(old, new)):
+        return []
+    tested = () if relation.filter is None else conjuncts(relation.filter)
+    return [part for part in conjuncts(known.filter) if part not in tested]
+
+
+def _staying(old: QuerySet, new: QuerySet) -> list[Member]:
+    return [each for each in new.members if each.name in old.names]
 
 
 def _stand_ins(
     relation: Relation, known: Relation, old: QuerySet, new: QuerySet, examples: Examples
 ) -> Mapping[str, pa.Scalar] | None:
-    """Values for the columns that rows from before the change lack; None where none are known."""
+    """Values for the columns that rows from before the change lack; None where none are known.
+
+    If there are such values, all that rows have passed is true of them, and not only what is tested from now on: after
+    a later change more of it may be tested, and rows then have these in place of their own.
+    """
     kept = {field.name for field in known.schema}
     lacking = [field for field in relation.schema if field.name not in kept]
-    return stand_ins(lacking, _passed_before(relation, known, old, new), examples.get(relation.name))
+    names, rows = {field.name for field in lacking}, examples.get(relation.name)
+    passed = () if known.filter is None else conjuncts(known.filter)
+    found = stand_ins(lacking, [part for part in passed if _read_by(part) <= names], rows)
+    tests = [part for part in _passed_before(relation, known, old, new) if _read_by(part) & names]
+    if found is not None and all(_read_by(part) <= names for part in tests):
+        return found
+    return stand_ins(lacking, tests, rows)
+
+
+def _read_by(part: Expr) -> set[str]:
+    """The columns that a condition on one relation reads, by name."""
+    return {column.name for column in columns(part)}
+
+
+def _refuse_stand_ins(
+    part: Expr, relation: Relation, lacking: Mapping[str, int], batch: RelationBatch, read: ColumnLookup
+) -> None:
+    """Refuses to test what rows have passed when they came, where an earlier change left them values that do not."""
+    first = max((lacking[name] for name in _read_by(part) if name in lacking), default=None)
+    if first is None:
+        return
+    if not evaluate_mask(part, read, len(batch))[batch.times < first].all():
+        raise BundleError(
+            f"rows of '{relation.name}' have stand-ins that {part} rejects, and have passed it themselves",
+            detail="an earlier change gave them values for columns that they were not kept with",
+            hint="make this change when rows from before that one have left their windows",
+        )
 
 
 def _since(old: QuerySet, new: QuerySet, arrivals: list[Member], first: int, lacking: Lacking) -> dict[str, int]:
@@ -305,7 +322,12 @@ def _rows(store: Store, old: QuerySet, manifest: Manifest) -> dict[str, Relation
 
 
 def _carried(
-    relation: Relation, old: QuerySet, layout: WireLayout, rows: Mapping[str, RelationBatch], examples: Examples
+    relation: Relation,
+    old: QuerySet,
+    layout: WireLayout,
+    rows: Mapping[str, RelationBatch],
+    examples: Examples,
+    lacking: Lacking,
 ) -> RelationBatch:
     """The rows of a relation of the new set, as far as the old set has them."""
     known = _same(old.graph, relation)
@@ -328,6 +350,9 @@ def _carried(
     def read(column: Column) -> pa.Array:
         return carried[column.name]
 
+    for part in _passed_before(relation, known, old, layout.queries):
+        if _read_by(part) <= carried.keys():
+            _refuse_stand_ins(part, relation, lacking.get(relation.name, {}), batch, read)
     times = batch.times
     codes = dict(batch.codes)
     if (condition := conjunction(rest)) is not None:

@@ -1,4 +1,4 @@
-"""Moving a filter: the checkpoint of a query becomes that of the same query with other late filters.
+"""Moving a filter: the checkpoint of queries becomes that of the same queries with other late filters.
 
 A filter of one relation is evaluated by Spark before rows are sent, or, if it is *late*, by the joins. Which of the two
 decides which rows are kept, and with which columns. Two moves lead from one to the other (Zhu 2006, Section 13.1):
@@ -11,7 +11,7 @@ decides which rows are kept, and with which columns. Two moves lead from one to 
 
 Law: the answer does not depend on where a filter is evaluated, nor on when that changes.
 
-Limit: queries that run together change their late filters while they run (`anabranch reload`), not by a restart.
+Limit: of queries that run together none may come or go by the same restart; that is for a running set (`changing`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from anabranch.errors import BundleError, ForeignCheckpoint
 from anabranch.host.changing import change_set
 from anabranch.host.lease import Lease
 from anabranch.host.store import Store
-from anabranch.plan.query_set import ALONE, QuerySet
+from anabranch.plan.query_set import QuerySet
 
 
 def follow_late_filters(store: Store, queries: QuerySet, compiled: Callable[[Sequence[str]], QuerySet]) -> bool:
     """Makes a checkpoint that was written with other late filters one of these queries; True if it was one.
 
-    `compiled` compiles the same query with some late filters. A checkpoint of another query is left as it is.
+    `compiled` compiles the same queries with some late filters, as a set of queries names them (`late_filters`). A
+    checkpoint of other queries is left as it is.
     """
     found = store.metadata()
-    if found is None or ALONE not in queries.names or found.get("query") != queries.text:
+    if found is None or found.get("query") != queries.text:
         return False
     before = found.get("late_filters", [])
     if before == list(queries.late_filters):

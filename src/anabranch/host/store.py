@@ -36,7 +36,7 @@ from anabranch.host.folder import Folder
 from anabranch.host.identity import columns_read, what_differs
 from anabranch.host.manifest import Manifest, manifest_to_json, read_manifest
 from anabranch.plan.execution import DEFAULT_EXECUTION, ExecutionModel, execution_model
-from anabranch.plan.query_set import ALONE, QuerySet
+from anabranch.plan.query_set import QuerySet
 from anabranch.stats.report import SlotReport
 
 FORMAT_VERSION = 3
@@ -119,7 +119,7 @@ class Store(Folder):
             return
         self._refuse_version(found)
         others = list(queries.late_filters) != found.get("late_filters", [])
-        if others and ALONE in queries.names and found["query"] == queries.text:
+        if others and found["query"] == queries.text:
             # A checkpoint with other late filters can be followed (`host.deferral`).
             return
         if self._written_by() != queries.fingerprint:
@@ -140,13 +140,14 @@ class Store(Folder):
 
     def _refuse_foreign(self, found: Mapping[str, Any], queries: QuerySet, execution: ExecutionModel) -> None:
         late, was_late = list(queries.late_filters), found.get("late_filters", [])
-        if found["query"] == queries.text and late != was_late:
+        is_another = found["fingerprint"] != queries.fingerprint
+        if is_another and found["query"] == queries.text and late != was_late:
             raise ForeignCheckpoint(
                 f"checkpoint '{self.location}' was written with {_late_text(was_late)}, not with {_late_text(late)}",
                 detail="what a filter rejects is among its rows only where that filter is late",
                 hint=f"write late_filters: {was_late}, or start with an empty checkpoint folder",
             )
-        if found["fingerprint"] != queries.fingerprint:
+        if is_another:
             raise ForeignCheckpoint(
                 f"checkpoint '{self.location}' belongs to another query",
                 detail=what_differs(found, queries),

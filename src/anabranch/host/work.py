@@ -59,7 +59,7 @@ class Work:
     sample: Mapping[str, RelationBatch] = field(default_factory=dict, repr=False)
     """Rows of each relation, by whose keys groups are given to slots; without them, groups count the same."""
     filters: FilterRules | None = field(default=None, repr=False)
-    """What dear filters of a query that runs alone are placed by while it runs; None to leave them where they are."""
+    """What dear filters are placed by while the queries run; None to leave them where they are."""
 
     def __post_init__(self) -> None:
         if self.queries.graph.counted:

@@ -34,7 +34,7 @@ from anabranch.lab.registry import Cell, Experiment, Outcome, Setting, Verdict
 from anabranch.optimize import Choice
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import alone
+from anabranch.plan.query_set import ALONE, alone
 from anabranch.schema import TIMESTAMP, Schema
 from anabranch.stats.filters import SeenFilter
 from anabranch.stats.view import FixedStatistics
@@ -126,7 +126,7 @@ def follow(way: str, batches: int, seed: int) -> Course:
                 wanted, query = loop.wanted, compiled(loop.wanted.late)
                 examples = {"a": batch["a"].combine_chunks().to_batches()[0]}
                 change_set(Store(folder), host.queries, alone(query), host.partitioning, examples)
-                host = _host(query, wanted.plan, folder, rules)
+                host = _host(query, wanted.plans[ALONE], folder, rules)
                 assert host.steering.filters is not None
                 host.steering.filters.go_on_from(loop)
                 moves.append(number)
@@ -166,15 +166,15 @@ def rows_of(rng: np.random.Generator, number: int, place: int) -> dict[str, pa.T
 def _rules() -> FilterRules:
     settings = Settings(gate=Gate(cool_down=Interval(batches=4)), remember=4)
     seen = SeenFilter("a", DEAR, 0.5, 1e-6)
-    return FilterRules((seen,), compiled, _choice, settings, move=MOVE)
+    return FilterRules((seen,), lambda late: {ALONE: compiled(late)}, _choice, settings, move=MOVE)
 
 
-def _choice(query: Query, known: FixedStatistics, batch: float) -> Choice:
+def _choice(name: str, query: Query, known: FixedStatistics, batch: float) -> Choice:
     return decide(query, AUTO, seen=known, batch=batch)
 
 
 def _host(query: Query, plan: Plan, folder: str, rules: FilterRules | None) -> LocalHost:
-    assert rules is None or filter_loop(query, rules) is not None
+    assert rules is None or filter_loop(alone(query), rules) is not None
     return LocalHost(query, plan, checkpoint=str(Path(folder)), filters=rules)
 
 

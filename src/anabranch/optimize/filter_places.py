@@ -10,28 +10,38 @@ The plan of either is the one that would be chosen, and sending counts at the ho
 one, the one that saves most first, as long as it saves a tenth and `LEAST` cores. This serves the first start and a
 query that runs (`adapt/filter_moves`).
 
-Limit: which rows a filter rejects is taken to be independent of what they join with.
+Queries that run together are priced together. Rows of a relation travel once for all of them: a filter spares them
+only if all its readers have it early, and putting it off costs no row that travels anyway. A filter that only some
+readers have early is checked by the engine for each of these. A condition that several queries have is one decision.
+
+Limit: which rows a filter rejects is taken to be independent of what they join with. The plan of each query is priced
+as if its rows were its own: of what others keep beside them, the model knows nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TypeAlias
 
-from anabranch.errors import SpecError
+from anabranch.cost.host import HostNeed, need_together
+from anabranch.errors import BundleError, SpecError
 from anabranch.expr import conjuncts
 from anabranch.optimize.choice import Choice
 from anabranch.optimize.proposals import Infeasible
 from anabranch.plan.dearness import is_dear
+from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.mesh import Plan
 from anabranch.plan.query import Query
+from anabranch.plan.query_set import QuerySet, set_of
 from anabranch.stats.filters import SeenFilter
 from anabranch.stats.view import FixedStatistics
 
-Compile: TypeAlias = Callable[[Sequence[str]], Query]
-"""Compiles the query with some late filters."""
-Decide: TypeAlias = Callable[[Query, FixedStatistics], Choice]
+Compile: TypeAlias = Callable[[Sequence[str]], Mapping[str, Query]]
+"""Compiles the queries of a run with some late filters, by name."""
+Decide: TypeAlias = Callable[[str, Query, FixedStatistics], Choice]
+"""Chooses the plan of a query, which it knows by its name."""
 Bytes: TypeAlias = Mapping[str, Mapping[str, float]]
 """Bytes of a value of each column, by relation."""
 
@@ -49,24 +59,38 @@ class FilterPlaces:
 
 @dataclass(frozen=True)
 class Cores:
-    """What a query needs that depends on where its filters are, by the second."""
+    """What queries need that depends on where their filters are, by the second."""
 
-    plan: float
+    plans: Mapping[str, float]
+    """By query."""
     sending: float
     early: float
 
     @property
     def all(self) -> float:
-        return self.plan + self.sending + self.early
+        return sum(self.plans.values()) + self.sending + self.early
 
 
 @dataclass(frozen=True)
 class Priced:
-    """Some places of filters: what the query needs with them, and the plan that it would have."""
+    """Some places of filters: what the queries need with them, and how their plans would be chosen."""
 
     cores: Cores
-    plan: Plan | None
-    """None where no plan keeps the limits."""
+    choices: Mapping[str, Choice] = field(default_factory=dict, repr=False)
+
+    @property
+    def plans(self) -> dict[str, Plan]:
+        """The plan of each query; none where some query has no plan that keeps its limits."""
+        found: dict[str, Plan] = {}
+        for name, choice in self.choices.items():
+            if isinstance(choice.answer, Infeasible):
+                return {}
+            found[name] = choice.answer.plan
+        return found
+
+
+NEVER = Priced(Cores({}, inf, 0.0))
+"""Places that queries cannot have."""
 
 
 @dataclass(frozen=True)
@@ -75,59 +99,122 @@ class Pricing:
 
     seen: Sequence[SeenFilter]
     bytes: Bytes
-    known: FixedStatistics
+    known: Mapping[str, FixedStatistics]
+    """What is known for each query."""
     compiled: Compile
     decide: Decide
+    running: frozenset[str] = frozenset()
+    """The filters that are late while the queries run."""
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """How many times the model's price a query really takes as it runs, where its plan is not one that was priced.
+
+    A factor below one is what such a plan saves, and other places would lose it. One above is also what is known too
+    little of the joins, and counts for all places.
+    """
     _prices: dict[frozenset[str], Priced] = field(default_factory=dict, compare=False, repr=False)
 
     def price(self, late: Sequence[str]) -> Priced:
-        """What the query needs if these filters are late."""
+        """What the queries need if these filters are late."""
         key = frozenset(late)
         if key not in self._prices:
             self._prices[key] = self._price(late)
         return self._prices[key]
 
     def _price(self, late: Sequence[str]) -> Priced:
-        query, known = self.compiled(late), self.known
-        filters, checking = dict(known.filters), 0.0
-        for each in self.seen:
-            if each.condition not in late:
-                before = known.filters.get(each.relation, 1.0)
-                stream = query.graph.relation(each.relation).stream
-                rate = known.rates.get(each.relation, known.rates.get(stream, 0.0))
-                checking += rate * before * each.seconds * each.early
-                filters[each.relation] = filters.get(each.relation, 1.0) * each.share
-        statistics = replace(
+        own = self.compiled(late)
+        try:
+            queries = set_of(own)
+        except BundleError:  # with these filters late, the queries cannot share their rows
+            return NEVER
+        common = [each for each in self.seen if _is_early(each, queries.graph)]
+        choices = {
+            name: self.decide(name, query, self._statistics(name, query, queries)) for name, query in own.items()
+        }
+        checks = {each.condition: 0.0 for each in common}
+        apart = 0.0
+        for name, query in own.items():
+            for each in self._early(query):
+                seconds = self._reaching(each, name, query) * each.seconds
+                if each in common:
+                    checks[each.condition] = max(checks[each.condition], seconds * each.early)
+                else:
+                    apart += seconds
+        cores = Cores(
+            {name: _cpu(choice) * self._factor(name, late) for name, choice in choices.items()},
+            self._sending(own, choices, common),
+            sum(checks.values()) + apart,
+        )
+        return Priced(cores, choices)
+
+    def _factor(self, name: str, late: Sequence[str]) -> float:
+        factor = self.factors.get(name, 1.0)
+        return factor if self.running == frozenset(late) else max(1.0, factor)
+
+    def _statistics(self, name: str, query: Query, queries: QuerySet) -> FixedStatistics:
+        """What is known of the streams of a query with its filters where they are."""
+        known = self.known[name]
+        filters = dict(known.filters)
+        for each in self._early(query):
+            filters[each.relation] = filters.get(each.relation, 1.0) * each.share
+        is_late = set(query.late_filters)
+        late = [each for each in self.seen if each.condition in is_late]
+        return replace(
             known,
             filters=filters,
-            selectivities={
-                **known.selectivities,
-                **{each.condition: each.share for each in self.seen if each.condition in late},
-            },
-            predicates={each.condition: each.seconds for each in self.seen if each.condition in late},
-            bytes={**known.bytes, **self._bytes(query)},
+            selectivities={**known.selectivities, **{each.condition: each.share for each in late}},
+            predicates={each.condition: each.seconds for each in late},
+            bytes={**known.bytes, **self._bytes(query, queries)},
         )
-        choice = self.decide(query, statistics)
-        if isinstance(choice.answer, Infeasible):
-            return Priced(Cores(float("inf"), 0.0, checking), None)
-        sending = 0.0 if choice.host is None else choice.host.rows * choice.host.slots
-        return Priced(Cores(choice.answer.cost.cpu, sending, checking), choice.answer.plan)
 
-    def _bytes(self, query: Query) -> dict[str, float]:
-        """Bytes of a row with the columns that the query carries."""
+    def _early(self, query: Query) -> Iterator[SeenFilter]:
+        """The filters that are not late in a query that has them."""
+        return (each for each in self.seen if each.relation in query.graph.names and _is_early(each, query.graph))
+
+    def _reaching(self, each: SeenFilter, name: str, query: Query) -> float:
+        """Rows that reach a filter of a query in a second."""
+        known, stream = self.known[name], query.graph.relation(each.relation).stream
+        rate = known.rates.get(each.relation, known.rates.get(stream, 0.0))
+        return rate * known.filters.get(each.relation, 1.0)
+
+    def _sending(self, own: Mapping[str, Query], choices: Mapping[str, Choice], common: Sequence[SeenFilter]) -> float:
+        """Cores that sending rows takes; in process nothing is sent."""
+        needs = [
+            self._sent(own[name], choice.host, common) for name, choice in choices.items() if choice.host is not None
+        ]
+        if not needs:
+            return 0.0
+        together = need_together(needs)
+        return together.rows * together.slots
+
+    def _sent(self, query: Query, need: HostNeed, common: Sequence[SeenFilter]) -> HostNeed:
+        """What a query needs of the host, where filters that not all readers of a relation have spare no row."""
+        shares: dict[str, float] = {}
+        for each in self._early(query):
+            if each not in common:
+                shares[each.relation] = shares.get(each.relation, 1.0) * each.share
+        relations = tuple(
+            replace(each, passing=min(each.read, each.passing / shares.get(each.relation.name, 1.0)))
+            for each in need.relations
+        )
+        return replace(need, relations=relations)
+
+    def _bytes(self, query: Query, queries: QuerySet) -> dict[str, float]:
+        """Bytes of a row of each relation of a query, with the columns that the queries carry."""
         found = {}
-        for relation in query.graph.relations:
-            known, names = self.bytes.get(relation.name, {}), relation.schema.names
-            if names and all(name in known for name in names):
-                found[relation.name] = sum(known[name] for name in names)
+        for name in query.graph.names:
+            known, names = self.bytes.get(name, {}), queries.graph.relation(name).schema.names
+            if names and all(each in known for each in names):
+                found[name] = sum(known[each] for each in names)
         return found
 
 
-def dear_filters(query: Query, compiled: Compile) -> tuple[str, ...]:
-    """The conditions on one stream, early ones, that are dear and can be put off."""
+def dear_filters(query: Query, compiled: Callable[[Sequence[str]], object]) -> tuple[str, ...]:
+    """The conditions on one stream, early ones, that are dear and can be put off; `compiled` refuses what cannot."""
     found = []
     for relation in query.graph.streamed:
-        for part in () if relation.filter is None else conjuncts(relation.filter):
+        if relation.filter is None or relation.is_result:
+            continue  # results of another query are checked where they are made, and counted by nobody
+        for part in conjuncts(relation.filter):
             if is_dear(part):
                 try:
                     compiled([str(part)])
@@ -161,6 +248,16 @@ def place_filters(pricing: Pricing, movable: Sequence[str] | None = None, kept: 
         late.append(best)
         now = then
     return FilterPlaces(tuple(late), tuple(reasons))
+
+
+def _is_early(each: SeenFilter, graph: JoinGraph) -> bool:
+    """Whether rows of a relation have passed a condition when they enter."""
+    condition = graph.relation(each.relation).filter
+    return condition is not None and any(str(part) == each.condition for part in conjuncts(condition))
+
+
+def _cpu(choice: Choice) -> float:
+    return inf if isinstance(choice.answer, Infeasible) else choice.answer.cost.cpu
 
 
 def _pays(early: Cores, late: Cores) -> bool:

@@ -159,8 +159,10 @@ class QuerySet:
 
     @property
     def late_filters(self) -> tuple[str, ...]:
-        """The filters of one relation that joins check, as texts; part of the fingerprint."""
-        return late_filters(self.graph)
+        """The filters of one relation that joins check, as texts, behind the names of queries; in the fingerprint."""
+        if not self.is_named:
+            return late_filters(self.member(ALONE).query.whole)
+        return tuple(f"{each.name}: {text}" for each in self.members for text in late_filters(each.query.whole))
 
     def has_terms(self, relation: str) -> bool:
         """True when some query drops rows of the relation that others keep."""

@@ -25,6 +25,8 @@ from anabranch.errors import MigrationError
 from anabranch.host import filters
 from anabranch.host.changing import change_set
 from anabranch.host.spark.handle import QueryHandle
+from anabranch.plan.mesh import Mesh, one_route, parse_plan
+from anabranch.plan.query_set import ALONE
 from anabranch.schema import TIMESTAMP, Schema
 from anabranch.spec.file import load
 from anabranch.spec.launch import prepare
@@ -41,6 +43,14 @@ TEXT = (
     "SELECT a.k AS k, b.ts AS at FROM s a [RANGE 4 SECONDS], s b [RANGE 4 SECONDS] "
     "WHERE a.kind = 0 AND b.kind = 1 AND a.k = b.k AND a.note RLIKE '.*lot [0-9]+ was.*'"
 )
+OVER = (
+    "SELECT a.k AS k, d.at AS at FROM s a [RANGE 4 SECONDS], "
+    "(SELECT b.k AS k, b.ts AS at FROM s b [RANGE 4 SECONDS] WHERE b.kind = 1) [RANGE 4 SECONDS] AS d "
+    "WHERE a.kind = 0 AND a.k = d.k AND a.note RLIKE '.*lot [0-9]+ was.*'"
+)
+"""The same answer, by a subquery."""
+THREE = TEXT.replace(" WHERE", ", s c [RANGE 4 SECONDS] WHERE c.kind = 1 AND b.k = c.k AND")
+ADAPT = {"remember": 2, "gate": {"cool_down": 2}}
 ROWS, OTHERS = 2_000, 100
 """Rows of either kind in a file, which is a second and a micro-batch."""
 CHECK = 2e-4
@@ -101,9 +111,10 @@ class Story:
             "slots": 2,
             "trigger": "0 seconds",
             "late_filters": "auto",
-            "adapt": {"remember": 2, "gate": {"cool_down": 2}},
+            "adapt": ADAPT,
             **entries,
         }
+        document = {name: entry for name, entry in document.items() if entry is not None}
         (self.folder / "spec.yaml").write_text(yaml.safe_dump(document))
         return prepare(load(self.folder / "spec.yaml"), self.spark)
 
@@ -117,13 +128,13 @@ class Story:
             assert handle.awaitMigration(120)
         raise AssertionError(f"late are {handle.queries.late_filters}: {_decisions(handle)}")
 
-    def check(self) -> None:
+    def check(self, out: str = "out", text: str = TEXT) -> None:
         """The results so far are the batch answer."""
         catalog = Catalog()
         catalog.register(StreamDeclaration("s", Schema.from_arrow(COLUMNS), "ts"))
-        expected = rows_as_multiset(duckdb_answer(compile_query(TEXT, catalog), {"s": pa.concat_tables(self.written)}))
+        expected = rows_as_multiset(duckdb_answer(compile_query(text, catalog), {"s": pa.concat_tables(self.written)}))
         assert expected
-        assert not describe_difference(expected, rows_as_multiset(pq.read_table(self.folder / "out")))
+        assert not describe_difference(expected, rows_as_multiset(pq.read_table(self.folder / out)))
 
 
 def _line(row: dict[str, object]) -> str:
@@ -188,6 +199,90 @@ def test_a_filter_moves_both_ways_while_the_query_runs(stories: Callable[[str], 
     story.until(handle, (DEAR,), LATE)
     handle.stop()
     story.check()
+
+
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_a_filter_of_a_query_with_a_subquery_moves_and_a_restart_knows_it(
+    stories: Callable[[str], Story], format: str
+) -> None:
+    story = stories(format)
+    for _ in range(2):
+        story.feed(LATE)
+    handle = story.run(query=OVER).start()
+    assert handle.queries.stages == 2
+    assert handle.queries.late_filters == ()
+    story.until(handle, (DEAR,), LATE)
+    story.feed(LATE)
+    handle.processAllAvailable()
+    handle.stop()
+    again = story.run(query=OVER)
+    assert f"as in the checkpoint: late are {DEAR}; moved after batch" in again.explanation()
+    # Another list of late filters moves it by a restart; from there on it moves by itself again.
+    handle = story.run(query=OVER, late_filters=[]).start()
+    assert handle.queries.late_filters == ()
+    story.feed(EARLY)
+    handle.processAllAvailable()
+    handle.stop()
+    handle = story.run(query=OVER).start()
+    story.until(handle, (DEAR,), LATE)
+    story.until(handle, (), EARLY)
+    handle.stop()
+    story.check()
+
+
+def test_a_filter_moves_beside_a_mesh(stories: Callable[[str], Story]) -> None:
+    story = stories("parquet")
+    story.feed(LATE)
+    handle = story.run(query=THREE).start()
+    handle.processAllAvailable()
+    handle.migrate(str(one_route(handle.queries.member(ALONE).query.graph)))
+    story.until(handle, (DEAR,), LATE)
+    (moved,) = (each for each in handle.history if each["kind"] == "filters" and each["action"] == "move")
+    plans = {each["batchId"]: each["adaptive"]["plan"] for each in handle.recentProgress if each.get("adaptive")}
+    assert isinstance(parse_plan(plans[moved["batch"]]), Mesh)
+    story.until(handle, (), EARLY)
+    handle.stop()
+    story.check(text=THREE)
+
+
+def test_a_filter_that_queries_have_in_common_moves_in_all_of_them(stories: Callable[[str], Story]) -> None:
+    """The third query has no dear filter, and reads other rows; it misses nothing."""
+    story = stories("parquet")
+    for _ in range(2):
+        story.feed(LATE)
+    third = "SELECT b.k AS k FROM s b [RANGE 4 SECONDS] WHERE b.kind = 1"
+    texts = {"one": TEXT, "two": TEXT.replace("[RANGE 4 SECONDS] WHERE", "[RANGE 4 SECONDS] WHERE a.k >= 0 AND")}
+    queries: dict[str, object] = {
+        name: {
+            "query": text,
+            "late_filters": "auto",
+            "adapt": ADAPT,
+            "sink": {"format": "parquet", "path": f"out_{name}"},
+        }
+        for name, text in texts.items()
+    }
+    queries["third"] = {"query": third, "sink": {"format": "parquet", "path": "out_third"}}
+    settings = {"query": None, "sink": None, "late_filters": None, "adapt": None, "queries": queries}
+    handle = story.run(**settings).start()
+    assert handle.queries.late_filters == ()
+    both = tuple(f"{name}: {DEAR}" for name in texts)
+    story.until(handle, both, LATE)
+    story.feed(LATE)
+    handle.processAllAvailable()
+    story.until(handle, (), EARLY)
+    moved = [each for each in handle.history if each["kind"] == "filters" and each["action"] == "moved"]
+    assert [(each["from"], each["to"]) for each in moved] == [([], [*both]), ([*both], [])]
+    story.until(handle, both, LATE)
+    handle.stop()
+    again = story.run(**settings)
+    assert again.queries.late_filters == both
+    handle = again.start()
+    story.feed(LATE)
+    handle.processAllAvailable()
+    handle.stop()
+    for name in texts:
+        story.check(f"out_{name}")
+    assert pq.read_table(story.folder / "out_third").num_rows == OTHERS * len(story.written)
 
 
 def test_a_move_that_fails_leaves_the_filter_and_the_query_goes_on(

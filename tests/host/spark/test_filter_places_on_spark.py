@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
-from anabranch.errors import SpecError
 from anabranch.host import filters
 from anabranch.schema import TIMESTAMP, Schema
 from anabranch.spec.file import load
@@ -101,13 +100,58 @@ def test_a_dear_filter_is_put_off_and_stays_there(
     run.start().awaitTermination()
 
 
-def test_queries_together_name_their_late_filters(spark: SparkSession, tmp_path: Path) -> None:
-    feed(tmp_path, 0, np.random.default_rng(1))
-    query = {"query": TEXT, "late_filters": "auto", "sink": {"format": "parquet", "path": "out"}}
-    path = spec(tmp_path, queries={"q": query})
+def together(folder: Path, **queries: str) -> Path:
+    path = spec(
+        folder,
+        queries={
+            name: {"query": text, "late_filters": "auto", "sink": {"format": "parquet", "path": f"out_{name}"}}
+            for name, text in queries.items()
+        },
+    )
     document = yaml.safe_load(path.read_text())
     for entry in ("query", "sink", "late_filters"):
         del document[entry]
     path.write_text(yaml.safe_dump(document))
-    with pytest.raises(SpecError, match="query 'q' has 'late_filters: auto' and runs with others"):
-        prepare(load(path), spark)
+    return path
+
+
+def test_filters_of_queries_that_run_together_are_placed_together(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [feed(tmp_path, 0, np.random.default_rng(1))]
+    costing(5e-6, monkeypatch)
+    other = TEXT.replace("SELECT a.k AS k", "SELECT b.k AS k")
+    path = together(tmp_path, one=TEXT, other=other)
+    run = prepare(load(path), spark)
+    both = (f"one: {DEAR}", f"other: {DEAR}")
+    assert run.queries.late_filters == both, "one decision for both"
+    assert run.explanation().count(f"{DEAR} is checked by the joins: 5000 ns a row, 90% pass") == 1
+    run.start().awaitTermination()
+    # A restart leaves them where they are, and so does a query that joins in another spec of these queries.
+    costing(1e-8, monkeypatch)
+    batches.append(feed(tmp_path, 1, np.random.default_rng(2)))
+    run = prepare(load(path), spark)
+    assert run.queries.late_filters == both
+    assert run.explanation().count(f"as in the checkpoint: late are {DEAR}") == 1
+    run.start().awaitTermination()
+    catalog = Catalog()
+    for name in "ab":
+        catalog.register(StreamDeclaration(name, Schema.from_arrow(COLUMNS), "ts"))
+    whole = {name: pa.concat_tables([each[name] for each in batches]) for name in "ab"}
+    expected = rows_as_multiset(duckdb_answer(compile_query(TEXT, catalog), whole))
+    assert expected
+    for name in ("one", "other"):
+        assert not describe_difference(expected, rows_as_multiset(pq.read_table(tmp_path / f"out_{name}")))
+
+
+def test_a_filter_of_rows_that_another_query_wants_anyway_is_checked_by_the_joins(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It rejects nearly everything: alone, it belongs before the joins. Here it would spare no row from travelling."""
+    feed(tmp_path, 0, np.random.default_rng(1))
+    monkeypatch.setattr(filters, "timed", lambda condition, rows: (0.01 * len(rows), 5e-7 * len(rows)))
+    wide = "SELECT a.k AS k, a.note AS note FROM a [RANGE 10 MILLISECONDS], b [RANGE 10 MILLISECONDS] WHERE a.k = b.k"
+    alone = prepare(load(together(tmp_path, one=TEXT)), spark)
+    assert alone.queries.late_filters == ()
+    pair = prepare(load(together(tmp_path, one=TEXT, wide=wide)), spark)
+    assert pair.queries.late_filters == (f"one: {DEAR}",), pair.explanation()

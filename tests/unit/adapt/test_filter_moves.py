@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -22,14 +22,15 @@ from anabranch.choosing import AUTO, decide, on_spark
 from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
 from anabranch.optimize import Choice
+from anabranch.plan.mesh import Plan, one_route
 from anabranch.plan.physical import PhysicalPlan
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import alone, partitioning_of
+from anabranch.plan.query_set import ALONE, alone, partitioning_of, together
 from anabranch.plan.slots import SlotPlan
 from anabranch.plan.text import parse
 from anabranch.stats.filters import SeenFilter
 from anabranch.stats.report import QueryReport, SlotReport
-from anabranch.stats.step import CheckStatistics
+from anabranch.stats.step import CheckStatistics, ProbeStatistics
 from anabranch.stats.view import FixedStatistics
 from tests.unit.adapt.simulated import steady_step
 
@@ -65,7 +66,11 @@ def _compiled(late: tuple[str, ...], text: str) -> Query:
     return compile_query(text, catalog, late_filters=late)
 
 
-def chosen(query: Query, known: FixedStatistics, batch: float) -> Choice:
+def alone_with(late: Sequence[str], text: str = TEXT) -> dict[str, Query]:
+    return {ALONE: compiled(late, text)}
+
+
+def chosen(name: str, query: Query, known: FixedStatistics, batch: float) -> Choice:
     return decide(query, AUTO, seen=known, batch=batch, host=on_spark())
 
 
@@ -88,7 +93,7 @@ class Run:
 
     late: tuple[str, ...] = ()
     rules: FilterRules = field(
-        default_factory=lambda: FilterRules((SeenFilter("a", DEAR, 0.5, 1e-7),), compiled, chosen, ADAPT)
+        default_factory=lambda: FilterRules((SeenFilter("a", DEAR, 0.5, 1e-7),), alone_with, chosen, ADAPT)
     )
     host: Callable[[FilterLoop], None] = lambda loop: None
     decided: list[FiltersDecided] = field(default_factory=list)
@@ -96,14 +101,20 @@ class Run:
     batch: int = 0
     text: str = TEXT
     plan: PhysicalPlan = PLAN
+    running: Plan | None = None
+    """What the slots say that they run, if not the plan."""
     searches: Searches | None = None
+    lookups: float = 1.0
+    """How many times the lookups and matches of the plan were counted."""
+    slots: int = 1
+    """With several, all but the first report nothing, and have another plan."""
 
     def __post_init__(self) -> None:
         self.loop = self._loop(None)
 
     def _loop(self, earlier: FilterLoop | None) -> FilterLoop:
-        rules = replace(self.rules, compiled=partial(compiled, text=self.text))
-        loop = filter_loop(compiled(self.late, self.text), rules, self.searches)
+        rules = replace(self.rules, compiled=partial(alone_with, text=self.text))
+        loop = filter_loop(alone(compiled(self.late, self.text)), rules, self.searches)
         assert loop is not None
         if earlier is not None:
             loop.go_on_from(earlier)
@@ -129,6 +140,7 @@ class Run:
             selectivities={"a b": truth.partners / 10_000},
         )
         step = steady_step(query, self.plan, known)
+        step = replace(step, probes=tuple(_times(each, self.lookups) for each in step.probes))
         # What meets a partner reaches the filter.
         reached = round(RATE * truth.partners) if is_late else round(RATE)
         check = CheckStatistics(DEAR, reached, round(reached * truth.share), reached * truth.seconds)
@@ -137,10 +149,18 @@ class Run:
             checked_early=() if is_late else (check,),
         )
         table = partitioning_of(alone(query), 1)
-        plans = [SlotPlan(self.plan)]
-        decided = self.loop.after(BatchFacts(self.batch, 1.0), plans, {0: report}, table, is_busy=is_busy)
+        first, rest = SlotPlan(self.running or self.plan), [SlotPlan(parse("(b a)"))] * (self.slots - 1)
+        plans = {ALONE: (first, *rest)}
+        idle = {1 + slot: SlotReport({ALONE: QueryReport(other.plan)}) for slot, other in enumerate(rest)}
+        decided = self.loop.after(BatchFacts(self.batch, 1.0), plans, {0: report, **idle}, table, is_busy=is_busy)
         if decided is not None:
             self.decided.append(decided)
+
+
+def _times(probe: ProbeStatistics, factor: float) -> ProbeStatistics:
+    counted = (round(factor * each) for each in (probe.probes, probe.visited, probe.matches, probe.kept))
+    probes, visited, matches, kept = counted
+    return replace(probe, probes=probes, visited=visited, matches=matches, kept=kept)
 
 
 def test_a_filter_moves_to_where_it_costs_least_and_back_when_the_streams_have_changed() -> None:
@@ -259,10 +279,10 @@ def test_slots_that_all_check_every_row_count_for_as_many() -> None:
 
 
 def test_a_query_without_dear_filters_or_joins_has_no_loop() -> None:
-    assert filter_loop(compiled(), None) is None
-    assert filter_loop(compiled(), replace(Run().rules, dear=())) is None
-    alone = compiled(text="SELECT a.k AS k FROM a [RANGE 10 SECONDS] WHERE a.note RLIKE '.*lot [0-9]+ was.*'")
-    assert filter_loop(alone, Run().rules) is None
+    assert filter_loop(alone(compiled()), None) is None
+    assert filter_loop(alone(compiled()), replace(Run().rules, dear=())) is None
+    single = compiled(text="SELECT a.k AS k FROM a [RANGE 10 SECONDS] WHERE a.note RLIKE '.*lot [0-9]+ was.*'")
+    assert filter_loop(alone(single), Run().rules) is None
 
 
 class Beside(Searches):
@@ -346,7 +366,7 @@ def test_a_filter_that_was_frozen_while_places_were_searched_stays() -> None:
 
 
 def test_a_search_that_fails_leaves_filters_where_they_are() -> None:
-    def failing(query: Query, known: FixedStatistics, batch: float) -> Choice:
+    def failing(name: str, query: Query, known: FixedStatistics, batch: float) -> Choice:
         raise ZeroDivisionError
 
     run = many(Searches(waits=True))
@@ -362,3 +382,144 @@ def test_a_record_says_what_both_places_cost() -> None:
     assert record["cost"]["cpu"] > record["proposedCost"]["cpu"]
     assert record["moveCost"] > 0
     assert record["filters"][0]["condition"] == DEAR
+
+
+def sampled(partners: float) -> FilterRules:
+    known = FixedStatistics(selectivities={"a b": partners / 10_000})
+    return replace(Run().rules, sampled={ALONE: known})
+
+
+def test_beside_a_mesh_filters_move_by_what_was_known_last_of_the_joins() -> None:
+    """The mesh runs from the first batch on; of its joins the sample alone tells."""
+    run = Run(rules=sampled(LATE.partners), running=one_route(compiled().graph)).take(LATE, 40)
+    assert run.late == (DEAR,)
+    # Combinations that reach the filter are counted, though nothing tells that rows have more partners now.
+    assert not run.take(EARLY, 400).late
+    assert len(run.moved_at) == 2
+    # Where rows have many partners by all that is known, the filter stays.
+    assert Run(rules=sampled(20.0), running=one_route(compiled().graph)).take(EARLY, 40).late == ()
+
+
+def test_what_a_plan_has_measured_is_known_when_a_mesh_follows_it() -> None:
+    def weighed(before: Truth) -> FiltersDecided:
+        rules = replace(sampled(20.0), settings=replace(ADAPT, freeze=True))
+        run = Run(rules=rules).take(before, 8)
+        run.running = one_route(compiled().graph)
+        return run.take(replace(before, share=0.5), 40).decided[-1]
+
+    assert weighed(Truth(partners=0.01)).proposed == (DEAR,), "not what was sampled"
+    assert weighed(Truth(partners=20.0)).proposed == ()
+
+
+def test_what_a_mesh_takes_now_is_counted_and_a_mesh_that_saves_much_holds_the_filter() -> None:
+    """The same streams and places: the counts of the mesh decide what there is to gain."""
+
+    def cost(lookups: float) -> FiltersDecided:
+        run = Run(rules=sampled(1.0), running=one_route(compiled().graph), lookups=lookups)
+        return run.take(Truth(seconds=1e-6, partners=1.0), 8, moves=False).decided[0]
+
+    cheap, usual, dear = cost(0.1), cost(1.0), cost(3.0)
+    assert cheap.cost < usual.cost < dear.cost
+    plain = Run().take(Truth(seconds=1e-6, partners=1.0), 8, moves=False).decided[0]
+    assert usual.cost == pytest.approx(plain.cost, rel=0.3)
+
+
+def test_slots_with_different_plans_are_weighed_by_their_counts() -> None:
+    run = Run(rules=sampled(LATE.partners), slots=2).take(LATE, 40)
+    assert run.late == (DEAR,)
+
+
+BOTH = {"one": TEXT, "two": TEXT.replace("SELECT a.k AS k", "SELECT b.k AS k")}
+WIDE = "SELECT a.note AS note, b.v AS v FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS] WHERE a.k = b.k"
+
+
+def several(late: Sequence[str], texts: Mapping[str, str]) -> dict[str, Query]:
+    """Queries that run together; those that have the dear filter with it late, if it is."""
+    return {name: compiled(late if "RLIKE" in text else (), text) for name, text in texts.items()}
+
+
+GUESS = SeenFilter("a", DEAR, 0.5, 1e-7)
+
+
+@dataclass
+class SetRun:
+    """Queries that run together on simulated batches, with their filter where the loop wants it."""
+
+    texts: Mapping[str, str]
+    seen: SeenFilter = GUESS
+    late: tuple[str, ...] = ()
+    decided: list[FiltersDecided] = field(default_factory=list)
+    batch: int = 0
+
+    def __post_init__(self) -> None:
+        self.loop = self._loop()
+
+    def _loop(self) -> FilterLoop:
+        moving = frozenset(name for name, text in self.texts.items() if "RLIKE" in text)
+        rules = FilterRules((self.seen,), partial(several, texts=self.texts), chosen, ADAPT, moving=moving)
+        loop = filter_loop(together(several(self.late, self.texts)), rules)
+        assert loop is not None
+        return loop
+
+    def take(self, truth: Truth, batches: int) -> SetRun:
+        for _ in range(batches):
+            self._step(truth)
+            if (wanted := self.loop.wanted) is not None:
+                assert wanted.plans.keys() == self.texts.keys()
+                self.late, earlier = wanted.late, self.loop
+                self.loop = self._loop()
+                self.loop.go_on_from(earlier)
+            self.batch += 1
+        return self
+
+    def _step(self, truth: Truth) -> None:
+        queries = together(several(self.late, self.texts))
+        is_early = queries.graph.relation("a").filter is not None and DEAR in str(queries.graph.relation("a").filter)
+        known = FixedStatistics(
+            rates={"a": RATE * truth.share if is_early else RATE, "b": 1_000.0},
+            filters={"a": 1.0},
+            selectivities={"a b": truth.partners / 10_000},
+        )
+        reached = round(RATE) if is_early else round(RATE * truth.partners)
+        check = CheckStatistics(DEAR, reached, round(reached * truth.share), reached * truth.seconds)
+        reports = {
+            each.name: QueryReport(
+                PLAN,
+                statistics=replace(
+                    steady_step(each.query, PLAN, known), checks=(check,) if each.query.late_filters else ()
+                ),
+            )
+            for each in queries.members
+        }
+        report = SlotReport(reports, checked_early=(check,) if is_early else ())
+        plans = dict.fromkeys(queries.names, (SlotPlan(PLAN),))
+        table = partitioning_of(queries, 1)
+        decided = self.loop.after(BatchFacts(self.batch, 1.0), plans, {0: report}, table, is_busy=False)
+        if decided is not None:
+            self.decided.append(decided)
+
+
+def test_a_filter_that_queries_have_in_common_is_one_decision() -> None:
+    run = SetRun(BOTH).take(LATE, 40)
+    assert run.late == (DEAR,)
+    assert run.take(EARLY, 400).late == ()
+    assert [each.action for each in run.decided].count("move") == 2
+
+
+def test_rows_that_another_query_wants_anyway_cost_nothing_more() -> None:
+    """The filter rejects nearly all: alone it spares the host these rows, beside a query that wants them it does not.
+
+    There it is a term of its query, which nobody counts before the joins; what was sampled of it holds.
+    """
+    truth = Truth(share=0.01, seconds=6e-7, partners=0.01)
+    seen = SeenFilter("a", DEAR, truth.share, truth.seconds)
+    assert SetRun({"one": TEXT}, seen).take(truth, 200).late == ()
+    assert SetRun({"one": TEXT, "wide": WIDE}, seen).take(truth, 200).late == (DEAR,)
+
+
+def test_what_was_learnt_of_filters_stays_when_a_query_joins() -> None:
+    run = SetRun({"one": TEXT}).take(Truth(share=0.3), 8)
+    later = SetRun(BOTH)
+    later.loop.go_on_from(run.loop)
+    assert later.loop._learnt[DEAR].share == pytest.approx(0.3)
+    assert later.loop._baseline is None, "of other queries"

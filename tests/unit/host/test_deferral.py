@@ -11,8 +11,8 @@ import pytest
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.cql import compile_query
 from anabranch.ddl import parse_schema
-from anabranch.errors import ForeignCheckpoint
-from anabranch.host.changing import change_set
+from anabranch.errors import BundleError, ForeignCheckpoint
+from anabranch.host.changing import Examples, change_set
 from anabranch.host.deferral import follow_late_filters
 from anabranch.host.local import LocalHost
 from anabranch.host.results import ResultLayout
@@ -146,3 +146,39 @@ def test_filters_of_queries_that_run_together_move_with_a_change_of_the_set(tmp_
     for name, text in (("moving", TEXT), ("staying", other)):
         expected = batch_answer(compiled([], text), whole)
         assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(found[name])))
+
+
+TWO = ("a.note LIKE 'urgent%'", "a.note LIKE '%pay'")
+TWO_TEXT = TEXT.replace("a.v <> 3", "a.note LIKE '%pay'")
+
+
+def put_off_one_by_one(folder: Path, examples: Examples) -> tuple[list[pa.Table], dict[str, pa.Table]]:
+    """Two filters of one column are put off, one after the other, while rows from before are still there."""
+    found, given, before = [], {name: list[pa.Table]() for name in "ab"}, None
+    for stage, late in enumerate(((), TWO[:1], TWO)):
+        queries = alone(compiled(late, TWO_TEXT))
+        if before is not None:
+            change_set(Store(str(folder)), before, queries, partitioning_of(queries, 1), examples)
+        before = queries
+        step = {name: rows(4 * stage) for name in "ab"}
+        found.append(LocalHost(queries, parse("(a b)"), checkpoint=str(folder)).step(step))
+        for name, table in step.items():
+            given[name].append(table)
+    return found, {name: pa.concat_tables(tables) for name, tables in given.items()}
+
+
+def test_filters_of_one_column_that_are_put_off_one_by_one_lose_nothing(tmp_path: Path) -> None:
+    """Rows that lack the column get a value with which both filters pass, though only one of them checks it yet."""
+    (example,) = pa.table({"note": ["urgent", "plain", "urgent: pay"]}).to_batches()
+    found, given = put_off_one_by_one(tmp_path, {"a": example})
+    expected = batch_answer(compiled([], TWO_TEXT), given)
+    assert expected
+    assert not describe_difference(expected, rows_as_multiset(pa.concat_tables(found)))
+
+
+def test_a_filter_that_stand_ins_of_an_earlier_move_do_not_pass_stays(tmp_path: Path) -> None:
+    """Without an example no value is known with which both pass: the first moves, and the second must wait."""
+    with pytest.raises(BundleError, match=r"have stand-ins that .* LIKE '%pay' rejects"):
+        put_off_one_by_one(tmp_path, {})
+    queries = alone(compiled(TWO[:1], TWO_TEXT))
+    LocalHost(queries, parse("(a b)"), checkpoint=str(tmp_path)).step({name: rows(9) for name in "ab"})

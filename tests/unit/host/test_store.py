@@ -24,7 +24,7 @@ from anabranch.host.store import Store, rows_name
 from anabranch.plan.partitioning import choose_partitioning
 from anabranch.plan.physical import mjoin
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import ALONE, alone
+from anabranch.plan.query_set import ALONE, alone, together
 from anabranch.stats.report import SlotReport
 from anabranch.testing.scripted import answer_lines, read_rows
 
@@ -386,3 +386,16 @@ def test_a_crash_after_the_commit_does_not_do_the_batch_again(tmp_path: Path, mo
     again = host(tmp_path)
     assert again.batch == 1
     assert answer_lines(again.step(read_rows(CATALOG, ["b 1 1 p"]))) == ("x p",)
+
+
+def test_a_checkpoint_of_a_set_from_before_its_late_filters_were_written_down_is_opened(tmp_path: Path) -> None:
+    text = f"{QUERY.text} AND a.k < 7"
+    queries = together({"q": compile_query(text, CATALOG, late_filters=["a"])})
+    assert queries.late_filters == ("q: a.k < 7",)
+    Store(str(tmp_path)).open(queries)
+    found = json.loads(metadata_of(tmp_path).read_text())
+    assert found["late_filters"] == ["q: a.k < 7"]
+    metadata_of(tmp_path).write_text(json.dumps({**found, "late_filters": []}))
+    Store(str(tmp_path)).open(queries)
+    with pytest.raises(ForeignCheckpoint, match="another query"):
+        Store(str(tmp_path)).open(together({"q": compile_query(text, CATALOG)}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pytest
 
 from anabranch.catalog import Catalog, StreamDeclaration
 from anabranch.choosing import AUTO, decide, on_spark
-from anabranch.cql import compile_query
+from anabranch.cql import compile_query, declared_results
 from anabranch.engine.batch import RelationBatch
 from anabranch.expr import conjuncts
 from anabranch.host import filters
@@ -19,10 +20,10 @@ from anabranch.host.filters import bytes_of_columns, guessed_filters, seen_filte
 from anabranch.host.rows import relation_batch
 from anabranch.host.wire import wire_layout
 from anabranch.optimize import Choice
-from anabranch.optimize.filter_places import FilterPlaces, Pricing, dear_filters, place_filters
+from anabranch.optimize.filter_places import Bytes, FilterPlaces, Pricing, dear_filters, place_filters
 from anabranch.plan.check_ratios import BUILT_IN, CheckRatios
 from anabranch.plan.query import Query
-from anabranch.plan.query_set import by_itself, partitioning_of
+from anabranch.plan.query_set import ALONE, by_itself, partitioning_of
 from anabranch.schema import TIMESTAMP, Schema
 from anabranch.stats.filters import SeenFilter
 from anabranch.stats.view import FixedStatistics
@@ -52,8 +53,13 @@ def rows_before() -> dict[str, RelationBatch]:
     return {each.name: relation_batch(each, layout, pa.table(columns)) for each in query.graph.relations}
 
 
-def decided(query: Query, known: FixedStatistics) -> Choice:
+def decided(name: str, query: Query, known: FixedStatistics) -> Choice:
     return decide(query, AUTO, seen=known, host=on_spark())
+
+
+def priced(seen: Sequence[SeenFilter], known: FixedStatistics, bytes: Bytes = MappingProxyType({})) -> Pricing:
+    """The prices of places of a query that runs alone."""
+    return Pricing(seen, bytes, {ALONE: known}, lambda late: {ALONE: compiled(late)}, decided)
 
 
 def placed(share: float, seconds: float, partners: float, rate: float = 100_000.0) -> FilterPlaces:
@@ -65,7 +71,7 @@ def placed(share: float, seconds: float, partners: float, rate: float = 100_000.
         provenance="sampled",
     )
     seen = [SeenFilter("a", DEAR, share, seconds)]
-    return place_filters(Pricing(seen, bytes_of_columns(rows_before()), known, compiled, decided))
+    return place_filters(priced(seen, known, bytes_of_columns(rows_before())))
 
 
 def test_only_dear_conditions_that_can_be_put_off_are_weighed() -> None:
@@ -100,7 +106,7 @@ def test_what_spark_checks_costs_more_than_the_engine_and_what_slots_check_costs
     known = FixedStatistics(rates=dict.fromkeys("abc", 1_000.0), filters={"a": 1.0})
 
     def early(each: SeenFilter) -> float:
-        return Pricing([each], {}, known, compiled, decided).price([]).cores.early
+        return priced([each], known).price([]).cores.early
 
     assert early(seen) == pytest.approx(1_000 * 1e-7 * seen.early)
     assert early(seen.checked_by(2)) == pytest.approx(1_000 * 1e-7 * 2)
@@ -121,7 +127,7 @@ def test_a_measured_ratio_decides_where_a_filter_is(
     rows, ratios = rows_before(), CheckRatios.from_names({"rlike_any": ratio})
     seen = seen_filters(compiled([DEAR]), rows, ratios)
     assert [each.early for each in seen] == [ratio]
-    found = place_filters(Pricing(seen, bytes_of_columns(rows), known, compiled, decided))
+    found = place_filters(priced(seen, known, bytes_of_columns(rows)))
     assert found.late == ((DEAR,) if is_late else ()), found.reasons
     assert f"100 ns a row, 90% pass, {ratio:.2g} times as dear before the joins; " in found.reasons[0]
     (guessed,) = guessed_filters(compiled([DEAR]), [], ratios)
@@ -142,3 +148,70 @@ def test_filters_are_seen_on_the_rows_before_them(monkeypatch: pytest.MonkeyPatc
     assert (seen.share, seen.seconds) == (0.5 / ROWS, 1e-6)
     few = {name: batch.slice(0, 10) for name, batch in rows.items()}
     assert seen_filters(compiled([DEAR]), few) == ()
+
+
+# --- queries that run together ----------------------------------------------------------------------------------------
+
+OTHER = "RLIKE(a.note, 'x.*y')"
+PLAIN = TEXT.replace(" AND a.note RLIKE '.*lot [0-9]+ was.*'", "")
+"""The query without its dear filter; it wants all rows."""
+SEEN = [SeenFilter("a", DEAR, 0.1, 1e-6, 3.0), SeenFilter("a", OTHER, 0.1, 1e-6, 3.0)]
+
+
+def together(**texts: str) -> Pricing:
+    """The prices of places of queries that run together."""
+
+    def queries(late: Sequence[str]) -> dict[str, Query]:
+        plain = {name: str(compiled(text=text).graph.relation("a").filter) for name, text in texts.items()}
+        return {
+            name: compiled([each for each in late if each in plain[name]], text=text) for name, text in texts.items()
+        }
+
+    known = FixedStatistics(
+        rates={"a": 100_000.0, "b": 1_000.0, "c": 1_000.0},
+        filters={"a": 1.0},
+        selectivities={"a b": 0.01 / 10_000, "b c": 1 / 10_000},
+        provenance="sampled",
+    )
+    return Pricing(SEEN, bytes_of_columns(rows_before()), dict.fromkeys(texts, known), queries, decided)
+
+
+def test_a_filter_that_all_readers_have_is_checked_once_and_spares_them_the_rows() -> None:
+    alone, both = together(one=TEXT), together(one=TEXT, two=TEXT.replace("a.k AS k", "b.k AS k"))
+    assert both.price([]).cores.early == alone.price([]).cores.early == pytest.approx(100_000 * 3e-6)
+    assert both.price([]).cores.sending == pytest.approx(alone.price([]).cores.sending, rel=0.01)
+    assert both.price([DEAR]).cores.early == 0
+    assert both.price([DEAR]).cores.sending > 1.1 * both.price([]).cores.sending
+    assert both.price([DEAR]).plans.keys() == {"one", "two"}
+
+
+def test_rows_that_another_query_wants_travel_wherever_the_filter_is() -> None:
+    """There the engine checks it, for its own query, at what the engine takes."""
+    pair = together(one=TEXT, plain=PLAIN)
+    assert pair.price([]).cores.sending == pytest.approx(pair.price([DEAR]).cores.sending)
+    assert pair.price([]).cores.early == pytest.approx(100_000 * 1e-6)
+
+
+def test_filters_that_queries_do_not_have_in_common_spare_no_row() -> None:
+    """Each rejects nine rows of ten for its own query; one of both may want any row."""
+    pair = together(one=TEXT, two=TEXT.replace(".*lot [0-9]+ was.*", "x.*y"))
+    everything = pair.price([DEAR, OTHER]).cores.sending
+    assert pair.price([]).cores.sending == pytest.approx(everything)
+    assert pair.price([DEAR]).cores.sending == pytest.approx(everything)
+
+
+def test_places_that_queries_cannot_have_together_cost_too_much() -> None:
+    def queries(late: Sequence[str]) -> dict[str, Query]:
+        below = compiled(late)
+        catalog = Catalog()
+        for name in "abc":
+            catalog.register(StreamDeclaration(name, Schema.from_arrow(COLUMNS), "ts"))
+        catalog.register(declared_results("one", compiled()))
+        text = "SELECT o.k AS k FROM one [RANGE 1 SECONDS] AS o, c [RANGE 1 SECONDS] WHERE o.k = c.k"
+        return {"one": below, "over": compile_query(text, catalog)}
+
+    known = FixedStatistics(rates=dict.fromkeys("abc", 1_000.0))
+    pricing = Pricing(SEEN[:1], {}, {"one": known, "over": known}, queries, decided)
+    assert pricing.price([DEAR]).cores.all == float("inf")
+    assert not pricing.price([DEAR]).plans
+    assert place_filters(pricing).late == ()
