@@ -43,7 +43,7 @@ class Watched:
         reader = spark.readStream.schema("v long").options(**options)
         writer = reader.parquet(str(folder)).writeStream.foreachBatch(self._keep)
         self.query: StreamingQuery = writer.option("checkpointLocation", str(checkpoint)).start()
-        self.listings = list[Any]()
+        self.listings = list[tuple[Any, Any]]()
 
     def _keep(self, frame: DataFrame, _: int) -> None:
         self.rows += [row.v for row in frame.collect()]
@@ -56,6 +56,17 @@ class Watched:
             self.listings = find_new_files(self.spark, self.query)
         rows, self.taken = self.rows[self.taken :], len(self.rows)
         return sorted(rows)
+
+
+@contextmanager
+def set_for_now(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
 
 
 @pytest.fixture
@@ -86,7 +97,7 @@ def test_known_files_are_left_out_and_new_ones_are_found(watch: Callable[..., An
         put(folder, "older.parquet", 22, modified=999_999_000)
         assert watched.take() == [21, 22]
         assert watched.take() == []
-        assert [listing.known() for listing in watched.listings] == [23]
+        assert [listing.known() for listing, _ in watched.listings] == [23]
 
 
 def test_names_of_every_kind(watch: Callable[..., Any], tmp_path: Path) -> None:
@@ -98,7 +109,7 @@ def test_names_of_every_kind(watch: Callable[..., Any], tmp_path: Path) -> None:
             put(folder, name, number)
             assert watched.take() == [number]
         assert watched.take() == []
-        assert watched.listings[0].known() == 1 + len(ODD_NAMES)
+        assert watched.listings[0][0].known() == 1 + len(ODD_NAMES)
 
 
 def test_all_others_see_the_whole_folder(watch: Callable[..., Any], spark: SparkSession, tmp_path: Path) -> None:
@@ -109,7 +120,7 @@ def test_all_others_see_the_whole_folder(watch: Callable[..., Any], spark: Spark
             watched.take()
             put(folder, f"{number}.parquet", number)
         watched.take()
-        assert watched.listings[0].known() >= 4
+        assert watched.listings[0][0].known() >= 4
         assert watched.seen_by_others == [1, 2, 3, 4, 5], "inside of a micro-batch"
         assert spark.read.parquet(str(folder)).count() == 5
 
@@ -151,7 +162,7 @@ def test_files_that_are_gone_and_files_that_nobody_reads(watch: Callable[..., An
         assert watched.take() == [], "as ever, a name is read once"
         put(folder, "3.parquet", 4)
         assert watched.take() == [4]
-        assert watched.listings[0].known() == 4
+        assert watched.listings[0][0].known() == 4
 
 
 def test_a_known_file_that_is_too_old_to_be_known_and_then_written_anew(
@@ -181,7 +192,7 @@ def test_limits_of_files_per_trigger_and_the_order_by_age(watch: Callable[..., A
         watched.take()
         assert watched.rows == list(range(8))
         assert watched.take() == []
-        assert watched.listings[0].known() == 8
+        assert watched.listings[0][0].known() == 8
 
 
 def test_folders_inside_a_folder_are_listed_as_ever(watch: Callable[..., Any], tmp_path: Path) -> None:
@@ -205,7 +216,7 @@ def test_patterns_are_listed_as_ever(spark: SparkSession, tmp_path: Path) -> Non
         put(tmp_path / "in" / "b", "1.parquet", 1)
         put(tmp_path / "in" / "a", "2.parquet", 2)
         assert watched.take() == [1, 2]
-        assert watched.listings[0].known() == 0
+        assert watched.listings[0][0].known() == 0
     finally:
         watched.query.stop()
 
@@ -218,7 +229,7 @@ def test_an_empty_folder_may_still_become_the_output_of_a_stream(watch: Callable
         assert watched.take() == [0]
         put(folder, "1.parquet", 1)
         assert watched.take() == [1]
-        assert watched.listings[0].known() == 2
+        assert watched.listings[0][0].known() == 2
 
 
 def test_a_run_that_follows_goes_on_where_the_first_ended(watch: Callable[..., Any], tmp_path: Path) -> None:
@@ -233,6 +244,45 @@ def test_a_run_that_follows_goes_on_where_the_first_ended(watch: Callable[..., A
         assert watched.take() == [2]
         put(folder, "3.parquet", 3)
         assert watched.take() == [3]
+
+
+def test_of_its_log_a_source_is_shown_the_oldest_files_and_deletes_them(
+    watch: Callable[..., Any], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.host.spark.new_files.OLDEST", 2)
+    settings = {
+        "spark.sql.streaming.minBatchesToRetain": "1",
+        "spark.sql.streaming.fileSource.log.compactInterval": "2",
+        "spark.sql.streaming.fileSource.log.cleanupDelay": "0",
+    }
+    with set_for_now(spark, settings):
+        folder, log = tmp_path / "in", tmp_path / "checkpoint" / "sources" / "0"
+        left = list[int]()
+        with watch(folder) as watched:
+            for number in range(13):
+                put(folder, f"{number}.parquet", number)
+                assert watched.take() == [number]
+                left.append(sum(path.name.split(".")[0].isdigit() for path in log.iterdir()))
+            assert watched.listings[0][1].times() == 11, "the first two have nothing before them"
+        assert max(left) <= 4, "those since the log was last written anew, and what one more may leave"
+        put(folder, "13.parquet", 13)
+        with watch(folder) as watched:
+            assert watched.take() == [13]
+
+
+def test_a_log_that_was_written_under_other_settings_goes_on(
+    watch: Callable[..., Any], spark: SparkSession, tmp_path: Path
+) -> None:
+    """Checkpoints from before have logs that are made one every ten micro-batches."""
+    folder = tmp_path / "in"
+    expected = 0
+    for interval in ("2", "100", "3"):
+        settings = {"spark.sql.streaming.fileSource.log.compactInterval": interval}
+        with set_for_now(spark, settings), watch(folder) as watched:
+            for _ in range(5):
+                put(folder, f"{expected}.parquet", expected)
+                assert watched.take() == [expected]
+                expected += 1
 
 
 def test_where_spark_is_other_than_expected_all_stays_as_it_was(

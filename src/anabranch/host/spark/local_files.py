@@ -51,7 +51,7 @@ public final class LocalFiles extends RawLocalFileSystem {
 
         public abstract boolean isAsking(Path folder);
 
-        public abstract void begin(int names);
+        public abstract void begin(String[] names);
 
         public abstract boolean isKnown(String name);
 
@@ -93,7 +93,7 @@ public final class LocalFiles extends RawLocalFileSystem {
         if (names == null) {
             return null;
         }
-        listing.begin(names.length);
+        listing.begin(names);
         ArrayList found = new ArrayList();
         for (int i = 0; i < names.length; i++) {
             String name = names[i];

@@ -6,13 +6,13 @@ source itself says which names it has seen, so a listing is one reading of the f
 file (`local_files`).
 
 The source also writes down what it has read, in a log of one file for each micro-batch, and after each it lists the log
-to delete what is older than ten minutes, which at four micro-batches a second are thousands of files. It is shown its
-log every hundredth time.
+to delete what is older than ten minutes, which at four micro-batches a second are thousands of files. It is shown the
+few oldest.
 
 Law: a micro-batch has the files that it would have. Names are left out only of a listing that a source makes to find
 new files, which is when the thread holds the source's lock, and only those that this very source would leave out next.
 Whoever else lists the folder, and the same source before it knows what kind of folder it has, sees all of it. Of a log
-nothing is left out but for the one caller that deletes old files, and he finds them later.
+nothing is left out but for the one caller that deletes old files, and he finds the others as they get older.
 Limit: folders of this machine, without folders inside and without patterns in their names. Others are listed as ever.
 
 Sources are reached by calls that are not part of Spark's interface; where they are missing, all stays as it was.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -31,8 +31,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from anabranch.host.spark.local_files import compiled, local_files
 
 SOURCE_OF_FILES = "FileStreamSource"
-RARELY = 100
-"""Of so many listings of its log a source makes one."""
+OLDEST = 16
+"""Files of its log that a source is shown when it deletes old ones; it writes one for each micro-batch."""
 NEW_FILES, OLD_LOGS = "anabranch.NewFiles", "anabranch.OldLogs"
 JAVA = """
 package anabranch;
@@ -73,9 +73,9 @@ public final class NewFiles extends LocalFiles.Listing {
         return asking.sourceHasMetadata().isDefined() && Boolean.FALSE.equals(asking.sourceHasMetadata().get());
     }
 
-    public void begin(int names) {
+    public void begin(String[] names) {
         before = paths;
-        paths = new HashMap(2 * names);
+        paths = new HashMap(2 * names.length);
     }
 
     public boolean isKnown(String name) {
@@ -101,23 +101,26 @@ JAVA_OF_LOGS = """
 package anabranch;
 
 import java.lang.ref.WeakReference;
+import java.util.HashSet;
+import java.util.Set;
+import java.util.TreeMap;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 
 public final class OldLogs extends LocalFiles.Listing {
     private final WeakReference source;
     private final Path folder;
-    private final int rarely;
+    private final int most;
+    private Set oldest = new HashSet();
     private int times;
 
-    public OldLogs(Object source, Path folder, Integer rarely, Integer times) {
+    public OldLogs(Object source, Path folder, Integer most) {
         this.source = new WeakReference(source);
         this.folder = folder;
-        this.rarely = rarely.intValue();
-        this.times = times.intValue();
+        this.most = most.intValue();
     }
 
-    /** How often the log was to be listed. */
+    /** How often the oldest files were shown. */
     public int times() {
         return times;
     }
@@ -128,11 +131,7 @@ public final class OldLogs extends LocalFiles.Listing {
 
     public boolean isAsking(Path listed) {
         Object asking = source.get();
-        if (asking == null || !Thread.holdsLock(asking) || !listed.equals(folder) || !isDeleting()) {
-            return false;
-        }
-        times++;
-        return times % rarely != 0;
+        return asking != null && Thread.holdsLock(asking) && listed.equals(folder) && isDeleting();
     }
 
     private static boolean isDeleting() {
@@ -145,36 +144,54 @@ public final class OldLogs extends LocalFiles.Listing {
         return false;
     }
 
-    public void begin(int names) {}
+    public void begin(String[] names) {
+        times++;
+        TreeMap ordered = new TreeMap();
+        for (int i = 0; i < names.length; i++) {
+            int end = names[i].indexOf('.');
+            try {
+                Long batch = Long.valueOf(end < 0 ? names[i] : names[i].substring(0, end));
+                if (ordered.size() < most || batch.compareTo((Long) ordered.lastKey()) < 0) {
+                    ordered.put(batch, names[i]);
+                }
+                if (ordered.size() > most) {
+                    ordered.pollLastEntry();
+                }
+            } catch (NumberFormatException other) {
+                continue;
+            }
+        }
+        oldest = new HashSet(ordered.values());
+    }
 
     public boolean isKnown(String name) {
-        return true;
+        return !oldest.contains(name);
     }
 
     public boolean isKnown(String name, FileStatus status) {
-        return true;
+        return false;
     }
 }
 """
-
 _at_work = Lock()
 
 
-def find_new_files(spark: SparkSession, running: StreamingQuery) -> list[Any]:
-    """Lets the file sources of a running query be told of new files only; returns what does that, for each source."""
-    told = list[Any]()
+def find_new_files(spark: SparkSession, running: StreamingQuery) -> list[tuple[Any, Any]]:
+    """Lets the file sources of a running query be told of new files only.
+
+    Returns what does that, for each source: in its folder, and in its log.
+    """
+    told = list[tuple[Any, Any]]()
     with _at_work, suppress(Py4JError, TypeError, AttributeError):
         files = local_files(spark)
-        for place, source in enumerate(_sources(running)):
-            if files is not None:
-                kind = source.getClass().getName()
-                folder = _private(source, "qualifiedBasePath")
-                told.append(_made(spark, files, NEW_FILES, JAVA.replace("<source>", kind), source, folder))
-                files.add(told[-1])
-                log = _private(source, "metadataLog").metadataPath()
-                # Not all in one micro-batch.
-                first = place * RARELY // 3 % RARELY
-                files.add(_made(spark, files, OLD_LOGS, JAVA_OF_LOGS, source, log, RARELY, first))
+        for source in [] if files is None else _sources(running):
+            java = JAVA.replace("<source>", source.getClass().getName())
+            folder, log = _private(source, "qualifiedBasePath"), _private(source, "metadataLog").metadataPath()
+            new = _made(spark, files, NEW_FILES, java, source, folder)
+            old = _made(spark, files, OLD_LOGS, JAVA_OF_LOGS, source, log, OLDEST)
+            cast(Any, files).add(new)
+            cast(Any, files).add(old)
+            told.append((new, old))
     return told
 
 
