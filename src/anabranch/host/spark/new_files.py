@@ -1,6 +1,6 @@
 """Folders of streams that grow: a trigger costs what came, not what is there.
 
-Spark finds the new files of a stream by listing its whole folder, with five questions to the disk and a dozen objects
+Spark finds the new files of a stream by listing its whole folder, with five questions to the disk and several objects
 for each file, only to leave out all that it has read before. Here it is told of those alone that it does not know: the
 source itself says which names it has seen, so a listing is one reading of the folder's names and a look at each new
 file (`local_files`).
