@@ -1,8 +1,9 @@
 """The process of one measured run: `python -m benchmarks.child job.pickle outcome.json`.
 
 All systems get the same session, so that none is slowed by a default the other was spared: two cores, two shuffle
-partitions, no micro-batches without data, the checkpoint file manager that does not fork a `chmod` per file, and
-Spark's classes mapped from an archive where there is one. On top of it each system has the few settings it asks for.
+partitions, no micro-batches without data, the checkpoint file manager that does not fork a `chmod` per file, logs of
+read files that are seldom written anew, and Spark's classes mapped from an archive where there is one. On top of it
+each system has the few settings it asks for.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Protocol
 from pyspark.sql import SparkSession
 
 from anabranch.host.spark.archive import mapping_options
+from anabranch.host.spark.session import FILE_LOGS
 from benchmarks.job import Job, Live, System
 
 CORES = 2
@@ -36,6 +38,7 @@ SETTINGS = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
     "spark.sql.streaming.numRecentProgressUpdates": "10000",
+    **FILE_LOGS,
 }
 MODULES: dict[System, str] = {
     "ours": "ours",

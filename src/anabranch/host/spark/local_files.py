@@ -1,4 +1,4 @@
-"""Hadoop in the driver without the two costs that it adds to every micro-batch.
+"""Hadoop in the driver without the costs that it adds to every micro-batch.
 
 *Permissions of local files.* Without Hadoop's native library every file that it creates on a local disk gets its
 permissions from a forked `chmod`. Spark creates a file per source and two more for every micro-batch, and waits for
@@ -8,6 +8,9 @@ that Spark has for its generated code, and takes the place of Hadoop's class for
 *Where settings come from.* Hadoop's settings, a thousand of them, travel to the tasks of every scan of files of every
 micro-batch, each with the name of the file that it was read from, which Hadoop compresses name by name. Nothing but
 messages for people reads those names, so they are forgotten.
+
+*Known files.* A folder is listed as ever, unless a `Listing` says that somebody asks who looks only for files that he
+does not know (`new_files`). Then the files that he knows are left out, and nothing is asked of the disk about them.
 
 Law: no file and no setting is other than it would be. Where anything is not as expected, all stays as it was.
 """
@@ -26,16 +29,94 @@ CLASS = "anabranch.LocalFiles"
 SOURCE = """
 package anabranch;
 
+import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.attribute.PosixFilePermissions;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CopyOnWriteArrayList;
+import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.RawLocalFileSystem;
 import org.apache.hadoop.fs.permission.FsPermission;
+import org.apache.hadoop.io.nativeio.NativeIO;
 
 public final class LocalFiles extends RawLocalFileSystem {
+    /** Leaves known files out of one folder, while `isAsking`; `isKnown` is first asked of a name alone. */
+    public abstract static class Listing {
+        public abstract boolean isOver();
+
+        public abstract boolean isAsking(Path folder);
+
+        public abstract void begin(String[] names);
+
+        public abstract boolean isKnown(String name);
+
+        public abstract boolean isKnown(String name, FileStatus status);
+    }
+
+    private final CopyOnWriteArrayList listings = new CopyOnWriteArrayList();
+    private final Map classes = new ConcurrentHashMap();
+
+    /** Classes of listings, compiled once for each JVM. */
+    public Map classes() {
+        return classes;
+    }
+
+    public void add(Listing listing) {
+        listings.add(listing);
+    }
+
+    public int listings() {
+        return listings.size();
+    }
+
+    public FileStatus[] listStatus(Path folder) throws IOException {
+        Iterator each = listings.iterator();
+        while (each.hasNext()) {
+            Listing listing = (Listing) each.next();
+            if (listing.isOver()) {
+                listings.remove(listing);
+            } else if (listing.isAsking(folder)) {
+                FileStatus[] found = unknown(folder, listing);
+                return found == null ? super.listStatus(folder) : found;
+            }
+        }
+        return super.listStatus(folder);
+    }
+
+    private FileStatus[] unknown(Path folder, Listing listing) throws IOException {
+        String[] names = pathToFile(folder).list();
+        if (names == null) {
+            return null;
+        }
+        listing.begin(names);
+        ArrayList found = new ArrayList();
+        for (int i = 0; i < names.length; i++) {
+            String name = names[i];
+            if (listing.isKnown(name) || name.startsWith(".") && name.endsWith(".crc")) {
+                continue;
+            }
+            try {
+                FileStatus status = getFileStatus(new Path(folder, new Path(null, null, name)));
+                if (status.isDirectory()) {
+                    return null;
+                }
+                if (!listing.isKnown(name, status)) {
+                    found.add(status);
+                }
+            } catch (FileNotFoundException gone) {
+                continue;
+            }
+        }
+        return (FileStatus[]) found.toArray(new FileStatus[0]);
+    }
+
     public void setPermission(Path path, FsPermission wanted) throws IOException {
-        if (wanted.getStickyBit()) {
+        if (wanted.getStickyBit() || NativeIO.isAvailable()) {
             super.setPermission(path, wanted);
             return;
         }
@@ -52,13 +133,34 @@ _at_work = Lock()
 
 
 def ease_hadoop(spark: SparkSession) -> None:
-    """Takes both costs away, once for each JVM; streams that start later have the benefit."""
+    """Takes the costs away, once for each JVM; streams that start later have the benefit."""
     with _at_work, suppress(Py4JError, TypeError):  # then micro-batches are as slow as they would be without
-        java = spark.sparkContext._jsc
-        assert java is not None
-        settings = java.hadoopConfiguration()
+        settings = _settings(spark)
         _forget_sources(settings)
-        _set_permissions_in_process(spark, settings)
+        _take_over(spark, settings)
+
+
+def local_files(spark: SparkSession) -> JavaObject | None:
+    """The object of ours that Hadoop has for local files; None where it has another."""
+    jvm: Any = spark.sparkContext._jvm
+    files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI.create(LOCAL), _settings(spark))
+    raw = files.getRaw() if hasattr(files, "getRaw") else None
+    return raw if raw is not None and raw.getClass().getName() == CLASS else None
+
+
+def compiled(spark: SparkSession, name: str, source: str, above: JavaObject) -> JavaObject:
+    """A class compiled in the driver's JVM, which sees what the loader of the object's class sees."""
+    jvm: Any = spark.sparkContext._jvm
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(above.getClass().getClassLoader())
+    compiler.cook(source)
+    return compiler.getClassLoader().loadClass(name)
+
+
+def _settings(spark: SparkSession) -> JavaObject:
+    java = spark.sparkContext._jsc
+    assert java is not None
+    return java.hadoopConfiguration()
 
 
 def _forget_sources(settings: JavaObject) -> None:
@@ -69,10 +171,8 @@ def _forget_sources(settings: JavaObject) -> None:
         sources.clear()
 
 
-def _set_permissions_in_process(spark: SparkSession, settings: JavaObject) -> None:
+def _take_over(spark: SparkSession, settings: JavaObject) -> None:
     jvm: Any = spark.sparkContext._jvm
-    if jvm.org.apache.hadoop.io.nativeio.NativeIO.isAvailable():
-        return
     uri = jvm.java.net.URI.create(LOCAL)
     files = jvm.org.apache.hadoop.fs.FileSystem.get(uri, settings)
     field = jvm.java.lang.Class.forName("org.apache.hadoop.fs.FilterFileSystem").getDeclaredField("fs")
@@ -80,9 +180,6 @@ def _set_permissions_in_process(spark: SparkSession, settings: JavaObject) -> No
     own = field.get(files)
     if own.getClass().getName() != HADOOPS_OWN:
         return
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(own.getClass().getClassLoader())
-    compiler.cook(SOURCE)
-    raw = compiler.getClassLoader().loadClass(CLASS).newInstance()
+    raw = compiled(spark, CLASS, SOURCE, own).newInstance()
     raw.initialize(uri, settings)
     field.set(files, raw)

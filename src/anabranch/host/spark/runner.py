@@ -58,6 +58,7 @@ from anabranch.host.spark.failure import evaluating, for_spark, named_start, que
 from anabranch.host.spark.file_streams import FileStreams, file_streams, slots_frame
 from anabranch.host.spark.late import LateRows, LateRowsWarning, only_diverted
 from anabranch.host.spark.local_files import ease_hadoop
+from anabranch.host.spark.new_files import find_new_files
 from anabranch.host.spark.offsets import in_scan_order, sparks_folder
 from anabranch.host.spark.places import Places
 from anabranch.host.spark.prefilter import Prefilter, with_partners
@@ -176,6 +177,7 @@ class SparkRunner:
         self._began: float | None = None
         self._running: StreamingQuery | None = None
         self._is_configured = False
+        self._lists_new_files = self._is_finite  # such a run lists its folders once
         self._is_released = False
         self._files: FileStreams | None = None
         self._progress: OrderedDict[int, BatchProgress] = OrderedDict()
@@ -424,6 +426,9 @@ class SparkRunner:
         spent["adapt"] = time.perf_counter() - collected
         self._remember(batch_id, task, reports, clocks, spent, [*self._between, *records])
         self._between.clear()
+        if not self._lists_new_files and self._running is not None:
+            find_new_files(frame.sparkSession, self._running)
+            self._lists_new_files = True
 
     def _observed(self, moving: Column, *, with_times: bool) -> list[Column]:
         """What is to be observed of rows that Spark sends: their newest times, and what dear filters did to them."""

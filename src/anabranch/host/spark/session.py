@@ -45,6 +45,14 @@ __all__ = [
 OLDEST_JAVA = 17
 _WATERMARK = "spark.watermarkDelayMs"
 """In the metadata of a column, as Spark's own event-time operators read it."""
+FILE_LOGS: Mapping[str, str] = MappingProxyType(
+    {
+        "spark.sql.streaming.fileSource.log.compactInterval": "100",
+        "spark.sql.streaming.fileSource.log.cleanupDelay": "1min",
+    }
+)
+"""A file stream logs the names of all files that it has ever read, and writes the whole log anew every so many batches;
+parts that are in it are deleted so much later. Nobody but the stream reads them."""
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -53,9 +61,11 @@ def recommended_configuration() -> dict[str, str]:
 
     Checkpoint files through `FileSystem` spare one forked process per file on a disk without Hadoop's native library.
     Without reduce locality Spark does not drag slots to where most of their rows happen to be. The daemon forks workers
-    that have the engine loaded. The options of the driver's JVM are in `anabranch.host.spark.jvm`.
+    that have the engine loaded. The options of the driver's JVM are in `anabranch.host.spark.jvm`, what a file stream
+    writes down of its files in `FILE_LOGS`.
     """
     return {
+        **FILE_LOGS,
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
