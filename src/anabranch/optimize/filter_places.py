@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, isfinite
 from typing import TypeAlias
 
 from anabranch.cost.host import HostNeed, need_together
@@ -270,7 +270,7 @@ def _reason(each: SeenFilter, early: Cores, late: Cores) -> str:
     place, other = ("by the joins", "before them") if is_late else ("before the joins", "by them")
     here, there = (late, early) if is_late else (early, late)
     dearer = "" if each.early == 1 else f", {each.early:.2g} times as dear before the joins"
-    return (
-        f"{each.condition} is checked {place}: {1e9 * each.seconds:.0f} ns a row, {each.share:.0%} pass{dearer}; "
-        f"{here.all:.3g} cores, {other} {there.all:.3g}"
-    )
+    known = f"{each.condition} is checked {place}: {1e9 * each.seconds:.0f} ns a row, {each.share:.0%} pass{dearer}"
+    if not isfinite(there.all):
+        return f"{known}; the queries cannot run with it {other}"
+    return f"{known}; {here.all:.3g} cores, {other} {there.all:.3g}"

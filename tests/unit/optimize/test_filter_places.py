@@ -214,4 +214,6 @@ def test_places_that_queries_cannot_have_together_cost_too_much() -> None:
     pricing = Pricing(SEEN[:1], {}, {"one": known, "over": known}, queries, decided)
     assert pricing.price([DEAR]).cores.all == float("inf")
     assert not pricing.price([DEAR]).plans
-    assert place_filters(pricing).late == ()
+    places = place_filters(pricing)
+    assert places.late == ()
+    assert places.reasons[0].endswith("; the queries cannot run with it by them")
