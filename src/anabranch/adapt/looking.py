@@ -183,36 +183,42 @@ class Looking:
 
         `plans` are those of the next batch. While the query `is_busy` with a change of plan, none is asked.
         """
-        facts, reports = batch.facts, batch.reports
         drifts = self.watch(batch)
         for slots in self._groups:
-            told = [slot for slot in slots if slot in reports and reports[slot].profiles is not None]
-            if told:
-                first = reports[told[0]]
-                profiles = pooled([reports[slot].profiles or () for slot in told])
-                is_worth = self._worth(slots, first.plan)
-                search = partial(learn_mesh, self.query.graph, profiles, facts.batch, first.plan, is_worth)
-                found = self._searches.begin("routes", search, is_long=True)
-                trigger = [self._triggers.pop(slot, "") for slot in slots]
-                self._under_way.append(_MeshSearch(slots, first.plan, trigger[0], found))
+            self._begin_search(slots, batch)
             reason, has_turned = self._drifted(slots, drifts)
-            is_cooling = any(self._watches[slot].is_cooling for slot in slots)
             share = ON_EVIDENCE
-            if slots in self._untested and not is_cooling:
-                self._may_look(slots, plans, share)
-            if reason is None and not is_cooling:
-                reason = self._changed(slots) or self._overspent(slots)
-                if reason is None and self._staging.is_due(facts.batch + 1):
-                    reason = f"batch {facts.batch} has passed"
-                    is_new = self.criteria.basis is None and slots not in self._looks
-                    share = FIRST if is_new else BY_SCHEDULE
-                if slots in self._curious and not is_busy and max(self._coming.values()) <= 0:
-                    self._curious.discard(slots)
-                    reason, share = reason or "rows travel with further columns", FIRST
+            if not any(self._watches[slot].is_cooling for slot in slots):
+                if slots in self._untested:
+                    self._may_look(slots, plans, share)
+                if reason is None:
+                    reason, share = self._occasion(slots, batch.facts.batch, is_busy=is_busy)
             if reason is not None and not is_busy and self._may_look(slots, plans, share, has_turned=has_turned):
                 self._triggers |= dict.fromkeys(slots, reason)
                 self._looks[slots] = self._looks.get(slots, 0) + 1
                 self._looked(slots)
+
+    def _begin_search(self, slots: Slots, batch: Batch) -> None:
+        """Searches for a mesh where slots have reported their operators."""
+        told = [report for slot in slots if (report := batch.reports.get(slot)) and report.profiles is not None]
+        if not told:
+            return
+        profiles, plan = pooled([report.profiles or () for report in told]), told[0].plan
+        search = partial(learn_mesh, self.query.graph, profiles, batch.facts.batch, plan, self._worth(slots, plan))
+        found = self._searches.begin("routes", search, is_long=True)
+        trigger = [self._triggers.pop(slot, "") for slot in slots]
+        self._under_way.append(_MeshSearch(slots, plan, trigger[0], found))
+
+    def _occasion(self, slots: Slots, batch: int, *, is_busy: bool) -> tuple[str | None, float]:
+        """Why slots whose routes have not drifted may look, if they may, and the share of the work that it may take."""
+        reason, share = self._changed(slots) or self._overspent(slots), ON_EVIDENCE
+        if reason is None and self._staging.is_due(batch + 1):
+            is_new = self.criteria.basis is None and slots not in self._looks
+            reason, share = f"batch {batch} has passed", FIRST if is_new else BY_SCHEDULE
+        if slots in self._curious and not is_busy and max(self._coming.values()) <= 0:
+            self._curious.discard(slots)
+            reason, share = reason or "rows travel with further columns", FIRST
+        return reason, share
 
     def decisions(
         self, batch: int, plans: Sequence[SlotPlan], *, is_busy: bool
